@@ -1,0 +1,43 @@
+# From a bare clone: `make demo` and `make test` set everything up in .venv, once.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd')
+
+.PHONY: demo test check compat bench faults format clean
+
+$(READY): pyproject.toml setup.py constraints.txt $(SOURCES)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/stratalog demo
+
+test: $(READY)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+compat: $(READY)
+	@$(BIN)/python -m tests.compat.fetch_kafka
+	@$(BIN)/python -m pytest -m compat tests/compat
+
+bench: $(READY)
+	@$(BIN)/python -m bench.storage
+
+faults: $(READY)
+	@$(BIN)/python -m bench.faults
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info
+	find src -name '*.so' -delete -o -name '*.c' -path 'src/*' -delete

@@ -1,0 +1,119 @@
+"""Every exception that Stratalog raises on purpose, each with the error code that Kafka's protocol gives it.
+
+A message says what was wrong, names the field and the value, and where there is something to do next, says that.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StratalogError(Exception):
+    """Catch this to catch everything below. `code` is Kafka's error code; -1 is its UNKNOWN_SERVER_ERROR."""
+
+    code: ClassVar[int] = -1
+
+
+class ConfigError(StratalogError, ValueError):
+    """A setting that does not exist or has a value it can't take."""
+
+    code = 40  # INVALID_CONFIG
+
+
+class InvalidTopicError(StratalogError, ValueError):
+    """A topic name or partition number that Kafka does not allow."""
+
+    code = 17  # INVALID_TOPIC_EXCEPTION
+
+
+class InvalidRecordError(StratalogError, ValueError):
+    """A batch that is well framed and has the right checksum, but breaks a rule of the log."""
+
+    code = 87  # INVALID_RECORD
+
+
+class CorruptBatchError(StratalogError):
+    """Bytes that are not a record batch: bad length, bad checksum, bad varint.
+
+    `file` and `position` say where, if the bytes came from a file.
+    """
+
+    code = 2  # CORRUPT_MESSAGE
+
+    def __init__(self, message: str, *, file: str | None = None, position: int | None = None) -> None:
+        self.reason = message
+        self.file = file
+        self.position = position
+        where = "" if file is None else f"{file}: "
+        at = "" if position is None else f" at position {position}"
+        super().__init__(f"{where}{message}{at}")
+
+
+class InflatedTooLargeError(CorruptBatchError):
+    """A compressed batch that would inflate past the bound: a decompression bomb, or a bound set too low."""
+
+
+class UnsupportedCodecError(StratalogError, ValueError):
+    """A compression codec that does not exist in this format version."""
+
+    code = 76  # UNSUPPORTED_COMPRESSION_TYPE
+
+
+class UnsupportedMagicError(StratalogError, ValueError):
+    """A format version (magic byte) that this library does not know, or that is not allowed here."""
+
+    code = 43  # UNSUPPORTED_FOR_MESSAGE_FORMAT
+
+
+class MessageTooLargeError(StratalogError, ValueError):
+    """A batch larger than max.message.bytes."""
+
+    code = 10  # MESSAGE_TOO_LARGE
+
+
+class BatchLargerThanSegmentError(StratalogError, ValueError):
+    """A batch larger than segment.bytes: no segment could hold it."""
+
+    code = 18  # RECORD_LIST_TOO_LARGE
+
+
+class OffsetOutOfRangeError(StratalogError, ValueError):
+    """An offset before the log's start or past its end."""
+
+    code = 1  # OFFSET_OUT_OF_RANGE
+
+
+class OutOfOrderSequenceError(StratalogError):
+    """An idempotent producer's batch that leaves a gap behind the last one."""
+
+    code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpochError(StratalogError):
+    """A batch of a producer that a newer one with the same id has replaced."""
+
+    code = 47  # INVALID_PRODUCER_EPOCH
+
+
+class FencedLeaderEpochError(StratalogError):
+    """A write with a leader epoch older than one already in the log."""
+
+    code = 74  # FENCED_LEADER_EPOCH
+
+
+class StorageError(StratalogError):
+    """The disk said no (ENOSPC, EIO, EMFILE, ...). The log is as it was before the call."""
+
+    code = 56  # KAFKA_STORAGE_ERROR
+
+
+class LogClosedError(StorageError):
+    """A call on a log or directory that was closed."""
+
+
+class DirectoryLockedError(StorageError):
+    """Another process has the data directory open."""
+
+
+class CorruptCheckpointError(StorageError):
+    """A checkpoint file that can't be read as one."""

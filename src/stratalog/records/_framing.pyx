@@ -1,0 +1,358 @@
+# Batch headers over raw bytes: parsing them, walking from one to the next, stamping what the broker writes, and
+# checking that the records inside are framed as the header says. Looks at no key and no value.
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+
+from stratalog.records._varint cimport (
+    load16, load32, load64, read_varint, read_varlong, store16, store32, store64,
+)
+
+from crc32c import crc32c as _crc32c
+
+from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedMagicError
+
+# The numbers of format.py, as C constants: a test keeps the two equal.
+cdef enum:
+    LOG_OVERHEAD = 12
+    LEADER_EPOCH = 12
+    MAGIC = 16
+    CRC = 17
+    ATTRIBUTES = 21
+    LAST_OFFSET_DELTA = 23
+    BASE_TIMESTAMP = 27
+    MAX_TIMESTAMP = 35
+    PRODUCER_ID = 43
+    PRODUCER_EPOCH = 51
+    BASE_SEQUENCE = 53
+    RECORD_COUNT = 57
+    HEADER_SIZE = 61
+    LEGACY_V0_MINIMUM = 26  # header, two lengths, nothing in them
+    LEGACY_V1_MINIMUM = 34
+    TIMESTAMP_TYPE_BIT = 0x08
+
+
+cdef class BatchHeader:
+    """What the first 61 bytes of a batch say. For legacy messages the fields that magic 0 and 1 lack are -1, and
+    a message counts as a batch of one (a compressed wrapper too: its offset is that of its last message)."""
+
+    cdef readonly Py_ssize_t position
+    cdef readonly Py_ssize_t size
+    cdef readonly long long base_offset
+    cdef readonly long long base_timestamp
+    cdef readonly long long max_timestamp
+    cdef readonly long long producer_id
+    cdef readonly unsigned int crc
+    cdef readonly int leader_epoch
+    cdef readonly int magic
+    cdef readonly int attributes
+    cdef readonly int last_offset_delta
+    cdef readonly int producer_epoch
+    cdef readonly int base_sequence
+    cdef readonly int record_count
+
+    @property
+    def last_offset(self):
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self):
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self):
+        # Sequences wrap at 2^31 - 1 back to 0.
+        if self.base_sequence < 0:
+            return self.base_sequence
+        return (<long long>self.base_sequence + self.last_offset_delta) % (<long long>2147483648)
+
+    @property
+    def codec(self):
+        return self.attributes & 0x07
+
+    @property
+    def timestamp_type(self):
+        return -1 if self.magic == 0 else (self.attributes >> 3) & 1
+
+    @property
+    def is_transactional(self):
+        return self.magic == 2 and (self.attributes & 0x10) != 0
+
+    @property
+    def is_control(self):
+        return self.magic == 2 and (self.attributes & 0x20) != 0
+
+    @property
+    def has_delete_horizon(self):
+        return self.magic == 2 and (self.attributes & 0x40) != 0
+
+    def __repr__(self):
+        return (
+            f"BatchHeader(position={self.position}, size={self.size}, magic={self.magic}, "
+            f"base_offset={self.base_offset}, last_offset={self.last_offset}, record_count={self.record_count}, "
+            f"codec={self.codec}, max_timestamp={self.max_timestamp}, leader_epoch={self.leader_epoch}, "
+            f"producer_id={self.producer_id}, base_sequence={self.base_sequence})"
+        )
+
+
+cdef int _fill(BatchHeader header, const unsigned char *data, Py_ssize_t position, Py_ssize_t end) except -1:
+    """Parse the header at `position`. 1: done. 0: the entry goes on past `end`. Raises where it can't be one."""
+    cdef const unsigned char *p = data + position
+    cdef Py_ssize_t left = end - position
+    cdef int length
+    if left < LOG_OVERHEAD:
+        return 0
+    length = <int>load32(p + 8)
+    if length < LEGACY_V0_MINIMUM - LOG_OVERHEAD:
+        raise CorruptBatchError(f"batch length is {length}, less than the smallest message", position=position)
+    if left <= MAGIC:
+        return 0
+    header.position = position
+    header.size = <Py_ssize_t>length + LOG_OVERHEAD
+    header.base_offset = <long long>load64(p)
+    header.magic = <signed char>p[MAGIC]
+    if header.magic == 2:
+        if header.size < HEADER_SIZE:
+            raise CorruptBatchError(f"batch length is {length}, less than a batch header", position=position)
+        if left < HEADER_SIZE:
+            return 0
+        header.leader_epoch = <int>load32(p + LEADER_EPOCH)
+        header.crc = load32(p + CRC)
+        header.attributes = <short>load16(p + ATTRIBUTES)
+        header.last_offset_delta = <int>load32(p + LAST_OFFSET_DELTA)
+        header.base_timestamp = <long long>load64(p + BASE_TIMESTAMP)
+        header.max_timestamp = <long long>load64(p + MAX_TIMESTAMP)
+        header.producer_id = <long long>load64(p + PRODUCER_ID)
+        header.producer_epoch = <short>load16(p + PRODUCER_EPOCH)
+        header.base_sequence = <int>load32(p + BASE_SEQUENCE)
+        header.record_count = <int>load32(p + RECORD_COUNT)
+        return 1
+    if header.magic != 0 and header.magic != 1:
+        raise UnsupportedMagicError(f"magic is {header.magic} at position {position}; 0, 1 and 2 are known")
+    if header.magic == 1 and header.size < LEGACY_V1_MINIMUM:
+        raise CorruptBatchError(f"message size is {length}, less than a magic 1 message", position=position)
+    if left < LEGACY_V1_MINIMUM and (header.magic == 1 or left < LEGACY_V0_MINIMUM):
+        return 0
+    header.crc = load32(p + 12)
+    header.attributes = p[17]
+    header.base_timestamp = header.max_timestamp = <long long>load64(p + 18) if header.magic == 1 else -1
+    header.leader_epoch = header.producer_epoch = header.base_sequence = -1
+    header.producer_id = -1
+    header.last_offset_delta = 0
+    header.record_count = 1
+    return 1
+
+
+def parse_header(buffer, Py_ssize_t position=0):
+    """The header of the batch at `position`, or None where the buffer ends inside it (the records may be cut)."""
+    cdef Py_buffer view
+    cdef BatchHeader header = BatchHeader.__new__(BatchHeader)
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if position < 0 or position > view.len:
+            raise ValueError(f"position {position} is outside the buffer of {view.len} bytes")
+        if _fill(header, <const unsigned char *>view.buf, position, view.len):
+            return header
+        return None
+    finally:
+        PyBuffer_Release(&view)
+
+
+def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
+    """The headers of the whole batches in buffer[start:end], and the position behind the last of them."""
+    cdef Py_buffer view
+    cdef BatchHeader header
+    cdef list headers = []
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if end < 0:
+            end = view.len
+        if start < 0 or end > view.len:
+            raise ValueError(f"range {start}..{end} is outside the buffer of {view.len} bytes")
+        while start < end:
+            header = BatchHeader.__new__(BatchHeader)
+            if not _fill(header, <const unsigned char *>view.buf, start, end) or header.size > end - start:
+                break
+            headers.append(header)
+            start += header.size
+        return headers, start
+    finally:
+        PyBuffer_Release(&view)
+
+
+def find_batch(buffer, long long target, Py_ssize_t start=0):
+    """Walk headers from `start` to the first batch whose last offset is at or past `target`.
+
+    Returns (header or None, position where the walk stopped, batches stepped over). With None the walk left the
+    buffer: go on at that position with more bytes.
+    """
+    cdef Py_buffer view
+    cdef BatchHeader header = BatchHeader.__new__(BatchHeader)
+    cdef Py_ssize_t position = start
+    cdef int stepped = 0
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        while position < view.len:
+            if not _fill(header, <const unsigned char *>view.buf, position, view.len):
+                break
+            if header.base_offset + header.last_offset_delta >= target:
+                return header, position, stepped
+            position += header.size
+            stepped += 1
+        return None, position, stepped
+    finally:
+        PyBuffer_Release(&view)
+
+
+def stamp(buffer, list headers, long long base_offset, int leader_epoch, long long append_time=-1):
+    """Give the batches consecutive offsets from `base_offset` and the leader's epoch, in place, in the headers too.
+
+    With `append_time` >= 0 the records get that timestamp (LogAppendTime), which costs a CRC a batch.
+    Returns the offset behind the last record.
+    """
+    cdef Py_buffer view
+    cdef BatchHeader header
+    cdef unsigned char *p
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        for header in headers:
+            if header.magic != 2 or header.position + header.size > view.len:
+                raise UnsupportedMagicError(f"magic is {header.magic}; only magic 2 can be stamped")
+            p = <unsigned char *>view.buf + header.position
+            header.base_offset = base_offset
+            header.leader_epoch = leader_epoch
+            store64(p, <unsigned long long>base_offset)
+            store32(p + LEADER_EPOCH, <unsigned int>leader_epoch)
+            if append_time >= 0:
+                header.attributes |= TIMESTAMP_TYPE_BIT
+                header.max_timestamp = append_time
+                store16(p + ATTRIBUTES, <unsigned short>header.attributes)
+                store64(p + MAX_TIMESTAMP, <unsigned long long>append_time)
+                _store_crc(buffer, header, p)
+            base_offset += header.last_offset_delta + 1
+        return base_offset
+    finally:
+        PyBuffer_Release(&view)
+
+
+def set_max_timestamp(buffer, BatchHeader header, long long max_timestamp):
+    """Correct the max timestamp of a batch in place, and its CRC."""
+    cdef Py_buffer view
+    cdef unsigned char *p
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        p = <unsigned char *>view.buf + header.position
+        header.max_timestamp = max_timestamp
+        store64(p + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
+        _store_crc(buffer, header, p)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef _store_crc(buffer, BatchHeader header, unsigned char *p):
+    header.crc = _crc32c(memoryview(buffer)[header.position + ATTRIBUTES:header.position + header.size])
+    store32(p + CRC, header.crc)
+
+
+def crc_matches(buffer, BatchHeader header):
+    """Whether a magic 2 batch's CRC-32C is the one in its header."""
+    return _crc32c(memoryview(buffer)[header.position + ATTRIBUTES:header.position + header.size]) == header.crc
+
+
+cdef struct Walk:
+    int index
+    int null_keys
+    long long max_timestamp_delta
+    const char *problem
+
+
+cdef int _walk(const unsigned char *p, const unsigned char *end, int count, Walk *walk) noexcept nogil:
+    """Step through `count` records: framing, offset deltas 0, 1, 2, ..., nothing left over. 0: all is well."""
+    cdef int length, i, value, headers
+    cdef long long delta
+    cdef const unsigned char *record_end
+    walk.null_keys = 0
+    walk.max_timestamp_delta = -(1LL << 62)
+    for i in range(count):
+        walk.index = i
+        p = read_varint(p, end, &length)
+        if p == NULL or length < 0 or length > end - p:
+            walk.problem = b"length goes past the end of the batch"
+            return -1
+        record_end = p + length
+        p = read_varlong(p + 1, record_end, &delta)  # + 1: the record's attributes, unused
+        if p == NULL:
+            walk.problem = b"timestamp delta can't be read"
+            return -1
+        if delta > walk.max_timestamp_delta:
+            walk.max_timestamp_delta = delta
+        p = read_varint(p, record_end, &value)
+        if p == NULL or value != i:
+            walk.problem = b"offset delta is not its place in the batch"
+            return -1
+        p = read_varint(p, record_end, &value)
+        if p == NULL or value < -1 or value > record_end - p:
+            walk.problem = b"key length goes past the end of the record"
+            return -1
+        if value < 0:
+            walk.null_keys += 1
+        else:
+            p += value
+        p = read_varint(p, record_end, &value)
+        if p == NULL or value < -1 or value > record_end - p:
+            walk.problem = b"value length goes past the end of the record"
+            return -1
+        if value > 0:
+            p += value
+        p = read_varint(p, record_end, &headers)
+        if p == NULL or headers < 0 or headers > record_end - p:
+            walk.problem = b"header count does not fit the record"
+            return -1
+        while headers > 0:
+            headers -= 1
+            p = read_varint(p, record_end, &value)
+            if p == NULL or value < 0 or value > record_end - p:
+                walk.problem = b"header key length goes past the end of the record"
+                return -1
+            p = read_varint(p + value, record_end, &value)
+            if p == NULL or value < -1 or value > record_end - p:
+                walk.problem = b"header value length goes past the end of the record"
+                return -1
+            if value > 0:
+                p += value
+        if p != record_end:
+            walk.problem = b"length leaves bytes over"
+            return -1
+    if p != end:
+        walk.index = count
+        walk.problem = b"bytes are left over behind the last record"
+        return -1
+    return 0
+
+
+def check_records(payload, BatchHeader header, Py_ssize_t start=0, Py_ssize_t end=-1):
+    """Check that payload[start:end], a batch's records after inflating, is framed as the header says.
+
+    Returns (the records' max timestamp, how many have no key). Raises InvalidRecordError, naming the record.
+    """
+    cdef Py_buffer view
+    cdef Walk walk
+    cdef int status
+    cdef int count = header.record_count
+    cdef const unsigned char *data
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        if end < 0:
+            end = view.len
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"range {start}..{end} is outside the buffer of {view.len} bytes")
+        data = <const unsigned char *>view.buf
+        if end - start < 8192:
+            status = _walk(data + start, data + end, count, &walk)
+        else:
+            with nogil:
+                status = _walk(data + start, data + end, count, &walk)
+    finally:
+        PyBuffer_Release(&view)
+    if status:
+        raise InvalidRecordError(f"record {walk.index} of {count}: {walk.problem.decode()}")
+    return header.base_timestamp + walk.max_timestamp_delta, walk.null_keys

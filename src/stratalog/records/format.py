@@ -1,0 +1,94 @@
+"""Every number of the record format, in one place. Prose and pictures: docs/record-format.md.
+
+A record batch (magic 2), big-endian, 61 bytes of header, then the records, compressed as a whole or not:
+
+    0  base offset           i64   the broker writes it
+    8  batch length          i32   bytes after this field
+    12 partition leader epoch i32  the broker writes it
+    16 magic                 i8    2
+    17 crc                   u32   CRC-32C of everything from the attributes on
+    21 attributes            i16   bits below
+    23 last offset delta     i32
+    27 base timestamp        i64
+    35 max timestamp         i64
+    43 producer id           i64   -1: not idempotent
+    51 producer epoch        i16
+    53 base sequence         i32
+    57 record count          i32
+
+What the broker writes lies before the checksummed part: stamping a batch never needs its CRC again, unless the
+log sets the time itself (LogAppendTime).
+
+A legacy message (magic 0 and 1): offset i64, size i32, crc u32 (CRC-32, zlib's, of everything from magic on),
+magic i8, attributes i8, timestamp i64 (magic 1 only), key length i32, key, value length i32, value. A compressed
+one is a wrapper: its value is a message set.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+LOG_OVERHEAD = 12  # base offset and batch length: enough to know where an entry ends
+MAGIC_POSITION = 16
+CURRENT_MAGIC = 2
+
+BASE_OFFSET_POSITION = 0
+BATCH_LENGTH_POSITION = 8
+LEADER_EPOCH_POSITION = 12
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+LAST_OFFSET_DELTA_POSITION = 23
+BASE_TIMESTAMP_POSITION = 27
+MAX_TIMESTAMP_POSITION = 35
+PRODUCER_ID_POSITION = 43
+PRODUCER_EPOCH_POSITION = 51
+BASE_SEQUENCE_POSITION = 53
+RECORD_COUNT_POSITION = 57
+HEADER_SIZE = 61
+
+LEGACY_CRC_POSITION = 12
+LEGACY_ATTRIBUTES_POSITION = 17
+LEGACY_V0_HEADER_SIZE = 18  # up to the key length
+LEGACY_V1_HEADER_SIZE = 26
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+
+
+class Codec(IntEnum):
+    """How the records of a batch are compressed; the value is the one in the attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class TimestampType(IntEnum):
+    """Who set the records' timestamps; the values are those of Spark's and Kafka's timestampType column."""
+
+    NO_TIMESTAMP = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class ControlType(IntEnum):
+    """What a control record says; the second field of its key."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6

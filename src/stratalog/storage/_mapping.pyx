@@ -1,0 +1,119 @@
+# A file mapped into memory, for the indexes. Python's own mmap keeps a duplicate of the descriptor open for each
+# mapping; a log has two mappings a segment, and descriptors are what a process runs out of first. This one holds
+# none, and searches in C.
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.errno cimport errno
+from posix.mman cimport MAP_FAILED, MAP_SHARED, MS_SYNC, PROT_READ, PROT_WRITE, mmap, msync, munmap
+
+from stratalog.records._varint cimport load32, load64, store32, store64
+
+import os
+
+
+cdef class Mapping:
+    """`length` bytes of an open file, shared with it. Exports a buffer; unmapped when closed or collected.
+
+    Stores through a mapping fail with SIGBUS where the file has no block and the disk is full: allocate first
+    (Disk.allocate). The same goes for a file that somebody else shortens, which the directory's lock prevents.
+    """
+
+    cdef unsigned char *_data
+    cdef Py_ssize_t _length
+    cdef int _exports
+    cdef bint _writable
+
+    def __cinit__(self, int fd, Py_ssize_t length, bint writable):
+        cdef void *data
+        cdef int protection = PROT_READ | (PROT_WRITE if writable else 0)
+        if length <= 0:
+            raise ValueError(f"a mapping needs at least one byte, not {length}")
+        data = mmap(NULL, length, protection, MAP_SHARED, fd, 0)
+        if data == MAP_FAILED:
+            raise OSError(errno, os.strerror(errno))
+        self._data = <unsigned char *>data
+        self._length = length
+        self._writable = writable
+
+    def __dealloc__(self):
+        if self._data != NULL:
+            munmap(self._data, self._length)
+
+    def __len__(self):
+        return self._length
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        if self._data == NULL:
+            raise ValueError("the mapping is closed")
+        PyBuffer_FillInfo(buffer, self, self._data, self._length, not self._writable, flags)
+        self._exports += 1
+
+    def __releasebuffer__(self, Py_buffer *buffer):
+        self._exports -= 1
+
+    def sync(self):
+        """Write changed pages to disk and wait (msync)."""
+        cdef int failed
+        if self._data == NULL:
+            return
+        with nogil:
+            failed = msync(self._data, self._length, MS_SYNC)
+        if failed:
+            raise OSError(errno, os.strerror(errno))
+
+    cdef int _check(self, Py_ssize_t position, Py_ssize_t size) except -1:
+        if self._data == NULL or position < 0 or position + size > self._length:
+            raise ValueError(f"position {position} is outside the mapping of {self._length} bytes")
+        return 0
+
+    def store_offset_entry(self, Py_ssize_t slot, unsigned int relative_offset, unsigned int position):
+        self._check(slot * 8, 8)
+        store32(self._data + slot * 8, relative_offset)
+        store32(self._data + slot * 8 + 4, position)
+
+    def store_time_entry(self, Py_ssize_t slot, long long timestamp, unsigned int relative_offset):
+        self._check(slot * 12, 12)
+        store64(self._data + slot * 12, <unsigned long long>timestamp)
+        store32(self._data + slot * 12 + 8, relative_offset)
+
+    def offset_entry(self, Py_ssize_t slot):
+        """(relative offset, position) of an .index entry."""
+        self._check(slot * 8, 8)
+        return <int>load32(self._data + slot * 8), <int>load32(self._data + slot * 8 + 4)
+
+    def time_entry(self, Py_ssize_t slot):
+        """(timestamp, relative offset) of a .timeindex entry."""
+        self._check(slot * 12, 12)
+        return <long long>load64(self._data + slot * 12), <int>load32(self._data + slot * 12 + 8)
+
+    def floor_offset(self, Py_ssize_t count, long long relative_offset):
+        """The slot of the last of `count` .index entries whose offset is <= relative_offset, or -1."""
+        cdef Py_ssize_t low = 0, high = count, middle
+        self._check(0, count * 8)
+        while low < high:
+            middle = (low + high) >> 1
+            if <int>load32(self._data + middle * 8) <= relative_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def floor_time(self, Py_ssize_t count, long long timestamp):
+        """The slot of the last of `count` .timeindex entries whose timestamp is <= timestamp, or -1."""
+        cdef Py_ssize_t low = 0, high = count, middle
+        self._check(0, count * 12)
+        while low < high:
+            middle = (low + high) >> 1
+            if <long long>load64(self._data + middle * 12) <= timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def close(self):
+        """Unmap. Refused while a buffer is exported."""
+        if self._exports:
+            raise BufferError(f"{self._exports} exported buffers are still in use")
+        if self._data != NULL:
+            munmap(self._data, self._length)
+            self._data = NULL
