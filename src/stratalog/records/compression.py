@@ -1,0 +1,269 @@
+"""The four codecs of the record format, with a bound on what may be inflated.
+
+What is written is what every Kafka client reads: gzip; snappy in the blocks of xerial's SnappyOutputStream,
+which Java writes; LZ4 frames of independent blocks; zstd. What is read is more: raw snappy (librdkafka),
+members and frames one behind the other, and the LZ4 frames of magic 0, whose header checksum covers too much.
+
+Inflating goes into a buffer that starts near the likely size and grows up to the bound, never past it. What a
+frame claims about its size is a hint for the first buffer, not something to allocate on trust.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import cramjam
+
+from stratalog.errors import ConfigError, CorruptBatchError, InflatedTooLargeError, UnsupportedCodecError
+from stratalog.records.format import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
+XERIAL_BLOCK_SIZE = 32 * 1024
+
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+LZ4_CONTENT_SIZE_BIT = 0x08
+
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_DEFAULT_LEVEL = 3  # Kafka's; cramjam's own is 11, which costs ten times as much
+
+LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
+
+# A hint is believed up to this ratio: what is allocated at first stays in proportion to what was received.
+TRUSTED_RATIO = 32
+SMALLEST_BUFFER = 4096
+GROWTH = 4
+
+# Snappy's densest element makes 64 bytes out of 3.
+SNAPPY_MOST_PER_BYTE = 22
+
+# What Rust's `write_all` says when a slice is full: cramjam passes it on as its only sign of a small buffer.
+BUFFER_FULL = "failed to write whole buffer"
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> memoryview:
+    """`data`, compressed. Without a level: Kafka's default for gzip and zstd, the fast mode for LZ4."""
+    _check_level(codec, level)
+    if codec == Codec.NONE:
+        return memoryview(data)
+    if codec == Codec.GZIP:
+        return memoryview(cramjam.gzip.compress(data, level=level))
+    if codec == Codec.SNAPPY:
+        return memoryview(_compress_xerial(data))
+    if codec == Codec.LZ4:
+        # Linked blocks are cramjam's default; Java refuses to read them.
+        compressor = cramjam.lz4.Compressor(level=level or 1, content_checksum=False, block_linked=False)
+        compressor.compress(data)
+        return memoryview(compressor.finish())
+    return memoryview(cramjam.zstd.compress(data, level=ZSTD_DEFAULT_LEVEL if level is None else level))
+
+
+def decompress(codec: int, data: Buffer, max_size: int) -> bytearray | memoryview:
+    """`data`, inflated: at most `max_size` bytes, or InflatedTooLargeError."""
+    view = memoryview(data)
+    if codec == Codec.NONE:
+        if view.nbytes > max_size:
+            raise _too_large(Codec.NONE, max_size)
+        return view
+    if codec == Codec.GZIP:
+        return _inflate(Codec.GZIP, cramjam.gzip.decompress_into, view, _gzip_size_hint(view), max_size)
+    if codec == Codec.SNAPPY:
+        if view[: len(XERIAL_MAGIC)] == XERIAL_MAGIC:
+            return _decompress_xerial(view, max_size)
+        return _decompress_snappy_blocks([view], max_size)
+    if codec == Codec.LZ4:
+        frame = _with_true_header_checksum(view)
+        return _inflate(Codec.LZ4, cramjam.lz4.decompress_into, frame, _lz4_size_hint(view), max_size)
+    if codec == Codec.ZSTD:
+        return _inflate(Codec.ZSTD, cramjam.zstd.decompress_into, view, _zstd_size_hint(view), max_size)
+    raise _unsupported(codec)
+
+
+def with_legacy_lz4_checksum(frame: Buffer) -> bytearray:
+    """An LZ4 frame with the header checksum of Kafka 0.8 and 0.9, which is of the magic number too."""
+    legacy = bytearray(frame)
+    checksum = _lz4_checksum_position(memoryview(legacy))
+    legacy[checksum] = _header_checksum(bytes(legacy[:checksum]))
+    return legacy
+
+
+def _check_level(codec: int, level: int | None) -> None:
+    if not Codec.NONE <= codec <= Codec.ZSTD:
+        raise _unsupported(codec)
+    if level is None:
+        return
+    if codec not in LEVELS:
+        raise ConfigError(f"compression level is {level}, and {Codec(codec).name.lower()} has no levels")
+    lowest, highest = LEVELS[Codec(codec)]
+    if not lowest <= level <= highest:
+        name = Codec(codec).name.lower()
+        raise ConfigError(f"compression level is {level}; {name} has {lowest} to {highest}")
+
+
+def _unsupported(codec: int) -> UnsupportedCodecError:
+    return UnsupportedCodecError(f"codec is {codec}; 0 to 4 are known")
+
+
+def _too_large(codec: Codec, max_size: int) -> InflatedTooLargeError:
+    return InflatedTooLargeError(
+        f"{codec.name.lower()} data inflates to more than the bound of {max_size} bytes"
+    )
+
+
+def _inflate(
+    codec: Codec, decompress_into: Callable[..., int], data: Buffer, hint: int, max_size: int
+) -> bytearray:
+    """Inflate into ever larger buffers until one is enough. Starting over costs a third more at the worst."""
+    compressed = memoryview(data).nbytes
+    guess = hint if 0 < hint <= compressed * TRUSTED_RATIO else compressed * GROWTH
+    size = min(max_size, max(guess, SMALLEST_BUFFER))
+    while True:
+        inflated = bytearray(size)
+        try:
+            written = decompress_into(data, inflated)
+        except cramjam.DecompressionError as error:
+            if BUFFER_FULL not in str(error):
+                raise CorruptBatchError(f"{codec.name.lower()} data can't be inflated: {error}") from error
+            if size == max_size:
+                raise _too_large(codec, max_size) from None
+            size = min(size * GROWTH, max_size)
+            continue
+        del inflated[written:]
+        return inflated
+
+
+def _gzip_size_hint(data: memoryview) -> int:
+    """The last member's inflated size modulo 2^32, which ends its trailer."""
+    return int.from_bytes(data[-4:], "little")
+
+
+def _lz4_size_hint(data: memoryview) -> int:
+    if data.nbytes < 14 or not data[4] & LZ4_CONTENT_SIZE_BIT:
+        return 0
+    return int.from_bytes(data[6:14], "little")
+
+
+def _zstd_size_hint(data: memoryview) -> int:
+    """The first frame's content size, a field of 0, 1, 2, 4 or 8 bytes behind window and dictionary id."""
+    if data.nbytes < 18 or data[:4] != ZSTD_MAGIC:
+        return 0
+    descriptor = data[4]
+    single_segment = descriptor >> 5 & 1
+    length = (single_segment, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    size = int.from_bytes(data[start : start + length], "little")
+    return size + 256 if length == 2 else size
+
+
+def _compress_xerial(data: Buffer) -> bytearray:
+    view = memoryview(data)
+    out = bytearray(XERIAL_HEADER)
+    for start in range(0, view.nbytes, XERIAL_BLOCK_SIZE):
+        block = cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_SIZE])
+        out += len(block).to_bytes(4, "big")
+        out += memoryview(block)
+    return out
+
+
+def _decompress_xerial(data: memoryview, max_size: int) -> bytearray:
+    """Blocks behind a header. Another stream may follow: read as a length, its header is negative."""
+    blocks = []
+    position = 0
+    while position < data.nbytes:
+        if data[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:
+            position += len(XERIAL_HEADER)
+            continue
+        length = int.from_bytes(data[position : position + 4], "big", signed=True)
+        position += 4
+        if length <= 0 or length > data.nbytes - position:
+            raise CorruptBatchError(
+                f"snappy block length is {length}, {data.nbytes - position} bytes are left"
+            )
+        blocks.append(data[position : position + length])
+        position += length
+    if position > data.nbytes:
+        raise CorruptBatchError("snappy stream ends inside its header")
+    return _decompress_snappy_blocks(blocks, max_size)
+
+
+def _decompress_snappy_blocks(blocks: list[memoryview], max_size: int) -> bytearray:
+    sizes = [_snappy_size(block) for block in blocks]
+    total = sum(sizes)
+    if total > max_size:
+        raise _too_large(Codec.SNAPPY, max_size)
+    inflated = bytearray(total)
+    out = memoryview(inflated)
+    position = 0
+    try:
+        for block, size in zip(blocks, sizes, strict=True):
+            cramjam.snappy.decompress_raw_into(block, out[position : position + size])
+            position += size
+    except cramjam.DecompressionError as error:
+        raise CorruptBatchError(f"snappy data can't be inflated: {error}") from error
+    return inflated
+
+
+def _snappy_size(block: memoryview) -> int:
+    """The size that a block claims, if a block of its length can hold that much."""
+    if not block.nbytes:
+        raise CorruptBatchError("snappy block is empty: it lacks even its size")
+    try:
+        size: int = cramjam.snappy.decompress_raw_len(block)
+    except cramjam.DecompressionError as error:
+        raise CorruptBatchError(f"snappy data can't be inflated: {error}") from error
+    if size > block.nbytes * SNAPPY_MOST_PER_BYTE:
+        raise CorruptBatchError(f"snappy block of {block.nbytes} bytes claims to hold {size}")
+    return size
+
+
+def _with_true_header_checksum(frame: memoryview) -> Buffer:
+    """The frame, its header checksum corrected where it is the one that Kafka computed for magic 0."""
+    if frame[:4] != LZ4_MAGIC or frame.nbytes < 7:
+        return frame
+    position = _lz4_checksum_position(frame)
+    if position >= frame.nbytes:
+        return frame
+    true = _header_checksum(bytes(frame[4:position]))
+    if frame[position] == true or frame[position] != _header_checksum(bytes(frame[:position])):
+        return frame
+    corrected = bytearray(frame)
+    corrected[position] = true
+    return corrected
+
+
+def _lz4_checksum_position(frame: memoryview) -> int:
+    """Behind magic number, flags and block size, and the content size where the flags announce it.
+
+    They may also announce a dictionary: Kafka has none, and such a frame can't be inflated anyway.
+    """
+    return 14 if frame[4] & LZ4_CONTENT_SIZE_BIT else 6
+
+
+def _header_checksum(data: bytes) -> int:
+    return _short_xxh32(data) >> 8 & 0xFF
+
+
+def _short_xxh32(data: bytes) -> int:
+    """XXH32 with seed 0, the hash of LZ4 frames, for the less than 16 bytes of a header."""
+    prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    mask = 0xFFFFFFFF
+
+    def rotate(value: int, bits: int) -> int:
+        return (value << bits | value >> (32 - bits)) & mask
+
+    whole = len(data) & ~3
+    total = prime5 + len(data)
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        total = rotate((total + word * prime3) & mask, 17) * prime4
+    for byte in data[whole:]:
+        total = rotate((total + byte * prime5) & mask, 11) * prime1
+    total &= mask
+    total = (total ^ total >> 15) * prime2 & mask
+    total = (total ^ total >> 13) * prime3 & mask
+    return total ^ total >> 16

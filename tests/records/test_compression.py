@@ -1,0 +1,233 @@
+"""Codecs: clients read what is written, what they write is read, and nothing inflates past its bound."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import cramjam
+import pytest
+from aiokafka import codec as aiokafka_codec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.errors import ConfigError, CorruptBatchError, InflatedTooLargeError, UnsupportedCodecError
+from stratalog.records import compression
+from stratalog.records.compression import compress, decompress
+from stratalog.records.format import Codec
+
+COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+BOUND = 1 << 24
+
+
+def sample(size: int) -> bytes:
+    return bytes(random.Random(size).choices(b"abcdefgh ", k=size))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@given(data=st.binary(max_size=3000), repeat=st.integers(1, 60))
+def test_what_is_compressed_comes_back(codec: Codec, data: bytes, repeat: int) -> None:
+    assert bytes(decompress(codec, compress(codec, data * repeat), BOUND)) == data * repeat
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize("size", [0, 1, 32768, 32769, 300_000])
+def test_sizes_at_block_borders_come_back(codec: Codec, size: int) -> None:
+    assert bytes(decompress(codec, compress(codec, sample(size)), size)) == sample(size)
+
+
+ORACLES: list[tuple[Codec, Callable[[bytes], bytes], Callable[[memoryview], bytes]]] = [
+    (Codec.GZIP, aiokafka_codec.gzip_encode, aiokafka_codec.gzip_decode),
+    (Codec.SNAPPY, aiokafka_codec.snappy_encode, aiokafka_codec.snappy_decode),
+    (Codec.LZ4, aiokafka_codec.lz4_encode, aiokafka_codec.lz4_decode),
+    (Codec.ZSTD, aiokafka_codec.zstd_encode, aiokafka_codec.zstd_decode),
+]
+
+
+@pytest.mark.parametrize(("codec", "encode", "decode"), ORACLES)
+def test_aiokafka_reads_ours_and_we_read_aiokafka(
+    codec: Codec, encode: Callable[[bytes], bytes], decode: Callable[[memoryview], bytes]
+) -> None:
+    data = sample(100_000)
+    assert decode(compress(codec, data)) == data
+    assert bytes(decompress(codec, encode(data), BOUND)) == data
+
+
+def test_snappy_is_written_as_the_java_client_writes_it() -> None:
+    written = bytes(compress(Codec.SNAPPY, sample(40_000)))
+    assert written[:16] == b"\x82SNAPPY\x00" + b"\x00\x00\x00\x01" * 2
+    first = int.from_bytes(written[16:20], "big")
+    assert bytes(cramjam.snappy.decompress_raw(written[20 : 20 + first])) == sample(40_000)[:32768]
+
+
+def test_raw_snappy_of_librdkafka_is_read() -> None:
+    raw = bytes(cramjam.snappy.compress_raw(sample(5000)))
+    assert bytes(decompress(Codec.SNAPPY, raw, BOUND)) == sample(5000)
+
+
+def test_xerial_streams_behind_each_other_are_read() -> None:
+    twice = bytes(compress(Codec.SNAPPY, b"one")) + bytes(compress(Codec.SNAPPY, b"two"))
+    assert bytes(decompress(Codec.SNAPPY, twice, BOUND)) == b"onetwo"
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_frames_behind_each_other_are_read_and_bounded_together(codec: Codec) -> None:
+    data = sample(10_000)
+    twice = bytes(compress(codec, data)) * 2
+    assert bytes(decompress(codec, twice, 20_000)) == data * 2
+    with pytest.raises(InflatedTooLargeError, match="bound of 19999 bytes"):
+        decompress(codec, twice, 19_999)
+
+
+def test_lz4_blocks_are_independent_as_java_requires() -> None:
+    flags = compress(Codec.LZ4, sample(200_000))[4]
+    assert flags & 0x20
+
+
+def test_lz4_with_the_header_checksum_of_magic_0_is_read() -> None:
+    frame = bytes(compress(Codec.LZ4, sample(100)))
+    legacy = compression.with_legacy_lz4_checksum(frame)
+    assert bytes(legacy) != frame
+    assert bytes(decompress(Codec.LZ4, legacy, BOUND)) == sample(100)
+
+
+def test_lz4_header_with_a_content_size_has_its_checksum_corrected_too() -> None:
+    plain = bytes(compress(Codec.LZ4, sample(100)))
+    header = bytes([*plain[:4], plain[4] | 0x08, plain[5]]) + (100).to_bytes(8, "little")
+    sized = header + bytes([compression._header_checksum(header[4:])]) + plain[7:]
+    assert bytes(decompress(Codec.LZ4, sized, BOUND)) == sample(100)
+    legacy = compression.with_legacy_lz4_checksum(sized)
+    assert legacy != sized
+    assert bytes(decompress(Codec.LZ4, legacy, BOUND)) == sample(100)
+
+
+def test_lz4_with_any_other_header_checksum_is_corrupt() -> None:
+    frame = bytearray(compress(Codec.LZ4, sample(100)))
+    accepted = {frame[6], compression.with_legacy_lz4_checksum(frame)[6]}
+    for checksum in set(range(256)) - accepted:
+        frame[6] = checksum
+        with pytest.raises(CorruptBatchError):
+            decompress(Codec.LZ4, frame, BOUND)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0x02CC5D05),
+        (b"a", 0x550D7456),
+        (b"abc", 0x32D153FF),
+    ],
+)
+def test_xxh32_has_its_published_values(data: bytes, expected: int) -> None:
+    assert compression._short_xxh32(data) == expected
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_inflating_to_the_bound_is_fine_and_one_byte_more_is_not(codec: Codec) -> None:
+    packed = compress(codec, b"x" * 1_000_000)
+    assert len(decompress(codec, packed, 1_000_000)) == 1_000_000
+    with pytest.raises(InflatedTooLargeError, match="bound of 999999 bytes"):
+        decompress(codec, packed, 999_999)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_garbage_is_corrupt(codec: Codec) -> None:
+    for data in (b"", b"\x01", b"garbage", b"\xff" * 100, sample(1000)):
+        with pytest.raises(CorruptBatchError):
+            decompress(codec, data, BOUND)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_data_cut_short_is_corrupt(codec: Codec) -> None:
+    packed = bytes(compress(codec, sample(2000)))
+    for end in range(0, len(packed), 7):
+        if codec == Codec.SNAPPY and end == 16:
+            continue  # a xerial header alone is an empty stream
+        with pytest.raises(CorruptBatchError):
+            decompress(codec, packed[:end], BOUND)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_flipped_bytes_give_our_errors_or_bounded_data(codec: Codec) -> None:
+    seeded = random.Random(codec)
+    packed = bytes(compress(codec, sample(3000)))
+    for _ in range(1500):
+        mutated = bytearray(packed)
+        for _ in range(seeded.randint(1, 4)):
+            mutated[seeded.randrange(len(mutated))] = seeded.randrange(256)
+        try:
+            assert len(decompress(codec, mutated, 50_000)) <= 50_000
+        except CorruptBatchError:
+            continue
+
+
+def test_a_snappy_block_that_claims_the_impossible_is_refused_before_anything_is_allocated() -> None:
+    claims_4_gib = b"\xff\xff\xff\xff\x0f" + b"\x00"
+    with pytest.raises(CorruptBatchError, match="claims to hold 4294967295"):
+        decompress(Codec.SNAPPY, claims_4_gib, 1 << 40)
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7, -1])
+def test_unknown_codec_is_refused(codec: int) -> None:
+    with pytest.raises(UnsupportedCodecError, match=f"codec is {codec}"):
+        decompress(codec, b"x", 10)
+    with pytest.raises(UnsupportedCodecError, match=f"codec is {codec}"):
+        compress(codec, b"x")
+
+
+def test_levels_are_kafkas() -> None:
+    data = sample(50_000)
+    for codec, (lowest, highest) in compression.LEVELS.items():
+        for level in (max(lowest, -5), highest if codec != Codec.ZSTD else 12):
+            assert bytes(decompress(codec, compress(codec, data, level), BOUND)) == data
+        with pytest.raises(ConfigError, match=f"compression level is {highest + 1}"):
+            compress(codec, data, highest + 1)
+    with pytest.raises(ConfigError, match="snappy has no levels"):
+        compress(Codec.SNAPPY, data, 3)
+
+
+def test_no_codec_is_bounded_too() -> None:
+    with pytest.raises(InflatedTooLargeError, match="bound of 3 bytes"):
+        decompress(Codec.NONE, b"four", 3)
+
+
+def bomb(codec: Codec, inflated: int) -> bytes:
+    """An input that inflates to `inflated` zeros."""
+    if codec == Codec.GZIP:
+        return gzip.compress(bytes(1 << 20), 9) * (inflated >> 20)
+    if codec == Codec.SNAPPY:
+        block = bytes(cramjam.snappy.compress_raw(bytes(1 << 20)))
+        return compression.XERIAL_HEADER + (len(block).to_bytes(4, "big") + block) * (inflated >> 20)
+    return bytes(compress(codec, bytes(inflated)))
+
+
+INFLATE_AND_REPORT_PEAK = """
+    import resource, sys
+    from stratalog.errors import InflatedTooLargeError
+    from stratalog.records.compression import decompress
+    codec = int(sys.argv[1])
+    data = sys.stdin.buffer.read()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        decompress(codec, data, 16 << 20)
+    except InflatedTooLargeError as error:
+        assert "bound of 16777216 bytes" in str(error)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_bomb_costs_no_more_memory_than_the_bound(codec: Codec) -> None:
+    packed = bomb(codec, 512 << 20)
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(INFLATE_AND_REPORT_PEAK), str(int(codec))],
+        input=packed,
+        capture_output=True,
+        check=True,
+    )
+    peak_kib = int(result.stdout)
+    assert peak_kib < 40 * 1024, f"{codec.name} took {peak_kib} KiB under a bound of 16 MiB"
