@@ -34,6 +34,13 @@ def test_what_is_compressed_comes_back(codec: Codec, data: bytes, repeat: int) -
     assert bytes(decompress(codec, compress(codec, data * repeat), BOUND)) == data * repeat
 
 
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))])
+def test_any_buffer_can_be_compressed_and_inflated(codec: Codec, kind: Callable[[bytes], bytes]) -> None:
+    packed = compress(codec, kind(sample(1000)))
+    assert bytes(decompress(codec, kind(bytes(packed)), BOUND)) == sample(1000)
+
+
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("size", [0, 1, 32768, 32769, 300_000])
 def test_sizes_at_block_borders_come_back(codec: Codec, size: int) -> None:

@@ -2,10 +2,11 @@
 
 What is written is what every Kafka client reads: gzip; snappy in the blocks of xerial's SnappyOutputStream,
 which Java writes; LZ4 frames of independent blocks; zstd. What is read is more: raw snappy (librdkafka),
-members and frames one behind the other, and the LZ4 frames of magic 0, whose header checksum covers too much.
+members and frames one behind the other, and the LZ4 frames of magic 0, whose header checksum covers too
+much.
 
-Inflating goes into a buffer that starts near the likely size and grows up to the bound, never past it. What a
-frame claims about its size is a hint for the first buffer, not something to allocate on trust.
+Inflating goes into a buffer that starts near the likely size and grows up to the bound, never past it. What
+a frame claims about its size is a hint for the first buffer, not something to allocate on trust.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> memoryview:
     if codec == Codec.LZ4:
         # Linked blocks are cramjam's default; Java refuses to read them.
         compressor = cramjam.lz4.Compressor(level=level or 1, content_checksum=False, block_linked=False)
-        compressor.compress(data)
+        compressor.compress(data if isinstance(data, bytes) else bytes(data))  # it takes nothing else
         return memoryview(compressor.finish())
     return memoryview(cramjam.zstd.compress(data, level=ZSTD_DEFAULT_LEVEL if level is None else level))
 
