@@ -1,0 +1,215 @@
+"""Records -> the bytes of a magic 2 batch. What is built here passes validation.py, but for batches made on
+purpose with gaps between their offsets, as compaction leaves them.
+
+A builder writes each record as it is appended: its size is known at any time, and `build` costs a copy, the
+codec and a checksum. Nothing here asks a clock: a record without a timestamp has none (-1).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from crc32c import crc32c
+
+from stratalog.errors import InvalidRecordError, MessageTooLargeError
+from stratalog.records import compression, format
+from stratalog.records._records import Record, RecordsWriter, size_upper_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from typing_extensions import Buffer
+
+    from stratalog.records._records import Header
+
+BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+CONTROL_KEY = struct.Struct(">hh")  # version, control type
+END_MARKER = struct.Struct(">hi")  # version, coordinator epoch
+CONTROL_VERSION = 0
+LARGEST_BATCH = 2**31 - 1 + format.LOG_OVERHEAD
+
+
+class BatchBuilder:
+    """One batch in the making. The header's fields are attributes that may be set until `build`.
+
+    `last_offset_delta` is that of the last record unless set: compaction keeps the original one. With
+    `delete_horizon` the batch's base timestamp is that time, and the records' count from it, as in Kafka.
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        *,
+        codec: int = format.Codec.NONE,
+        compression_level: int | None = None,
+        timestamp_type: int = format.TimestampType.CREATE_TIME,
+        append_time: int = format.NO_TIMESTAMP,
+        producer_id: int = format.NO_PRODUCER_ID,
+        producer_epoch: int = format.NO_PRODUCER_EPOCH,
+        base_sequence: int = format.NO_SEQUENCE,
+        is_transactional: bool = False,
+        is_control: bool = False,
+        leader_epoch: int = format.NO_LEADER_EPOCH,
+        delete_horizon: int | None = None,
+        last_offset_delta: int | None = None,
+    ) -> None:
+        self.codec = codec
+        self.compression_level = compression_level
+        self.timestamp_type = timestamp_type
+        self.append_time = append_time
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.is_transactional = is_transactional
+        self.is_control = is_control
+        self.leader_epoch = leader_epoch
+        self._delete_horizon = delete_horizon
+        self._last_offset_delta = last_offset_delta
+        self._records = RecordsWriter(delete_horizon)
+
+    @property
+    def record_count(self) -> int:
+        return self._records.record_count
+
+    @property
+    def size(self) -> int:
+        """The bytes of the batch so far, uncompressed. A codec may make random records a little larger."""
+        return format.HEADER_SIZE + self._records.size
+
+    @property
+    def max_timestamp(self) -> int:
+        """The batch's max timestamp: the log's for LogAppendTime, else the largest of the records."""
+        if self.timestamp_type == format.TimestampType.LOG_APPEND_TIME:
+            return self.append_time
+        return self._records.max_timestamp
+
+    def size_with(
+        self, value: Buffer | None, key: Buffer | None = None, headers: Sequence[Header] = ()
+    ) -> int:
+        """An upper bound of `size` after this record: ask before appending, to keep within batch.size."""
+        return self.size + size_upper_bound(value, key, headers)
+
+    def append(
+        self,
+        value: Buffer | None,
+        key: Buffer | None = None,
+        headers: Sequence[Header] = (),
+        timestamp: int = format.NO_TIMESTAMP,
+        offset_delta: int | None = None,
+    ) -> int:
+        """Add a record; returns its offset delta: the next one, unless one past the last is given."""
+        return self._records.append(value, key, headers, timestamp, offset_delta)
+
+    def extend(
+        self,
+        records: Iterable[Record | tuple[Buffer | None, Buffer | None]],
+        offset_deltas: Iterable[int] | None = None,
+    ) -> None:
+        """Add Record objects (their offsets are not looked at) or (key, value) tuples."""
+        self._records.extend(records, offset_deltas)
+
+    def build(self, base_offset: int = 0) -> bytearray:
+        """The batch. The builder stays as it is: append more and build again, if that is of use."""
+        batch = self._records.batch_bytes(format.HEADER_SIZE)
+        if self.codec != format.Codec.NONE:
+            records = memoryview(batch)[format.HEADER_SIZE :]
+            packed = compression.compress(self.codec, records, self.compression_level)
+            batch = bytearray(format.HEADER_SIZE)
+            batch += packed
+        if len(batch) > LARGEST_BATCH:
+            raise MessageTooLargeError(
+                f"batch has {len(batch)} bytes; {LARGEST_BATCH} is the most there can be"
+            )
+        self._write_header(batch, base_offset)
+        return batch
+
+    def _write_header(self, batch: bytearray, base_offset: int) -> None:
+        try:
+            BATCH_HEADER.pack_into(
+                batch,
+                0,
+                base_offset,
+                len(batch) - format.LOG_OVERHEAD,
+                self.leader_epoch,
+                format.CURRENT_MAGIC,
+                0,
+                self._attributes(),
+                self._checked_last_offset_delta(),
+                self._records.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.record_count,
+            )
+        except struct.error as error:
+            raise InvalidRecordError(f"a field of the batch header is out of range: {error}") from None
+        checksum = crc32c(memoryview(batch)[format.ATTRIBUTES_POSITION :])
+        struct.pack_into(">I", batch, format.CRC_POSITION, checksum)
+
+    def _checked_last_offset_delta(self) -> int:
+        last = self._records.last_offset_delta
+        if self._last_offset_delta is None:
+            return last
+        if self._last_offset_delta < last:
+            raise InvalidRecordError(
+                f"last offset delta is {self._last_offset_delta}; a record's delta is {last}"
+            )
+        return self._last_offset_delta
+
+    def _attributes(self) -> int:
+        attributes = int(self.codec)
+        if self.timestamp_type == format.TimestampType.LOG_APPEND_TIME:
+            attributes |= format.TIMESTAMP_TYPE_BIT
+        if self.is_transactional:
+            attributes |= format.TRANSACTIONAL_BIT
+        if self.is_control:
+            attributes |= format.CONTROL_BIT
+        if self._delete_horizon is not None:
+            attributes |= format.DELETE_HORIZON_BIT
+        return attributes
+
+
+def build_batch(
+    records: Iterable[Record | tuple[Buffer | None, Buffer | None]],
+    *,
+    base_offset: int = 0,
+    offset_deltas: Iterable[int] | None = None,
+    **fields: Any,
+) -> bytearray:
+    """A batch of Record objects or (key, value) tuples; `fields` are those of BatchBuilder.
+
+    Records get the offsets from `base_offset` on, or those of `offset_deltas`: their own are not looked at.
+    """
+    builder = BatchBuilder(**fields)
+    builder.extend(records, offset_deltas)
+    return builder.build(base_offset)
+
+
+def build_control_batch(
+    control_type: format.ControlType,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = format.NO_LEADER_EPOCH,
+) -> bytearray:
+    """The marker that ends a transaction: a control batch of one record."""
+    if control_type not in (format.ControlType.ABORT, format.ControlType.COMMIT):
+        raise InvalidRecordError(f"control type is {control_type}; a transaction ends with ABORT or COMMIT")
+    builder = BatchBuilder(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+        leader_epoch=leader_epoch,
+    )
+    builder.append(
+        END_MARKER.pack(CONTROL_VERSION, coordinator_epoch),
+        CONTROL_KEY.pack(CONTROL_VERSION, control_type),
+        timestamp=timestamp,
+    )
+    return builder.build(base_offset)
