@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from kafka import KafkaAdminClient
+
 from tests.compat.jvm import java_command, run_tool_or_fail
 
 START_SECONDS = 90
@@ -141,13 +143,15 @@ class KafkaServer:
         lines = self.log_file.read_text(errors="replace").splitlines()
         return [line for line in lines if containing in line]
 
-    def create_topic(self, topic: str, *, partitions: int = 1, **config: str) -> None:
-        """Settings are given with underscores: `segment_bytes="4096"` is segment.bytes."""
-        arguments = ["--bootstrap-server", self.bootstrap, "--create", "--topic", topic]
-        arguments += ["--partitions", str(partitions), "--replication-factor", "1"]
-        for name, value in config.items():
-            arguments += ["--config", f"{name.replace('_', '.')}={value}"]
-        run_tool_or_fail("org.apache.kafka.tools.TopicCommand", arguments)
+    def create_topic(
+        self, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        try:
+            options = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}
+            admin.create_topics({topic: options}, wait_for_metadata=True)
+        finally:
+            admin.close()
 
     def _write_properties(self) -> Path:
         self.port, controller_port = free_port(), free_port()
