@@ -107,9 +107,7 @@ def build_message_set(
     messages = bytearray()
     for record in records:
         if record.headers:
-            raise InvalidRecordError(
-                f"record at offset {record.offset} has headers, which magic {magic} has not"
-            )
+            raise InvalidRecordError(f"record at offset {record.offset} has headers; magic {magic} has none")
         messages += _message(
             magic, type_bit, record.offset - relative_to, record.timestamp, record.key, record.value
         )
