@@ -22,9 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from kafka import KafkaAdminClient
-
 from tests.compat.jvm import java_command, run_tool_or_fail
+from tests.compat.kafka_python import KafkaAdminClient
 
 START_SECONDS = 90
 STOP_SECONDS = 60

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kafka import KafkaAdminClient, TopicPartition
-
 from tests.compat.fetch_kafka import KAFKA_VERSION
 from tests.compat.kafka import KafkaServer
+from tests.compat.kafka_python import KafkaAdminClient, TopicPartition
 from tests.golden.generate import legacy, plan
 from tests.golden.generate.clients import VERSIONS, produce, read_back
 from tests.golden.generate.describe import describe, write_expected

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.File;
 import java.nio.ByteBuffer;
 import java.util.Base64;
+import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.record.FileRecords;
 import org.apache.kafka.common.record.Record;
 import org.apache.kafka.common.record.RecordBatch;
@@ -26,7 +27,11 @@ public class ReadLogFile {
                     made.put("timestamp_type", batch.timestampType().toString());
                     made.put("key", encoded(record.key()));
                     made.put("value", encoded(record.value()));
-                    made.putArray("headers");
+                    ArrayNode headers = made.putArray("headers");
+                    for (Header header : record.headers()) {
+                        byte[] value = header.value();
+                        headers.addArray().add(header.key()).add(encoded(value == null ? null : ByteBuffer.wrap(value)));
+                    }
                 }
             }
         }
