@@ -4,10 +4,18 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 EXTENSIONS = [
-    Extension("stratalog.records._framing", ["src/stratalog/records/_framing.pyx"], extra_compile_args=["-O3"]),
-    Extension("stratalog.records._records", ["src/stratalog/records/_records.pyx"], extra_compile_args=["-O3"]),
-    Extension("stratalog.records._columns", ["src/stratalog/records/_columns.pyx"], extra_compile_args=["-O3"]),
-    Extension("stratalog.storage._mapping", ["src/stratalog/storage/_mapping.pyx"], extra_compile_args=["-O3"]),
+    Extension(
+        "stratalog.records._framing", ["src/stratalog/records/_framing.pyx"], extra_compile_args=["-O3"]
+    ),
+    Extension(
+        "stratalog.records._records", ["src/stratalog/records/_records.pyx"], extra_compile_args=["-O3"]
+    ),
+    Extension(
+        "stratalog.records._columns", ["src/stratalog/records/_columns.pyx"], extra_compile_args=["-O3"]
+    ),
+    Extension(
+        "stratalog.storage._mapping", ["src/stratalog/storage/_mapping.pyx"], extra_compile_args=["-O3"]
+    ),
 ]
 
 setup(

@@ -158,7 +158,8 @@ def parse_header(buffer, Py_ssize_t position=0):
 
 
 def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
-    """The headers of the whole batches in buffer[start:end], and the position behind the last of them."""
+    """The headers of the whole batches in buffer[start:end], the position behind the last of them, and the error
+    that ended the walk there (None: the range ended, be it inside a batch)."""
     cdef Py_buffer view
     cdef BatchHeader header
     cdef list headers = []
@@ -170,35 +171,57 @@ def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
             raise ValueError(f"range {start}..{end} is outside the buffer of {view.len} bytes")
         while start < end:
             header = BatchHeader.__new__(BatchHeader)
-            if not _fill(header, <const unsigned char *>view.buf, start, end) or header.size > end - start:
-                break
+            try:
+                if not _fill(header, <const unsigned char *>view.buf, start, end) or header.size > end - start:
+                    break
+            except (CorruptBatchError, UnsupportedMagicError) as error:
+                return headers, start, error
             headers.append(header)
             start += header.size
-        return headers, start
+        return headers, start, None
     finally:
         PyBuffer_Release(&view)
 
 
-def find_batch(buffer, long long target, Py_ssize_t start=0):
-    """Walk headers from `start` to the first batch whose last offset is at or past `target`.
+def find_batch(buffer, long long target, Py_ssize_t origin=0, long long previous=-1, long long expected=-1):
+    """Walk headers from the buffer's start to the first batch whose last offset is at or past `target`.
 
-    Returns (header or None, position where the walk stopped, batches stepped over). With None the walk left the
-    buffer: go on at that position with more bytes.
+    The buffer begins at position `origin` of a file, behind a batch that ends at offset `previous`; `expected` is the
+    last offset that an index claims for the first batch (-1: no claim). Returns (header or None, position in the file
+    where the walk stopped, last offset stepped over, batches stepped over). With None the walk left the buffer: go on
+    there with more bytes. Raises CorruptBatchError where offsets do not rise, LookupError where the claim is wrong.
     """
     cdef Py_buffer view
     cdef BatchHeader header = BatchHeader.__new__(BatchHeader)
-    cdef Py_ssize_t position = start
+    cdef Py_ssize_t position = 0
+    cdef long long last
     cdef int stepped = 0
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         while position < view.len:
-            if not _fill(header, <const unsigned char *>view.buf, position, view.len):
-                break
-            if header.base_offset + header.last_offset_delta >= target:
-                return header, position, stepped
+            try:
+                if not _fill(header, <const unsigned char *>view.buf, position, view.len):
+                    break
+            except (CorruptBatchError, UnsupportedMagicError) as error:
+                if expected >= 0:
+                    raise LookupError(f"the index has offset {expected} where no batch is: {error}") from error
+                raise CorruptBatchError(str(error), position=origin + position) from error
+            last = header.base_offset + header.last_offset_delta
+            if expected >= 0:
+                if last != expected:
+                    raise LookupError(f"the index has offset {expected}, the batch there ends at {last}")
+                expected = -1
+            if header.base_offset <= previous or last < header.base_offset:
+                raise CorruptBatchError(
+                    f"offsets {header.base_offset}..{last} follow offset {previous}", position=origin + position
+                )
+            header.position = origin + position
+            if last >= target:
+                return header, header.position, previous, stepped
+            previous = last
             position += header.size
             stepped += 1
-        return None, position, stepped
+        return None, origin + position, previous, stepped
     finally:
         PyBuffer_Release(&view)
 

@@ -59,6 +59,10 @@ class Batch:
 
 
 def batches(buffer: Buffer) -> Iterator[Batch]:
-    """The whole batches of a buffer, in order; a batch that is cut off at the end is left out."""
-    headers, _ = parse_headers(buffer)
-    return (Batch(buffer, header) for header in headers)
+    """The whole batches of a buffer, in order; one that is cut off at the end is left out. Bytes that can't be a
+    batch raise, after everything before them was yielded."""
+    headers, _, error = parse_headers(buffer)
+    for header in headers:
+        yield Batch(buffer, header)
+    if error is not None:
+        raise error

@@ -17,7 +17,13 @@ from stratalog.errors import (
     UnsupportedMagicError,
 )
 from stratalog.records import format
-from stratalog.records._framing import BatchHeader, check_records, crc_matches, parse_headers, set_max_timestamp
+from stratalog.records._framing import (
+    BatchHeader,
+    check_records,
+    crc_matches,
+    parse_headers,
+    set_max_timestamp,
+)
 from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
 
 if TYPE_CHECKING:
@@ -48,7 +54,9 @@ def check_header(header: BatchHeader) -> None:
 
 def parse_for_append(data: Buffer, max_batch_bytes: int) -> list[BatchHeader]:
     """The headers of all batches in `data`, each with its own rules and its checksum checked."""
-    headers, end = parse_headers(data)
+    headers, end, error = parse_headers(data)
+    if error is not None:
+        raise error
     total = memoryview(data).nbytes
     if end != total or not headers:
         raise CorruptBatchError(f"{total - end} of {total} bytes are not a whole batch", position=end)
@@ -62,9 +70,12 @@ def parse_for_append(data: Buffer, max_batch_bytes: int) -> list[BatchHeader]:
 
 
 def check_contents(data: Buffer, headers: list[BatchHeader], max_inflated: int = DEFAULT_MAX_INFLATED) -> int:
-    """Check the records inside each batch; correct a wrong max timestamp. Returns how many have no key."""
+    """What a client's batches must satisfy on top: no control batch, and every record inside sound. Corrects a wrong
+    max timestamp. Returns how many records have no key."""
     null_keys = 0
     for header in headers:
+        if header.is_control:
+            raise InvalidRecordError("the control bit is set; only the broker writes control batches")
         if header.codec == format.Codec.NONE:
             max_timestamp, without = check_records(
                 data, header, header.position + format.HEADER_SIZE, header.position + header.size

@@ -1,0 +1,24 @@
+"""The storage engine: Kafka's log on disk, to be embedded. `Log` for one partition, `LogDirectory` for many."""
+
+from stratalog.storage.config import DirectoryConfig, LogConfig
+from stratalog.storage.file_slice import FileSlice
+from stratalog.storage.log import Appended, Log, Origin, Read
+from stratalog.storage.log_directory import LogDirectory
+from stratalog.storage.names import TopicPartition
+from stratalog.storage.recovery import Cut, RecoveryReport
+from stratalog.storage.segment import TimestampedOffset
+
+__all__ = [
+    "Appended",
+    "Cut",
+    "DirectoryConfig",
+    "FileSlice",
+    "Log",
+    "LogConfig",
+    "LogDirectory",
+    "Origin",
+    "Read",
+    "RecoveryReport",
+    "TimestampedOffset",
+    "TopicPartition",
+]

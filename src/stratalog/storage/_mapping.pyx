@@ -12,7 +12,7 @@ import os
 
 
 cdef class Mapping:
-    """`length` bytes of an open file, shared with it. Exports a buffer; unmapped when closed or collected.
+    """`length` bytes of an open file, shared with it. Exports a buffer; unmapped with its last reference, never by hand.
 
     Stores through a mapping fail with SIGBUS where the file has no block and the disk is full: allocate first
     (Disk.allocate). The same goes for a file that somebody else shortens, which the directory's lock prevents.
@@ -20,7 +20,6 @@ cdef class Mapping:
 
     cdef unsigned char *_data
     cdef Py_ssize_t _length
-    cdef int _exports
     cdef bint _writable
 
     def __cinit__(self, int fd, Py_ssize_t length, bint writable):
@@ -43,26 +42,18 @@ cdef class Mapping:
         return self._length
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        if self._data == NULL:
-            raise ValueError("the mapping is closed")
         PyBuffer_FillInfo(buffer, self, self._data, self._length, not self._writable, flags)
-        self._exports += 1
-
-    def __releasebuffer__(self, Py_buffer *buffer):
-        self._exports -= 1
 
     def sync(self):
         """Write changed pages to disk and wait (msync)."""
         cdef int failed
-        if self._data == NULL:
-            return
         with nogil:
             failed = msync(self._data, self._length, MS_SYNC)
         if failed:
             raise OSError(errno, os.strerror(errno))
 
     cdef int _check(self, Py_ssize_t position, Py_ssize_t size) except -1:
-        if self._data == NULL or position < 0 or position + size > self._length:
+        if position < 0 or position + size > self._length:
             raise ValueError(f"position {position} is outside the mapping of {self._length} bytes")
         return 0
 
@@ -110,10 +101,41 @@ cdef class Mapping:
                 high = middle
         return low - 1
 
-    def close(self):
-        """Unmap. Refused while a buffer is exported."""
-        if self._exports:
-            raise BufferError(f"{self._exports} exported buffers are still in use")
-        if self._data != NULL:
-            munmap(self._data, self._length)
-            self._data = NULL
+    def rising_offset_entries(self, Py_ssize_t count):
+        """How many of the first `count` .index entries rise, in offset and position, from one to the next."""
+        cdef Py_ssize_t slot
+        cdef int offset = -1, position = -1
+        self._check(0, count * 8)
+        for slot in range(count):
+            if <int>load32(self._data + slot * 8) <= offset or <int>load32(self._data + slot * 8 + 4) <= position:
+                return slot
+            offset = <int>load32(self._data + slot * 8)
+            position = <int>load32(self._data + slot * 8 + 4)
+        return count
+
+    def rising_time_entries(self, Py_ssize_t count):
+        """How many of the first `count` .timeindex entries rise, in time and offset, from one to the next."""
+        cdef Py_ssize_t slot
+        cdef int offset = -1
+        cdef long long timestamp = -1
+        self._check(0, count * 12)
+        for slot in range(count):
+            if <long long>load64(self._data + slot * 12) <= timestamp or <int>load32(self._data + slot * 12 + 8) <= offset:
+                return slot
+            timestamp = <long long>load64(self._data + slot * 12)
+            offset = <int>load32(self._data + slot * 12 + 8)
+        return count
+
+
+cdef extern from "fcntl.h" nogil:
+    int sync_file_range(int fd, long long offset, long long nbytes, unsigned int flags)
+    unsigned int SYNC_FILE_RANGE_WRITE
+
+
+def start_writeback(int fd, long long position, long long size):
+    """Have the kernel begin to write a stretch of a file to disk, without waiting. Promises nothing."""
+    cdef int failed
+    with nogil:
+        failed = sync_file_range(fd, position, size, SYNC_FILE_RANGE_WRITE)
+    if failed:
+        raise OSError(errno, os.strerror(errno))

@@ -1,0 +1,306 @@
+"""The segment that grows: appends go to the end of its .log through the page cache, and its indexes grow beside it.
+
+What survives: a batch whose append returned survives kill -9 (the bytes are the kernel's), and a power cut once
+`flush` returned. An append that fails leaves the segment as it was: bytes that did get written are cut off at once,
+or, where even that fails, before the next append.
+
+Threads: one writer. Readers see a batch when `size` and `next_offset` cover it, which is after its bytes are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptBatchError
+from stratalog.records._framing import BatchHeader
+from stratalog.storage import names
+from stratalog.storage.config import LogConfig
+from stratalog.storage.disk import Disk
+from stratalog.storage.file_slice import LogFile
+from stratalog.storage.index_writer import IndexWriter
+from stratalog.storage.offset_index import OffsetEntry, OffsetIndex
+from stratalog.storage.open_segments import OpenSegments
+from stratalog.storage.scan import CHUNK, check
+from stratalog.storage.sealed_segment import SealedSegment
+from stratalog.storage.segment import DoubtfulIndexError, Segment
+from stratalog.storage.time_index import TimeIndex
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+logger = logging.getLogger(__name__)
+
+_MAX_RELATIVE_OFFSET = 2**31 - 1
+_WRITEBACK_STEP = 8 * 1024 * 1024
+
+
+class ActiveSegment(Segment):
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        write_lock: threading.RLock,
+        *,
+        keep_indexes: bool,
+    ) -> None:
+        """Open the segment's files to be appended to, made where they are missing.
+
+        The next offset and the largest timestamp are not known yet for a file that has batches: adopt() or
+        recover() must follow.
+        """
+        super().__init__(disk, directory, base_offset, rebuild_lock=write_lock)
+        self._config = config
+        self._created_ms = now_ms
+        self._jitter_ms = random.randint(0, config.segment_jitter_ms) if config.segment_jitter_ms else 0
+        self._file = LogFile(disk, self.path(names.LOG), create=True, writable=True)
+        self.size = disk.size(self._file.fd)
+        self.next_offset = base_offset
+        self._first_timestamp: int | None = None
+        self._written_from = self.size
+        self._torn_tail = False
+        self._flushed_to = 0
+        self._writeback_to = self.size
+        self.sync_failed = False
+        self.index = self._open_indexes(keep=keep_indexes)
+
+    def _open_indexes(self, *, keep: bool) -> IndexWriter:
+        room = self._config.segment_index_bytes
+        base = self.base_offset
+        return IndexWriter(
+            OffsetIndex.open_to_grow(self._disk, self.path(names.OFFSET_INDEX), base, room, keep=keep),
+            TimeIndex.open_to_grow(self._disk, self.path(names.TIME_INDEX), base, room, keep=keep),
+            self._config.index_interval_bytes,
+        )
+
+    @property
+    def file(self) -> LogFile:
+        return self._file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        return self.index.offsets
+
+    @property
+    def time_index(self) -> TimeIndex:
+        return self.index.times
+
+    @property
+    def limit(self) -> int:
+        return self.next_offset
+
+    @property
+    def max_timestamp(self) -> int:
+        return self.index.max_timestamp
+
+    def append(self, data: Buffer, size: int, headers: list[BatchHeader]) -> None:
+        """Add stamped batches. Raises OSError, and then nothing was added."""
+        if self._torn_tail:
+            self._cut_torn_tail()
+        position = self.size
+        self.index.reserve(len(headers))
+        try:
+            self._disk.write(self._file.fd, data, position)
+        except OSError:
+            self._torn_tail = True
+            with contextlib.suppress(OSError):
+                self._cut_torn_tail()
+            raise
+        self.index.add(headers, position)
+        if self._first_timestamp is None:
+            self._first_timestamp = headers[0].max_timestamp
+        self.size = position + size
+        self.next_offset = headers[-1].next_offset
+
+    def _cut_torn_tail(self) -> None:
+        self._disk.truncate(self._file.fd, self.size)
+        self._torn_tail = False
+
+    def must_roll_before(self, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+        """Whether batches of `size` bytes that end at `last_offset` belong in a new segment."""
+        if self.size == 0:
+            return False
+        return (
+            self.size + size > self._config.segment_bytes
+            or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
+            or self.index.is_full
+            or self.is_due_by_time(timestamp, now_ms)
+        )
+
+    def is_due_by_time(self, timestamp: int, now_ms: int) -> bool:
+        """segment.ms counts in the records' own time where they have one, as in Kafka."""
+        if self.size == 0:
+            return False
+        first = self._first_timestamp
+        if first is not None and first >= 0 and timestamp >= 0:
+            waited = timestamp - first
+        else:
+            waited = now_ms - self._created_ms
+        return waited > self._config.segment_ms - self._jitter_ms
+
+    def ensure_checked(self, start: int, end: int) -> None:
+        if start < self._written_from:  # from there on, this process wrote it from checked bytes
+            super().ensure_checked(start, min(end, self._written_from))
+
+    def adopt(self) -> bool:
+        """Take over a segment that was closed in order: find its end from its indexes. False: they don't fit it."""
+        try:
+            last = self.offset_index.last
+            if last is not None:
+                self._locate(last.offset)  # believes the entry only if the log agrees
+            for header in self.walk_headers(0 if last is None else last.position):
+                self.next_offset = header.next_offset
+            self._confirmed_max_timestamp()
+        except DoubtfulIndexError as error:
+            logger.warning("%s: %s", self.path(names.LOG), error)
+            return False
+        self._load_first_timestamp()
+        return True
+
+    def recover(self, trusted_offset: int, limit: int) -> int:
+        """Check every batch from about `trusted_offset` on, which is known to be flushed, and index it again.
+
+        Returns the position where checking began. Raises CorruptBatchError at the first batch that is not sound, or
+        does not lie below `limit`: everything before it is taken in then, and cut_tail() makes it the end.
+        """
+        start = self._keep_index_entries(trusted_offset)
+        end, self.size = self.size, start
+        self._written_from = start
+        for chunk in check(self._file, start, end, previous=self.next_offset - 1, limit=limit):
+            self.index.reserve(len(chunk.headers))
+            self.index.add(chunk.headers, chunk.origin)
+            self.size = chunk.end
+            self.next_offset = chunk.headers[-1].next_offset
+        self._load_first_timestamp()
+        return start
+
+    def cut_tail(self) -> int:
+        """Make `size` the end of the file; how many bytes were cut off."""
+        tail = self._disk.size(self._file.fd) - self.size
+        if tail:
+            self._disk.truncate(self._file.fd, self.size)
+        self._written_from = min(self._written_from, self.size)
+        self._load_first_timestamp()
+        return tail
+
+    def _keep_index_entries(self, trusted_offset: int) -> int:
+        """Keep the index entries below `trusted_offset`, if the last ones are right; where to go on from."""
+        self.next_offset = self.base_offset
+        self.index.truncate(trusted_offset)
+        entry = self.offset_index.last
+        if entry is None or not self._confirms(entry):
+            self.index.clear()
+            return 0
+        self.index.truncate(entry.offset)  # its batch is scanned again, and gets its entry again
+        before = self.offset_index.last
+        if before is not None:
+            self.next_offset = before.offset + 1
+        return entry.position
+
+    def _confirms(self, entry: OffsetEntry) -> bool:
+        """Whether the log says the same as this entry and the last of the time index."""
+        try:
+            self._locate(entry.offset)
+            if self.time_index.last is None:
+                raise DoubtfulIndexError("the time index is empty")
+            self._confirm(self.time_index.last)
+        except (DoubtfulIndexError, CorruptBatchError) as error:
+            logger.warning("%s: rebuilding the indexes: %s", self.path(names.LOG), error)
+            return False
+        return True
+
+    def _load_first_timestamp(self) -> None:
+        self._first_timestamp = None
+        for header in self.walk_headers(0):
+            self._first_timestamp = header.max_timestamp
+            return
+
+    def truncate(self, position: int, next_offset: int) -> None:
+        """Cut the segment off at a batch's position."""
+        self._disk.truncate(self._file.fd, position)
+        self.size = position
+        self.next_offset = next_offset
+        self._written_from = min(self._written_from, position)
+        self._checked.cut(position)
+        self._flushed_to = min(self._flushed_to, position)
+        self._writeback_to = min(self._writeback_to, position)
+        self.index.truncate(next_offset)
+        last = self.offset_index.last
+        self.index.note_timestamps(self.walk_headers(0 if last is None else last.position))
+        self.transaction_index.truncate(next_offset)
+        if position == 0:
+            self._first_timestamp = None
+
+    def rebuild_indexes(self) -> None:
+        """In place, as readers may be looking: they see fewer entries meanwhile, and walk further."""
+        self.index.clear()
+        limit = self.limit
+        for chunk in check(self._file, 0, self.size, previous=self.base_offset - 1, limit=limit, checksums=False):
+            self.index.reserve(len(chunk.headers))
+            self.index.add(chunk.headers, chunk.origin)
+
+    def flush(self) -> None:
+        """Make everything up to `size` durable, the indexes too. Raises OSError.
+
+        A failed sync may leave pages marked clean that never reached the disk, and the next sync would then
+        promise what it can't keep: so they are written again first.
+        """
+        end = self.size
+        if self.sync_failed:
+            self._rewrite(self._flushed_to, end)
+        try:
+            self._disk.sync(self._file.fd)
+        except OSError:
+            self.sync_failed = True
+            raise
+        self.sync_failed = False
+        self._flushed_to = end
+        self.index.sync()
+        self.transaction_index.sync()
+
+    def start_writeback(self) -> None:
+        """Ask the kernel to begin writing what it holds, so that the flush at a roll finds little left to do."""
+        end = self.size
+        if end - self._writeback_to >= _WRITEBACK_STEP:
+            self._disk.start_writeback(self._file.fd, self._writeback_to, end - self._writeback_to)
+            self._writeback_to = end
+
+    def _rewrite(self, position: int, end: int) -> None:
+        while position < end:
+            data = self._file.read(min(CHUNK, end - position), position)
+            self._disk.write(self._file.fd, data, position)
+            position += len(data)
+
+    def close_indexes(self) -> None:
+        """Leave both indexes as a sealed segment has them. The segment may be read afterwards, not written."""
+        self.index.reserve(0)
+        self.index.note_max_timestamp()
+        self.index.trim()
+        self.index.sync()
+
+    def seal(self, open_segments: OpenSegments, limit: int) -> SealedSegment:
+        """The same segment, as one that never changes. What fails here is only the trimming of the indexes, which
+        costs a rebuild when they are next read."""
+        self.index.note_max_timestamp()
+        try:
+            self.index.trim()
+        except OSError as error:
+            logger.warning("%s: indexes can't be trimmed: %s", self.path(names.LOG), error)
+        return SealedSegment(
+            self._disk,
+            self._directory,
+            self.base_offset,
+            self.size,
+            limit,
+            self._config,
+            open_segments,
+            checked_from=self._written_from,
+            max_timestamp=self.max_timestamp,
+        )

@@ -1,0 +1,116 @@
+"""The small text files beside the logs, in Kafka's formats: parse and format them, nothing else.
+
+    offset checkpoints        "0\\n<count>\\n" then "<topic> <partition> <offset>" lines, in the data directory
+    leader-epoch-checkpoint   "0\\n<count>\\n" then "<epoch> <start offset>" lines, in the partition
+    partition.metadata        "version: 0\\ntopic_id: <22 characters of base64>\\n", in the partition
+    .kafka_cleanshutdown      JSON with a version and a broker epoch, in the data directory
+
+All are replaced whole (Disk.replace). None has a checksum: whoever reads one must survive a wrong number in it,
+and the log does, by taking them as bounds that its own bytes confirm or correct.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from stratalog.errors import CorruptCheckpointError
+from stratalog.storage.names import TopicPartition
+
+_VERSION = 0
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = [f"{partition.topic} {partition.partition} {offset}" for partition, offset in sorted(offsets.items())]
+    return _format(lines)
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Offsets by partition; empty where there is no file."""
+    offsets = {}
+    for number, line in enumerate(_read(path), start=3):
+        fields = line.split(" ")
+        if len(fields) != 3:
+            raise CorruptCheckpointError(f"{path}: line {number} is {line!r}, not 'topic partition offset'")
+        partition = TopicPartition(fields[0], _number(path, number, fields[1]))
+        offsets[partition] = _number(path, number, fields[2])
+    return offsets
+
+
+def format_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    return _format([f"{epoch} {start}" for epoch, start in epochs])
+
+
+def read_epochs(path: Path) -> list[tuple[int, int]]:
+    """(epoch, start offset) pairs as they stand; empty where there is no file."""
+    epochs = []
+    for number, line in enumerate(_read(path), start=3):
+        fields = line.split(" ")
+        if len(fields) != 2:
+            raise CorruptCheckpointError(f"{path}: line {number} is {line!r}, not 'epoch offset'")
+        epochs.append((_number(path, number, fields[0]), _number(path, number, fields[1])))
+    return epochs
+
+
+def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    encoded = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    return f"version: 0\ntopic_id: {encoded}\n".encode()
+
+
+def read_partition_metadata(path: Path) -> uuid.UUID | None:
+    """The topic's id; None where there is no file."""
+    content = _content(path)
+    if content is None:
+        return None
+    fields = dict(line.split(": ", 1) for line in content.splitlines() if ": " in line)
+    if fields.get("version") != "0":
+        raise CorruptCheckpointError(f"{path}: version is {fields.get('version')!r}; 0 is known")
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
+    except (KeyError, ValueError, binascii.Error) as error:
+        raise CorruptCheckpointError(
+            f"{path}: topic_id is {fields.get('topic_id')!r}, not 16 bytes of base64"
+        ) from error
+
+
+def format_clean_shutdown() -> bytes:
+    return json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":")).encode()
+
+
+def _format(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(lines)), *lines]).encode()
+
+
+def _read(path: Path) -> list[str]:
+    content = _content(path)
+    if content is None:
+        return []
+    lines = content.splitlines()
+    if len(lines) < 2:
+        raise CorruptCheckpointError(f"{path}: has {len(lines)} lines; a version and a count were expected")
+    if _number(path, 1, lines[0]) != _VERSION:
+        raise CorruptCheckpointError(f"{path}: version is {lines[0]!r}; 0 is known")
+    entries = lines[2:]
+    if _number(path, 2, lines[1]) != len(entries):
+        raise CorruptCheckpointError(f"{path}: count is {lines[1]!r}, but {len(entries)} entries follow")
+    return entries
+
+
+def _content(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("ascii")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpointError(f"{path}: is not text: {error}") from error
+
+
+def _number(path: Path, line: int, text: str) -> int:
+    # int() alone would take "+1", "1_0" and blanks, which no writer of these files emits.
+    if not text.removeprefix("-").isdecimal():
+        raise CorruptCheckpointError(f"{path}: line {line} has {text!r} where a number was expected")
+    return int(text)

@@ -1,0 +1,76 @@
+"""A range of a log file: the only thing that crosses from storage to the network.
+
+A LogFile closes its descriptor when nobody holds it any more. A FileSlice holds its LogFile, so a segment that is
+deleted, or closed to save descriptors, stays readable for the sends under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stratalog.errors import StorageError
+from stratalog.records.batch import Batch, batches
+from stratalog.storage.disk import Disk
+
+
+class LogFile:
+    """An open .log file. Closed with its last reference, never by hand."""
+
+    __slots__ = ("__weakref__", "_disk", "fd", "path")
+
+    def __init__(self, disk: Disk, path: Path, *, create: bool = False, writable: bool = False) -> None:
+        self.fd = -1
+        self._disk = disk
+        self.path = path
+        self.fd = disk.open(path, create=create, writable=writable)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def read(self, size: int, position: int) -> bytes:
+        return self._disk.read(self.fd, size, position)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            self._disk.close(self.fd)
+            self.fd = -1
+
+
+class FileSlice:
+    """`length` bytes of a file from `position`: give its fileno() to sendfile, or read() it.
+
+    The bytes are stable as long as the log is not truncated below them: what lies in a log is never changed.
+    """
+
+    __slots__ = ("file", "length", "position")
+
+    def __init__(self, file: LogFile, position: int, length: int) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.file.path.name}, position={self.position}, length={self.length})"
+
+    def __len__(self) -> int:
+        return self.length
+
+    def fileno(self) -> int:
+        return self.file.fd
+
+    def read(self) -> bytes:
+        try:
+            data = self.file.read(self.length, self.position)
+        except OSError as error:
+            raise StorageError(f"{self.file.path}: can't be read: {error}") from error
+        if len(data) != self.length:
+            raise StorageError(
+                f"{self.file.path}: {self.length} bytes were expected at position {self.position}, "
+                f"{len(data)} are there: the log was truncated under this slice"
+            )
+        return data
+
+    def batches(self) -> Iterator[Batch]:
+        """The whole batches of the slice; one that max_bytes cut off is left out."""
+        return batches(self.read())

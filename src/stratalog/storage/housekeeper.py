@@ -1,0 +1,85 @@
+"""The thread that looks after the logs of a data directory: flushing, rolling, retention, checkpoints, removal.
+
+It only ever calls what a user could call too. A log that fails is written to the program's log and tried again at
+the next turn; the others are not held up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from stratalog.clock import Clock
+from stratalog.errors import StratalogError
+from stratalog.storage.config import DirectoryConfig
+from stratalog.storage.home import Deletions
+from stratalog.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+class Housekeeper:
+    def __init__(
+        self, config: DirectoryConfig, clock: Clock, logs: Callable[[], Iterable[Log]], deletions: Deletions
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._deletions = deletions
+        self._stop = threading.Event()
+        self._tasks: list[tuple[float, Callable[[], None]]] = [
+            (config.log_flush_scheduler_interval_ms / 1000, self._flush),
+            (config.log_retention_check_interval_ms / 1000, self._apply_retention),
+            (config.log_flush_offset_checkpoint_interval_ms / 1000, self._save_recovery_points),
+        ]
+        now = clock.monotonic()
+        self._due = [now + interval for interval, _ in self._tasks]
+        self._pause = min(1.0, *(interval for interval, _ in self._tasks))
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="stratalog-housekeeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def turn(self) -> None:
+        """Do what is due now."""
+        now = self._clock.monotonic()
+        for index, (interval, task) in enumerate(self._tasks):
+            if now >= self._due[index]:
+                self._due[index] = now + interval
+                task()
+        self._deletions.run()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause):
+            self.turn()
+
+    def _flush(self) -> None:
+        self._each(Log.flush_if_due)
+
+    def _apply_retention(self) -> None:
+        self._each(Log.roll_if_due)
+        self._each(lambda log: self._report(log, log.apply_retention()))
+
+    def _report(self, log: Log, verdicts: Iterable[tuple[int, str]]) -> None:
+        for base_offset, reason in verdicts:
+            logger.info("%s: deleted the segment at %d: %s", log.path, base_offset, reason)
+
+    def _save_recovery_points(self) -> None:
+        self._each(Log.save_recovery_point)
+
+    def _each(self, act: Callable[[Log], object]) -> None:
+        for log in self._logs():
+            try:
+                act(log)
+            except StratalogError as error:
+                if not log.is_closed:
+                    logger.error("%s: %s", log.path, error)
+            except Exception:
+                # A fault in one log must not end the care for all the others.
+                logger.exception("%s: housekeeping failed", log.path)

@@ -1,0 +1,71 @@
+"""Which leader wrote which offsets: (epoch, start offset) pairs, rising in both. Pure; the log saves them.
+
+Replicas find where their logs part by it, and consumers whether what they read was cut off since.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+
+class LeaderEpochs:
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, start in entries:
+            self.assign(epoch, start)
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest(self) -> int | None:
+        return self._epochs[-1] if self._epochs else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` begins at `start_offset`; says whether that was news.
+
+        An entry that contradicts it (a newer epoch, or a later start) gives way: the newest writer is right.
+        """
+        if epoch < 0 or start_offset < 0:
+            return False
+        if self._epochs and self._epochs[-1] == epoch and self._starts[-1] <= start_offset:
+            return False
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        return True
+
+    def epoch_of(self, offset: int) -> int | None:
+        """The epoch that wrote `offset`."""
+        slot = bisect_right(self._starts, offset) - 1
+        return None if slot < 0 else self._epochs[slot]
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+        """(the largest epoch at or below `epoch`, where the next one begins): Kafka's OffsetForLeaderEpoch."""
+        slot = bisect_right(self._epochs, epoch) - 1
+        if slot < 0:
+            return None
+        end = self._starts[slot + 1] if slot + 1 < len(self._starts) else log_end_offset
+        return self._epochs[slot], end
+
+    def truncate_end(self, offset: int) -> bool:
+        """Forget epochs that begin at or above `offset`; says whether there were any."""
+        before = len(self._starts)
+        while self._starts and self._starts[-1] >= offset:
+            self._epochs.pop()
+            self._starts.pop()
+        return len(self._starts) != before
+
+    def truncate_start(self, offset: int) -> bool:
+        """Forget epochs that end at or below `offset`; the one that covers it now begins there."""
+        slot = bisect_right(self._starts, offset) - 1
+        if slot < 0 or (slot == 0 and self._starts[0] == offset):
+            return False
+        del self._epochs[:slot], self._starts[:slot]
+        self._starts[0] = offset
+        return True

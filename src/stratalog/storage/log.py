@@ -1,0 +1,570 @@
+"""A partition's log: ordered segments, one of which grows. The engine can be used without a broker:
+
+    with Log.open("data/orders-0") as log:
+        log.append(build_batch([(b"key", b"value")]))
+
+What survives: an append that returned survives kill -9. It survives a power cut once flush() returned, or the log
+rolled, or flush.messages or flush.ms saw to it. An append that raises has left the log as it was.
+
+Threads: any number of readers, which take no lock, beside one writer at a time. Lock order: the flush lock, the write
+lock, a checkpoint's lock. Syncing holds the flush lock only, but for the sync at a roll.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from stratalog.errors import (
+    BatchLargerThanSegmentError,
+    FencedLeaderEpochError,
+    LogClosedError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
+from stratalog.records import validation
+from stratalog.records._framing import BatchHeader, stamp
+from stratalog.records._records import Record
+from stratalog.records.batch import Batch
+from stratalog.records.reader import records_of
+from stratalog.storage import checkpoints, names, retention
+from stratalog.storage.active_segment import ActiveSegment
+from stratalog.storage.config import LogConfig
+from stratalog.storage.file_slice import FileSlice, LogFile
+from stratalog.storage.home import LogHome
+from stratalog.storage.leader_epochs import LeaderEpochs
+from stratalog.storage.names import TopicPartition
+from stratalog.storage.producer_state import ProducerState
+from stratalog.storage.producers import ProducerTracker
+from stratalog.storage.recovery import Loader, RecoveryReport, load_epochs
+from stratalog.storage.sealed_segment import SealedSegment
+from stratalog.storage.segment import Segment, TimestampedOffset
+from stratalog.storage.segment_files import mark_segment_deleted, remove_segment_files
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_RECORDS_READ = 1024 * 1024
+
+
+class Origin(Enum):
+    """Who appends: a client's batches are checked record by record and may not be control batches."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+
+
+class Appended(NamedTuple):
+    """Where an append went. A duplicate was in the log already, at these offsets."""
+
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    duplicate: bool = False
+
+
+class Read(NamedTuple):
+    """What read() found: a range of a file, and where in the log it is. An empty slice: nothing there yet."""
+
+    slice: FileSlice
+    base_offset: int
+    log_start_offset: int
+    log_end_offset: int
+
+    def batches(self) -> Iterator[Batch]:
+        return self.slice.batches()
+
+
+class _Segments(NamedTuple):
+    """Replaced as a whole, so that a reader always sees one consistent list."""
+
+    bases: list[int]
+    all: list[Segment]
+
+
+class Log:
+    log_start_offset: int
+    recovery_point: int  # everything before it is durable
+    recovery: RecoveryReport  # what opening the log found and did
+    _segments: _Segments
+    _active: ActiveSegment
+    _end_offset: int
+    _leader_epoch: int
+    _epochs: LeaderEpochs
+    _producers: ProducerTracker
+    _names_unsynced: bool
+    _truncations: int
+    _last_flush_ms: int
+
+    def __init__(self, partition: TopicPartition, path: Path, config: LogConfig, home: LogHome, *, clean: bool) -> None:
+        """For LogDirectory, which holds the lock on the files. Others call Log.open() or LogDirectory.log()."""
+        self.partition = partition
+        self.path = path
+        self.config = config
+        self._home = home
+        self._disk = home.disk
+        self._clock = home.clock
+        self._stamps_time = config.message_timestamp_type == "LogAppendTime"
+        self._write_lock = threading.RLock()
+        self._flush_lock = threading.Lock()
+        self._closed = False
+        self._must_reload = False
+        self._on_close: Callable[[], None] | None = None
+        self._load(clean=clean)
+
+    @classmethod
+    def open(cls, path: str | Path, config: LogConfig | Mapping[str, object] | None = None) -> Log:
+        """Open data/topic-N, made where it is missing; its data directory is locked until the log is closed."""
+        from stratalog.storage.log_directory import open_log  # that module imports this one
+
+        return open_log(Path(path), config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Log({self.partition}, offsets {self.log_start_offset}..{self.log_end_offset})"
+
+    # What it holds
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def has_owner(self) -> bool:
+        """Whether somebody waits for close()."""
+        return self._on_close is not None
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        self._on_close = call
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._end_offset
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments.all)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments.all)
+
+    @property
+    def producers(self) -> ProducerState:
+        return self._producers.state
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        return self._epochs
+
+    # Writing
+
+    def append(self, data: Buffer, *, leader_epoch: int | None = None, origin: Origin = Origin.CLIENT) -> Appended:
+        """Add one or more record batches, which get the next offsets.
+
+        Offsets and leader epoch are written into `data` itself where it can be written to; else into a copy. A batch
+        of an idempotent producer that is in the log already is not added again: its first offsets are returned.
+        If the flush that flush.messages asks for fails, the error says so, and the batches are in the log.
+        """
+        if memoryview(data).readonly:
+            data = bytearray(data)
+        headers = validation.parse_for_append(data, self.config.max_message_bytes)
+        if origin is Origin.CLIENT:
+            validation.check_contents(data, headers)
+        try:
+            with self._write_lock:
+                appended = self._append(data, headers, leader_epoch, origin)
+        except OSError as error:
+            raise StorageError(f"{self.path}: nothing was appended: {error}") from error
+        if self._end_offset - self.recovery_point >= self.config.flush_messages:
+            self.flush()
+        return appended
+
+    def _append(self, data: Buffer, headers: list[BatchHeader], leader_epoch: int | None, origin: Origin) -> Appended:
+        self._check_open()
+        if headers[0].producer_id >= 0 or len(headers) > 1:
+            duplicate = self._producers.find_duplicate(headers)
+            if duplicate is not None:
+                return Appended(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp, duplicate=True)
+            if origin is Origin.CLIENT:
+                self._producers.check(headers)
+        now = self._clock.now_ms()
+        base_offset = self._end_offset
+        epoch = self._leader_epoch if leader_epoch is None else leader_epoch
+        if epoch != self._epochs.latest:
+            self._begin_epoch(epoch)
+        stamp(data, headers, base_offset, epoch, now if self._stamps_time else -1)
+        last = headers[-1]
+        size = last.position + last.size
+        timestamp = last.max_timestamp if len(headers) == 1 else max(header.max_timestamp for header in headers)
+        if self._active.must_roll_before(size, last.last_offset, timestamp, now):
+            if size > self.config.segment_bytes:
+                raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")
+            self._roll(now)
+        self._active.append(data, size, headers)
+        self._note_producers(data, headers)
+        self._end_offset = self._active.next_offset
+        return Appended(base_offset, last.last_offset, timestamp)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        latest = self._epochs.latest
+        if epoch < 0 or (latest is not None and epoch < latest):
+            raise FencedLeaderEpochError(f"leader epoch is {epoch}; the log has {latest} already")
+        if self._epochs.assign(epoch, self._end_offset):
+            self._save_epochs()
+        self._leader_epoch = epoch
+
+    def _note_producers(self, data: Buffer, headers: list[BatchHeader]) -> None:
+        for header in headers:
+            if header.producer_id >= 0:
+                self._producers.note(Batch(data, header), self._active)
+                self._names_unsynced = self._names_unsynced or header.is_control  # a .txnindex may be new
+
+    def roll(self) -> None:
+        """Seal the active segment and begin a new one; nothing where the active one is empty."""
+        with self._write_lock, self._storage_errors("roll"):
+            self._check_open()
+            self._roll(self._clock.now_ms())
+
+    def roll_if_due(self) -> None:
+        """Roll a quiet log by wall-clock time, for retention's sake: segment.ms is otherwise looked at by appends."""
+        with self._write_lock, self._storage_errors("roll"):
+            self._check_open()
+            now = self._clock.now_ms()
+            if self._active.is_due_by_time(now, now):
+                self._roll(now)
+
+    def _roll(self, now: int) -> None:
+        """The old segment is made durable before the new one exists: after a power cut, a segment that has a
+        successor is whole."""
+        old = self._active
+        if old.size == 0:
+            return
+        old.flush()
+        self._producers.save(self._end_offset, durable=False)
+        try:
+            new = self._loader(now).open_active(self._end_offset, keep_indexes=False)
+        except OSError:
+            remove_segment_files(self._disk, self.path, self._end_offset)
+            raise
+        sealed = old.seal(self._home.open_segments, limit=self._end_offset)
+        self._publish([*self._segments.all[:-1], sealed], new)
+        self.recovery_point = max(self.recovery_point, self._end_offset)
+        self._names_unsynced = True
+
+    def flush(self) -> None:
+        """Make everything appended so far durable: it survives a power cut from here on."""
+        with self._flush_lock, self._storage_errors("flush"):
+            self._check_open()
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._write_lock:
+            active, end, generation = self._active, self._end_offset, self._truncations
+            names_unsynced, self._names_unsynced = self._names_unsynced, False
+            if active.sync_failed:
+                active.flush()  # writes pages again, which must not meet a truncation half way
+        try:
+            active.flush()
+            if names_unsynced:
+                self._disk.sync_directory(self.path)
+        except OSError:
+            self._names_unsynced = self._names_unsynced or names_unsynced
+            raise
+        with self._write_lock:
+            if generation == self._truncations:
+                self.recovery_point = max(self.recovery_point, end)
+        self._last_flush_ms = self._clock.now_ms()
+
+    def flush_if_due(self) -> None:
+        """What flush.ms asks for; and a nudge to the kernel to begin writing what a later flush will wait for."""
+        if self._end_offset > self.recovery_point:
+            if self._clock.now_ms() - self._last_flush_ms >= self.config.flush_ms:
+                self.flush()
+            else:
+                with self._storage_errors("write back"):
+                    self._active.start_writeback()
+
+    def save_recovery_point(self) -> None:
+        with self._storage_errors("save the recovery point"):
+            self._home.recovery_points.update({self.partition: self.recovery_point})
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, max_offset: int | None = None, at_least_one: bool = True) -> Read:
+        """The batches from the one that holds `offset` on, as a range of a file.
+
+        At most `max_bytes`, so the last batch may be cut off, but with `at_least_one` the first is whole however
+        large. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches are sound: those that
+        this process did not write itself have had their checksums checked.
+        """
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
+        self._check_open()
+        while True:
+            segments = self._segments
+            start, end = self.log_start_offset, self._end_offset
+            if not start <= offset <= end:
+                raise OffsetOutOfRangeError(f"offset {offset} is outside the log, which has {start} to {end}")
+            try:
+                with self._storage_errors("read"):
+                    found = _find(segments, offset, end if max_offset is None else min(end, max_offset))
+                    file_slice, base_offset = _slice(found, max_bytes, at_least_one, self._active.file, offset)
+            except StorageError:
+                if segments is self._segments:
+                    raise
+                continue  # the segment was deleted meanwhile: look again
+            return Read(file_slice, base_offset, start, end)
+
+    def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
+        """The records from `start` to before `end`; by default all that are in the log now. Control records are
+        left out."""
+        offset = self.log_start_offset if start is None else start
+        end = self._end_offset if end is None else min(end, self._end_offset)
+        while offset < end:
+            read = self.read(offset, _RECORDS_READ, max_offset=end)
+            if not read.slice.length:
+                return
+            for batch in read.batches():
+                batch.check_crc()
+                if not batch.header.is_control:
+                    yield from (record for record in records_of(batch) if offset <= record.offset < end)
+                next_offset = batch.header.next_offset
+            offset = next_offset
+
+    def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
+        self._check_open()
+        with self._storage_errors("read"):
+            for segment in self._segments.all:
+                if segment.size and segment.max_timestamp >= timestamp:
+                    found = segment.find_timestamp(timestamp, self.log_start_offset)
+                    if found is not None:
+                        return found
+        return None
+
+    # Forgetting
+
+    def truncate(self, offset: int) -> int:
+        """Cut off everything from `offset` on; a batch that spans it goes whole. Returns the new end.
+
+        Durable when it returns. Slices that reach past the cut must not be used any more.
+        """
+        with self._flush_lock, self._write_lock, self._storage_errors("truncate"):
+            self._check_open()
+            if offset >= self._end_offset:
+                return self._end_offset
+            if offset < self.log_start_offset:
+                raise OffsetOutOfRangeError(f"offset {offset} lies before the log's start, {self.log_start_offset}")
+            self._must_reload = True  # until all is done: what fails half way is sorted out by loading again
+            self._truncations += 1
+            # First: data written at these offsets later is not flushed, whatever the checkpoint said of the old.
+            self.recovery_point = min(self.recovery_point, offset)
+            self._home.recovery_points.update({self.partition: self.recovery_point})
+            self._end_offset = min(self._end_offset, offset)
+            self._truncate_segments(offset)
+            self._must_reload = False
+            return self._end_offset
+
+    def _truncate_segments(self, offset: int) -> None:
+        slot = max(bisect_right(self._segments.bases, offset) - 1, 0)
+        for segment in reversed(self._segments.all[slot + 1 :]):
+            remove_segment_files(self._disk, self.path, segment.base_offset)
+            self._disk.sync_directory(self.path)
+        last = self._segments.all[slot]
+        if isinstance(last, SealedSegment):
+            active = self._loader(self._clock.now_ms()).open_active(last.base_offset, keep_indexes=True)
+            if not active.adopt():
+                active.recover(active.base_offset, last.limit)
+        else:
+            active = self._active
+        header = active.locate(offset)
+        if header is not None:
+            active.truncate(header.position, min(offset, header.base_offset))
+        else:
+            active.next_offset = offset
+        active.flush()
+        self._publish(self._segments.all[:slot], active)
+        self._end_offset = active.next_offset
+        if self._epochs.truncate_end(self._end_offset):
+            self._save_epochs()
+        self._producers.load(self._segments.all, self._end_offset, self.recovery)
+
+    def advance_start(self, offset: int) -> None:
+        """Forget everything before `offset`, for good: durable when it returns. Files go with retention."""
+        with self._flush_lock, self._storage_errors("advance the start of"):
+            self._check_open()
+            if offset > self._end_offset:
+                raise OffsetOutOfRangeError(f"offset {offset} lies past the log's end, {self._end_offset}")
+            if offset > self.recovery_point:
+                self._flush()  # or a power cut could leave a log that ends before it starts
+            with self._write_lock:
+                self._advance_start(offset)
+
+    def _advance_start(self, offset: int) -> None:
+        if offset <= self.log_start_offset:
+            return
+        self._home.log_start_offsets.update({self.partition: offset})
+        self.log_start_offset = offset
+        if self._epochs.truncate_start(offset):
+            self._save_epochs()
+
+    def apply_retention(self, upper_bound: int | None = None) -> list[retention.Doomed]:
+        """Delete the segments that may go, none with offsets at or past `upper_bound`; which, and why."""
+        with self._write_lock, self._storage_errors("delete segments of"):
+            self._check_open()
+            verdicts = retention.doomed(
+                [self._facts(segment) for segment in self._segments.all],
+                self.config,
+                log_start_offset=self.log_start_offset,
+                upper_bound=self._end_offset if upper_bound is None else upper_bound,
+                now_ms=self._clock.now_ms(),
+            )
+            if verdicts:
+                self._delete_oldest(len(verdicts))
+            return verdicts
+
+    def _facts(self, segment: Segment) -> retention.SegmentFacts:
+        def largest_timestamp() -> int:
+            if segment.max_timestamp >= 0:
+                return segment.max_timestamp
+            return segment.path(names.LOG).stat().st_mtime_ns // 1_000_000
+
+        return retention.SegmentFacts(segment.base_offset, segment.limit, segment.size, largest_timestamp)
+
+    def _delete_oldest(self, count: int) -> None:
+        if count == len(self._segments.all):
+            self._roll(self._clock.now_ms())
+        doomed, kept = self._segments.all[:count], self._segments.all[count:]
+        # The new start first, durable: whichever of the files a power cut brings back, they lie before it.
+        self._advance_start(kept[0].base_offset)
+        self._publish(kept[:-1], self._active)
+        for segment in doomed:
+            paths = mark_segment_deleted(self._disk, self.path, segment.base_offset)
+            self._home.deletions.add(paths, self.config.file_delete_delay_ms)
+        self._producers.forget_snapshots_before(kept[0].base_offset)
+
+    # Opening and closing
+
+    def close(self) -> None:
+        """Flush, save what saves time at the next opening, and let go. Closing twice is fine."""
+        with self._flush_lock, self._write_lock:
+            if self._closed:
+                return
+            try:
+                with self._storage_errors("close"):
+                    self._check_open()
+                    self._flush()
+                    self._active.close_indexes()
+                    self._producers.save(self._end_offset, durable=True)
+                    self._producers.keep_only_snapshots({*self._segments.bases, self._end_offset})
+                    self._home.recovery_points.update({self.partition: self._end_offset})
+            finally:
+                self._closed = True
+        if self._on_close is not None:
+            self._on_close()
+
+    def _load(self, *, clean: bool) -> None:
+        checkpointed_start = self._home.log_start_offsets.get(self.partition)
+        recovery_point = self._home.recovery_points.get(self.partition)
+        loader = self._loader(self._clock.now_ms())
+        opened = loader.open(clean=clean, recovery_point=recovery_point, log_start_offset=checkpointed_start)
+        self.recovery = opened.report
+        self._truncations = 0
+        self._names_unsynced = True
+        self._last_flush_ms = self._clock.now_ms()
+        self._publish(list(opened.sealed), opened.active)
+        self._end_offset = opened.active.next_offset
+        self.log_start_offset = self._segments.bases[0]
+        if checkpointed_start > self._end_offset:
+            self.recovery.note(
+                f"{self.path}: log start offset {checkpointed_start} of the checkpoint lies past the log's end, "
+                f"{self._end_offset}; not used"
+            )
+        else:
+            self.log_start_offset = max(self.log_start_offset, checkpointed_start)
+        self.recovery_point = (
+            self._end_offset if clean and not opened.report.problems else min(recovery_point, self._end_offset)
+        )
+        if recovery_point > self._end_offset:
+            self._home.recovery_points.update({self.partition: self._end_offset})
+        self._epochs = load_epochs(self.path / names.LEADER_EPOCH_CHECKPOINT, self._segments.all, self.recovery)
+        if self._epochs.truncate_end(self._end_offset):
+            self._save_epochs()
+        self._leader_epoch = self._epochs.latest or 0
+        self._producers = ProducerTracker(self._disk, self.path)
+        self._producers.load(self._segments.all, self._end_offset, self.recovery)
+
+    def _loader(self, now: int) -> Loader:
+        return Loader(self._disk, self.path, self.config, self._home.open_segments, now, self._write_lock)
+
+    def _publish(self, sealed: list[Segment], active: ActiveSegment) -> None:
+        self._active = active
+        segments: list[Segment] = [*sealed, active]
+        self._segments = _Segments([segment.base_offset for segment in segments], segments)
+
+    def _save_epochs(self) -> None:
+        path = self.path / names.LEADER_EPOCH_CHECKPOINT
+        self._disk.replace(path, checkpoints.format_epochs(self._epochs.entries))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosedError(f"{self.path}: the log is closed")
+        if self._must_reload:
+            with self._write_lock:
+                self._load(clean=False)
+                self._must_reload = False
+
+    @contextlib.contextmanager
+    def _storage_errors(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"{self.path}: can't {doing} the log: {error}") from error
+
+
+def _find(segments: _Segments, offset: int, end: int) -> tuple[Segment, BatchHeader, int] | None:
+    """The segment and batch that `offset` is in, or the next where it fell into a gap, and where to stop reading."""
+    if offset >= end:
+        return None
+    for segment in segments.all[max(bisect_right(segments.bases, offset) - 1, 0) :]:
+        header = segment.locate(offset)
+        if header is not None:
+            if header.base_offset >= end:
+                return None
+            stop = segment.size
+            if end < segment.limit:
+                past_end = segment.locate(end)
+                stop = segment.size if past_end is None else past_end.position
+            return segment, header, stop
+    return None
+
+
+def _slice(
+    found: tuple[Segment, BatchHeader, int] | None,
+    max_bytes: int,
+    at_least_one: bool,
+    nothing: LogFile,
+    offset: int,
+) -> tuple[FileSlice, int]:
+    if found is None:
+        return FileSlice(nothing, 0, 0), offset
+    segment, header, stop = found
+    wanted = max(max_bytes, header.size) if at_least_one else max_bytes
+    length = max(min(wanted, stop - header.position), 0)
+    segment.ensure_checked(header.position, header.position + length)
+    return FileSlice(segment.file, header.position, length), header.base_offset

@@ -1,0 +1,272 @@
+"""A data directory: many logs, one lock, Kafka's checkpoint files, and a housekeeper.
+
+    with LogDirectory.open("data") as directory:
+        log = directory.log("orders", 7)
+
+Logs are opened when first asked for (`open_all` for a broker, which wants them all). The clean-shutdown marker says
+that every log was closed in order: it is taken away, durably, before anything is changed, and written again only
+when nothing is left that a crash could have touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stratalog.clock import Clock, SystemClock
+from stratalog.errors import InvalidTopicError, LogClosedError, StorageError
+from stratalog.storage import checkpoints, names
+from stratalog.storage.config import DirectoryConfig, LogConfig
+from stratalog.storage.directory_lock import DirectoryLock
+from stratalog.storage.disk import Disk
+from stratalog.storage.home import Deletions, LogHome
+from stratalog.storage.housekeeper import Housekeeper
+from stratalog.storage.log import Log
+from stratalog.storage.names import TopicPartition
+from stratalog.storage.offset_checkpoint import OffsetCheckpoint
+from stratalog.storage.open_segments import OpenSegments
+
+logger = logging.getLogger(__name__)
+
+Configs = LogConfig | Mapping[str, object] | None
+
+
+class LogDirectory:
+    def __init__(
+        self,
+        path: Path,
+        default_config: LogConfig,
+        config: DirectoryConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        background: bool,
+    ) -> None:
+        self.path = path
+        self._default_config = default_config
+        self._disk = disk
+        self._lock = threading.RLock()
+        self._logs: dict[TopicPartition, Log] = {}
+        self._closed = False
+        try:
+            disk.make_directory(path)
+            self._directory_lock = DirectoryLock(path)
+        except OSError as error:
+            raise StorageError(f"{path}: can't be used as a data directory: {error}") from error
+        try:
+            self._home = LogHome(
+                disk,
+                clock,
+                OpenSegments(config.max_open_segments),
+                OffsetCheckpoint(disk, path / names.RECOVERY_POINT_CHECKPOINT),
+                OffsetCheckpoint(disk, path / names.LOG_START_OFFSET_CHECKPOINT),
+                Deletions(disk, clock),
+            )
+            self.high_watermarks = OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT)
+            self._was_clean = self._take_clean_marker()
+        except OSError as error:
+            self._directory_lock.release()
+            raise StorageError(f"{path}: can't be opened: {error}") from error
+        self._housekeeper = Housekeeper(config, clock, self._open_logs, self._home.deletions)
+        if background:
+            self._housekeeper.start()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        config: Configs = None,
+        *,
+        directory_config: DirectoryConfig | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        background: bool = True,
+    ) -> Self:
+        """Open a data directory, made where it is missing. `config` is for logs that get none of their own.
+
+        Without `background` no thread is started: turn() does what is due.
+        """
+        return cls(
+            Path(path),
+            as_config(config),
+            directory_config or DirectoryConfig(),
+            disk=disk or Disk(),
+            clock=clock or SystemClock(),
+            background=background,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions that have a directory here, opened or not."""
+        found = []
+        for entry in self.path.iterdir():
+            partition = names.parse_partition_directory(entry.name)
+            if partition is not None and partition.topic != names.CLUSTER_METADATA_TOPIC and entry.is_dir():
+                found.append(partition)
+        return sorted(found)
+
+    def log(self, topic: str, partition: int, config: Configs = None, *, topic_id: uuid.UUID | None = None) -> Log:
+        """The log of a partition, opened or made where it is not yet. A config counts when it is opened."""
+        names.check_topic(topic)
+        names.check_partition(partition)
+        if topic == names.CLUSTER_METADATA_TOPIC:
+            raise InvalidTopicError(f"{topic} is Apache Kafka's own; it is not opened here")
+        key = TopicPartition(topic, partition)
+        with self._lock:
+            if self._closed:
+                raise LogClosedError(f"{self.path}: the data directory is closed")
+            log = self._logs.get(key)
+            if log is None or log.is_closed:
+                log = self._logs[key] = self._open_log(key, config, topic_id)
+            return log
+
+    def open_all(self, progress: Callable[[int, int], None] | None = None) -> list[Log]:
+        """Open every log; `progress(done, total)` is called after each."""
+        partitions = self.partitions()
+        logs = []
+        for done, partition in enumerate(partitions, start=1):
+            logs.append(self.log(*partition))
+            if progress is not None:
+                progress(done, len(partitions))
+        return logs
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Delete a partition with all its records. Its directory is renamed first: half of it is never served."""
+        log = self.log(topic, partition)
+        key = TopicPartition(topic, partition)
+        with self._lock:
+            log.close()
+            del self._logs[key]
+            doomed = self.path / f"{key}.{uuid.uuid4().hex}-delete"
+            try:
+                self._disk.rename(log.path, doomed)
+                self._disk.sync_directory(self.path)
+                for checkpoint in (
+                    self._home.recovery_points,
+                    self._home.log_start_offsets,
+                    self.high_watermarks,
+                ):
+                    checkpoint.update({key: None})
+                self._remove_partition(doomed)
+            except OSError as error:
+                raise StorageError(f"{log.path}: can't be deleted: {error}") from error
+
+    def turn(self) -> None:
+        """Do now what the housekeeper finds due; for use without `background`."""
+        self._housekeeper.turn()
+
+    def close(self) -> None:
+        """Close all logs, and say so in the marker if every one was closed in order. Closing twice is fine."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._housekeeper.stop()
+        try:
+            self._close_logs()
+            self._home.deletions.run(everything=True)
+            if self._was_clean or set(self.partitions()) <= set(self._logs):
+                self._disk.replace(self.path / names.CLEAN_SHUTDOWN, checkpoints.format_clean_shutdown())
+        except OSError as error:
+            raise StorageError(f"{self.path}: was not closed in order: {error}") from error
+        finally:
+            self._directory_lock.release()
+
+    def _close_logs(self) -> None:
+        failed: StorageError | None = None
+        for log in list(self._logs.values()):
+            try:
+                log.close()
+            except StorageError as error:
+                logger.error("%s", error)
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def _open_logs(self) -> list[Log]:
+        with self._lock:
+            return [log for log in self._logs.values() if not log.is_closed]
+
+    def _open_log(self, key: TopicPartition, config: Configs, topic_id: uuid.UUID | None) -> Log:
+        path = self.path / str(key)
+        try:
+            if not path.exists():
+                self._disk.make_directory(path)
+                self._disk.replace(
+                    path / names.PARTITION_METADATA,
+                    checkpoints.format_partition_metadata(topic_id or uuid.uuid4()),
+                )
+                self._disk.sync_directory(self.path)
+            log_config = self._default_config if config is None else as_config(config)
+            return Log(key, path, log_config, self._home, clean=self._was_clean)
+        except OSError as error:
+            raise StorageError(f"{path}: can't be opened: {error}") from error
+
+    def _take_clean_marker(self) -> bool:
+        marker = self.path / names.CLEAN_SHUTDOWN
+        for entry in self.path.iterdir():
+            if entry.name.endswith("-delete") and entry.is_dir():
+                self._remove_partition(entry)
+        if not marker.exists():
+            return False
+        self._disk.remove(marker)
+        self._disk.sync_directory(self.path)
+        return True
+
+    def _remove_partition(self, path: Path) -> None:
+        for entry in path.iterdir():
+            self._disk.remove(entry)
+        path.rmdir()
+
+
+def as_config(config: Configs) -> LogConfig:
+    if config is None:
+        return LogConfig()
+    return config if isinstance(config, LogConfig) else LogConfig.parse(config)
+
+
+_shared: dict[Path, tuple[LogDirectory, int]] = {}
+_shared_lock = threading.Lock()
+
+
+def open_log(path: Path, config: Configs) -> Log:
+    """Log.open(): the data directory is opened with the first of its logs, and closed with the last."""
+    partition = names.parse_partition_directory(path.name)
+    if partition is None:
+        raise InvalidTopicError(f"{path}: a log's directory is called topic-partition, like {path.name or 'orders'}-0")
+    parsed = as_config(config)
+    home = path.parent.resolve()
+    with _shared_lock:
+        directory, uses = _shared.get(home) or (LogDirectory.open(home), 0)
+        try:
+            log = directory.log(*partition, parsed)
+            if log.has_owner:
+                raise LogClosedError(f"{path}: is open in this process already; use that Log")
+        except Exception:
+            if uses == 0:
+                directory.close()
+            raise
+        _shared[home] = (directory, uses + 1)
+        log.on_close(lambda: _release(home))
+    return log
+
+
+def _release(home: Path) -> None:
+    with _shared_lock:
+        directory, uses = _shared.pop(home)
+        if uses > 1:
+            _shared[home] = (directory, uses - 1)
+            return
+    directory.close()

@@ -1,0 +1,76 @@
+"""What files and directories are called: Kafka's names, so that its tools and ours find the same things."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from stratalog.errors import InvalidTopicError
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+DELETED = ".deleted"  # on its way out; removed after file.delete.delay.ms, or when the directory is next opened
+CLEANED = ".cleaned"  # a compaction that did not finish
+SWAP = ".swap"  # a compaction that did
+TEMPORARY = ".tmp"
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own controller log; not ours to open
+
+MAX_TOPIC_LENGTH = 249
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_PARTITION_DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def check_topic(topic: str) -> None:
+    """Raise InvalidTopicError unless Kafka would take the name."""
+    if topic in ("", ".", ".."):
+        raise InvalidTopicError(f"topic name {topic!r} is not allowed")
+    if len(topic) > MAX_TOPIC_LENGTH:
+        raise InvalidTopicError(f"topic name has {len(topic)} characters, at most {MAX_TOPIC_LENGTH} are allowed")
+    if not _TOPIC.fullmatch(topic):
+        raise InvalidTopicError(f"topic name {topic!r} has characters other than letters, digits, '.', '_' and '-'")
+
+
+def check_partition(partition: int) -> None:
+    if not 0 <= partition < 2**31:
+        raise InvalidTopicError(f"partition is {partition}; it must lie between 0 and 2147483647")
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """orders-7 -> (orders, 7); None where the name is not a partition's."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or not _TOPIC.fullmatch(match[1]) or int(match[2]) >= 2**31:
+        return None
+    return TopicPartition(match[1], int(match[2]))
+
+
+def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+def parse_segment_file(name: str) -> tuple[int, str] | None:
+    """00000000000000000042.log -> (42, ".log"); None where the name is not a segment's."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    return None if match is None else (int(match[1]), match[2])

@@ -1,0 +1,53 @@
+"""The .index file: which offset is where. 8-byte entries: offset relative to the segment's base, position.
+
+As in Kafka, an entry holds the LAST offset of a batch and the position where that batch starts. So the floor entry
+of an offset names a batch at or before the one that is looked for, and its own header proves the entry right.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stratalog.storage._mapping import Mapping
+from stratalog.storage.sparse_index import SparseIndex
+
+
+class OffsetEntry(NamedTuple):
+    offset: int
+    position: int
+
+
+class OffsetIndex(SparseIndex):
+    ENTRY_SIZE = 8
+
+    def append(self, offset: int, position: int) -> None:
+        """Room must have been reserved, and the offset must be above the last entry's."""
+        self._map().store_offset_entry(self.count, offset - self.base_offset, position)
+        self.count += 1
+
+    def entry(self, slot: int) -> OffsetEntry:
+        relative, position = self._map().offset_entry(slot)
+        return OffsetEntry(self.base_offset + relative, position)
+
+    @property
+    def last(self) -> OffsetEntry | None:
+        return self.entry(self.count - 1) if self.count else None
+
+    def floor(self, offset: int) -> OffsetEntry | None:
+        """The last entry at or below `offset`."""
+        slot = self.floor_slot(offset)
+        return None if slot < 0 else self.entry(slot)
+
+    def floor_slot(self, offset: int) -> int:
+        count = self.count
+        if count == 0:
+            return -1
+        return self._map().floor_offset(count, offset - self.base_offset)
+
+    def truncate(self, offset: int) -> None:
+        """Drop the entries at and above `offset`."""
+        self.count = self.floor_slot(offset - 1) + 1
+
+    @staticmethod
+    def _rising(mapping: Mapping, count: int) -> int:
+        return mapping.rising_offset_entries(count)

@@ -1,0 +1,132 @@
+"""The producer state of a log, and the .snapshot files that save it.
+
+A snapshot is written at each roll and at a clean close; its name is the offset up to which it counts. It has a
+checksum: one that a crash spoiled is thrown away, and an older one, or the log itself, tells the same at more cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stratalog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
+from stratalog.records._framing import BatchHeader
+from stratalog.records.batch import Batch
+from stratalog.records.format import ControlType
+from stratalog.records.reader import read_control
+from stratalog.storage import names
+from stratalog.storage.disk import Disk
+from stratalog.storage.producer_state import ProducerBatch, ProducerState, check_follows
+from stratalog.storage.recovery import RecoveryReport
+from stratalog.storage.segment import Segment
+from stratalog.storage.transaction_index import AbortedTransaction
+
+
+class ProducerTracker:
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.state = ProducerState()
+
+    def find_duplicate(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
+        for header in headers:
+            if header.producer_id >= 0 and not header.is_control:
+                duplicate = self.state.find_duplicate(header)
+                if duplicate is not None:
+                    return duplicate
+        return None
+
+    def check(self, headers: Sequence[BatchHeader]) -> None:
+        """Raise unless each batch follows its producer's last, be that in the log or before it in this append."""
+        previous: dict[tuple[int, int], BatchHeader] = {}
+        for header in headers:
+            if header.producer_id < 0 or header.is_control:
+                continue
+            before = previous.get((header.producer_id, header.producer_epoch))
+            if before is None:
+                self.state.check(header)
+            else:
+                check_follows(header, before.last_sequence)
+            previous[header.producer_id, header.producer_epoch] = header
+
+    def note(self, batch: Batch, segment: Segment) -> None:
+        """Take note of a batch of a producer that is in the log, in `segment`."""
+        header = batch.header
+        if not header.is_control:
+            self.state.update(header)
+            return
+        control, coordinator_epoch = read_control(batch)
+        if control not in (ControlType.ABORT, ControlType.COMMIT):
+            return
+        aborted = control is ControlType.ABORT
+        completed = self.state.complete(header, aborted=aborted, coordinator_epoch=coordinator_epoch)
+        if completed is not None and completed.aborted:
+            stable = self.state.last_stable_offset_after(completed)
+            segment.transaction_index.append(
+                AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
+            )
+
+    def load(self, segments: Sequence[Segment], end_offset: int, report: RecoveryReport) -> None:
+        """Make the state that the log up to `end_offset` implies."""
+        tail = segments[-1]
+        rebuild_from = end_offset
+        if not report.clean and tail.path(names.TRANSACTION_INDEX).exists():
+            rebuild_from = tail.base_offset
+        start = self._load_snapshot(rebuild_from, end_offset, report)
+        for segment in segments:
+            if segment.limit > start:
+                self._replay(segment, start, report)
+
+    def _load_snapshot(self, at_most: int, end_offset: int, report: RecoveryReport) -> int:
+        """Load the newest sound snapshot; where it ends. Those past the log's end, and spoiled ones, are removed."""
+        self.state = ProducerState()
+        for offset, path in sorted(self._snapshots(), reverse=True):
+            if offset > end_offset:
+                self._disk.remove(path)
+            elif offset <= at_most:
+                try:
+                    self.state = ProducerState.from_snapshot(path.read_bytes(), str(path))
+                except CorruptCheckpointError as error:
+                    report.note(f"snapshot is not used: {error}")
+                    self._disk.remove(path)
+                else:
+                    return offset
+        return 0
+
+    def _replay(self, segment: Segment, start: int, report: RecoveryReport) -> None:
+        try:
+            segment.transaction_index.truncate(start)
+        except StorageError as error:
+            report.note(f"made again from the log: {error}")
+            segment.transaction_index.reset()
+        try:
+            first = segment.locate(start)
+            for chunk in segment.scan(0 if first is None else first.position):
+                for header in chunk.headers:
+                    if header.producer_id >= 0 and header.base_offset >= start:
+                        self.note(Batch(chunk.buffer, header), segment)
+        except CorruptBatchError as error:
+            report.note(f"producers behind a damaged batch are not known: {error}")
+
+    def save(self, offset: int, *, durable: bool) -> None:
+        path = names.segment_file(self._directory, offset, names.SNAPSHOT)
+        self._disk.replace(path, self.state.to_snapshot(), durable=durable)
+
+    def forget_snapshots_before(self, offset: int) -> None:
+        for at, path in self._snapshots():
+            if at < offset:
+                self._disk.remove(path)
+
+    def keep_only_snapshots(self, offsets: set[int]) -> None:
+        """Those of the segments' bases and of the end are of use; the rest is left from earlier closings."""
+        for at, path in self._snapshots():
+            if at not in offsets:
+                self._disk.remove(path)
+
+    def _snapshots(self) -> list[tuple[int, Path]]:
+        found = []
+        for path in self._directory.iterdir():
+            parsed = names.parse_segment_file(path.name)
+            if parsed is not None and parsed[1] == names.SNAPSHOT:
+                found.append((parsed[0], path))
+        return found

@@ -1,0 +1,206 @@
+"""Opening a partition's directory: which segments it has, where the log ends, and what a crash left behind.
+
+After a clean stop nothing is scanned but the last few kilobytes of the last segment. After any other stop every batch
+behind the recovery point is checked; the first that is not sound ends the log: it and all behind it are cut off, and
+the report says so. What lies before the recovery point was flushed, and is checked when it is first read.
+
+Order of removal: highest segment first, each made durable, so that a crash in the middle leaves no hole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from stratalog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
+from stratalog.storage import checkpoints, names
+from stratalog.storage.active_segment import ActiveSegment
+from stratalog.storage.config import LogConfig
+from stratalog.storage.disk import Disk
+from stratalog.storage.leader_epochs import LeaderEpochs
+from stratalog.storage.open_segments import OpenSegments
+from stratalog.storage.sealed_segment import SealedSegment
+from stratalog.storage.segment import Segment
+from stratalog.storage.segment_files import remove_segment_files
+
+logger = logging.getLogger(__name__)
+
+
+class Cut(NamedTuple):
+    """Where a damaged or torn tail was cut off."""
+
+    file: str
+    position: int
+    bytes: int
+    reason: str
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening the log found and did."""
+
+    clean: bool
+    segments_scanned: int = 0
+    bytes_scanned: int = 0
+    cut: Cut | None = None
+    segments_removed: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def note(self, problem: str) -> None:
+        logger.warning("%s", problem)
+        self.problems.append(problem)
+
+
+class Opened(NamedTuple):
+    sealed: list[SealedSegment]
+    active: ActiveSegment
+    report: RecoveryReport
+
+
+class Loader:
+    """One use: open(). Holds what every step needs."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        config: LogConfig,
+        open_segments: OpenSegments,
+        now_ms: int,
+        write_lock: threading.RLock,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._open_segments = open_segments
+        self._now_ms = now_ms
+        self._write_lock = write_lock
+
+    def open(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> Opened:
+        report = RecoveryReport(clean)
+        sizes = self._list_segments(report)
+        bases = sorted(sizes)
+        if not bases:
+            active = self.open_active(log_start_offset, keep_indexes=False)
+            return Opened([], active, report)
+        first_to_scan = len(bases) - 1 if clean else _floor(bases, recovery_point)
+        sealed = [
+            self._sealed(base, sizes[base], following)
+            for base, following in itertools.pairwise(bases[: first_to_scan + 1])
+        ]
+        # A log that was closed in order is only scanned where its indexes turn out wrong; then they count for nothing.
+        trusted_offset = 0 if clean else recovery_point
+        return self._open_tail(sealed, bases[first_to_scan:], trusted_offset, report)
+
+    def open_active(self, base_offset: int, *, keep_indexes: bool) -> ActiveSegment:
+        return ActiveSegment(
+            self._disk,
+            self._directory,
+            base_offset,
+            self._config,
+            self._now_ms,
+            self._write_lock,
+            keep_indexes=keep_indexes,
+        )
+
+    def _sealed(self, base_offset: int, size: int, limit: int) -> SealedSegment:
+        return SealedSegment(self._disk, self._directory, base_offset, size, limit, self._config, self._open_segments)
+
+    def _list_segments(self, report: RecoveryReport) -> dict[int, int]:
+        """Base offsets and sizes; leftovers of deletions and of unfinished writes are removed."""
+        sizes: dict[int, int] = {}
+        indexes: list[tuple[int, Path]] = []
+        for entry in sorted(self._directory.iterdir()):
+            if entry.suffix in (names.DELETED, names.TEMPORARY, names.CLEANED):
+                self._disk.remove(entry)
+            elif entry.suffix == names.SWAP:
+                raise StorageError(
+                    f"{entry}: a compaction by Apache Kafka was interrupted here, which this version can't finish; "
+                    "start and stop that broker once, then open the directory again"
+                )
+            elif (parsed := names.parse_segment_file(entry.name)) is not None:
+                base, suffix = parsed
+                if suffix == names.LOG:
+                    sizes[base] = entry.stat().st_size
+                elif suffix in names.SEGMENT_SUFFIXES:
+                    indexes.append((base, entry))
+        for base, path in indexes:
+            if base not in sizes:
+                report.note(f"{path}: an index without a log; removed")
+                self._disk.remove(path)
+        return sizes
+
+    def _open_tail(
+        self, sealed: list[SealedSegment], bases: list[int], trusted_offset: int, report: RecoveryReport
+    ) -> Opened:
+        """Open the segments that may need repair; the last of them becomes the active one."""
+        for index, base in enumerate(bases):
+            following = bases[index + 1] if index + 1 < len(bases) else None
+            segment = self.open_active(base, keep_indexes=True)
+            if report.clean and following is None and self._adopt(segment, report):
+                return Opened(sealed, segment, report)
+            if not self._recover(segment, trusted_offset, following, report):
+                self._remove_following(bases[index + 1 :], report)
+                return Opened(sealed, segment, report)
+            if following is None:
+                return Opened(sealed, segment, report)
+            sealed.append(segment.seal(self._open_segments, limit=following))
+        raise AssertionError("a log has at least one segment")
+
+    def _adopt(self, segment: ActiveSegment, report: RecoveryReport) -> bool:
+        try:
+            fits = segment.adopt()
+        except CorruptBatchError as error:
+            report.note(f"closed in order, but damaged since: {error}")
+            fits = False
+        return fits
+
+    def _recover(
+        self, segment: ActiveSegment, trusted_offset: int, following: int | None, report: RecoveryReport
+    ) -> bool:
+        """Whether the segment is sound to its end; if not, it was cut."""
+        report.segments_scanned += 1
+        before = segment.size
+        limit = 2**63 - 1 if following is None else following
+        try:
+            start = segment.recover(trusted_offset, limit)
+        except CorruptBatchError as error:
+            cut = segment.cut_tail()
+            report.bytes_scanned += before
+            report.cut = Cut(str(segment.path(names.LOG)), segment.size, cut, error.reason)
+            report.note(f"{report.cut.file}: cut off {cut} bytes from position {segment.size}: {error.reason}")
+            return False
+        report.bytes_scanned += before - start
+        return True
+
+    def _remove_following(self, bases: list[int], report: RecoveryReport) -> None:
+        for base in reversed(bases):
+            report.note(f"{names.segment_file(self._directory, base, names.LOG)}: lies behind the cut; removed")
+            report.segments_removed.append(base)
+            remove_segment_files(self._disk, self._directory, base)
+            self._disk.sync_directory(self._directory)
+
+
+def _floor(bases: list[int], offset: int) -> int:
+    """The index of the last base at or below `offset`."""
+    return max((index for index, base in enumerate(bases) if base <= offset), default=0)
+
+
+def load_epochs(path: Path, segments: list[Segment], report: RecoveryReport) -> LeaderEpochs:
+    """The leader epochs of a log, read from their file, or from the batches where that is damaged."""
+    try:
+        return LeaderEpochs(checkpoints.read_epochs(path))
+    except CorruptCheckpointError as error:
+        report.note(f"leader epochs are read from the log again: {error}")
+    epochs = LeaderEpochs()
+    for segment in segments:
+        try:
+            for header in segment.walk_headers(0):
+                epochs.assign(header.leader_epoch, header.base_offset)
+        except CorruptBatchError as error:
+            report.note(f"leader epochs behind a damaged batch are not known: {error}")
+    return epochs

@@ -1,0 +1,62 @@
+"""Which segments a log may forget, and why. Pure: facts in, verdicts out; the log carries them out.
+
+Kafka's rules. Only the oldest segments go, in order, up to the first that must stay:
+- by offset: everything in the segment lies before the log start offset
+- by time: the segment's largest timestamp is older than retention.ms (a segment without timestamps: its file's time)
+- by size: the log is larger than retention.bytes even without the segment
+None goes that holds records at or past `upper_bound`, the high watermark; an empty last segment stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from stratalog.storage.config import LogConfig
+
+
+class SegmentFacts(NamedTuple):
+    base_offset: int
+    next_offset: int
+    size: int
+    largest_timestamp: Callable[[], int]  # asked only where time decides: it may cost a read
+
+
+class Doomed(NamedTuple):
+    base_offset: int
+    reason: str
+
+
+def doomed(
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    *,
+    log_start_offset: int,
+    upper_bound: int,
+    now_ms: int,
+) -> list[Doomed]:
+    """The oldest segments that may go, in order."""
+    verdicts: list[Doomed] = []
+    excess = sum(segment.size for segment in segments) - config.retention_bytes if config.retention_bytes >= 0 else -1
+    for segment in segments:
+        is_empty_last = segment is segments[-1] and segment.size == 0
+        if is_empty_last or segment.next_offset > upper_bound:
+            break
+        reason = _reason(segment, config, log_start_offset, now_ms, excess)
+        if reason is None:
+            break
+        verdicts.append(Doomed(segment.base_offset, reason))
+        excess -= segment.size
+    return verdicts
+
+
+def _reason(segment: SegmentFacts, config: LogConfig, log_start_offset: int, now_ms: int, excess: int) -> str | None:
+    if segment.next_offset <= log_start_offset:
+        return f"all its offsets lie before the log start offset, {log_start_offset}"
+    if excess >= segment.size and excess > 0:
+        return f"the log is {excess} bytes larger than retention.bytes, {config.retention_bytes}"
+    if config.retention_ms >= 0:
+        age = now_ms - segment.largest_timestamp()
+        if age > config.retention_ms:
+            return f"its newest record is {age} ms old, retention.ms is {config.retention_ms}"
+    return None

@@ -1,0 +1,105 @@
+"""Walking a .log file from batch to batch, a chunk at a time, and finding the first thing that is wrong with it.
+
+Memory is bounded by the chunk or the largest batch, whichever is more, and a length field can't claim more than the
+file has. Errors carry the file and the position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stratalog.errors import CorruptBatchError, StratalogError
+from stratalog.records._framing import BatchHeader, parse_header, parse_headers
+from stratalog.records.batch import Batch
+from stratalog.storage.file_slice import LogFile
+
+CHUNK = 1024 * 1024
+
+
+class Chunk:
+    """Whole batches: header positions count from the start of `buffer`, which is at `origin` in the file."""
+
+    __slots__ = ("buffer", "headers", "origin")
+
+    def __init__(self, buffer: bytes, headers: list[BatchHeader], origin: int) -> None:
+        self.buffer = buffer
+        self.headers = headers
+        self.origin = origin
+
+    @property
+    def end(self) -> int:
+        """The position in the file behind the last batch."""
+        last = self.headers[-1]
+        return self.origin + last.position + last.size
+
+
+def scan(file: LogFile, position: int, end: int, chunk_size: int = CHUNK) -> Iterator[Chunk]:
+    """All batches from `position`, which is a batch's start, to `end`. Raises CorruptBatchError at the first byte
+    that can't be framed, after everything before it was yielded; checksums are not looked at."""
+    while position < end:
+        buffer = file.read(min(chunk_size, end - position), position)
+        headers, consumed, error = parse_headers(buffer)
+        if not headers and error is None:
+            # The batch is larger than the chunk, or cut off by the end of the file.
+            buffer = file.read(_whole_size(file, buffer, position, end), position)
+            headers, consumed, error = parse_headers(buffer)
+        if headers:
+            yield Chunk(buffer, headers, position)
+            position += consumed
+        if error is not None:
+            raise CorruptBatchError(reason(error), file=str(file.path), position=position) from error
+
+
+def reason(error: StratalogError) -> str:
+    """The error's words without its position, which counts from a buffer's start and not from the file's."""
+    return error.reason if isinstance(error, CorruptBatchError) else str(error)
+
+
+def _whole_size(file: LogFile, buffer: bytes, position: int, end: int) -> int:
+    header = parse_header(buffer)
+    if header is None:
+        raise CorruptBatchError(
+            f"{end - position} bytes at the end are less than a batch header",
+            file=str(file.path),
+            position=position,
+        )
+    if header.size > end - position:
+        raise CorruptBatchError(
+            f"batch at offset {header.base_offset} claims {header.size} bytes, {end - position} are left",
+            file=str(file.path),
+            position=position,
+        )
+    return header.size
+
+
+def check(
+    file: LogFile,
+    position: int,
+    end: int,
+    *,
+    previous: int,
+    limit: int,
+    checksums: bool = True,
+    chunk_size: int = CHUNK,
+) -> Iterator[Chunk]:
+    """scan(), and offsets must rise from above `previous` and stay below `limit`, and every checksum must hold.
+
+    What is yielded is good; the first thing that is not raises.
+    """
+    for chunk in scan(file, position, end, chunk_size):
+        for index, header in enumerate(chunk.headers):
+            problem = _problem(chunk.buffer, header, previous, limit, checksums)
+            if problem is not None:
+                if index:
+                    yield Chunk(chunk.buffer, chunk.headers[:index], chunk.origin)
+                raise CorruptBatchError(problem, file=str(file.path), position=chunk.origin + header.position)
+            previous = header.last_offset
+        yield chunk
+
+
+def _problem(buffer: bytes, header: BatchHeader, previous: int, limit: int, checksums: bool) -> str | None:
+    if header.base_offset <= previous or header.last_offset < header.base_offset or header.last_offset >= limit:
+        return f"offsets {header.base_offset}..{header.last_offset} do not lie between {previous} and {limit}"
+    if checksums and not Batch(buffer, header).crc_matches():
+        return f"checksum of the batch at offset {header.base_offset} is not the one in its header"
+    return None

@@ -1,0 +1,137 @@
+"""A segment that will not change: its files are opened when they are first read, and may be let go again.
+
+Opening a log looks at names and sizes only, so a log of a thousand sealed segments opens as fast as its directory
+can be listed, and holds no memory for what nobody reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from stratalog.errors import CorruptBatchError
+from stratalog.storage import names
+from stratalog.storage.config import LogConfig
+from stratalog.storage.disk import Disk
+from stratalog.storage.file_slice import LogFile
+from stratalog.storage.index_writer import IndexWriter
+from stratalog.storage.offset_index import OffsetIndex
+from stratalog.storage.open_segments import OpenSegments
+from stratalog.storage.scan import check
+from stratalog.storage.segment import DoubtfulIndexError, Segment
+from stratalog.storage.time_index import TimeIndex
+
+logger = logging.getLogger(__name__)
+
+
+class SealedSegment(Segment):
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        base_offset: int,
+        size: int,
+        limit: int,
+        config: LogConfig,
+        open_segments: OpenSegments,
+        *,
+        checked_from: int | None = None,
+        max_timestamp: int | None = None,
+    ) -> None:
+        super().__init__(disk, directory, base_offset, rebuild_lock=threading.RLock())
+        self.size = size
+        self._limit = limit
+        self._config = config
+        self._open_segments = open_segments
+        self._file: LogFile | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._max_timestamp = max_timestamp
+        if checked_from is not None and checked_from < size:
+            self._checked.add(checked_from, size)
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def file(self) -> LogFile:
+        file = self._file
+        if file is None:
+            file = self._file = LogFile(self._disk, self.path(names.LOG))
+            self._open_segments.opened(self)
+        return file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        index = self._offset_index
+        if index is None:
+            try:
+                index = OffsetIndex.open_sealed(self._disk, self.path(names.OFFSET_INDEX), self.base_offset)
+            except FileNotFoundError as error:
+                raise DoubtfulIndexError(f"{error.filename} is missing") from error
+            self._offset_index = index
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        index = self._time_index
+        if index is None:
+            try:
+                index = TimeIndex.open_sealed(self._disk, self.path(names.TIME_INDEX), self.base_offset)
+            except FileNotFoundError as error:
+                raise DoubtfulIndexError(f"{error.filename} is missing") from error
+            self._time_index = index
+        return index
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp, or -1 where no record has one."""
+        if self._max_timestamp is None:
+            try:
+                try:
+                    self._max_timestamp = self._confirmed_max_timestamp()
+                except DoubtfulIndexError:
+                    self._max_timestamp = self._with_new_indexes(self._confirmed_max_timestamp)
+            except CorruptBatchError as error:
+                logger.warning("largest timestamp of a damaged segment is a guess: %s", error)
+                last = self._time_index.last if self._time_index is not None else None
+                self._max_timestamp = -1 if last is None else last.timestamp
+        return self._max_timestamp
+
+    def release(self) -> None:
+        """Let go of the file and the mappings; the next read opens them again."""
+        self._file = None
+        self._offset_index = None
+        self._time_index = None
+
+    def rebuild_indexes(self) -> None:
+        logger.warning("%s: indexes are missing or do not fit the log; rebuilding them", self.path(names.LOG))
+        # Beside the old ones and then renamed: somebody may be reading through a mapping of those.
+        paths = [self.path(suffix) for suffix in (names.OFFSET_INDEX, names.TIME_INDEX)]
+        made = [path.with_name(path.name + names.TEMPORARY) for path in paths]
+        room = self._config.segment_index_bytes
+        writer = IndexWriter(
+            OffsetIndex.open_to_grow(self._disk, made[0], self.base_offset, room, keep=False),
+            TimeIndex.open_to_grow(self._disk, made[1], self.base_offset, room, keep=False),
+            self._config.index_interval_bytes,
+        )
+        try:
+            self._index_whole_log(writer)
+        except CorruptBatchError:
+            # Old indexes still lead to what lies behind the damage. Without any, the part before it is served.
+            if all(path.exists() for path in paths):
+                raise
+        writer.note_max_timestamp()
+        writer.trim()
+        writer.sync()
+        for temporary, path in zip(made, paths, strict=True):
+            self._disk.rename(temporary, path)
+        self._offset_index = self._time_index = None
+
+    def _index_whole_log(self, writer: IndexWriter) -> None:
+        previous = self.base_offset - 1
+        for chunk in check(self.file, 0, self.size, previous=previous, limit=self.limit, checksums=False):
+            writer.reserve(len(chunk.headers))
+            writer.add(chunk.headers, chunk.origin)

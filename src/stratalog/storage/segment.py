@@ -1,0 +1,253 @@
+"""Reading a segment: from an offset or a timestamp to a batch's position. Shared by the growing and the sealed kind.
+
+Look-up by offset: floor entry of the offset index, then a walk over batch headers. Look-up by time: floor entry of
+the time index, then the same. An index entry is only believed when the header it points to says the same; if not,
+the indexes are rebuilt from the log and the look-up starts again. A damaged index costs time, never a wrong answer.
+
+Before a stretch of the log is first served its checksums are checked (`ensure_checked`), unless this process wrote
+it: a damaged batch is an error that names file and position, and is never handed out.
+
+Threads: readers call anything here at any time, beside one writer.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from stratalog.errors import CorruptBatchError, StratalogError
+from stratalog.records._framing import BatchHeader, find_batch, parse_header, parse_headers
+from stratalog.records.batch import Batch
+from stratalog.records.reader import records_of
+from stratalog.storage import names
+from stratalog.storage.checked_ranges import CheckedRanges
+from stratalog.storage.disk import Disk
+from stratalog.storage.file_slice import LogFile
+from stratalog.storage.offset_index import OffsetIndex
+from stratalog.storage.scan import CHUNK, Chunk, check, reason, scan
+from stratalog.storage.time_index import TimeEntry, TimeIndex
+from stratalog.storage.transaction_index import TransactionIndex
+
+_WALK_BYTES = 8192  # one read covers the usual distance between two index entries
+_LOOK_UP_CHUNK = 64 * 1024
+
+T = TypeVar("T")
+
+
+class TimestampedOffset(NamedTuple):
+    offset: int
+    timestamp: int
+
+
+class DoubtfulIndexError(Exception):
+    """An index and its log disagree. Never leaves this package: the index is rebuilt."""
+
+
+class Segment(ABC):
+    """`size` is what of the .log file belongs to the log; `limit` an offset that all of the segment's lie below."""
+
+    size: int
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, rebuild_lock: threading.RLock) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.base_offset = base_offset
+        self.transaction_index = TransactionIndex(disk, self.path(names.TRANSACTION_INDEX))
+        self._checked = CheckedRanges()
+        self._check_lock = threading.Lock()
+        self._rebuild_lock = rebuild_lock
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(base_offset={self.base_offset}, size={self.size})"
+
+    def path(self, suffix: str) -> Path:
+        return names.segment_file(self._directory, self.base_offset, suffix)
+
+    @property
+    @abstractmethod
+    def file(self) -> LogFile: ...
+
+    @property
+    @abstractmethod
+    def offset_index(self) -> OffsetIndex: ...
+
+    @property
+    @abstractmethod
+    def time_index(self) -> TimeIndex: ...
+
+    @property
+    @abstractmethod
+    def limit(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def max_timestamp(self) -> int: ...
+
+    @abstractmethod
+    def rebuild_indexes(self) -> None:
+        """Make both indexes again from the log. Raises CorruptBatchError where the log itself can't be walked."""
+
+    def locate(self, offset: int) -> BatchHeader | None:
+        """The header of the first batch that reaches `offset`, with its position in the file; None: there is none."""
+        try:
+            return self._locate(offset)
+        except DoubtfulIndexError:
+            return self._with_new_indexes(lambda: self._locate(offset))
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+        """The first record at or behind `start_offset` that is not older than `timestamp`."""
+        try:
+            return self._find_timestamp(timestamp, start_offset)
+        except DoubtfulIndexError:
+            return self._with_new_indexes(lambda: self._find_timestamp(timestamp, start_offset))
+
+    def ensure_checked(self, start: int, end: int) -> None:
+        """Check the batches that begin in [start, end), unless that was done. `start` is a batch's position."""
+        if self._checked.end_of(start) >= end:
+            return
+        with self._check_lock:
+            start = self._checked.end_of(start)
+            if start < end:
+                self._check(start, end)
+
+    def scan(self, position: int = 0, chunk_size: int = CHUNK) -> Iterator[Chunk]:
+        """The batches from `position` to the end of the segment, framing checked, checksums not."""
+        return scan(self.file, position, self.size, chunk_size)
+
+    def walk_headers(self, position: int) -> Iterator[BatchHeader]:
+        """The headers from `position` on, reading little more than them where batches are large. Their own
+        positions count from wherever the read began."""
+        size = self.size
+        previous = -1
+        while position < size:
+            buffer = self.file.read(min(_LOOK_UP_CHUNK, size - position), position)
+            headers, stop, error = parse_headers(buffer)
+            cut_off = parse_header(buffer, stop) if error is None else None
+            for header in headers if cut_off is None else [*headers, cut_off]:
+                if header.base_offset <= previous or header.last_offset < header.base_offset:
+                    raise self._corrupt(f"offset {header.base_offset} follows {previous}", position + header.position)
+                previous = header.last_offset
+                yield header
+            if error is not None:
+                raise self._corrupt(reason(error), position + stop)
+            position += stop if cut_off is None else stop + cut_off.size
+            if stop == 0 and cut_off is None:
+                raise self._corrupt(f"{size - position} bytes at the end are less than a batch header", position)
+        if position > size:
+            raise self._corrupt(f"the last batch goes {position - size} bytes past the end", size)
+
+    def _with_new_indexes(self, look_up: Callable[[], T]) -> T:
+        with self._rebuild_lock:
+            self.rebuild_indexes()
+        try:
+            return look_up()
+        except DoubtfulIndexError as error:
+            raise self._corrupt(f"the index does not fit the log, even when rebuilt: {error}", 0) from error
+
+    def _locate(self, offset: int) -> BatchHeader | None:
+        entry = self.offset_index.floor(offset)
+        if entry is None:
+            return self._walk(0, offset, self.base_offset - 1)[0]
+        if entry.position >= self.size:
+            raise DoubtfulIndexError(f"position {entry.position} lies past the end of the log, {self.size}")
+        return self._walk(entry.position, offset, -1, entry.offset)[0]
+
+    def _walk(
+        self, position: int, offset: int, previous: int, expected: int = -1
+    ) -> tuple[BatchHeader | None, int, int, int]:
+        """find_batch() over the file. Answers None only at the very end of the segment."""
+        size = self.size
+        total = 0
+        while position < size:
+            buffer = self.file.read(min(_WALK_BYTES, size - position), position)
+            try:
+                header, stop, previous, stepped = find_batch(buffer, offset, position, previous, expected)
+            except LookupError as error:
+                raise DoubtfulIndexError(str(error)) from error
+            except CorruptBatchError as error:
+                raise self._corrupt(error.reason, error.position) from error
+            total += stepped
+            if header is not None:
+                if header.position + header.size > size:
+                    raise self._corrupt(f"batch claims {header.size} bytes, {size - header.position} are left", stop)
+                return header, stop, previous, total
+            if stop == position:
+                raise self._corrupt(f"{size - position} bytes at the end are less than a batch header", position)
+            expected = -1
+            position = stop
+        if position > size:
+            raise self._corrupt(f"the last batch goes {position - size} bytes past the end", size)
+        return None, position, previous, total
+
+    def _find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+        if self.max_timestamp < timestamp:
+            return None
+        position = 0
+        entry = self.time_index.floor(timestamp)
+        if entry is not None:
+            position = self._confirm(entry).position
+        first = self._locate(start_offset)
+        if first is None:
+            return None
+        for chunk in self.scan(max(position, first.position), _LOOK_UP_CHUNK):
+            for header in chunk.headers:
+                if header.max_timestamp >= timestamp:
+                    found = self._first_record(Batch(chunk.buffer, header), chunk.origin, timestamp, start_offset)
+                    if found is not None:
+                        return found
+        return None
+
+    def _first_record(self, batch: Batch, origin: int, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+        position = origin + batch.header.position
+        self.ensure_checked(position, position + batch.header.size)
+        try:
+            records = records_of(batch)
+        except StratalogError as error:
+            raise self._corrupt(reason(error), position) from error
+        for record in records:
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return TimestampedOffset(record.offset, record.timestamp)
+        return None
+
+    def _confirm(self, entry: TimeEntry) -> BatchHeader:
+        """The header that a time index entry speaks of, if it says the same."""
+        header = self._locate(entry.offset)
+        if header is None or header.base_offset > entry.offset or header.max_timestamp != entry.timestamp:
+            raise DoubtfulIndexError(f"no batch with offset {entry.offset} has timestamp {entry.timestamp}")
+        return header
+
+    def _confirmed_max_timestamp(self) -> int:
+        """The largest timestamp, from the time index's last entry and a walk over what lies behind it."""
+        last = self.time_index.last
+        start = 0 if last is None else self._confirm(last).position
+        largest = -1 if last is None else last.timestamp
+        for header in self.walk_headers(start):
+            if header.max_timestamp > largest:
+                raise DoubtfulIndexError(f"timestamp {header.max_timestamp} is missing from the time index")
+        return largest
+
+    def _check(self, start: int, end: int) -> None:
+        size = self.size
+        previous = -1 if start else self.base_offset - 1
+        chunk_size = min(max(end - start + _WALK_BYTES, _LOOK_UP_CHUNK), CHUNK)
+        for chunk in check(self.file, start, size, previous=previous, limit=self.limit, chunk_size=chunk_size):
+            if chunk.end < size:
+                self._check_next(chunk.end, chunk.headers[-1].last_offset)
+            self._checked.add(chunk.origin, chunk.end)
+            if chunk.end >= end:
+                return
+
+    def _check_next(self, position: int, last_offset: int) -> None:
+        """A base offset is outside the checksum: that the batch behind it goes on from there is what proves it."""
+        try:
+            header = parse_header(self.file.read(_WALK_BYTES, position))
+        except StratalogError:
+            return  # that batch is damaged, which says nothing of the one before; it is found when it is read
+        if header is not None and header.base_offset <= last_offset:
+            raise self._corrupt(f"offset {header.base_offset} follows offset {last_offset}", position)
+
+    def _corrupt(self, message: str, position: int | None) -> CorruptBatchError:
+        return CorruptBatchError(message, file=str(self.path(names.LOG)), position=position)
