@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-from stratalog.errors import InvalidRecordError, MessageTooLargeError
+from stratalog.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCodecError
 from stratalog.records import compression, format
 from stratalog.records._records import Record, RecordsWriter, size_upper_bound
 
@@ -111,42 +111,20 @@ class BatchBuilder:
 
     def build(self, base_offset: int = 0) -> bytearray:
         """The batch. The builder stays as it is: append more and build again, if that is of use."""
-        batch = self._records.batch_bytes(format.HEADER_SIZE)
-        if self.codec != format.Codec.NONE:
-            records = memoryview(batch)[format.HEADER_SIZE :]
-            packed = compression.compress(self.codec, records, self.compression_level)
-            batch = bytearray(format.HEADER_SIZE)
-            batch += packed
-        if len(batch) > LARGEST_BATCH:
-            raise MessageTooLargeError(
-                f"batch has {len(batch)} bytes; {LARGEST_BATCH} is the most there can be"
-            )
-        self._write_header(batch, base_offset)
-        return batch
-
-    def _write_header(self, batch: bytearray, base_offset: int) -> None:
-        try:
-            BATCH_HEADER.pack_into(
-                batch,
-                0,
-                base_offset,
-                len(batch) - format.LOG_OVERHEAD,
-                self.leader_epoch,
-                format.CURRENT_MAGIC,
-                0,
-                self._attributes(),
-                self._checked_last_offset_delta(),
-                self._records.base_timestamp,
-                self.max_timestamp,
-                self.producer_id,
-                self.producer_epoch,
-                self.base_sequence,
-                self.record_count,
-            )
-        except struct.error as error:
-            raise InvalidRecordError(f"a field of the batch header is out of range: {error}") from None
-        checksum = crc32c(memoryview(batch)[format.ATTRIBUTES_POSITION :])
-        struct.pack_into(">I", batch, format.CRC_POSITION, checksum)
+        return seal_batch(
+            self._records.batch_bytes(format.HEADER_SIZE),
+            base_offset=base_offset,
+            record_count=self.record_count,
+            last_offset_delta=self._checked_last_offset_delta(),
+            base_timestamp=self._records.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            attributes=self._attributes(),
+            compression_level=self.compression_level,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
+            leader_epoch=self.leader_epoch,
+        )
 
     def _checked_last_offset_delta(self) -> int:
         last = self._records.last_offset_delta
@@ -159,6 +137,8 @@ class BatchBuilder:
         return self._last_offset_delta
 
     def _attributes(self) -> int:
+        if not format.Codec.NONE <= self.codec <= format.Codec.ZSTD:
+            raise UnsupportedCodecError(f"codec is {self.codec}; 0 to 4 are known")
         attributes = int(self.codec)
         if self.timestamp_type == format.TimestampType.LOG_APPEND_TIME:
             attributes |= format.TIMESTAMP_TYPE_BIT
@@ -169,6 +149,55 @@ class BatchBuilder:
         if self._delete_horizon is not None:
             attributes |= format.DELETE_HORIZON_BIT
         return attributes
+
+
+def seal_batch(
+    batch: bytearray,
+    *,
+    base_offset: int,
+    record_count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int,
+    compression_level: int | None = None,
+    producer_id: int = format.NO_PRODUCER_ID,
+    producer_epoch: int = format.NO_PRODUCER_EPOCH,
+    base_sequence: int = format.NO_SEQUENCE,
+    leader_epoch: int = format.NO_LEADER_EPOCH,
+) -> bytearray:
+    """Make a batch of records behind an empty header: compress as the attributes say, write the header."""
+    codec = attributes & format.CODEC_MASK
+    if codec != format.Codec.NONE:
+        with memoryview(batch) as whole:
+            packed = compression.compress(codec, whole[format.HEADER_SIZE :], compression_level)
+        batch = bytearray(format.HEADER_SIZE)
+        batch += packed
+    if len(batch) > LARGEST_BATCH:
+        raise MessageTooLargeError(f"batch has {len(batch)} bytes; {LARGEST_BATCH} is the most there can be")
+    try:
+        BATCH_HEADER.pack_into(
+            batch,
+            0,
+            base_offset,
+            len(batch) - format.LOG_OVERHEAD,
+            leader_epoch,
+            format.CURRENT_MAGIC,
+            0,  # the checksum, which covers what comes behind it
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        )
+    except struct.error as error:
+        raise InvalidRecordError(f"a field of the batch header is out of range: {error}") from None
+    checksum = crc32c(memoryview(batch)[format.ATTRIBUTES_POSITION :])
+    struct.pack_into(">I", batch, format.CRC_POSITION, checksum)
+    return batch
 
 
 def build_batch(

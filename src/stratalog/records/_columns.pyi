@@ -1,0 +1,62 @@
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from typing_extensions import Buffer
+
+from stratalog.records._records import Record
+
+KEY: int
+VALUE: int
+HEADERS: int
+OFFSET: int
+TIMESTAMP: int
+TIMESTAMP_TYPE: int
+
+BinaryBuffers: TypeAlias = tuple[Buffer | None, Buffer, Buffer, int]
+HeaderBuffers: TypeAlias = tuple[Buffer, int, BinaryBuffers, BinaryBuffers]
+
+class ColumnDecoder:
+    def __init__(self, columns: int, capacity: int = 0, column_limit: int = 2147483647) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    def add_batch(
+        self,
+        payload: Buffer,
+        count: int,
+        base_offset: int,
+        base_timestamp: int,
+        timestamp_type: int,
+        append_time: int,
+        start_offset: int,
+        end_offset: int,
+    ) -> None: ...
+    def add_records(self, records: Iterable[Record]) -> None: ...
+    def finish(self) -> dict[int, Buffer | BinaryBuffers | HeaderBuffers]: ...
+
+class BinaryColumn:
+    def __init__(
+        self,
+        validity: Buffer | None,
+        offsets: Buffer | None,
+        data: Buffer | None,
+        start: int,
+        rows: int,
+        is_large: bool,
+    ) -> None: ...
+
+class ColumnEncoder:
+    def __init__(
+        self,
+        rows: int,
+        key: BinaryColumn | None,
+        value: BinaryColumn | None,
+        timestamps: Buffer | None = None,
+        header_offsets: Buffer | None = None,
+        header_keys: BinaryColumn | None = None,
+        header_values: BinaryColumn | None = None,
+    ) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    def encode(self, start: int, max_bytes: int) -> tuple[bytearray, int, int, int]: ...
+
+def utf8_is_valid(text: bytes) -> bool: ...

@@ -1,0 +1,274 @@
+"""Batches <-> pyarrow, column by column: no Record object on the way, keys and values copied once.
+
+`to_arrow` reads any number of batches into one RecordBatch with the columns of SCHEMA, or those asked for.
+`from_arrow` writes key, value, headers and timestamp of a table as batches; offsets are the log's to give.
+The only module here that imports pyarrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedCodecError
+from stratalog.records import _columns, format, legacy
+from stratalog.records._columns import BinaryColumn, ColumnDecoder, ColumnEncoder
+from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.builder import seal_batch
+from stratalog.records.reader import located
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(HEADER)),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+        pa.field("timestamp_type", pa.int32()),
+    ]
+)
+BITS = {
+    "key": _columns.KEY,
+    "value": _columns.VALUE,
+    "headers": _columns.HEADERS,
+    "offset": _columns.OFFSET,
+    "timestamp": _columns.TIMESTAMP,
+    "timestamp_type": _columns.TIMESTAMP_TYPE,
+}
+
+FIRST_OFFSET, LAST_OFFSET = -(2**63), 2**63 - 1
+SEQUENCES = 2**31  # a producer's sequence numbers wrap here
+DEFAULT_BATCH_BYTES = 1024 * 1024
+
+
+def to_arrow(
+    source: Buffer | Iterable[Batch],
+    *,
+    columns: Sequence[str] | None = None,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    check_crc: bool = True,
+    include_control: bool = False,
+    max_inflated: int = DEFAULT_MAX_INFLATED,
+) -> pa.RecordBatch:
+    """One RecordBatch of all records in a buffer, or in batches, from start_offset up to before end_offset.
+
+    `columns` are decoded and no others. More than 2 GiB in a column is an OverflowError: read less.
+    """
+    wanted = SCHEMA if columns is None else _chosen(columns)
+    start = FIRST_OFFSET if start_offset is None else start_offset
+    end = LAST_OFFSET if end_offset is None else end_offset
+    capacity, found = _batches(source)
+    decoder = ColumnDecoder(sum(BITS[name] for name in wanted.names), capacity)
+    for batch in found:
+        if batch.header.is_control and not include_control:
+            continue
+        if not _overlaps(batch, start, end):
+            continue
+        if check_crc:
+            batch.check_crc()
+        _decode(decoder, batch, start, end, max_inflated)
+    rows = decoder.rows
+    buffers = decoder.finish()
+    arrays = [_array(field, buffers[BITS[field.name]], rows) for field in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+def from_arrow(
+    table: pa.Table | pa.RecordBatch,
+    *,
+    codec: int = format.Codec.NONE,
+    compression_level: int | None = None,
+    max_batch_bytes: int = DEFAULT_BATCH_BYTES,
+    base_offset: int = 0,
+    producer_id: int = format.NO_PRODUCER_ID,
+    producer_epoch: int = format.NO_PRODUCER_EPOCH,
+    base_sequence: int = format.NO_SEQUENCE,
+    is_transactional: bool = False,
+    leader_epoch: int = format.NO_LEADER_EPOCH,
+) -> list[bytearray]:
+    """The rows as batches of at most `max_batch_bytes` before compression; a larger record gets its own.
+
+    Columns: `value`, and optionally `key` (binary or string of any kind), `headers` (list of key and value,
+    or a map) and `timestamp` (of any unit, or integers: milliseconds; null: -1). Others are not looked at.
+    Offsets and sequence numbers go on from batch to batch.
+    """
+    if not format.Codec.NONE <= codec <= format.Codec.ZSTD:
+        raise UnsupportedCodecError(f"codec is {codec}; 0 to 4 are known")
+    attributes = int(codec) | (format.TRANSACTIONAL_BIT if is_transactional else 0)
+    built: list[bytearray] = []
+    for chunk in _record_batches(table):
+        encoder = _encoder(chunk)
+        row = 0
+        while row < encoder.rows:
+            start = row
+            records, row, base_timestamp, max_timestamp = encoder.encode(start, max_batch_bytes)
+            built.append(
+                seal_batch(
+                    records,
+                    base_offset=base_offset,
+                    record_count=row - start,
+                    last_offset_delta=row - start - 1,
+                    base_timestamp=base_timestamp,
+                    max_timestamp=max_timestamp,
+                    attributes=attributes,
+                    compression_level=compression_level,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    base_sequence=base_sequence,
+                    leader_epoch=leader_epoch,
+                )
+            )
+            base_offset += row - start
+            if base_sequence >= 0:
+                base_sequence = (base_sequence + row - start) % SEQUENCES
+    return built
+
+
+def _chosen(columns: Sequence[str]) -> pa.Schema:
+    for name in columns:
+        if name not in BITS:
+            raise ValueError(f"column {name!r} does not exist; there are {', '.join(BITS)}")
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"a column is asked for twice: {', '.join(columns)}")
+    return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+def _batches(source: Buffer | Iterable[Batch]) -> tuple[int, Iterator[Batch] | list[Batch]]:
+    """How many bytes to expect, and the batches."""
+    try:
+        view = memoryview(source)  # type: ignore[arg-type]
+    except TypeError:
+        found = list(source)  # type: ignore[arg-type]
+        return sum(batch.header.size for batch in found), found
+    return view.nbytes, batches(view)
+
+
+def _overlaps(batch: Batch, start: int, end: int) -> bool:
+    """A legacy wrapper's offset is its last one: where it begins is known only inside."""
+    header = batch.header
+    first = header.base_offset if header.magic == format.CURRENT_MAGIC else FIRST_OFFSET
+    return first < end and header.last_offset >= start
+
+
+def _decode(decoder: ColumnDecoder, batch: Batch, start: int, end: int, max_inflated: int) -> None:
+    header = batch.header
+    if header.magic != format.CURRENT_MAGIC:
+        records = legacy.records_of_message(batch, max_inflated)
+        decoder.add_records(record for record in records if start <= record.offset < end)
+        return
+    try:
+        decoder.add_batch(
+            batch.payload(max_inflated),
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            header.timestamp_type,
+            header.max_timestamp,
+            start,
+            end,
+        )
+    except CorruptBatchError as error:
+        raise located(error, batch) from error
+
+
+def _array(field: pa.Field, buffers: Any, rows: int) -> pa.Array:
+    if field.name in ("key", "value"):
+        return _binary(field.type, buffers, rows)
+    if field.name == "headers":
+        offsets, header_rows, keys, values = buffers
+        pairs = pa.StructArray.from_arrays(
+            [_binary(pa.string(), keys, header_rows), _binary(pa.binary(), values, header_rows)],
+            fields=list(HEADER),
+        )
+        return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(offsets)], 0, children=[pairs])
+    return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(buffers)], 0)
+
+
+def _binary(kind: pa.DataType, buffers: Any, rows: int) -> pa.Array:
+    validity, offsets, data, nulls = buffers
+    bits = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets), pa.py_buffer(data)], nulls)
+
+
+def _record_batches(table: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
+    if isinstance(table, pa.RecordBatch):
+        return [table]
+    if isinstance(table, pa.Table):
+        return table.to_batches()  # type: ignore[no-any-return]
+    raise TypeError(f"a pyarrow Table or RecordBatch is wanted, not {type(table).__name__}")
+
+
+def _encoder(chunk: pa.RecordBatch) -> ColumnEncoder:
+    names = chunk.schema.names
+    if "value" not in names:
+        raise ValueError(f"there is no column 'value'; the columns are {', '.join(names) or 'none'}")
+    key = _binary_column(chunk.column("key"), "key") if "key" in names else None
+    value = _binary_column(chunk.column("value"), "value")
+    timestamps = _timestamps(chunk.column("timestamp")) if "timestamp" in names else None
+    headers = _header_columns(chunk.column("headers")) if "headers" in names else ()
+    return ColumnEncoder(chunk.num_rows, key, value, timestamps, *headers)
+
+
+def _binary_column(array: pa.Array, name: str) -> BinaryColumn | None:
+    """A column for the kernel. Types that are not laid out as offsets and data are cast, which copies."""
+    kind = array.type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        is_large = False
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        is_large = True
+    else:
+        try:
+            array = array.cast(pa.large_binary())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            raise TypeError(f"column {name!r} is {kind}; binary or string is wanted") from None
+        is_large = True
+    validity, offsets, data = array.buffers()
+    return BinaryColumn(validity, offsets, data, array.offset, len(array), is_large)
+
+
+def _timestamps(array: pa.Array) -> pa.Buffer | None:
+    """Milliseconds as i64, -1 for null, without an offset."""
+    kind = array.type
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        array = array.cast(pa.timestamp("ms", tz=getattr(kind, "tz", None)), safe=False)
+    elif not pa.types.is_integer(kind):
+        raise TypeError(f"column 'timestamp' is {kind}; a timestamp or integer milliseconds are wanted")
+    milliseconds = pc.fill_null(array.cast(pa.int64()), -1)
+    buffer = milliseconds.buffers()[1]
+    return None if buffer is None else buffer.slice(milliseconds.offset * 8)
+
+
+def _header_columns(
+    array: pa.Array,
+) -> tuple[pa.Buffer, BinaryColumn | None, BinaryColumn | None] | tuple[()]:
+    """List offsets from row 0 on, and the columns of header keys and values that they point into."""
+    if pa.types.is_null(array.type) or len(array) == 0:
+        return ()
+    try:
+        lists = array.cast(pa.list_(HEADER))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
+        raise TypeError(
+            f"column 'headers' is {array.type}; a list of structs of key and value, or a map, is wanted"
+        ) from None
+    if lists.null_count:
+        lists = pc.coalesce(lists, pa.scalar([], type=lists.type))
+    keys, values = lists.values.flatten()
+    if len(keys) == 0:
+        return ()
+    if keys.null_count:
+        raise InvalidRecordError("a header has no key")
+    offsets = lists.buffers()[1].slice(lists.offset * 4)
+    return offsets, _binary_column(keys, "headers"), _binary_column(values, "headers")
