@@ -77,8 +77,7 @@ class IndexWriter:
 
     def note_max_timestamp(self) -> None:
         """Give the time index its last entry: the largest timestamp of the segment."""
-        if self.max_timestamp > NO_TIMESTAMP:
-            self.times.append(self.max_timestamp, self.max_timestamp_offset)
+        self.times.append(self.max_timestamp, self.max_timestamp_offset)
 
     def trim(self) -> None:
         self.offsets.trim()
