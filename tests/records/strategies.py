@@ -12,9 +12,7 @@ timestamps = st.integers(-1, 2**63 - 1)
 codecs = st.integers(0, 4)
 
 
-def record(
-    value: bytes | None = b"value", key: bytes | None = None, offset: int = 0, timestamp: int = 1000
-) -> Record:
+def record(value: bytes | None = b"value", key: bytes | None = None, offset: int = 0, timestamp: int = 1000) -> Record:
     return Record(offset=offset, timestamp=timestamp, key=key, value=value)
 
 

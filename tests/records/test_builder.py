@@ -96,9 +96,7 @@ def test_gaps_between_offsets_are_written_and_read() -> None:
 
 
 def test_a_batch_may_be_empty_as_compaction_leaves_it() -> None:
-    batch = build_batch(
-        [], base_offset=5, last_offset_delta=3, producer_id=1, producer_epoch=0, base_sequence=0
-    )
+    batch = build_batch([], base_offset=5, last_offset_delta=3, producer_id=1, producer_epoch=0, base_sequence=0)
     header = parse_header(batch)
     assert header is not None
     assert (header.record_count, header.last_offset, len(batch)) == (0, 8, format.HEADER_SIZE)
@@ -152,9 +150,7 @@ def test_building_twice_gives_the_same_and_more_may_follow() -> None:
         ({"leader_epoch": 2**31}, InvalidRecordError, "out of range"),
     ],
 )
-def test_header_fields_out_of_range_are_refused(
-    fields: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_header_fields_out_of_range_are_refused(fields: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         build_batch([(None, b"v")], **fields)
 

@@ -100,9 +100,7 @@ def test_log_append_time_of_messages_is_kept_when_they_share_no_time() -> None:
 
 def test_a_wrapper_with_log_append_time_gives_its_time_to_all() -> None:
     records = [record(offset=i, timestamp=timestamp) for i, timestamp in enumerate([5, 9, 7])]
-    message_set = build_message_set(
-        records, magic=1, codec=Codec.GZIP, timestamp_type=TimestampType.LOG_APPEND_TIME
-    )
+    message_set = build_message_set(records, magic=1, codec=Codec.GZIP, timestamp_type=TimestampType.LOG_APPEND_TIME)
     expected = [(0, 9, 1), (1, 9, 1), (2, 9, 1)]
     assert [(r.offset, r.timestamp, r.timestamp_type) for r in read_records(message_set)] == expected
     converted = up_convert(message_set)

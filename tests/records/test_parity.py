@@ -132,7 +132,5 @@ def test_we_read_the_messages_of_others(oracle: Any, memory_records: Any, magic:
 
 @pytest.mark.parametrize("memory_records", [AiokafkaRecords, KafkaRecords])
 def test_others_see_the_log_append_time_of_a_wrapper(memory_records: Any) -> None:
-    data = build_message_set(
-        plain(5), magic=1, codec=Codec.GZIP, timestamp_type=TimestampType.LOG_APPEND_TIME
-    )
+    data = build_message_set(plain(5), magic=1, codec=Codec.GZIP, timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert seen_by(memory_records, data) == read_records(data)

@@ -49,9 +49,7 @@ def test_batches_of_all_codecs_behind_each_other_are_read_in_order() -> None:
 
 
 def test_all_magics_in_one_buffer_are_read() -> None:
-    buffer = build_message_set(plain(2, 0), magic=1) + build_message_set(
-        plain(2, 2), magic=1, codec=Codec.GZIP
-    )
+    buffer = build_message_set(plain(2, 0), magic=1) + build_message_set(plain(2, 2), magic=1, codec=Codec.GZIP)
     buffer += build_batch(plain(2, 4), base_offset=4)
     assert read_records(buffer) == plain(6, 0)
 

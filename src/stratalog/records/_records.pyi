@@ -1,6 +1,7 @@
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
-from typing_extensions import Buffer, TypeAlias
+from typing_extensions import Buffer
 
 Header: TypeAlias = tuple[str, bytes | None]
 

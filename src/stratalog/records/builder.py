@@ -84,9 +84,7 @@ class BatchBuilder:
             return self.append_time
         return self._records.max_timestamp
 
-    def size_with(
-        self, value: Buffer | None, key: Buffer | None = None, headers: Sequence[Header] = ()
-    ) -> int:
+    def size_with(self, value: Buffer | None, key: Buffer | None = None, headers: Sequence[Header] = ()) -> int:
         """An upper bound of `size` after this record: ask before appending, to keep within batch.size."""
         return self.size + size_upper_bound(value, key, headers)
 
@@ -131,9 +129,7 @@ class BatchBuilder:
         if self._last_offset_delta is None:
             return last
         if self._last_offset_delta < last:
-            raise InvalidRecordError(
-                f"last offset delta is {self._last_offset_delta}; a record's delta is {last}"
-            )
+            raise InvalidRecordError(f"last offset delta is {self._last_offset_delta}; a record's delta is {last}")
         return self._last_offset_delta
 
     def _attributes(self) -> int:

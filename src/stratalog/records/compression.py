@@ -112,14 +112,10 @@ def _unsupported(codec: int) -> UnsupportedCodecError:
 
 
 def _too_large(codec: Codec, max_size: int) -> InflatedTooLargeError:
-    return InflatedTooLargeError(
-        f"{codec.name.lower()} data inflates to more than the bound of {max_size} bytes"
-    )
+    return InflatedTooLargeError(f"{codec.name.lower()} data inflates to more than the bound of {max_size} bytes")
 
 
-def _inflate(
-    codec: Codec, decompress_into: Callable[..., int], data: Buffer, hint: int, max_size: int
-) -> bytearray:
+def _inflate(codec: Codec, decompress_into: Callable[..., int], data: Buffer, hint: int, max_size: int) -> bytearray:
     """Inflate into ever larger buffers until one is enough. Starting over costs a third more at the worst."""
     compressed = memoryview(data).nbytes
     guess = hint if 0 < hint <= compressed * TRUSTED_RATIO else compressed * GROWTH
@@ -183,9 +179,7 @@ def _decompress_xerial(data: memoryview, max_size: int) -> bytearray:
         length = int.from_bytes(data[position : position + 4], "big", signed=True)
         position += 4
         if length <= 0 or length > data.nbytes - position:
-            raise CorruptBatchError(
-                f"snappy block length is {length}, {data.nbytes - position} bytes are left"
-            )
+            raise CorruptBatchError(f"snappy block length is {length}, {data.nbytes - position} bytes are left")
         blocks.append(data[position : position + length])
         position += length
     if position > data.nbytes:

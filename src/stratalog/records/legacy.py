@@ -78,9 +78,7 @@ def up_convert(
         if batch.header.magic == format.CURRENT_MAGIC:
             converted += batch.data
         else:
-            converted += _batches_of(
-                records_of_message(batch, max_inflated), batch.header.codec, LARGEST_OFFSET_DELTA
-            )
+            converted += _batches_of(records_of_message(batch, max_inflated), batch.header.codec, LARGEST_OFFSET_DELTA)
     converted += _batches_of(plain, format.Codec.NONE, max_batch_bytes)
     return converted
 
@@ -108,9 +106,7 @@ def build_message_set(
     for record in records:
         if record.headers:
             raise InvalidRecordError(f"record at offset {record.offset} has headers; magic {magic} has none")
-        messages += _message(
-            magic, type_bit, record.offset - relative_to, record.timestamp, record.key, record.value
-        )
+        messages += _message(magic, type_bit, record.offset - relative_to, record.timestamp, record.key, record.value)
     if codec == format.Codec.NONE or not records:
         return messages
     packed: Buffer = compression.compress(codec, messages, compression_level)
@@ -158,9 +154,7 @@ def _key_and_value(buffer: memoryview, header: BatchHeader) -> tuple[memoryview 
     return key, value
 
 
-def _field(
-    message: memoryview, position: int, name: str, header: BatchHeader
-) -> tuple[memoryview | None, int]:
+def _field(message: memoryview, position: int, name: str, header: BatchHeader) -> tuple[memoryview | None, int]:
     """A length and so many bytes; -1 is null. Returns the bytes and the position behind them."""
     start = position + LENGTH.size
     if start > len(message):

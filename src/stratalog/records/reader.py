@@ -88,9 +88,7 @@ def read_control(batch: Batch) -> tuple[format.ControlType, int]:
 
 def located(error: CorruptBatchError, batch: Batch) -> CorruptBatchError:
     """The same error, with the place of the batch in its buffer."""
-    return type(error)(
-        f"batch at offset {batch.header.base_offset}: {error.reason}", position=batch.header.position
-    )
+    return type(error)(f"batch at offset {batch.header.base_offset}: {error.reason}", position=batch.header.position)
 
 
 def _read_batch(batch: Batch, max_inflated: int, check_crc: bool, include_control: bool) -> list[Record]:

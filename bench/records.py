@@ -1,0 +1,127 @@
+"""How fast records become objects, columns and batches, on one core: records a second, and CPU seconds.
+
+Records have 8-byte keys and 100-byte values, uncompressed, checksums written and checked. Each rate is for
+one call over `records` of them, in batches of at most 1 MiB. `python -m bench.records` prints the median of
+five.
+
+New memory is slow on many machines (each page is a fault), so the columns are measured twice: a table at a
+time, and one batch at a time, where the allocator hands the same memory out again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from stratalog.records import BatchBuilder, Record, build_batch, read_records
+from stratalog.records.arrow import from_arrow, to_arrow
+
+RECORDS = 500_000
+ONE_BATCH = 8_000
+BATCH_BYTES = 1024 * 1024
+RUNS = 5
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one measurement found."""
+
+    records_per_second: float
+    cpu_seconds: float
+
+
+def sample_table(records: int = RECORDS) -> pa.Table:
+    return pa.table(
+        {
+            "key": pa.array([b"%08d" % i for i in range(records)], pa.binary()),
+            "value": pa.array([b"%0100d" % i for i in range(records)], pa.binary()),
+            "timestamp": pa.array(range(1_600_000_000_000, 1_600_000_000_000 + records), pa.int64()),
+        }
+    )
+
+
+def sample_buffer(records: int = RECORDS) -> bytes:
+    return b"".join(from_arrow(sample_table(records), max_batch_bytes=BATCH_BYTES))
+
+
+def decode_objects(records: int = RECORDS) -> Rate:
+    """Batches -> Record objects."""
+    buffer = sample_buffer(records)
+    return _measure(lambda: read_records(buffer), records)
+
+
+def encode_objects(records: int = ONE_BATCH) -> Rate:
+    """Record objects -> a batch."""
+    objects: list[Record] = read_records(sample_buffer(records))
+    return _measure(lambda: build_batch(objects), records)
+
+
+def append_to_builder(records: int = ONE_BATCH) -> Rate:
+    """A call of BatchBuilder.append for each record, then build."""
+    objects: list[Record] = read_records(sample_buffer(records))
+
+    def build() -> bytearray:
+        builder = BatchBuilder()
+        for record in objects:
+            builder.append(record.value, record.key, (), record.timestamp)
+        return builder.build()
+
+    return _measure(build, records)
+
+
+def decode_columns(records: int = RECORDS) -> Rate:
+    """Batches -> one Arrow RecordBatch, all columns."""
+    buffer = sample_buffer(records)
+    return _measure(lambda: to_arrow(buffer), records)
+
+
+def encode_columns(records: int = RECORDS) -> Rate:
+    """An Arrow table -> batches."""
+    table = sample_table(records)
+    return _measure(lambda: from_arrow(table, max_batch_bytes=BATCH_BYTES), records)
+
+
+def _measure(work: Callable[[], object], records: int) -> Rate:
+    """One run to warm up, then as many as make a tenth of a second, each result dropped before the next."""
+    work()
+    repeat = max(1, 250_000 // records)
+    cpu = time.process_time()
+    wall = time.perf_counter()
+    for _ in range(repeat):
+        work()
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
+    return Rate(records * repeat / wall, cpu / repeat)
+
+
+MEASUREMENTS: list[tuple[str, Callable[[int], Rate], int, float | None]] = [
+    ("batches -> objects", decode_objects, RECORDS, 2e6),
+    ("batches -> objects, one batch", decode_objects, ONE_BATCH, 2e6),
+    ("objects -> batch", encode_objects, ONE_BATCH, None),
+    ("BatchBuilder.append, one by one", append_to_builder, ONE_BATCH, None),
+    ("batches -> columns", decode_columns, RECORDS, 10e6),
+    ("batches -> columns, one batch", decode_columns, ONE_BATCH, 10e6),
+    ("columns -> batches", encode_columns, RECORDS, 8e6),
+    ("columns -> batches, one batch", encode_columns, ONE_BATCH, 8e6),
+]
+
+
+def main() -> None:
+    table = Table("what", "million records/s", "CPU ns a record", "of target", title="records, one core")
+    for name, measurement, records, target in MEASUREMENTS:
+        rates = [measurement(records) for _ in range(RUNS)]
+        speed = statistics.median(rate.records_per_second for rate in rates)
+        cpu = statistics.median(rate.cpu_seconds for rate in rates)
+        ratio = "" if target is None else f"{speed / target:.1f} x"
+        table.add_row(name, f"{speed / 1e6:.1f}", f"{cpu / records * 1e9:.0f}", ratio)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
