@@ -3,24 +3,17 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-EXTENSIONS = [
-    Extension(
-        "stratalog.records._framing", ["src/stratalog/records/_framing.pyx"], extra_compile_args=["-O3"]
-    ),
-    Extension(
-        "stratalog.records._records", ["src/stratalog/records/_records.pyx"], extra_compile_args=["-O3"]
-    ),
-    Extension(
-        "stratalog.records._columns", ["src/stratalog/records/_columns.pyx"], extra_compile_args=["-O3"]
-    ),
-    Extension(
-        "stratalog.storage._mapping", ["src/stratalog/storage/_mapping.pyx"], extra_compile_args=["-O3"]
-    ),
-]
+KERNELS = (
+    "stratalog.records._framing",
+    "stratalog.records.validation",
+    "stratalog.records._records",
+    "stratalog.records._columns",
+    "stratalog.storage._mapping",
+)
 
 setup(
     ext_modules=cythonize(
-        EXTENSIONS,
+        [Extension(name, [f"src/{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"]) for name in KERNELS],
         compiler_directives={
             "language_level": "3",
             "boundscheck": False,

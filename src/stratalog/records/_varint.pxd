@@ -33,6 +33,10 @@ cdef inline const unsigned char *read_varint(const unsigned char *p, const unsig
         raw = p[0]
         out[0] = <int>(raw >> 1) ^ -<int>(raw & 1)
         return p + 1
+    if end - p >= 2 and p[1] < 0x80:  # and most of the others are two
+        raw = (p[0] & 0x7F) | (<unsigned int>p[1] << 7)
+        out[0] = <int>(raw >> 1) ^ -<int>(raw & 1)
+        return p + 2
     raw = 0
     shift = 0
     while p < end and shift <= 28:

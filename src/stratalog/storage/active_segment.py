@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stratalog.clock import Clock
 from stratalog.errors import CorruptBatchError
 from stratalog.records._framing import BatchHeader
 from stratalog.storage import names
@@ -59,7 +60,7 @@ class ActiveSegment(Segment):
         super().__init__(disk, directory, base_offset, rebuild_lock=write_lock)
         self._config = config
         self._created_ms = now_ms
-        self._jitter_ms = random.randint(0, config.segment_jitter_ms) if config.segment_jitter_ms else 0
+        self._roll_after_ms = config.segment_ms - random.randint(0, min(config.segment_jitter_ms, config.segment_ms))
         self._file = LogFile(disk, self.path(names.LOG), create=True, writable=True)
         self.size = disk.size(self._file.fd)
         self.next_offset = base_offset
@@ -123,7 +124,7 @@ class ActiveSegment(Segment):
         self._disk.truncate(self._file.fd, self.size)
         self._torn_tail = False
 
-    def must_roll_before(self, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+    def must_roll_before(self, size: int, last_offset: int, timestamp: int, clock: Clock) -> bool:
         """Whether batches of `size` bytes that end at `last_offset` belong in a new segment."""
         if self.size == 0:
             return False
@@ -131,19 +132,16 @@ class ActiveSegment(Segment):
             self.size + size > self._config.segment_bytes
             or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
             or self.index.is_full
-            or self.is_due_by_time(timestamp, now_ms)
+            or self.is_due_by_time(timestamp, clock)
         )
 
-    def is_due_by_time(self, timestamp: int, now_ms: int) -> bool:
+    def is_due_by_time(self, timestamp: int, clock: Clock) -> bool:
         """segment.ms counts in the records' own time where they have one, as in Kafka."""
-        if self.size == 0:
-            return False
         first = self._first_timestamp
-        if first is not None and first >= 0 and timestamp >= 0:
-            waited = timestamp - first
-        else:
-            waited = now_ms - self._created_ms
-        return waited > self._config.segment_ms - self._jitter_ms
+        if first is None:
+            return False
+        waited = timestamp - first if first >= 0 and timestamp >= 0 else clock.now_ms() - self._created_ms
+        return waited > self._roll_after_ms
 
     def ensure_checked(self, start: int, end: int) -> None:
         if start < self._written_from:  # from there on, this process wrote it from checked bytes

@@ -15,26 +15,38 @@ from stratalog.storage.time_index import TimeIndex
 
 
 class IndexWriter:
-    __slots__ = ("_interval", "_since_entry", "max_timestamp", "max_timestamp_offset", "offsets", "times")
+    """Called for every append, so it keeps at hand what it would otherwise ask the indexes for."""
 
+    __slots__ = (
+        "_entry_timestamp",
+        "_interval",
+        "_reserved",
+        "_since_entry",
+        "is_full",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offsets",
+        "times",
+    )
+
+    is_full: bool
     max_timestamp: int
     max_timestamp_offset: int
+    _entry_timestamp: int  # of the last entry of the time index
     _since_entry: int
 
     def __init__(self, offsets: OffsetIndex, times: TimeIndex, interval: int) -> None:
         self.offsets = offsets
         self.times = times
         self._interval = interval
+        self._reserved = 0
         self._restart()
-
-    @property
-    def is_full(self) -> bool:
-        return self.offsets.is_full or self.times.is_full
 
     def reserve(self, batches: int) -> None:
         """Have room for the entries of so many batches, and for the last one: after this, nothing here can fail."""
-        self.offsets.reserve(batches + 1)
-        self.times.reserve(batches + 1)
+        entries = self.offsets.count + batches + 1  # never fewer than the time index has
+        if entries > self._reserved:
+            self._reserved = min(self.offsets.reserve(entries), self.times.reserve(entries))
 
     def add(self, headers: list[BatchHeader], position: int) -> None:
         """Take note of batches that lie one behind the other from `position`."""
@@ -44,12 +56,19 @@ class IndexWriter:
                 self.max_timestamp = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
             if since > self._interval and not self.is_full:
-                self.offsets.append(header.last_offset, position)
-                self.times.append(self.max_timestamp, self.max_timestamp_offset)
+                self._add_entry(header.last_offset, position)
                 since = 0
-            since += header.size
-            position += header.size
+            size = header.size
+            since += size
+            position += size
         self._since_entry = since
+
+    def _add_entry(self, offset: int, position: int) -> None:
+        self.offsets.append(offset, position)
+        if self.max_timestamp > self._entry_timestamp:
+            self.times.append(self.max_timestamp, self.max_timestamp_offset)
+            self._entry_timestamp = self.max_timestamp
+        self.is_full = self.offsets.is_full or self.times.is_full
 
     def truncate(self, offset: int) -> None:
         """Drop the entries at and above `offset`. note_timestamps() must tell what lies behind the last one left."""
@@ -65,8 +84,9 @@ class IndexWriter:
     def _restart(self) -> None:
         self._since_entry = 0
         last = self.times.last
-        self.max_timestamp = NO_TIMESTAMP if last is None else last.timestamp
+        self.max_timestamp = self._entry_timestamp = NO_TIMESTAMP if last is None else last.timestamp
         self.max_timestamp_offset = -1 if last is None else last.offset
+        self.is_full = self.offsets.is_full or self.times.is_full
 
     def note_timestamps(self, headers: Iterable[BatchHeader]) -> None:
         """Take note of the timestamps of batches that get no entries."""
@@ -77,9 +97,12 @@ class IndexWriter:
 
     def note_max_timestamp(self) -> None:
         """Give the time index its last entry: the largest timestamp of the segment."""
-        self.times.append(self.max_timestamp, self.max_timestamp_offset)
+        if self.max_timestamp > self._entry_timestamp:
+            self.times.append(self.max_timestamp, self.max_timestamp_offset)
+            self._entry_timestamp = self.max_timestamp
 
     def trim(self) -> None:
+        self._reserved = 0
         self.offsets.trim()
         self.times.trim()
 

@@ -180,8 +180,8 @@ class Log:
         of an idempotent producer that is in the log already is not added again: its first offsets are returned.
         If the flush that flush.messages asks for fails, the error says so, and the batches are in the log.
         """
-        if memoryview(data).readonly:
-            data = bytearray(data)
+        if type(data) is not bytearray:
+            data = _writable(data)
         headers = validation.parse_for_append(data, self.config.max_message_bytes)
         if origin is Origin.CLIENT:
             validation.check_contents(data, headers)
@@ -194,31 +194,40 @@ class Log:
             self.flush()
         return appended
 
-    def _append(self, data: Buffer, headers: list[BatchHeader], leader_epoch: int | None, origin: Origin) -> Appended:
-        self._check_open()
-        if headers[0].producer_id >= 0 or len(headers) > 1:
+    def _append(
+        self, data: bytearray | memoryview, headers: list[BatchHeader], leader_epoch: int | None, origin: Origin
+    ) -> Appended:
+        if self._closed or self._must_reload:
+            self._check_open()
+        last = headers[-1]
+        timestamp = last.max_timestamp
+        knows_producers = last.producer_id >= 0
+        if len(headers) > 1:
+            timestamp = max(header.max_timestamp for header in headers)
+            knows_producers = any(header.producer_id >= 0 for header in headers)
+        if knows_producers:
             duplicate = self._producers.find_duplicate(headers)
             if duplicate is not None:
                 return Appended(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp, duplicate=True)
             if origin is Origin.CLIENT:
                 self._producers.check(headers)
-        now = self._clock.now_ms()
-        base_offset = self._end_offset
         epoch = self._leader_epoch if leader_epoch is None else leader_epoch
         if epoch != self._epochs.latest:
             self._begin_epoch(epoch)
-        stamp(data, headers, base_offset, epoch, now if self._stamps_time else -1)
-        last = headers[-1]
-        size = last.position + last.size
-        timestamp = last.max_timestamp if len(headers) == 1 else max(header.max_timestamp for header in headers)
-        if self._active.must_roll_before(size, last.last_offset, timestamp, now):
-            if size > self.config.segment_bytes:
-                raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")
-            self._roll(now)
+        if self._stamps_time:
+            timestamp = self._clock.now_ms()
+        base_offset = self._end_offset
+        end_offset = stamp(data, headers, base_offset, epoch, timestamp if self._stamps_time else -1)
+        size = len(data)
+        if size > self.config.segment_bytes:
+            raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")
+        if self._active.must_roll_before(size, end_offset - 1, timestamp, self._clock):
+            self._roll(self._clock.now_ms())
         self._active.append(data, size, headers)
-        self._note_producers(data, headers)
-        self._end_offset = self._active.next_offset
-        return Appended(base_offset, last.last_offset, timestamp)
+        if knows_producers:
+            self._note_producers(data, headers)
+        self._end_offset = end_offset
+        return Appended(base_offset, end_offset - 1, timestamp)
 
     def _begin_epoch(self, epoch: int) -> None:
         latest = self._epochs.latest
@@ -245,7 +254,7 @@ class Log:
         with self._write_lock, self._storage_errors("roll"):
             self._check_open()
             now = self._clock.now_ms()
-            if self._active.is_due_by_time(now, now):
+            if self._active.is_due_by_time(now, self._clock):
                 self._roll(now)
 
     def _roll(self, now: int) -> None:
@@ -535,6 +544,12 @@ class Log:
             yield
         except OSError as error:
             raise StorageError(f"{self.path}: can't {doing} the log: {error}") from error
+
+
+def _writable(data: Buffer) -> bytearray | memoryview:
+    """The same bytes where they may be written to, or a copy."""
+    view = memoryview(data)
+    return bytearray(view) if view.readonly else view.cast("B")
 
 
 def _find(segments: _Segments, offset: int, end: int) -> tuple[Segment, BatchHeader, int] | None:

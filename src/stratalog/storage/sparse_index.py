@@ -19,6 +19,7 @@ from stratalog.storage._mapping import Mapping
 from stratalog.storage.disk import Disk
 
 _ALLOCATION_STEP = 16 * 1024
+_ALL_RESERVED = 2**31  # more than any index has: never ask again
 
 
 class SparseIndex(ABC):
@@ -31,7 +32,6 @@ class SparseIndex(ABC):
         self._disk = disk
         self._mapping = mapping
         self._capacity = 0 if mapping is None else len(mapping) // self.ENTRY_SIZE
-        self._allocated = 0
 
     @classmethod
     def open_to_grow(cls, disk: Disk, path: Path, base_offset: int, max_bytes: int, *, keep: bool) -> Self:
@@ -70,18 +70,16 @@ class SparseIndex(ABC):
     def size(self) -> int:
         return self.count * self.ENTRY_SIZE
 
-    def reserve(self, entries: int) -> None:
-        """Make sure that the next `entries` stores can't fail for want of disk space."""
-        needed = min(self.count + entries, self._capacity) * self.ENTRY_SIZE
-        if needed <= self._allocated:
-            return
-        target = min(needed + _ALLOCATION_STEP, self._capacity * self.ENTRY_SIZE)
+    def reserve(self, entries: int) -> int:
+        """Give so many entries in all real blocks, and some more: stores into those can't fail for want of disk
+        space. How many entries have them now."""
+        target = min(entries * self.ENTRY_SIZE + _ALLOCATION_STEP, self._capacity * self.ENTRY_SIZE)
         fd = self._disk.open(self.path)
         try:
             self._disk.allocate(fd, 0, target)
         finally:
             self._disk.close(fd)
-        self._allocated = target
+        return target // self.ENTRY_SIZE if target < self._capacity * self.ENTRY_SIZE else _ALL_RESERVED
 
     def trim(self) -> None:
         """Cut the file down to its entries. The mapping stays usable for readers, up to `count`."""
@@ -90,7 +88,6 @@ class SparseIndex(ABC):
             self._disk.truncate(fd, self.size)
         finally:
             self._disk.close(fd)
-        self._allocated = 0
 
     def sync(self) -> None:
         if self._mapping is not None:

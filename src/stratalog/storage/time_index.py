@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stratalog.records.format import NO_TIMESTAMP
 from stratalog.storage._mapping import Mapping
 from stratalog.storage.sparse_index import SparseIndex
 
@@ -23,10 +22,7 @@ class TimeIndex(SparseIndex):
     ENTRY_SIZE = 12
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Add an entry, unless the clock has not moved since the last one, or there is no time (-1)."""
-        last = self.last
-        if timestamp <= (NO_TIMESTAMP if last is None else last.timestamp):
-            return
+        """Room must have been reserved, and the timestamp must be above the last entry's."""
         self._map().store_time_entry(self.count, timestamp, offset - self.base_offset)
         self.count += 1
 

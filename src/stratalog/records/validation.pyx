@@ -1,0 +1,175 @@
+# What a batch must satisfy before it may enter a log. Checks bytes; knows nothing of the log they go to. Compiled,
+# because every append passes through here.
+#
+# Kafka's rules for magic 2: known codec, count and last offset delta agree, checksum holds, and each record inside is
+# framed right, with offset deltas 0, 1, 2, ... A max timestamp that is not the records' maximum is corrected, as Kafka
+# does: consumers and the time index rely on it.
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
+from stratalog.records._framing cimport BatchHeader
+from stratalog.records._record_fields cimport HeaderFields, RecordFields, read_header, read_record
+
+from stratalog.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    UnsupportedCodecError,
+    UnsupportedMagicError,
+)
+from stratalog.records._framing import crc_matches, parse_headers, set_max_timestamp
+from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
+
+cdef enum:
+    HEADER_SIZE = 61
+    CODEC_MASK = 0x07
+    TIMESTAMP_TYPE_BIT = 0x08
+    TRANSACTIONAL_BIT = 0x10
+    CONTROL_BIT = 0x20
+    LAST_CODEC = 4
+    WORTH_RELEASING_THE_GIL = 16384
+
+
+def check_header(BatchHeader header):
+    """The rules that the header alone can break."""
+    if header.magic != 2:
+        raise UnsupportedMagicError(
+            f"magic is {header.magic}; only magic 2 is written. Older messages: convert with legacy.up_convert first"
+        )
+    if header.record_count <= 0 or header.record_count - 1 != header.last_offset_delta:
+        raise InvalidRecordError(
+            f"record count is {header.record_count} and last offset delta {header.last_offset_delta}: "
+            "the count must be at least 1 and one more than the delta"
+        )
+    if header.attributes & CODEC_MASK > LAST_CODEC:
+        raise UnsupportedCodecError(f"codec is {header.attributes & CODEC_MASK}; 0 to 4 are known")
+    if header.producer_id >= 0:
+        if header.producer_epoch < 0 or (header.base_sequence < 0 and not header.attributes & CONTROL_BIT):
+            raise InvalidRecordError(
+                f"producer id is {header.producer_id} with epoch {header.producer_epoch} and base sequence "
+                f"{header.base_sequence}: an idempotent batch has neither negative"
+            )
+    elif header.attributes & TRANSACTIONAL_BIT:
+        raise InvalidRecordError(f"producer id is {header.producer_id} in a transactional batch")
+
+
+def parse_for_append(data, Py_ssize_t max_batch_bytes):
+    """The headers of all batches in `data`, each with its own rules and its checksum checked."""
+    cdef BatchHeader header
+    cdef list headers
+    cdef Py_ssize_t end, total
+    headers, end, error = parse_headers(data)
+    if error is not None:
+        raise error
+    total = memoryview(data).nbytes
+    if end != total or not headers:
+        raise CorruptBatchError(f"{total - end} of {total} bytes are not a whole batch", position=end)
+    for header in headers:
+        check_header(header)
+        if header.size > max_batch_bytes:
+            raise MessageTooLargeError(f"batch has {header.size} bytes, max.message.bytes is {max_batch_bytes}")
+        if not crc_matches(data, header):
+            Batch(data, header).check_crc()
+    return headers
+
+
+def check_contents(data, list headers, max_inflated=DEFAULT_MAX_INFLATED):
+    """What a client's batches must satisfy on top: no control batch, and every record inside sound. Corrects a wrong
+    max timestamp. Returns how many records have no key."""
+    cdef BatchHeader header
+    cdef Walk walk
+    cdef int null_keys = 0
+    for header in headers:
+        if header.attributes & CONTROL_BIT:
+            raise InvalidRecordError("the control bit is set; only the broker writes control batches")
+        if header.attributes & CODEC_MASK:
+            _check_records(Batch(data, header).payload(max_inflated), header, 0, -1, &walk)
+        else:
+            _check_records(data, header, header.position + HEADER_SIZE, header.position + header.size, &walk)
+        null_keys += walk.null_keys
+        if not header.attributes & TIMESTAMP_TYPE_BIT:
+            if header.base_timestamp + walk.max_timestamp_delta != header.max_timestamp:
+                set_max_timestamp(data, header, header.base_timestamp + walk.max_timestamp_delta)
+    return null_keys
+
+
+def check_records(payload, BatchHeader header, Py_ssize_t start=0, Py_ssize_t end=-1):
+    """Check that payload[start:end], a batch's records after inflating, is framed as the header says.
+
+    Returns (the records' max timestamp, how many have no key). Raises InvalidRecordError, naming the record.
+    """
+    cdef Walk walk
+    _check_records(payload, header, start, end, &walk)
+    return header.base_timestamp + walk.max_timestamp_delta, walk.null_keys
+
+
+cdef struct Walk:
+    int index
+    int null_keys
+    long long max_timestamp_delta
+    const char *problem
+
+
+cdef int _check_records(payload, BatchHeader header, Py_ssize_t start, Py_ssize_t end, Walk *walk) except -1:
+    cdef Py_buffer view
+    cdef int count = header.record_count
+    cdef const unsigned char *data
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        if end < 0:
+            end = view.len
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"range {start}..{end} is outside the buffer of {view.len} bytes")
+        data = <const unsigned char *>view.buf
+        if end - start < WORTH_RELEASING_THE_GIL:
+            _walk(data + start, data + end, count, walk)
+        else:
+            with nogil:
+                _walk(data + start, data + end, count, walk)
+    finally:
+        PyBuffer_Release(&view)
+    if walk.problem != NULL:
+        raise InvalidRecordError(f"record {walk.index} of {count}: {walk.problem.decode()}")
+    return 0
+
+
+cdef void _walk(const unsigned char *p, const unsigned char *end, int count, Walk *walk) noexcept nogil:
+    """Step through `count` records: framing, offset deltas 0, 1, 2, ..., nothing left over."""
+    cdef RecordFields record
+    cdef int i
+    walk.null_keys = 0
+    walk.max_timestamp_delta = -(1LL << 62)
+    for i in range(count):
+        walk.index = i
+        walk.problem = read_record(p, end, &record)
+        if walk.problem != NULL:
+            return
+        if record.offset_delta != i:
+            walk.problem = b"offset delta is not its place in the batch"
+            return
+        if record.timestamp_delta > walk.max_timestamp_delta:
+            walk.max_timestamp_delta = record.timestamp_delta
+        walk.null_keys += record.key_length < 0
+        if record.header_count:
+            walk.problem = _walk_headers(&record)
+            if walk.problem != NULL:
+                return
+        p = record.end
+    walk.problem = NULL
+    if p != end:
+        walk.index = count
+        walk.problem = b"bytes are left over behind the last record"
+
+
+cdef const char *_walk_headers(RecordFields *record) noexcept nogil:
+    cdef const unsigned char *p = record.headers
+    cdef HeaderFields header
+    cdef const char *problem
+    cdef int i
+    for i in range(record.header_count):
+        problem = read_header(&p, record.end, &header)
+        if problem != NULL:
+            return problem
+    if p != record.end:
+        return b"length leaves bytes over"
+    return NULL
