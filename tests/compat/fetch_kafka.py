@@ -126,7 +126,7 @@ def require_java_and_maven() -> None:
 
 def needed_packages() -> list[tuple[str, bool]]:
     return [
-        ("openjdk-17-jdk-headless", java_version() >= JAVA_AT_LEAST),
+        ("default-jdk-headless", java_version() >= JAVA_AT_LEAST and shutil.which("javac") is not None),
         ("maven", shutil.which("mvn") is not None),
     ]
 

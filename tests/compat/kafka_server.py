@@ -52,7 +52,7 @@ SMALL = {
 
 
 class ServerFailedError(Exception):
-    """The broker did not start or stop in time, or died; the message ends with the end of its log."""
+    """The broker did not start or stop in time, or died; the message has its errors and its last lines."""
 
 
 def free_port() -> int:
@@ -142,9 +142,7 @@ class KafkaServer:
         lines = self.log_file.read_text(errors="replace").splitlines()
         return [line for line in lines if containing in line]
 
-    def create_topic(
-        self, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
-    ) -> None:
+    def create_topic(self, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         admin = KafkaAdminClient(bootstrap_servers=self.bootstrap)
         try:
             options = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}
@@ -196,7 +194,9 @@ class KafkaServer:
             self._output = None
 
     def _failure(self, what: str) -> ServerFailedError:
-        tail = "\n".join(self.log_lines("")[-40:]) if self.log_file.exists() else ""
+        lines = self.log_lines("") if self.log_file.exists() else []
+        causes = [line for line in lines if " ERROR " in line or "Exception: " in line]
+        tail = "\n".join([*causes[:10], "...", *lines[-10:]])
         output = self.directory / "server.out"
         tail += output.read_text(errors="replace")[-4000:] if output.exists() else ""
         return ServerFailedError(f"the broker {what}\n{tail}")

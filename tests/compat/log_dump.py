@@ -76,9 +76,7 @@ class DumpedBatch:
 
     @property
     def timestamp_type(self) -> str:
-        return next(
-            name for name in self.header if name in ("CreateTime", "LogAppendTime", "NoTimestampType")
-        )
+        return next(name for name in self.header if name in ("CreateTime", "LogAppendTime", "NoTimestampType"))
 
 
 @dataclass

@@ -12,10 +12,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from stratalog.errors import CorruptBatchError
-from stratalog.records import legacy
+from stratalog.records import arrow, legacy
 from stratalog.records._records import Record
 from stratalog.records.builder import build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType, TimestampType
@@ -89,6 +90,36 @@ def test_random_batches_of_every_codec_read_the_same_in_kafka(tmp_path: Path) ->
     log = write_log(tmp_path, *batches)
     assert as_kafka_reads(log) == written
     assert read_records(log.read_bytes()) == written
+
+
+def test_arrow_tables_of_every_codec_read_the_same_in_kafka(tmp_path: Path) -> None:
+    generator = random.Random(22)
+    written: list[Record] = []
+    batches: list[bytearray] = []
+    for codec in Codec:
+        records = [record for _ in range(4) for record in random_records(generator, 0)]
+        records = [
+            Record(offset=len(written) + i, timestamp=r.timestamp, key=r.key, value=r.value, headers=r.headers)
+            for i, r in enumerate(records)
+        ]
+        table = pa.table(
+            {
+                "key": pa.array([record.key for record in records], pa.binary()),
+                "value": pa.array([record.value for record in records], pa.binary()),
+                "headers": pa.array(
+                    [[{"key": name, "value": value} for name, value in r.headers] for r in records],
+                    arrow.SCHEMA.field("headers").type,
+                ),
+                "timestamp": pa.array([record.timestamp for record in records], pa.timestamp("ms", tz="UTC")),
+            }
+        )
+        built = arrow.from_arrow(table, codec=codec, base_offset=len(written), max_batch_bytes=100_000)
+        assert len(built) > 1
+        batches += built
+        written += records
+    log = write_log(tmp_path, *batches)
+    assert as_kafka_reads(log) == written
+    assert arrow.to_arrow(log.read_bytes()).column("value").to_pylist() == [record.value for record in written]
 
 
 def test_text_batches_of_every_codec_are_valid_to_the_dumper(tmp_path: Path) -> None:
@@ -213,9 +244,7 @@ def test_up_converted_golden_messages_read_the_same_in_kafka(tmp_path: Path, mag
         log = write_log(tmp_path / directory.name, batches)
         assert log.read_bytes()[16] == 2
         converted += batches
-        expected += [
-            record_of(seen) for seen in json.loads((directory / "expected.json").read_text())["records"]
-        ]
+        expected += [record_of(seen) for seen in json.loads((directory / "expected.json").read_text())["records"]]
     if magic == 0:  # magic 2 can't say "no timestamp type": Kafka reads it as CreateTime, -1
         expected = [Record(offset=r.offset, timestamp=-1, key=r.key, value=r.value) for r in expected]
     assert len(expected) >= 48

@@ -43,9 +43,7 @@ def describe(directory: Path, *allowed: Kind) -> Json:
             for batch in file.batches
         ],
         "index": {
-            path.name: file.pairs("offset", "position")
-            for path, file in dump.files.items()
-            if path.suffix == ".index"
+            path.name: file.pairs("offset", "position") for path, file in dump.files.items() if path.suffix == ".index"
         },
         "timeindex": {
             path.name: file.pairs("timestamp", "offset")

@@ -84,9 +84,7 @@ def every_kind_of_record(*, every_null: bool) -> list[Json]:
             ]
         ),
         step([record(bytes(range(256)), b"0123456789" * 300, 20)]),
-        step(
-            [record(b"falls", b"from 30", 30), record(b"falls", b"to 5", 5), record(b"falls", b"to 25", 25)]
-        ),
+        step([record(b"falls", b"from 30", 30), record(b"falls", b"to 5", 5), record(b"falls", b"to 25", 25)]),
     ]
 
 

@@ -59,9 +59,7 @@ async def with_aiokafka(bootstrap: str, topic: Json) -> None:
     from aiokafka import AIOKafkaProducer
 
     codec = None if topic["codec"] == "none" else topic["codec"]
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, linger_ms=LINGER_MS, acks="all", compression_type=codec
-    )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=LINGER_MS, acks="all", compression_type=codec)
     await producer.start()
     for step in topic["steps"]:
         for record in step["records"]:
