@@ -1,0 +1,48 @@
+"""The small files beside the logs, read whole and parsed by the storage engine's own code.
+
+What differs from it: any bytes end in CorruptCheckpointError and nothing else, and an empty file is, as in Kafka, one
+without entries.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from stratalog.errors import CorruptCheckpointError
+from stratalog.inspect.read_only_file import read_small
+from stratalog.storage import checkpoints
+from stratalog.storage.names import TopicPartition
+from stratalog.storage.producer_state import Producer, parse_snapshot
+
+T = TypeVar("T")
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    return _parse(path, checkpoints.read_offsets, {})
+
+
+def read_epochs(path: Path) -> list[tuple[int, int]]:
+    return _parse(path, checkpoints.read_epochs, [])
+
+
+def read_topic_id(path: Path) -> uuid.UUID:
+    topic_id = _parse(path, checkpoints.read_partition_metadata, None)
+    if topic_id is None:
+        raise CorruptCheckpointError(f"{path}: is empty; a version and a topic id were expected")
+    return topic_id
+
+
+def read_producers(path: Path) -> list[Producer]:
+    return parse_snapshot(read_small(path), str(path))
+
+
+def _parse(path: Path, parse: Callable[[Path], T], empty: T) -> T:
+    if not read_small(path):
+        return empty
+    try:
+        return parse(path)
+    except ValueError as error:  # a number with thousands of digits, which int() refuses
+        raise CorruptCheckpointError(f"{path}: {error}") from error

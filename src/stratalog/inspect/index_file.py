@@ -1,0 +1,106 @@
+"""An .index or .timeindex, read entry by entry from the file: no mapping, so a file that shrinks is no SIGBUS.
+
+The zeros behind the last entry are preallocation and are not entries: what has a non-zero byte at or behind it is.
+Nothing here judges the entries.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from stratalog.errors import StorageError
+from stratalog.inspect.read_only_file import ReadOnlyFile
+from stratalog.storage import names
+
+LARGEST_INDEX = 2**31 - 1  # segment.index.bytes is an i32
+_WINDOW = 64 * 1024
+
+
+class IndexEntry(NamedTuple):
+    """An entry of an .index as (offset, position), of a .timeindex as (timestamp, offset)."""
+
+    slot: int
+    key: int
+    value: int
+
+
+class IndexFile:
+    """Either kind: `key` is what is searched for, `value` what it leads to. Offsets are absolute."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.base_offset = base_offset_of(path)
+        self.is_time = names.TIME_INDEX in path.suffixes
+        self._struct = struct.Struct(">qi" if self.is_time else ">ii")
+        self._file = ReadOnlyFile(path)
+        if self._file.size > LARGEST_INDEX:
+            self._file.close()
+            raise StorageError(f"{path}: has {self._file.size} bytes, more than an index can have")
+        self.size = self._file.size
+        self.left_over = self.size % self._struct.size
+        self.count = self._count()
+
+    @property
+    def entry_size(self) -> int:
+        return self._struct.size
+
+    @property
+    def is_preallocated(self) -> bool:
+        return self.size - self.left_over > self.count * self.entry_size
+
+    @property
+    def bytes_read(self) -> int:
+        return self._file.bytes_read
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _count(self) -> int:
+        whole = self.size - self.left_over
+        count = -(-_used(self._file, whole) // self.entry_size)
+        if count == 0 and self.is_time and whole == self.entry_size:
+            return 1  # a trimmed index of a segment whose largest timestamp is 0, at its first offset
+        return count
+
+    def entry(self, slot: int) -> IndexEntry:
+        data = self._file.read(self.entry_size, slot * self.entry_size)
+        if len(data) < self.entry_size:
+            raise StorageError(f"{self.path}: became shorter while it was read")
+        return self._entry(slot, *self._struct.unpack(data))
+
+    def __iter__(self) -> Iterator[IndexEntry]:
+        window = _WINDOW - _WINDOW % self.entry_size
+        slot = 0
+        while slot < self.count:
+            wanted = min(window, (self.count - slot) * self.entry_size)
+            data = self._file.read(wanted, slot * self.entry_size)
+            if len(data) < wanted:
+                return  # sealed or cut meanwhile; what is left is not there any more
+            for key, value in self._struct.iter_unpack(data):
+                yield self._entry(slot, key, value)
+                slot += 1
+
+    def _entry(self, slot: int, key: int, value: int) -> IndexEntry:
+        if self.is_time:
+            return IndexEntry(slot, key, self.base_offset + value)
+        return IndexEntry(slot, self.base_offset + key, value)
+
+
+def base_offset_of(path: Path) -> int:
+    """From the file's name, whatever stands behind its suffix; 0 where the name is no segment's."""
+    number = path.name.partition(".")[0]
+    return int(number) if len(number) == 20 and number.isascii() and number.isdecimal() else 0
+
+
+def _used(file: ReadOnlyFile, size: int) -> int:
+    """The bytes up to the last that is not zero."""
+    while size > 0:
+        start = max(size - _WINDOW, 0)
+        used = len(file.read(size - start, start).rstrip(b"\0"))
+        if used:
+            return start + used
+        size = start
+    return 0

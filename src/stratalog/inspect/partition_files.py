@@ -1,0 +1,109 @@
+"""What a directory holds: the segments of a partition, or the partitions of a data directory. Names only.
+
+Whether a process is writing there is read from the kernel's table of locks: asking the lock itself would mean to open
+the file, and closing it again drops a lock that this very process may hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratalog.errors import CorruptCheckpointError, StorageError
+from stratalog.inspect.checkpoint_files import read_offsets
+from stratalog.storage import names
+
+KERNEL_LOCKS = Path("/proc/locks")
+_LEFT_OVER = (names.DELETED, names.CLEANED, names.SWAP, names.TEMPORARY)
+
+
+@dataclass(frozen=True)
+class SegmentFiles:
+    """One segment. `next_base_offset` is None for the active one, the last."""
+
+    directory: Path
+    base_offset: int
+    next_base_offset: int | None
+
+    @property
+    def is_active(self) -> bool:
+        return self.next_base_offset is None
+
+    def path(self, suffix: str) -> Path:
+        return names.segment_file(self.directory, self.base_offset, suffix)
+
+
+@dataclass(frozen=True)
+class PartitionFiles:
+    path: Path
+    segments: list[SegmentFiles]
+    snapshots: list[Path]
+    orphans: list[Path]  # index files without a log
+    left_over: list[Path]  # .deleted, .cleaned, .swap, .tmp
+
+    @property
+    def bases(self) -> list[int]:
+        return [segment.base_offset for segment in self.segments]
+
+    def log_start_offset(self) -> int:
+        """The checkpoint's, where it is above the first segment's base offset. Raises CorruptCheckpointError."""
+        first = self.segments[0].base_offset
+        partition = names.parse_partition_directory(self.path.resolve().name)
+        checkpoint = self.path.resolve().parent / names.LOG_START_OFFSET_CHECKPOINT
+        if partition is None or not checkpoint.is_file():
+            return first
+        return max(first, read_offsets(checkpoint).get(partition, first))
+
+    def log_start_offset_or_first(self) -> int:
+        """The same, and the first base offset where the checkpoint can't be read."""
+        try:
+            return self.log_start_offset()
+        except (CorruptCheckpointError, StorageError):
+            return self.segments[0].base_offset
+
+
+def list_partition(path: Path) -> PartitionFiles:
+    bases: list[int] = []
+    indexes: list[tuple[int, Path]] = []
+    snapshots: list[Path] = []
+    left_over: list[Path] = []
+    for entry in sorted(path.iterdir()):
+        parsed = names.parse_segment_file(entry.name)
+        if parsed is not None and parsed[1] == names.LOG:
+            bases.append(parsed[0])
+        elif parsed is not None and parsed[1] == names.SNAPSHOT:
+            snapshots.append(entry)
+        elif parsed is not None and parsed[1] in names.SEGMENT_SUFFIXES:
+            indexes.append((parsed[0], entry))
+        elif entry.suffix in _LEFT_OVER:
+            left_over.append(entry)
+    segments = [SegmentFiles(path, base, following) for base, following in zip(bases, [*bases[1:], None], strict=True)]
+    known = set(bases)
+    orphans = [index for base, index in indexes if base not in known]
+    return PartitionFiles(path, segments, snapshots, orphans, left_over)
+
+
+def holds_segments(path: Path) -> bool:
+    return any((names.parse_segment_file(entry.name) or (0, ""))[1] == names.LOG for entry in path.iterdir())
+
+
+def find_partitions(path: Path) -> list[Path]:
+    """The directory itself if it is a partition's, else those in it that are. Empty: neither."""
+    if holds_segments(path) or names.parse_partition_directory(path.name) is not None:
+        return [path]
+    return sorted(
+        entry for entry in path.iterdir() if entry.is_dir() and names.parse_partition_directory(entry.name) is not None
+    )
+
+
+def has_writer(partition: Path) -> bool:
+    """Whether some process holds the lock of the data directory that a partition is in."""
+    try:
+        inode = (partition.resolve().parent / names.LOCK).stat().st_ino
+        table = KERNEL_LOCKS.read_text()
+    except OSError:
+        return False
+    # "1: POSIX ADVISORY WRITE 4711 fe:00:1234 0 EOF". The device is left out: not every file system tells stat() the
+    # same number, and taking another file's lock for ours only makes a judgement milder.
+    places = (line.split()[-3] for line in table.splitlines() if len(line.split()) >= 8)
+    return any(place.rpartition(":")[2] == str(inode) for place in places)
