@@ -227,9 +227,18 @@ INFLATE_AND_REPORT_PEAK = """
 """
 
 
-@pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_bomb_costs_no_more_memory_than_the_bound(codec: Codec) -> None:
-    packed = bomb(codec, 512 << 20)
+def dense_zstd_bomb(inflated: int) -> bytes:
+    """The densest frame there is: a window of 128 MiB, and blocks that repeat one byte 2^17 times."""
+    repeat = (1 << 17 << 3 | 1 << 1).to_bytes(3, "little") + b"\x00"
+    return b"\x28\xb5\x2f\xfd" + b"\x00\x88" + repeat * (inflated >> 17)
+
+
+BOMBS = [(codec, bomb) for codec in COMPRESSED] + [(Codec.ZSTD, lambda _, inflated: dense_zstd_bomb(inflated))]
+
+
+@pytest.mark.parametrize(("codec", "make"), BOMBS)
+def test_a_bomb_costs_no_more_memory_than_the_bound(codec: Codec, make: Callable[[Codec, int], bytes]) -> None:
+    packed = make(codec, 512 << 20)
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(INFLATE_AND_REPORT_PEAK), str(int(codec))],
         input=packed,

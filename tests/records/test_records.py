@@ -167,6 +167,14 @@ def test_what_cant_be_written_is_refused_and_named() -> None:
     assert decode(bytes(writer.batch_bytes(0))) == [Record(value=b"fine", timestamp=0)]
 
 
+def test_a_first_record_that_is_refused_does_not_set_the_base_timestamp() -> None:
+    writer = RecordsWriter()
+    with pytest.raises(InvalidRecordError):
+        writer.append(b"v", headers=[("\ud800", None)], timestamp=5)
+    writer.append(b"v", timestamp=9)
+    assert writer.base_timestamp == 9
+
+
 def test_other_buffers_can_be_keys_and_values() -> None:
     writer = RecordsWriter()
     writer.append(bytearray(b"value"), key=memoryview(b"xkeyx")[1:4])

@@ -224,6 +224,7 @@ cdef class RecordsWriter:
     cdef _append(self, bytes value, bytes key, headers, long long timestamp, long long delta):
         cdef long long body
         cdef unsigned char *p
+        cdef long long base_timestamp
         cdef unsigned long long timestamp_delta
         cdef tuple pairs = ()
         if timestamp < -1:
@@ -232,10 +233,8 @@ cdef class RecordsWriter:
             raise self._invalid(f"offset delta is {delta}, not past the last one, {self.last_offset_delta}")
         if headers is None or len(headers):
             pairs = _checked_headers(headers)
-        if not self._has_base_timestamp:
-            self.base_timestamp = timestamp
-            self._has_base_timestamp = True
-        timestamp_delta = <unsigned long long>timestamp - <unsigned long long>self.base_timestamp
+        base_timestamp = self.base_timestamp if self._has_base_timestamp else timestamp
+        timestamp_delta = <unsigned long long>timestamp - <unsigned long long>base_timestamp
         body = (
             1 + varint_size(<long long>timestamp_delta) + varint_size(delta)
             + _field_size(key) + _field_size(value) + varint_size(len(pairs))
@@ -243,6 +242,9 @@ cdef class RecordsWriter:
         if pairs:
             body += self._headers_size(pairs)
         p = self._reserve(body)
+        # Nothing fails from here on: a record that was refused leaves no trace.
+        self.base_timestamp = base_timestamp
+        self._has_base_timestamp = True
         p = write_varint(p, body)
         p[0] = 0
         p = write_varint(p + 1, <long long>timestamp_delta)

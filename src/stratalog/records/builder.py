@@ -31,9 +31,9 @@ LARGEST_BATCH = 2**31 - 1 + format.LOG_OVERHEAD
 
 
 class BatchBuilder:
-    """One batch in the making. The header's fields are attributes that may be set until `build`.
+    """One batch in the making. The header's fields are attributes that may be set until `build`, but for two.
 
-    `last_offset_delta` is that of the last record unless set: compaction keeps the original one. With
+    `last_offset_delta` is that of the last record unless given: compaction keeps the original one. With
     `delete_horizon` the batch's base timestamp is that time, and the records' count from it, as in Kafka.
     Not thread-safe.
     """
