@@ -62,6 +62,6 @@ def test_two_fetches_at_once_agree(cache: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_without_java_and_root_the_message_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_kafka, "needed_packages", lambda: [("default-jdk-headless", False), ("maven", False)])
-    monkeypatch.setattr(fetch_kafka.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(CannotFetchError, match="apt-get install default-jdk-headless maven"):
         fetch("thing-1.0", ARTIFACTS)
