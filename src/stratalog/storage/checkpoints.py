@@ -2,7 +2,7 @@
 
     offset checkpoints        "0\\n<count>\\n" then "<topic> <partition> <offset>" lines, in the data directory
     leader-epoch-checkpoint   "0\\n<count>\\n" then "<epoch> <start offset>" lines, in the partition
-    partition.metadata        "version: 0\\ntopic_id: <22 characters of base64>\\n", in the partition
+    partition.metadata        "version: 0\\ntopic_id: <22 characters of base64>", in the partition
     .kafka_cleanshutdown      JSON with a version and a broker epoch, in the data directory
 
 All are replaced whole (Disk.replace). None has a checksum: whoever reads one must survive a wrong number in it,
@@ -22,6 +22,8 @@ from stratalog.errors import CorruptCheckpointError
 from stratalog.storage.names import TopicPartition
 
 _VERSION = 0
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
@@ -36,7 +38,7 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
         fields = line.split(" ")
         if len(fields) != 3:
             raise CorruptCheckpointError(f"{path}: line {number} is {line!r}, not 'topic partition offset'")
-        partition = TopicPartition(fields[0], _number(path, number, fields[1]))
+        partition = TopicPartition(fields[0], _number(path, number, fields[1], _INT_MAX))
         offsets[partition] = _number(path, number, fields[2])
     return offsets
 
@@ -52,13 +54,13 @@ def read_epochs(path: Path) -> list[tuple[int, int]]:
         fields = line.split(" ")
         if len(fields) != 2:
             raise CorruptCheckpointError(f"{path}: line {number} is {line!r}, not 'epoch offset'")
-        epochs.append((_number(path, number, fields[0]), _number(path, number, fields[1])))
+        epochs.append((_number(path, number, fields[0], _INT_MAX), _number(path, number, fields[1])))
     return epochs
 
 
 def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
     encoded = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-    return f"version: 0\ntopic_id: {encoded}\n".encode()
+    return f"version: 0\ntopic_id: {encoded}".encode()
 
 
 def read_partition_metadata(path: Path) -> uuid.UUID | None:
@@ -87,7 +89,7 @@ def _format(lines: list[str]) -> bytes:
 
 def _read(path: Path) -> list[str]:
     content = _content(path)
-    if content is None:
+    if not content:  # a broker makes the file empty, and fills it later
         return []
     lines = content.splitlines()
     if len(lines) < 2:
@@ -109,8 +111,8 @@ def _content(path: Path) -> str | None:
         raise CorruptCheckpointError(f"{path}: is not text: {error}") from error
 
 
-def _number(path: Path, line: int, text: str) -> int:
-    # int() alone would take "+1", "1_0" and blanks, which no writer of these files emits.
-    if not text.removeprefix("-").isdecimal():
+def _number(path: Path, line: int, text: str, largest: int = _LONG_MAX) -> int:
+    # int() alone would take "+1", "1_0" and blanks, which no writer of these files emits, and numbers that fit no field.
+    if not text.isdecimal() or len(text) > len(str(largest)) or int(text) > largest:
         raise CorruptCheckpointError(f"{path}: line {line} has {text!r} where a number was expected")
     return int(text)

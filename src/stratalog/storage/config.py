@@ -7,6 +7,7 @@ not exist and a value of the wrong kind are refused with the name in the message
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
@@ -15,6 +16,7 @@ from stratalog.errors import ConfigError
 
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 
 Check = Callable[[str, object], object]
 
@@ -22,10 +24,10 @@ Check = Callable[[str, object], object]
 def _integer(minimum: int, maximum: int = _LONG_MAX) -> Check:
     def check(name: str, value: object) -> int:
         if isinstance(value, str):
-            try:
-                value = int(value.strip())
-            except ValueError:
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number") from None
+            # int() alone would also take "1_000" and digits of other scripts, which Kafka does not.
+            if not _WHOLE_NUMBER.fullmatch(value.strip()):
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number")
+            value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             raise ConfigError(f"{name} is {value!r}; it must be a whole number")
         if not minimum <= value <= maximum:

@@ -61,9 +61,15 @@ def check_partition(partition: int) -> None:
 def parse_partition_directory(name: str) -> TopicPartition | None:
     """orders-7 -> (orders, 7); None where the name is not a partition's."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
-    if match is None or not _TOPIC.fullmatch(match[1]) or int(match[2]) >= 2**31:
+    if match is None:
         return None
-    return TopicPartition(match[1], int(match[2]))
+    partition = TopicPartition(match[1], int(match[2]))
+    try:
+        check_topic(partition.topic)
+        check_partition(partition.partition)
+    except InvalidTopicError:
+        return None
+    return partition
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:

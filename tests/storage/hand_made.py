@@ -1,0 +1,72 @@
+"""Files as a test wants them, written without the engine: segments with gaps, at high offsets, of old formats."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stratalog.clock import ManualClock
+from stratalog.records._records import Record
+from stratalog.records.builder import build_batch
+from stratalog.storage import DirectoryConfig, Log, LogConfig, LogDirectory
+from stratalog.storage.names import CLEAN_SHUTDOWN, LOCK, segment_file
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+START_MS = 1_700_000_000_000
+
+
+def timed(*timestamps: int, size: int = 8) -> list[Record]:
+    """Records that differ in their time, and in a value of about `size` bytes that says it."""
+    return [
+        Record(timestamp=timestamp, key=b"key", value=b"%d" % timestamp + b"." * size, headers=[("h", None)])
+        for timestamp in timestamps
+    ]
+
+
+def batch_of(*timestamps: int, base_offset: int = 0, size: int = 8, **fields: Any) -> bytearray:
+    """One batch with a record for each timestamp."""
+    return build_batch(timed(*(timestamps or (START_MS,)), size=size), base_offset=base_offset, **fields)
+
+
+def write_segment(partition: Path, base_offset: int, *batches: bytes | bytearray) -> Path:
+    """A .log file without indexes."""
+    partition.mkdir(parents=True, exist_ok=True)
+    path = segment_file(partition, base_offset, ".log")
+    path.write_bytes(b"".join(batches))
+    return path
+
+
+def open_directory(path: Path, *, clock: ManualClock | None = None, **settings: Any) -> LogDirectory:
+    return LogDirectory.open(path, LogConfig(**settings), clock=clock or ManualClock(START_MS), background=False)
+
+
+def open_with(path: Path, directory_config: DirectoryConfig, clock: ManualClock, **settings: Any) -> LogDirectory:
+    config = LogConfig(**settings)
+    return LogDirectory.open(path, config, directory_config=directory_config, clock=clock, background=False)
+
+
+def left_by_kill(data: Path, target: Path) -> Path:
+    """A copy of a data directory as kill -9 would leave it now."""
+    shutil.copytree(data, target, ignore=shutil.ignore_patterns(LOCK))
+    return target
+
+
+def say_clean(data: Path) -> None:
+    data.mkdir(parents=True, exist_ok=True)
+    (data / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
+
+
+def files_of(partition: Path, suffix: str = "") -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(partition.iterdir()) if path.name.endswith(suffix)}
+
+
+def offsets_of(log: Log, **bounds: int) -> list[int]:
+    return [record.offset for record in log.records(**bounds)]
+
+
+def flip(path: Path, position: int, bits: int = 0x40) -> None:
+    """Damage one byte."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= bits
+    path.write_bytes(content)
