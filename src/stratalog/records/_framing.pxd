@@ -15,3 +15,10 @@ cdef class BatchHeader:
     cdef readonly int producer_epoch
     cdef readonly int base_sequence
     cdef readonly int record_count
+
+
+# Parse the header at `position`. 1: done. 0: the entry goes on past `end`. Raises where it can't be one.
+cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t position, Py_ssize_t end) except -1
+
+# The CRC-32C of a magic 2 batch that begins at `batch`.
+cdef unsigned int checksum(const unsigned char *batch, BatchHeader header) except? 0

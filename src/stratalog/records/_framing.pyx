@@ -1,7 +1,8 @@
 # Batch headers over raw bytes: parsing them, walking from one to the next, stamping what the broker writes, and
 # checking that the records inside are framed as the header says. Looks at no key and no value.
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.memoryview cimport PyMemoryView_FromMemory
 
 from stratalog.records._varint cimport (
     load16, load32, load64, read_varint, read_varlong, store16, store32, store64,
@@ -79,7 +80,7 @@ cdef class BatchHeader:
         )
 
 
-cdef int _fill(BatchHeader header, const unsigned char *data, Py_ssize_t position, Py_ssize_t end) except -1:
+cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t position, Py_ssize_t end) except -1:
     """Parse the header at `position`. 1: done. 0: the entry goes on past `end`. Raises where it can't be one."""
     cdef const unsigned char *p = data + position
     cdef Py_ssize_t left = end - position
@@ -135,7 +136,7 @@ def parse_header(buffer, Py_ssize_t position=0):
     try:
         if position < 0 or position > view.len:
             raise ValueError(f"position {position} is outside the buffer of {view.len} bytes")
-        if _fill(header, <const unsigned char *>view.buf, position, view.len):
+        if fill_header(header, <const unsigned char *>view.buf, position, view.len):
             return header
         return None
     finally:
@@ -157,7 +158,7 @@ def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
         while start < end:
             header = BatchHeader.__new__(BatchHeader)
             try:
-                if not _fill(header, <const unsigned char *>view.buf, start, end) or header.size > end - start:
+                if not fill_header(header, <const unsigned char *>view.buf, start, end) or header.size > end - start:
                     break
             except (CorruptBatchError, UnsupportedMagicError) as error:
                 return headers, start, error
@@ -185,7 +186,7 @@ def find_batch(buffer, long long target, Py_ssize_t origin=0, long long previous
     try:
         while position < view.len:
             try:
-                if not _fill(header, <const unsigned char *>view.buf, position, view.len):
+                if not fill_header(header, <const unsigned char *>view.buf, position, view.len):
                     break
             except (CorruptBatchError, UnsupportedMagicError) as error:
                 if expected >= 0:
@@ -235,7 +236,7 @@ def stamp(buffer, list headers, long long base_offset, int leader_epoch, long lo
                 header.max_timestamp = append_time
                 store16(p + ATTRIBUTES, <unsigned short>header.attributes)
                 store64(p + MAX_TIMESTAMP, <unsigned long long>append_time)
-                _store_crc(buffer, header, p)
+                _store_crc(header, p)
             base_offset += header.last_offset_delta + 1
         return base_offset
     finally:
@@ -251,16 +252,28 @@ def set_max_timestamp(buffer, BatchHeader header, long long max_timestamp):
         p = <unsigned char *>view.buf + header.position
         header.max_timestamp = max_timestamp
         store64(p + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
-        _store_crc(buffer, header, p)
+        _store_crc(header, p)
     finally:
         PyBuffer_Release(&view)
 
 
-cdef _store_crc(buffer, BatchHeader header, unsigned char *p):
-    header.crc = _crc32c(memoryview(buffer)[header.position + ATTRIBUTES:header.position + header.size])
+cdef _store_crc(BatchHeader header, unsigned char *p):
+    header.crc = checksum(p, header)
     store32(p + CRC, header.crc)
+
+
+cdef unsigned int checksum(const unsigned char *batch, BatchHeader header) except? 0:
+    """The CRC-32C of a magic 2 batch that begins at `batch`."""
+    return _crc32c(PyMemoryView_FromMemory(<char *>batch + ATTRIBUTES, header.size - ATTRIBUTES, PyBUF_READ))
 
 
 def crc_matches(buffer, BatchHeader header):
     """Whether a magic 2 batch's CRC-32C is the one in its header."""
-    return _crc32c(memoryview(buffer)[header.position + ATTRIBUTES:header.position + header.size]) == header.crc
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if header.position + header.size > view.len:
+            raise ValueError(f"the batch at position {header.position} goes past the buffer of {view.len} bytes")
+        return checksum(<const unsigned char *>view.buf + header.position, header) == header.crc
+    finally:
+        PyBuffer_Release(&view)

@@ -7,7 +7,7 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
-from stratalog.records._framing cimport BatchHeader
+from stratalog.records._framing cimport BatchHeader, checksum, fill_header
 from stratalog.records._record_fields cimport HeaderFields, RecordFields, read_header, read_record
 
 from stratalog.errors import (
@@ -17,7 +17,7 @@ from stratalog.errors import (
     UnsupportedCodecError,
     UnsupportedMagicError,
 )
-from stratalog.records._framing import crc_matches, parse_headers, set_max_timestamp
+from stratalog.records._framing import set_max_timestamp
 from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
 
 cdef enum:
@@ -30,7 +30,7 @@ cdef enum:
     WORTH_RELEASING_THE_GIL = 16384
 
 
-def check_header(BatchHeader header):
+cpdef check_header(BatchHeader header):
     """The rules that the header alone can break."""
     if header.magic != 2:
         raise UnsupportedMagicError(
@@ -55,22 +55,30 @@ def check_header(BatchHeader header):
 
 def parse_for_append(data, Py_ssize_t max_batch_bytes):
     """The headers of all batches in `data`, each with its own rules and its checksum checked."""
+    cdef Py_buffer view
+    cdef const unsigned char *start
     cdef BatchHeader header
-    cdef list headers
-    cdef Py_ssize_t end, total
-    headers, end, error = parse_headers(data)
-    if error is not None:
-        raise error
-    total = memoryview(data).nbytes
-    if end != total or not headers:
-        raise CorruptBatchError(f"{total - end} of {total} bytes are not a whole batch", position=end)
-    for header in headers:
-        check_header(header)
-        if header.size > max_batch_bytes:
-            raise MessageTooLargeError(f"batch has {header.size} bytes, max.message.bytes is {max_batch_bytes}")
-        if not crc_matches(data, header):
-            Batch(data, header).check_crc()
-    return headers
+    cdef list headers = []
+    cdef Py_ssize_t position = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        start = <const unsigned char *>view.buf
+        while position < view.len or not headers:
+            header = BatchHeader.__new__(BatchHeader)
+            if not fill_header(header, start, position, view.len) or header.size > view.len - position:
+                raise CorruptBatchError(
+                    f"{view.len - position} of {view.len} bytes are not a whole batch", position=position
+                )
+            check_header(header)
+            if header.size > max_batch_bytes:
+                raise MessageTooLargeError(f"batch has {header.size} bytes, max.message.bytes is {max_batch_bytes}")
+            if checksum(start + position, header) != header.crc:
+                Batch(data, header).check_crc()
+            headers.append(header)
+            position += header.size
+        return headers
+    finally:
+        PyBuffer_Release(&view)
 
 
 def check_contents(data, list headers, max_inflated=DEFAULT_MAX_INFLATED):
