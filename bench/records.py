@@ -104,7 +104,7 @@ MEASUREMENTS: list[tuple[str, Callable[[int], Rate], int, float | None]] = [
     ("batches -> objects", decode_objects, RECORDS, 2e6),
     ("batches -> objects, one batch", decode_objects, ONE_BATCH, 2e6),
     ("objects -> batch", encode_objects, ONE_BATCH, None),
-    ("BatchBuilder.append, one by one", append_to_builder, ONE_BATCH, None),
+    ("BatchBuilder.append, each", append_to_builder, ONE_BATCH, None),
     ("batches -> columns", decode_columns, RECORDS, 10e6),
     ("batches -> columns, one batch", decode_columns, ONE_BATCH, 10e6),
     ("columns -> batches", encode_columns, RECORDS, 8e6),
@@ -113,7 +113,9 @@ MEASUREMENTS: list[tuple[str, Callable[[int], Rate], int, float | None]] = [
 
 
 def main() -> None:
-    table = Table("what", "million records/s", "CPU ns a record", "of target", title="records, one core")
+    table = Table(title="records, one core")
+    for column in ("what", "million records/s", "CPU ns a record", "of target"):
+        table.add_column(column, no_wrap=True)
     for name, measurement, records, target in MEASUREMENTS:
         rates = [measurement(records) for _ in range(RUNS)]
         speed = statistics.median(rate.records_per_second for rate in rates)

@@ -93,8 +93,8 @@ def utf8_is_valid(bytes text):
 cdef class ColumnDecoder:
     """Columns that grow with each batch that is added. `finish` hands them over; the decoder is then spent.
 
-    `columns` are the bits of those wanted. `capacity` is how many bytes of keys and values to expect. No column of
-    keys or values may pass `column_limit` bytes: Arrow's binary type counts with 32 bits.
+    `columns` are the bits of those wanted. `rows` and `content`, bytes of keys and values, are how many to expect;
+    more may come. No column may pass `column_limit` bytes: Arrow's binary type counts with 32 bits.
     """
 
     cdef int _columns
@@ -111,13 +111,10 @@ cdef class ColumnDecoder:
     cdef const char *_problem
     cdef Py_ssize_t _problem_row
 
-    def __cinit__(self, int columns, size_t capacity=0, size_t column_limit=INT_MAX):
+    def __cinit__(self, int columns, Py_ssize_t rows=0, Py_ssize_t content=0, size_t column_limit=INT_MAX):
         self._columns = columns
         self._limit = column_limit
-        if columns & KEY_BIT and grow(&self._key.data, capacity):
-            raise MemoryError
-        if columns & VALUE_BIT and grow(&self._value.data, capacity):
-            raise MemoryError
+        self._make_room(rows, content)
 
     def __dealloc__(self):
         free_binary(&self._key)

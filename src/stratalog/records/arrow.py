@@ -20,7 +20,7 @@ from stratalog.records.builder import seal_batch
 from stratalog.records.reader import located
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from typing_extensions import Buffer
 
@@ -66,13 +66,13 @@ def to_arrow(
     wanted = SCHEMA if columns is None else _chosen(columns)
     start = FIRST_OFFSET if start_offset is None else start_offset
     end = LAST_OFFSET if end_offset is None else end_offset
-    capacity, found = _batches(source)
-    decoder = ColumnDecoder(sum(BITS[name] for name in wanted.names), capacity)
+    found = [
+        batch
+        for batch in _batches(source)
+        if _overlaps(batch, start, end) and (include_control or not batch.header.is_control)
+    ]
+    decoder = ColumnDecoder(sum(BITS[name] for name in wanted.names), *_expected_size(found))
     for batch in found:
-        if batch.header.is_control and not include_control:
-            continue
-        if not _overlaps(batch, start, end):
-            continue
         if check_crc:
             batch.check_crc()
         _decode(decoder, batch, start, end, max_inflated)
@@ -142,14 +142,19 @@ def _chosen(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 
-def _batches(source: Buffer | Iterable[Batch]) -> tuple[int, Iterator[Batch] | list[Batch]]:
-    """How many bytes to expect, and the batches."""
+def _batches(source: Buffer | Iterable[Batch]) -> Iterable[Batch]:
     try:
         view = memoryview(source)  # type: ignore[arg-type]
     except TypeError:
-        found = list(source)  # type: ignore[arg-type]
-        return sum(batch.header.size for batch in found), found
-    return view.nbytes, batches(view)
+        return source  # type: ignore[return-value]
+    return batches(view)
+
+
+def _expected_size(found: list[Batch]) -> tuple[int, int]:
+    """How many rows and bytes to make room for at first. What a header claims is believed within limits."""
+    content = sum(batch.header.size for batch in found)
+    rows = sum(max(batch.header.record_count, 0) for batch in found)
+    return min(rows, content), content
 
 
 def _overlaps(batch: Batch, start: int, end: int) -> bool:
