@@ -1,0 +1,210 @@
+"""Everything that can be wrong with a partition, or with all partitions of a data directory.
+
+Findings go to an observer as they are made. Works beside a running process: what that may be in the middle of is a
+note at most, and a segment that it deletes meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratalog.errors import StorageError
+from stratalog.inspect import checkpoint_files
+from stratalog.inspect.findings import Findings, Observer, Severity
+from stratalog.inspect.index_file import base_offset_of
+from stratalog.inspect.partition_files import PartitionFiles, find_partitions, has_writer, list_partition
+from stratalog.inspect.verify_segment import SegmentVerifier, Walked
+from stratalog.storage import names
+from stratalog.storage.leader_epochs import LeaderEpochs
+
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+OFFSET_CHECKPOINTS = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_OFFSET_CHECKPOINT,
+    names.REPLICATION_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+MADE_AGAIN = "nothing to do: it is not used, and written again when the log is next closed"
+
+
+@dataclass(frozen=True)
+class PartitionSummary:
+    path: Path
+    segments: int
+    batches: int
+    records: int
+    bytes: int
+    gaps: int
+    log_start_offset: int
+    log_end_offset: int
+    max_timestamp: int
+    errors: int
+    warnings: int
+    notes: int
+
+
+@dataclass(frozen=True)
+class Report:
+    path: Path
+    partitions: list[PartitionSummary]
+    errors: int
+    warnings: int
+    notes: int
+
+    @property
+    def problems(self) -> int:
+        return self.errors + self.warnings
+
+
+def total_log_bytes(path: Path) -> int:
+    """What there is to be read, for who shows progress."""
+    total = 0
+    for partition in find_partitions(path):
+        for log in partition.glob(f"*{names.LOG}"):
+            total += log.stat().st_size if log.is_file() else 0
+    return total
+
+
+def verify(path: Path, observer: Observer, *, deep: bool = True) -> Report:
+    """Raises StorageError where there is nothing to verify, OSError where the directory can't be listed."""
+    partitions = find_partitions(path)
+    is_data_directory = partitions != [path]
+    if not partitions:
+        raise StorageError(f"{path}: is neither a partition nor a data directory: it has no directory like orders-0")
+    summaries = [verify_partition(partition, observer, deep=deep) for partition in partitions]
+    around = Findings(observer)
+    if is_data_directory:
+        _check_data_directory(path, {summary.path.name: summary for summary in summaries}, around)
+    return Report(
+        path,
+        summaries,
+        sum(summary.errors for summary in summaries) + around.counts[Severity.ERROR],
+        sum(summary.warnings for summary in summaries) + around.counts[Severity.WARNING],
+        sum(summary.notes for summary in summaries) + around.counts[Severity.NOTE],
+    )
+
+
+def verify_partition(path: Path, observer: Observer, *, deep: bool = True) -> PartitionSummary:
+    findings = Findings(observer)
+    is_live = has_writer(path)
+    partition = list_partition(path)
+    _check_names(partition, findings)
+    epochs = _read_epochs(path, findings)
+    first = partition.segments[0].base_offset if partition.segments else 0
+    walked = Walked(last_offset=first - 1)
+    if not partition.segments:
+        findings.note(path, None, "has no segments", "nothing to do if the partition is new: opening it makes one")
+    for segment in partition.segments:
+        try:
+            SegmentVerifier(segment, walked, epochs, findings, deep=deep, is_live=is_live).run()
+        except FileNotFoundError:
+            findings.note(segment.path(names.LOG), None, "was deleted while the rest was being read")
+        except (OSError, StorageError) as error:
+            findings.error(
+                segment.path(names.LOG), None, f"can't be read: {error}", "check its permissions and the disk"
+            )
+    end = max(walked.last_offset + 1, partition.segments[-1].base_offset if partition.segments else 0)
+    _check_small_files(partition, epochs, end, findings, is_live=is_live)
+    return PartitionSummary(
+        path,
+        walked.segments,
+        walked.batches,
+        walked.records,
+        walked.bytes,
+        walked.gaps,
+        partition.log_start_offset_or_first() if partition.segments else 0,
+        end,
+        walked.max_timestamp,
+        findings.counts[Severity.ERROR],
+        findings.counts[Severity.WARNING],
+        findings.counts[Severity.NOTE],
+    )
+
+
+def _check_names(partition: PartitionFiles, findings: Findings) -> None:
+    for orphan in partition.orphans:
+        findings.note(orphan, None, "is an index without a log", "nothing to do: opening the log removes it")
+    for left_over in partition.left_over:
+        if left_over.suffix == names.SWAP:
+            advice = "start and stop Apache Kafka once on this directory: it finishes its compaction"
+            findings.warning(left_over, None, "is left from an interrupted compaction", advice)
+        else:
+            advice = "nothing to do: opening the log removes it"
+            findings.note(left_over, None, "is left from a deletion or an unfinished write", advice)
+    for entry in sorted(partition.path.iterdir()):
+        is_numbered = names.parse_segment_file(entry.name) is not None
+        if entry.suffix in (*names.SEGMENT_SUFFIXES, names.SNAPSHOT) and not is_numbered:
+            what = "is named like a segment's file, but its name is not 20 digits"
+            findings.warning(entry, None, what, "move it away: Apache Kafka does not start with it")
+
+
+def _read_epochs(path: Path, findings: Findings) -> LeaderEpochs | None:
+    file = path / names.LEADER_EPOCH_CHECKPOINT
+    try:
+        entries = checkpoint_files.read_epochs(file)
+    except FileNotFoundError:
+        findings.note(file, None, "is missing", "nothing to do: leader epochs are not known before the next append")
+        return None
+    except (OSError, StorageError) as error:
+        findings.warning(file, None, str(error), "nothing to do: the epochs are read from the log when it is opened")
+        return None
+    previous = (-1, -1)
+    for entry in entries:
+        if entry[0] <= previous[0] or entry[1] <= previous[1]:
+            what = f"epoch {entry[0]} from offset {entry[1]} follows epoch {previous[0]} from offset {previous[1]}"
+            findings.warning(file, None, f"{what}; both must rise", "delete it while the log is closed")
+            return None
+        previous = entry
+    return LeaderEpochs(entries)
+
+
+def _check_small_files(
+    partition: PartitionFiles, epochs: LeaderEpochs | None, end: int, findings: Findings, *, is_live: bool
+) -> None:
+    if epochs is not None and epochs.entries and epochs.entries[-1][1] > end and not is_live:
+        epoch, start = epochs.entries[-1]
+        what = f"epoch {epoch} starts at offset {start}, the log ends at {end}"
+        findings.warning(partition.path / names.LEADER_EPOCH_CHECKPOINT, None, what, "open the log once: it is cut")
+    for snapshot in partition.snapshots:
+        try:
+            checkpoint_files.read_producers(snapshot)
+        except FileNotFoundError:
+            continue  # an older one that a writer has just replaced
+        except (OSError, StorageError) as error:
+            findings.warning(snapshot, None, str(error), "nothing to do: it is not used, and the log is read instead")
+            continue
+        if base_offset_of(snapshot) > end and not is_live:
+            what = f"is of offset {base_offset_of(snapshot)}, the log ends at {end}"
+            findings.warning(snapshot, None, what, "nothing to do: opening the log removes it")
+    metadata = partition.path / names.PARTITION_METADATA
+    try:
+        checkpoint_files.read_topic_id(metadata)
+    except FileNotFoundError:
+        findings.note(metadata, None, "is missing", "Apache Kafka would set this partition aside as a stray one")
+    except (OSError, StorageError) as error:
+        findings.warning(metadata, None, str(error), "write the topic's id into it again, see docs/disk-format.md")
+
+
+def _check_data_directory(path: Path, partitions: dict[str, PartitionSummary], findings: Findings) -> None:
+    for name in OFFSET_CHECKPOINTS:
+        file = path / name
+        try:
+            offsets = checkpoint_files.read_offsets(file)
+        except FileNotFoundError:
+            continue
+        except (OSError, StorageError) as error:
+            findings.warning(file, None, str(error), MADE_AGAIN)
+            continue
+        for partition, offset in offsets.items():
+            summary = partitions.get(str(partition))
+            if summary is None:
+                findings.note(file, None, f"names {partition}, which has no directory here")
+            elif offset > summary.log_end_offset and not has_writer(summary.path):
+                what = f"says {offset} for {partition}, whose log ends at {summary.log_end_offset}"
+                advice = "records may be missing: compare with a replica or a backup before the log is opened"
+                findings.warning(file, None, what, advice)
+        findings.end_of(file)
+    for entry in sorted(path.iterdir()):
+        if entry.is_dir() and entry.name.endswith("-delete"):
+            findings.note(entry, None, "is a deleted partition", "nothing to do: it goes at the next start")
