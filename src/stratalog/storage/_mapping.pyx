@@ -52,35 +52,46 @@ cdef class Mapping:
         if failed:
             raise OSError(errno, os.strerror(errno))
 
-    cdef int _check(self, Py_ssize_t position, Py_ssize_t size) except -1:
-        if position < 0 or position + size > self._length:
-            raise ValueError(f"position {position} is outside the mapping of {self._length} bytes")
+    cdef int _check_slot(self, Py_ssize_t slot, int entry_size) except -1:
+        # By division: a product could overflow, and pass.
+        if slot < 0 or slot >= self._length // entry_size:
+            raise ValueError(f"slot {slot} is outside the mapping of {self._length} bytes")
         return 0
 
+    cdef int _check_count(self, Py_ssize_t count, int entry_size) except -1:
+        if count < 0 or count > self._length // entry_size:
+            raise ValueError(f"{count} entries reach outside the mapping of {self._length} bytes")
+        return 0
+
+    cdef int _check_store(self, Py_ssize_t slot, int entry_size) except -1:
+        if not self._writable:
+            raise ValueError("the mapping is read-only")
+        return self._check_slot(slot, entry_size)
+
     def store_offset_entry(self, Py_ssize_t slot, unsigned int relative_offset, unsigned int position):
-        self._check(slot * 8, 8)
+        self._check_store(slot, 8)
         store32(self._data + slot * 8, relative_offset)
         store32(self._data + slot * 8 + 4, position)
 
     def store_time_entry(self, Py_ssize_t slot, long long timestamp, unsigned int relative_offset):
-        self._check(slot * 12, 12)
+        self._check_store(slot, 12)
         store64(self._data + slot * 12, <unsigned long long>timestamp)
         store32(self._data + slot * 12 + 8, relative_offset)
 
     def offset_entry(self, Py_ssize_t slot):
         """(relative offset, position) of an .index entry."""
-        self._check(slot * 8, 8)
+        self._check_slot(slot, 8)
         return <int>load32(self._data + slot * 8), <int>load32(self._data + slot * 8 + 4)
 
     def time_entry(self, Py_ssize_t slot):
         """(timestamp, relative offset) of a .timeindex entry."""
-        self._check(slot * 12, 12)
+        self._check_slot(slot, 12)
         return <long long>load64(self._data + slot * 12), <int>load32(self._data + slot * 12 + 8)
 
     def floor_offset(self, Py_ssize_t count, long long relative_offset):
         """The slot of the last of `count` .index entries whose offset is <= relative_offset, or -1."""
         cdef Py_ssize_t low = 0, high = count, middle
-        self._check(0, count * 8)
+        self._check_count(count, 8)
         while low < high:
             middle = (low + high) >> 1
             if <int>load32(self._data + middle * 8) <= relative_offset:
@@ -92,7 +103,7 @@ cdef class Mapping:
     def floor_time(self, Py_ssize_t count, long long timestamp):
         """The slot of the last of `count` .timeindex entries whose timestamp is <= timestamp, or -1."""
         cdef Py_ssize_t low = 0, high = count, middle
-        self._check(0, count * 12)
+        self._check_count(count, 12)
         while low < high:
             middle = (low + high) >> 1
             if <long long>load64(self._data + middle * 12) <= timestamp:
@@ -105,7 +116,7 @@ cdef class Mapping:
         """How many of the first `count` .index entries rise, in offset and position, from one to the next."""
         cdef Py_ssize_t slot
         cdef int offset = -1, position = -1
-        self._check(0, count * 8)
+        self._check_count(count, 8)
         for slot in range(count):
             if <int>load32(self._data + slot * 8) <= offset or <int>load32(self._data + slot * 8 + 4) <= position:
                 return slot
@@ -118,7 +129,7 @@ cdef class Mapping:
         cdef Py_ssize_t slot
         cdef int offset = -1
         cdef long long timestamp = -1
-        self._check(0, count * 12)
+        self._check_count(count, 12)
         for slot in range(count):
             if <long long>load64(self._data + slot * 12) <= timestamp or <int>load32(self._data + slot * 12 + 8) <= offset:
                 return slot

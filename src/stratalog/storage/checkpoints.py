@@ -112,7 +112,7 @@ def _content(path: Path) -> str | None:
 
 
 def _number(path: Path, line: int, text: str, largest: int = _LONG_MAX) -> int:
-    # int() alone would take "+1", "1_0" and blanks, which no writer of these files emits, and numbers that fit no field.
+    # int() alone would take "+1", "1_0" and blanks, which no writer of these files emits, and what fits no field.
     if not text.isdecimal() or len(text) > len(str(largest)) or int(text) > largest:
         raise CorruptCheckpointError(f"{path}: line {line} has {text!r} where a number was expected")
     return int(text)
