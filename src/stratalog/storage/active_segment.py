@@ -23,7 +23,7 @@ from stratalog.storage import names
 from stratalog.storage.config import LogConfig
 from stratalog.storage.disk import Disk
 from stratalog.storage.file_slice import LogFile
-from stratalog.storage.index_writer import IndexWriter
+from stratalog.storage.index_writer import MAX_RELATIVE_OFFSET, IndexWriter
 from stratalog.storage.offset_index import OffsetEntry, OffsetIndex
 from stratalog.storage.open_segments import OpenSegments
 from stratalog.storage.scan import CHUNK, check
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_MAX_RELATIVE_OFFSET = 2**31 - 1
 _WRITEBACK_STEP = 8 * 1024 * 1024
 
 
@@ -130,7 +129,7 @@ class ActiveSegment(Segment):
             return False
         return (
             self.size + size > self._config.segment_bytes
-            or last_offset - self.base_offset > _MAX_RELATIVE_OFFSET
+            or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
             or self.index.is_full
             or self.is_due_by_time(timestamp, clock)
         )

@@ -13,6 +13,8 @@ from stratalog.records.format import NO_TIMESTAMP
 from stratalog.storage.offset_index import OffsetIndex
 from stratalog.storage.time_index import TimeIndex
 
+MAX_RELATIVE_OFFSET = 2**31 - 1  # an entry has that much room for an offset
+
 
 class IndexWriter:
     """Called for every append, so it keeps at hand what it would otherwise ask the indexes for."""
@@ -64,6 +66,8 @@ class IndexWriter:
         self._since_entry = since
 
     def _add_entry(self, offset: int, position: int) -> None:
+        if not self._can_name(offset):
+            return  # a log never grows so wide, but a file from elsewhere may be: look-ups walk there
         self.offsets.append(offset, position)
         if self.max_timestamp > self._entry_timestamp:
             self.times.append(self.max_timestamp, self.max_timestamp_offset)
@@ -97,9 +101,12 @@ class IndexWriter:
 
     def note_max_timestamp(self) -> None:
         """Give the time index its last entry: the largest timestamp of the segment."""
-        if self.max_timestamp > self._entry_timestamp:
+        if self.max_timestamp > self._entry_timestamp and self._can_name(self.max_timestamp_offset):
             self.times.append(self.max_timestamp, self.max_timestamp_offset)
             self._entry_timestamp = self.max_timestamp
+
+    def _can_name(self, offset: int) -> bool:
+        return offset - self.offsets.base_offset <= MAX_RELATIVE_OFFSET
 
     def trim(self) -> None:
         self._reserved = 0
