@@ -36,7 +36,7 @@ from stratalog.records.reader import records_of
 from stratalog.storage import checkpoints, names, retention
 from stratalog.storage.active_segment import ActiveSegment
 from stratalog.storage.config import LogConfig
-from stratalog.storage.file_slice import FileSlice, LogFile
+from stratalog.storage.file_slice import FileSlice
 from stratalog.storage.home import LogHome
 from stratalog.storage.leader_epochs import LeaderEpochs
 from stratalog.storage.names import TopicPartition
@@ -98,7 +98,8 @@ class Log:
     _leader_epoch: int
     _epochs: LeaderEpochs
     _producers: ProducerTracker
-    _names_unsynced: bool
+    _names_changed: int  # counts; what of it is durable is in _names_synced
+    _names_synced: int
     _truncations: int
     _last_flush_ms: int
 
@@ -241,7 +242,7 @@ class Log:
         for header in headers:
             if header.producer_id >= 0:
                 self._producers.note(Batch(data, header), self._active)
-                self._names_unsynced = self._names_unsynced or header.is_control  # a .txnindex may be new
+                self._names_changed += header.is_control  # a .txnindex may be new
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one; nothing where the active one is empty."""
@@ -258,12 +259,13 @@ class Log:
                 self._roll(now)
 
     def _roll(self, now: int) -> None:
-        """The old segment is made durable before the new one exists: after a power cut, a segment that has a
-        successor is whole."""
+        """The old segment is made durable, its name too, before the new one exists: after a power cut, a segment that
+        has a successor is whole, and none is missing between two others."""
         old = self._active
         if old.size == 0:
             return
         old.flush()
+        self._sync_names()
         self._producers.save(self._end_offset, durable=False)
         try:
             new = self._loader(now).open_active(self._end_offset, keep_indexes=False)
@@ -273,7 +275,7 @@ class Log:
         sealed = old.seal(self._home.open_segments, limit=self._end_offset)
         self._publish([*self._segments.all[:-1], sealed], new)
         self.recovery_point = max(self.recovery_point, self._end_offset)
-        self._names_unsynced = True
+        self._names_changed += 1
 
     def flush(self) -> None:
         """Make everything appended so far durable: it survives a power cut from here on."""
@@ -284,20 +286,21 @@ class Log:
     def _flush(self) -> None:
         with self._write_lock:
             active, end, generation = self._active, self._end_offset, self._truncations
-            names_unsynced, self._names_unsynced = self._names_unsynced, False
             if active.sync_failed:
                 active.flush()  # writes pages again, which must not meet a truncation half way
-        try:
-            active.flush()
-            if names_unsynced:
-                self._disk.sync_directory(self.path)
-        except OSError:
-            self._names_unsynced = self._names_unsynced or names_unsynced
-            raise
+        active.flush()
+        self._sync_names()
         with self._write_lock:
             if generation == self._truncations:
                 self.recovery_point = max(self.recovery_point, end)
         self._last_flush_ms = self._clock.now_ms()
+
+    def _sync_names(self) -> None:
+        """Make the names of new files durable. A name that is new while this runs is left to the next call."""
+        changed = self._names_changed
+        if changed != self._names_synced:
+            self._disk.sync_directory(self.path)
+            self._names_synced = changed
 
     def flush_if_due(self) -> None:
         """What flush.ms asks for; and a nudge to the kernel to begin writing what a later flush will wait for."""
@@ -323,21 +326,23 @@ class Log:
         """
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
-        self._check_open()
+        if self._closed or self._must_reload:
+            self._check_open()
         while True:
             segments = self._segments
             start, end = self.log_start_offset, self._end_offset
             if not start <= offset <= end:
                 raise OffsetOutOfRangeError(f"offset {offset} is outside the log, which has {start} to {end}")
+            readable = end if max_offset is None or max_offset > end else max_offset
             try:
-                with self._storage_errors("read"):
-                    found = _find(segments, offset, end if max_offset is None else min(end, max_offset))
-                    file_slice, base_offset = _slice(found, max_bytes, at_least_one, self._active.file, offset)
-            except StorageError:
+                found = _find(segments, offset, readable)
+                if found is None:
+                    return Read(FileSlice(self._active.file, 0, 0), offset, start, end)
+                return Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
+            except OSError as error:
                 if segments is self._segments:
-                    raise
-                continue  # the segment was deleted meanwhile: look again
-            return Read(file_slice, base_offset, start, end)
+                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
+                # The segment was deleted meanwhile: look again.
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """The records from `start` to before `end`; by default all that are in the log now. Control records are
@@ -379,18 +384,23 @@ class Log:
                 return self._end_offset
             if offset < self.log_start_offset:
                 raise OffsetOutOfRangeError(f"offset {offset} lies before the log's start, {self.log_start_offset}")
+            slot = max(bisect_right(self._segments.bases, offset) - 1, 0)
+            spanning = self._segments.all[slot].locate(offset)
+            end = offset if spanning is None else min(offset, spanning.base_offset)
             self._must_reload = True  # until all is done: what fails half way is sorted out by loading again
             self._truncations += 1
             # First: data written at these offsets later is not flushed, whatever the checkpoint said of the old.
-            self.recovery_point = min(self.recovery_point, offset)
+            self.recovery_point = min(self.recovery_point, end)
             self._home.recovery_points.update({self.partition: self.recovery_point})
-            self._end_offset = min(self._end_offset, offset)
-            self._truncate_segments(offset)
+            if end < self.log_start_offset:  # in the middle of the batch that goes: no log starts behind its end
+                self._home.log_start_offsets.update({self.partition: end})
+                self.log_start_offset = end
+            self._end_offset = end
+            self._truncate_segments(offset, slot)
             self._must_reload = False
             return self._end_offset
 
-    def _truncate_segments(self, offset: int) -> None:
-        slot = max(bisect_right(self._segments.bases, offset) - 1, 0)
+    def _truncate_segments(self, offset: int, slot: int) -> None:
         for segment in reversed(self._segments.all[slot + 1 :]):
             remove_segment_files(self._disk, self.path, segment.base_offset)
             self._disk.sync_directory(self.path)
@@ -494,7 +504,7 @@ class Log:
         opened = loader.open(clean=clean, recovery_point=recovery_point, log_start_offset=checkpointed_start)
         self.recovery = opened.report
         self._truncations = 0
-        self._names_unsynced = True
+        self._names_changed, self._names_synced = 1, 0
         self._last_flush_ms = self._clock.now_ms()
         self._publish(list(opened.sealed), opened.active)
         self._end_offset = opened.active.next_offset
@@ -556,7 +566,9 @@ def _find(segments: _Segments, offset: int, end: int) -> tuple[Segment, BatchHea
     """The segment and batch that `offset` is in, or the next where it fell into a gap, and where to stop reading."""
     if offset >= end:
         return None
-    for segment in segments.all[max(bisect_right(segments.bases, offset) - 1, 0) :]:
+    slot = max(bisect_right(segments.bases, offset) - 1, 0)
+    while slot < len(segments.all):
+        segment = segments.all[slot]
         header = segment.locate(offset)
         if header is not None:
             if header.base_offset >= end:
@@ -564,22 +576,18 @@ def _find(segments: _Segments, offset: int, end: int) -> tuple[Segment, BatchHea
             stop = segment.size
             if end < segment.limit:
                 past_end = segment.locate(end)
-                stop = segment.size if past_end is None else past_end.position
+                stop = stop if past_end is None else past_end.position
             return segment, header, stop
+        slot += 1
     return None
 
 
-def _slice(
-    found: tuple[Segment, BatchHeader, int] | None,
-    max_bytes: int,
-    at_least_one: bool,
-    nothing: LogFile,
-    offset: int,
-) -> tuple[FileSlice, int]:
-    if found is None:
-        return FileSlice(nothing, 0, 0), offset
-    segment, header, stop = found
-    wanted = max(max_bytes, header.size) if at_least_one else max_bytes
-    length = max(min(wanted, stop - header.position), 0)
-    segment.ensure_checked(header.position, header.position + length)
-    return FileSlice(segment.file, header.position, length), header.base_offset
+def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_least_one: bool) -> FileSlice:
+    position = header.position
+    length = max_bytes
+    if at_least_one and length < header.size:
+        length = header.size
+    if length > stop - position:
+        length = max(stop - position, 0)
+    segment.ensure_checked(position, position + length)
+    return FileSlice(segment.file, position, length)
