@@ -109,8 +109,8 @@ class ProducerState:
                     f"{header.base_sequence} instead of 0"
                 )
             return
-        if producer.batches:
-            check_follows(header, producer.batches[-1].last_sequence)
+        # No batch of this epoch yet: a marker began it, so the first is 0.
+        check_follows(header, producer.batches[-1].last_sequence if producer.batches else -1)
 
     def update(self, header: BatchHeader) -> None:
         """Take note of a data batch that is in the log."""
