@@ -60,8 +60,3 @@ def compare(ours: Callable[[], Cost], peer: Callable[[], Cost], rounds: int = RO
 
 def median(costs: list[Cost]) -> Cost:
     return Cost(statistics.median(c.wall for c in costs), statistics.median(c.cpu for c in costs))
-
-
-def median_of(work: Callable[[], Cost], rounds: int = ROUNDS) -> Cost:
-    work()
-    return median([work() for _ in range(rounds)])

@@ -88,7 +88,7 @@ cdef class Mapping:
         self._check_slot(slot, 12)
         return <long long>load64(self._data + slot * 12), <int>load32(self._data + slot * 12 + 8)
 
-    def floor_offset(self, Py_ssize_t count, long long relative_offset):
+    cpdef Py_ssize_t floor_offset(self, Py_ssize_t count, long long relative_offset) except -2:
         """The slot of the last of `count` .index entries whose offset is <= relative_offset, or -1."""
         cdef Py_ssize_t low = 0, high = count, middle
         self._check_count(count, 8)
@@ -99,6 +99,13 @@ cdef class Mapping:
             else:
                 high = middle
         return low - 1
+
+    def floor_entry(self, Py_ssize_t count, long long base_offset, long long offset):
+        """The last of `count` .index entries at or below `offset`, as (offset, position), or None."""
+        cdef Py_ssize_t slot = self.floor_offset(count, offset - base_offset)
+        if slot < 0:
+            return None
+        return base_offset + <int>load32(self._data + slot * 8), <int>load32(self._data + slot * 8 + 4)
 
     def floor_time(self, Py_ssize_t count, long long timestamp):
         """The slot of the last of `count` .timeindex entries whose timestamp is <= timestamp, or -1."""

@@ -29,6 +29,7 @@ class LogFile:
         return self.fd
 
     def read(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
         return self._disk.read(self.fd, size, position)
 
     def __del__(self) -> None:

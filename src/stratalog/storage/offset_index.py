@@ -33,10 +33,10 @@ class OffsetIndex(SparseIndex):
     def last(self) -> OffsetEntry | None:
         return self.entry(self.count - 1) if self.count else None
 
-    def floor(self, offset: int) -> OffsetEntry | None:
-        """The last entry at or below `offset`."""
-        slot = self.floor_slot(offset)
-        return None if slot < 0 else self.entry(slot)
+    def floor(self, offset: int) -> tuple[int, int] | None:
+        """(offset, position) of the last entry at or below `offset`. Every look-up asks this: no object is made."""
+        count = self.count
+        return self._map().floor_entry(count, self.base_offset, offset) if count else None
 
     def floor_slot(self, offset: int) -> int:
         count = self.count

@@ -150,37 +150,36 @@ class Segment(ABC):
     def _locate(self, offset: int) -> BatchHeader | None:
         entry = self.offset_index.floor(offset)
         if entry is None:
-            return self._walk(0, offset, self.base_offset - 1)[0]
-        if entry.position >= self.size:
-            raise DoubtfulIndexError(f"position {entry.position} lies past the end of the log, {self.size}")
-        return self._walk(entry.position, offset, -1, entry.offset)[0]
+            return self._walk(0, offset, self.base_offset - 1, -1)
+        expected, position = entry
+        if position >= self.size:
+            raise DoubtfulIndexError(f"position {position} lies past the end of the log, {self.size}")
+        return self._walk(position, offset, -1, expected)
 
-    def _walk(
-        self, position: int, offset: int, previous: int, expected: int = -1
-    ) -> tuple[BatchHeader | None, int, int, int]:
+    def _walk(self, position: int, offset: int, previous: int, expected: int) -> BatchHeader | None:
         """find_batch() over the file. Answers None only at the very end of the segment."""
         size = self.size
-        total = 0
+        read = self.file.read
         while position < size:
-            buffer = self.file.read(min(_WALK_BYTES, size - position), position)
             try:
-                header, stop, previous, stepped = find_batch(buffer, offset, position, previous, expected)
+                header, stop, previous, _ = find_batch(
+                    read(min(_WALK_BYTES, size - position), position), offset, position, previous, expected
+                )
             except LookupError as error:
                 raise DoubtfulIndexError(str(error)) from error
             except CorruptBatchError as error:
                 raise self._corrupt(error.reason, error.position) from error
-            total += stepped
             if header is not None:
-                if header.position + header.size > size:
-                    raise self._corrupt(f"batch claims {header.size} bytes, {size - header.position} are left", stop)
-                return header, stop, previous, total
+                if stop + header.size > size:
+                    raise self._corrupt(f"batch claims {header.size} bytes, {size - stop} are left", stop)
+                return header
             if stop == position:
                 raise self._corrupt(f"{size - position} bytes at the end are less than a batch header", position)
             expected = -1
             position = stop
         if position > size:
             raise self._corrupt(f"the last batch goes {position - size} bytes past the end", size)
-        return None, position, previous, total
+        return None
 
     def _find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
         if self.max_timestamp < timestamp:
