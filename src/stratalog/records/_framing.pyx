@@ -169,6 +169,11 @@ def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
         PyBuffer_Release(&view)
 
 
+def _reason(error):
+    """The error's words without its position, which counts from the buffer's start."""
+    return error.reason if isinstance(error, CorruptBatchError) else str(error)
+
+
 def find_batch(buffer, long long target, Py_ssize_t origin=0, long long previous=-1, long long expected=-1):
     """Walk headers from the buffer's start to the first batch whose last offset is at or past `target`.
 
@@ -191,7 +196,7 @@ def find_batch(buffer, long long target, Py_ssize_t origin=0, long long previous
             except (CorruptBatchError, UnsupportedMagicError) as error:
                 if expected >= 0:
                     raise LookupError(f"the index has offset {expected} where no batch is: {error}") from error
-                raise CorruptBatchError(str(error), position=origin + position) from error
+                raise CorruptBatchError(_reason(error), position=origin + position) from error
             last = header.base_offset + header.last_offset_delta
             if expected >= 0:
                 if last != expected:
@@ -224,8 +229,10 @@ def stamp(buffer, list headers, long long base_offset, int leader_epoch, long lo
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     try:
         for header in headers:
-            if header.magic != 2 or header.position + header.size > view.len:
+            if header.magic != 2:
                 raise UnsupportedMagicError(f"magic is {header.magic}; only magic 2 can be stamped")
+            if header.position + header.size > view.len:
+                raise ValueError(f"{header!r} is not the header of a batch in this buffer of {view.len} bytes")
             p = <unsigned char *>view.buf + header.position
             header.base_offset = base_offset
             header.leader_epoch = leader_epoch
@@ -249,6 +256,8 @@ def set_max_timestamp(buffer, BatchHeader header, long long max_timestamp):
     cdef unsigned char *p
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     try:
+        if header.magic != 2 or header.position + header.size > view.len:
+            raise ValueError(f"{header!r} is not the header of a batch in this buffer of {view.len} bytes")
         p = <unsigned char *>view.buf + header.position
         header.max_timestamp = max_timestamp
         store64(p + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
