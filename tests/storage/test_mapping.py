@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -77,8 +77,13 @@ def test_buffer_keeps_the_mapping_alive(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slot", [-1, 12, 2**60, 2**61, 2**62])
 def test_slot_outside_is_refused(file: int, slot: int) -> None:
     mapping = Mapping(file, 96, True)
-    for call in (lambda: mapping.store_offset_entry(slot, 1, 1), lambda: mapping.offset_entry(slot),
-                 lambda: mapping.store_time_entry(slot, 1, 1), lambda: mapping.time_entry(slot)):  # fmt: skip
+    calls: list[Callable[[], object]] = [
+        lambda: mapping.store_offset_entry(slot, 1, 1),
+        lambda: mapping.offset_entry(slot),
+        lambda: mapping.store_time_entry(slot, 1, 1),
+        lambda: mapping.time_entry(slot),
+    ]
+    for call in calls:
         with pytest.raises(ValueError, match="outside the mapping of 96 bytes"):
             call()
 
@@ -86,8 +91,13 @@ def test_slot_outside_is_refused(file: int, slot: int) -> None:
 @pytest.mark.parametrize("count", [-1, 13, 2**60, 2**61, 2**62])
 def test_more_entries_than_there_are_can_not_be_searched(file: int, count: int) -> None:
     mapping = Mapping(file, 96, True)
-    for call in (lambda: mapping.floor_offset(count, 1), lambda: mapping.floor_time(count, 1),
-                 lambda: mapping.rising_offset_entries(count), lambda: mapping.rising_time_entries(count)):  # fmt: skip
+    calls: list[Callable[[], object]] = [
+        lambda: mapping.floor_offset(count, 1),
+        lambda: mapping.floor_time(count, 1),
+        lambda: mapping.rising_offset_entries(count),
+        lambda: mapping.rising_time_entries(count),
+    ]
+    for call in calls:
         with pytest.raises(ValueError, match="outside the mapping of 96 bytes"):
             call()
 

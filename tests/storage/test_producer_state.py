@@ -15,7 +15,7 @@ from stratalog.errors import CorruptCheckpointError, InvalidProducerEpochError, 
 from stratalog.records._framing import BatchHeader, parse_header
 from stratalog.records.builder import build_control_batch
 from stratalog.records.format import ControlType
-from stratalog.storage.producer_state import ProducerBatch, ProducerState
+from stratalog.storage.producer_state import CompletedTransaction, ProducerBatch, ProducerState
 from tests.storage.hand_made import GOLDEN, batch_of
 
 SNAPSHOTS = sorted(GOLDEN.glob("*/*.snapshot"))
@@ -144,18 +144,21 @@ def test_marker_of_the_next_epoch_makes_the_next_batch_start_at_zero() -> None:
 
 def test_oldest_open_transaction_bounds_what_is_stable() -> None:
     state = ProducerState()
-    assert state.first_open_transaction is None
-    state.update(header(0, 2, offset=0, producer=1, is_transactional=True))
-    state.update(header(0, 2, offset=2, producer=2, is_transactional=True))
-    state.update(header(2, 1, offset=4, producer=1, is_transactional=True))
-    assert state.first_open_transaction == 0
-    completed = state.complete(marker(5, producer=1), aborted=True, coordinator_epoch=9)
-    assert completed is not None
-    assert completed == (1, 0, 5, True)
-    assert state.first_open_transaction == state.last_stable_offset_after(completed) == 2
-    completed = state.complete(marker(6, producer=2), aborted=False, coordinator_epoch=9)
-    assert completed is not None
-    assert (state.first_open_transaction, state.last_stable_offset_after(completed)) == (None, 7)
+    opened = [state.first_open_transaction]
+    for each in (
+        header(0, 2, offset=0, producer=1, is_transactional=True),
+        header(0, 2, offset=2, producer=2, is_transactional=True),
+        header(2, 1, offset=4, producer=1, is_transactional=True),
+    ):
+        state.update(each)
+        opened.append(state.first_open_transaction)
+    assert opened == [None, 0, 0, 0]
+    first = state.complete(marker(5, producer=1), aborted=True, coordinator_epoch=9)
+    assert first == CompletedTransaction(1, 0, 5, True)
+    assert state.first_open_transaction == state.last_stable_offset_after(first) == 2
+    second = state.complete(marker(6, producer=2), aborted=False, coordinator_epoch=9)
+    assert second == CompletedTransaction(2, 2, 6, False)
+    assert (state.first_open_transaction, state.last_stable_offset_after(second)) == (None, 7)
 
 
 def test_marker_without_a_transaction_completes_none() -> None:

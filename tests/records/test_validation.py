@@ -1,0 +1,286 @@
+"""What may enter a log: one rule broken at a time, and then everything at random."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.errors import (
+    CorruptBatchError,
+    InflatedTooLargeError,
+    InvalidRecordError,
+    MessageTooLargeError,
+    StratalogError,
+    UnsupportedCodecError,
+    UnsupportedMagicError,
+)
+from stratalog.records import compression
+from stratalog.records._framing import BatchHeader, crc_matches, parse_header
+from stratalog.records._records import Record
+from stratalog.records.batch import Batch
+from stratalog.records.builder import build_batch, build_control_batch
+from stratalog.records.format import Codec, ControlType
+from stratalog.records.legacy import build_message_set
+from stratalog.records.reader import read_records
+from stratalog.records.validation import check_contents, check_header, check_records, parse_for_append
+from tests.records.strategies import codecs, numbered, record, record_lists
+
+MAX = 10**6
+ATTRIBUTES, DELTA, MAX_TIMESTAMP, PRODUCER, EPOCH, SEQUENCE, COUNT = 21, 23, 35, 43, 51, 53, 57
+
+
+def edited(data: bytearray, position: int, kind: str, value: int) -> bytearray:
+    """The batch with one field of its header changed, and the right checksum for that."""
+    struct.pack_into(f">{kind}", data, position, value)
+    return sealed(data)
+
+
+def sealed(data: bytearray) -> bytearray:
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[ATTRIBUTES:])))
+    return data
+
+
+def with_payload(payload: bytes, count: int, codec: int = 0) -> bytearray:
+    """A batch that claims `count` records, with any bytes for them."""
+    data = build_batch(numbered(1))[:61] + bytearray(compression.compress(codec, payload) if codec else payload)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">h", data, ATTRIBUTES, codec)
+    struct.pack_into(">i", data, DELTA, count - 1)
+    struct.pack_into(">i", data, COUNT, count)
+    return sealed(data)
+
+
+def header_of(data: bytearray) -> BatchHeader:
+    header = parse_header(data)
+    assert header is not None
+    return header
+
+
+def validate(data: bytearray, max_inflated: int = MAX) -> int:
+    return check_contents(data, parse_for_append(data, MAX), max_inflated)
+
+
+@given(records=record_lists(), codec=codecs)
+def test_what_the_builder_makes_is_taken_unchanged(records: list[Record], codec: int) -> None:
+    data = build_batch(records, codec=codec)
+    before = bytes(data)
+    assert validate(data) == sum(record.key is None for record in records)
+    assert data == before
+
+
+def test_several_batches_are_all_looked_at() -> None:
+    data = build_batch(numbered(3)) + build_batch(numbered(2), codec=Codec.ZSTD)
+    assert [header.record_count for header in parse_for_append(data, MAX)] == [3, 2]
+    second = build_batch(numbered(2))
+    second[-1] ^= 1
+    with pytest.raises(CorruptBatchError, match="checksum") as caught:
+        parse_for_append(data + second, MAX)
+    assert caught.value.position == len(data)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "error", "complaint"),
+    [
+        (lambda d: edited(d, COUNT, "i", 0), InvalidRecordError, "record count is 0 and last offset delta 2"),
+        (lambda d: edited(d, COUNT, "i", -1), InvalidRecordError, "record count is -1"),
+        (lambda d: edited(d, COUNT, "i", 4), InvalidRecordError, "record count is 4 and last offset delta 2"),
+        (lambda d: edited(d, DELTA, "i", 3), InvalidRecordError, "record count is 3 and last offset delta 3"),
+        (lambda d: edited(d, DELTA, "i", -1), InvalidRecordError, "last offset delta -1"),
+        (lambda d: edited(d, ATTRIBUTES, "h", 5), UnsupportedCodecError, "codec is 5"),
+        (lambda d: edited(d, ATTRIBUTES, "h", 7), UnsupportedCodecError, "codec is 7"),
+        (
+            lambda d: edited(d, PRODUCER, "q", 5),
+            InvalidRecordError,
+            "producer id is 5 with epoch -1 and base sequence -1",
+        ),
+        (lambda d: edited(d, ATTRIBUTES, "h", 0x10), InvalidRecordError, "producer id is -1 in a transactional batch"),
+    ],
+)
+def test_broken_header_rule_is_refused_with_field_and_value(
+    break_it: Callable[[bytearray], bytearray], error: type[StratalogError], complaint: str
+) -> None:
+    with pytest.raises(error, match=complaint):
+        parse_for_append(break_it(build_batch(numbered(3))), MAX)
+
+
+def test_count_and_delta_at_the_ends_of_their_range_do_not_meet_by_overflow() -> None:
+    data = build_batch(numbered(1))
+    struct.pack_into(">i", data, DELTA, 2**31 - 1)
+    with pytest.raises(InvalidRecordError, match="record count is -2147483648"):
+        check_header(header_of(edited(data, COUNT, "i", -(2**31))))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_old_messages_are_refused_with_what_to_do(magic: int) -> None:
+    with pytest.raises(UnsupportedMagicError, match=f"magic is {magic}; .*up_convert") as caught:
+        parse_for_append(build_message_set([record()], magic=magic), MAX)
+    assert caught.value.code == 43
+
+
+def test_size_limit_is_for_each_batch_and_inclusive() -> None:
+    data = build_batch(numbered(3))
+    size = len(data)
+    assert len(parse_for_append(data + data, size)) == 2
+    with pytest.raises(MessageTooLargeError, match=rf"batch has {size} bytes, max\.message\.bytes is {size - 1}"):
+        parse_for_append(data, size - 1)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_any_wrong_bit_behind_the_checksum_is_found(bit: int) -> None:
+    good = build_batch(numbered(2))
+    for position in range(17, len(good)):
+        data = bytearray(good)
+        data[position] ^= 1 << bit
+        with pytest.raises(StratalogError):
+            parse_for_append(data, MAX)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(60), bytes(61)])
+def test_what_is_no_batch_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptBatchError):
+        parse_for_append(data, MAX)
+
+
+def test_cut_off_or_trailing_bytes_are_refused() -> None:
+    data = build_batch(numbered(2))
+    for wrong in (data[:-1], data + b"\0" * 11, data + data[:70]):
+        with pytest.raises(CorruptBatchError, match="are not a whole batch"):
+            parse_for_append(wrong, MAX)
+
+
+def test_control_batch_is_not_a_clients() -> None:
+    data = build_control_batch(ControlType.COMMIT, 1, 0, 0, 1000)
+    headers = parse_for_append(data, MAX)
+    with pytest.raises(InvalidRecordError, match="control bit is set"):
+        check_contents(data, headers)
+
+
+RECORD = bytes(build_batch([record(b"v", b"k")])[61:])  # length, attributes, time delta, offset delta, ...
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize(
+    ("payload", "count", "complaint"),
+    [
+        (RECORD, 2, "record 1 of 2"),
+        (RECORD + RECORD, 1, "record 1 of 1: bytes are left over behind the last record"),
+        (RECORD + RECORD, 2, "record 1 of 2: offset delta is not its place in the batch"),
+        (b"", 1, "record 0 of 1"),
+        (b"\x00", 1, "record 0 of 1"),
+        (b"\x7e" + RECORD[1:], 1, "record 0 of 1"),
+        (b"\x01" + RECORD[1:], 1, "record 0 of 1"),
+        (b"\xff" * 12, 1, "record 0 of 1"),
+        (RECORD[:3] + b"\x02" + RECORD[4:], 1, "offset delta"),
+        (RECORD[:4] + b"\x40" + RECORD[5:], 1, "key"),
+        (RECORD[:4] + b"\x03" + RECORD[5:], 1, "key"),
+        (RECORD[:6] + b"\x40" + RECORD[7:], 1, "value"),
+        (RECORD[:-1] + b"\x02", 1, "header"),
+        (RECORD[:-1] + b"\x01", 1, "header"),
+        (bytes([RECORD[0] + 2]) + RECORD[1:] + b"\x00", 1, "bytes over"),
+    ],
+)
+def test_broken_record_is_refused_with_its_number(payload: bytes, count: int, complaint: str, codec: int) -> None:
+    with pytest.raises(InvalidRecordError, match=complaint):
+        validate(with_payload(payload, count, codec))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_garbage_in_place_of_compressed_records_is_refused(codec: int) -> None:
+    data = with_payload(b"garbage that no codec ever wrote", 1)
+    with pytest.raises(CorruptBatchError):
+        validate(edited(data, ATTRIBUTES, "h", codec))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_bomb_is_refused_before_it_is_inflated(codec: int) -> None:
+    with pytest.raises(InflatedTooLargeError):
+        validate(with_payload(bytes(MAX * 4), 1, codec), max_inflated=MAX)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("wrong", [-1, 0, 2**62])
+def test_wrong_max_timestamp_is_corrected_with_its_checksum(codec: int, wrong: int) -> None:
+    good = build_batch(numbered(5), codec=codec)
+    data = edited(bytearray(good), MAX_TIMESTAMP, "q", wrong)
+    validate(data)
+    assert data == good
+
+
+def test_max_timestamp_of_the_logs_own_time_is_left() -> None:
+    data = edited(build_batch(numbered(5)), ATTRIBUTES, "h", 0x08)
+    edited(data, MAX_TIMESTAMP, "q", 77)
+    validate(data)
+    assert header_of(data).max_timestamp == 77
+
+
+def test_null_keys_are_counted_over_all_batches() -> None:
+    data = build_batch([(None, b"v"), (b"k", b"v")]) + build_batch([(None, None)], codec=Codec.SNAPPY)
+    assert validate(data) == 2
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 4), (0, 10**6)])
+def test_range_outside_the_payload_is_refused(start: int, end: int) -> None:
+    with pytest.raises(ValueError, match="outside the buffer"):
+        check_records(RECORD, header_of(build_batch(numbered(1))), start, end)
+
+
+@given(payload=st.binary(max_size=120), count=st.integers(1, 5))
+def test_no_payload_crashes_the_check(payload: bytes, count: int) -> None:
+    data = with_payload(payload, count)
+    try:
+        validate(data)
+    except InvalidRecordError:
+        return
+    assert len(read_records(data)) == count
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_mutated_records_are_refused_or_can_be_read(codec: int) -> None:
+    """Whatever passes is whole: reading it back gives as many records as the header claims, at their offsets."""
+    generator = random.Random(int(codec))
+    outcomes = {True: 0, False: 0}
+    source = build_batch([record(b"value-%d" % i, b"key", timestamp=1000 + i) for i in range(6)], codec=codec)
+    for _ in range(800):
+        data = mutated(source, generator)
+        try:
+            validate(data)
+        except StratalogError:
+            outcomes[False] += 1
+            continue
+        outcomes[True] += 1
+        header = header_of(data)
+        assert crc_matches(data, header)
+        records = read_records(data)
+        first = header.base_offset
+        assert [record.offset for record in records] == list(range(first, first + header.record_count))
+        if header.timestamp_type == 0:
+            assert header.max_timestamp == max(record.timestamp for record in records)
+    assert outcomes[False] > 100
+
+
+def mutated(source: bytearray, generator: random.Random) -> bytearray:
+    data = bytearray(source)
+    for _ in range(generator.randint(1, 3)):
+        position = generator.randrange(ATTRIBUTES, len(data))
+        data[position] = generator.choice((0, 1, 0x7F, 0x80, 0xFF, data[position] ^ 1 << generator.randrange(8)))
+    return sealed(data)
+
+
+def test_batch_view_survives_the_same_mutations() -> None:
+    generator = random.Random(9)
+    for _ in range(500):
+        data = mutated(build_batch(numbered(3), codec=generator.randrange(5)), generator)
+        batch = Batch(data, header_of(data))
+        outcome: Any = None
+        try:
+            outcome = batch.payload(MAX)
+        except StratalogError as error:
+            outcome = error
+        assert outcome is not None
