@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd')
+SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
 .PHONY: demo test check compat bench faults format clean
 

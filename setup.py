@@ -4,6 +4,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 KERNELS = (
+    "stratalog.records._crc32c",
     "stratalog.records._framing",
     "stratalog.records.validation",
     "stratalog.records._records",

@@ -1,14 +1,12 @@
 # Batch headers over raw bytes: parsing them, walking from one to the next, stamping what the broker writes, and
 # checking that the records inside are framed as the header says. Looks at no key and no value.
 
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
+from stratalog.records._crc32c cimport crc32c_of
 from stratalog.records._varint cimport (
     load16, load32, load64, read_varint, read_varlong, store16, store32, store64,
 )
-
-from crc32c import crc32c as _crc32c
 
 from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedMagicError
 
@@ -273,7 +271,7 @@ cdef _store_crc(BatchHeader header, unsigned char *p):
 
 cdef unsigned int checksum(const unsigned char *batch, BatchHeader header) except? 0:
     """The CRC-32C of a magic 2 batch that begins at `batch`."""
-    return _crc32c(PyMemoryView_FromMemory(<char *>batch + ATTRIBUTES, header.size - ATTRIBUTES, PyBUF_READ))
+    return crc32c_of(batch + ATTRIBUTES, header.size - ATTRIBUTES)
 
 
 def crc_matches(buffer, BatchHeader header):

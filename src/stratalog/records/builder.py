@@ -10,10 +10,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from crc32c import crc32c
-
 from stratalog.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCodecError
 from stratalog.records import compression, format
+from stratalog.records._crc32c import crc32c
 from stratalog.records._records import Record, RecordsWriter, size_upper_bound
 
 if TYPE_CHECKING:

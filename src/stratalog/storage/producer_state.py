@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from stratalog.errors import CorruptCheckpointError, InvalidProducerEpochError, OutOfOrderSequenceError
+from stratalog.records._crc32c import crc32c
 from stratalog.records._framing import BatchHeader
 
 BATCHES_REMEMBERED = 5
