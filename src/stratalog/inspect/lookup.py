@@ -127,7 +127,7 @@ class LookUp:
         try:
             for located in reader.headers(position):
                 is_found = located.header.last_offset >= offset
-                self.saw(scan, located, "reaches the offset" if is_found else "ends before it", is_found)
+                self.saw(scan, located, "reaches it" if is_found else "ends before it", is_found)
                 if is_found:
                     return located
         finally:

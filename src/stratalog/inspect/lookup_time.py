@@ -99,13 +99,13 @@ def _scan(look_up: LookUp, reader: SegmentReader, position: int, timestamp: int)
     try:
         for located in reader.headers(position):
             if located.header.max_timestamp < timestamp:
-                look_up.saw(scan, located, "all its records are older", False)
+                look_up.saw(scan, located, "all older", False)
                 continue
             record = _first_record(look_up, reader, located, timestamp)
             if record is not None:
-                look_up.saw(scan, located, "has a record that young", True)
+                look_up.saw(scan, located, "has it", True)
                 return located, record
-            look_up.saw(scan, located, "young enough, but before the log's start", False)
+            look_up.saw(scan, located, "before the log's start", False)
     finally:
         look_up.steps.append(scan.step())
     return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stratalog.inspect.read_only_file import ReadOnlyFile
+from stratalog.storage import names
 
 PAGE = mmap.PAGESIZE
 WINDOW_PAGES = 256 * 1024  # 1 GiB of file, 256 KiB of answer
@@ -80,7 +81,8 @@ def regular_files(paths: list[Path]) -> Iterator[Path]:
             folders.sort()
             for name in sorted(files):
                 found = Path(folder, name)
-                if found.is_file() and not found.is_symlink():
+                # Closing a lock file drops the lock of the process that closes it: it might be this one.
+                if name != names.LOCK and found.is_file() and not found.is_symlink():
                     yield found
 
 

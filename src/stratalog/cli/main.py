@@ -1,0 +1,56 @@
+"""The `stratalog` command and its subcommands. `run` is the entry point."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from stratalog.cli import demo, dump_log, lookup, page_cache, verify
+from stratalog.cli.program import Program
+
+HELP = """A Kafka-compatible commit log: tools that show what is on the disk.
+
+They only read, and work on a directory that a running process is writing.
+
+\b
+Examples:
+  stratalog demo
+  stratalog dump-log --records data/orders-0/00000000000000000000.log
+  stratalog lookup data/orders-0 123456
+  stratalog verify data
+  stratalog page-cache data
+"""
+
+# Without rich in the help: its imports would take longer than everything else together.
+app = typer.Typer(cls=Program, help=HELP, rich_markup_mode=None, add_completion=False, no_args_is_help=True)
+app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's files.")(dump_log.command)
+app.command("lookup", help=lookup.HELP, short_help="Show how an offset or a time is looked up.")(lookup.command)
+app.command("page-cache", help=page_cache.HELP, short_help="Show which parts of files are in RAM.")(page_cache.command)
+app.command("verify", help=verify.HELP, short_help="Check partitions for everything that can be wrong.")(verify.command)
+app.command("demo", help=demo.HELP, short_help="See it work: a million records, there and back.")(demo.command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import stratalog
+
+        typer.echo(f"stratalog {stratalog.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of all commands: none yet."""
+
+
+def run() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
+    app()

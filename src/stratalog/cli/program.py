@@ -1,0 +1,111 @@
+"""How every command ends: exit codes, one line for an expected error, silence when the reader of a pipe went away.
+
+0: fine. 1: looked, and found problems. 2: could not look: bad usage, bad input. 130: interrupted. 141: broken pipe.
+An expected error is one line on stderr that says what to do next; only a fault in Stratalog shows a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from stratalog.errors import CorruptBatchError, StratalogError
+
+FOUND_PROBLEMS = 1
+BAD_INPUT = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class CommandError(Exception):
+    """An expected error of the command line itself. The message says what to do next."""
+
+
+class Program(TyperGroup):
+    """The group of all commands."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except typer.TyperException as error:  # usage: an unknown option, a missing argument
+            code = complain(_first_line(error.format_message()), f"see {_command(error)} --help")
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _let_go_of_stdout()
+            raise typer.Exit(BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except CommandError as error:
+            raise typer.Exit(complain(str(error))) from None
+        except CorruptBatchError as error:
+            complain(str(error), "stratalog verify DIR shows all that is wrong")
+            raise typer.Exit(FOUND_PROBLEMS) from None
+        except StratalogError as error:
+            raise typer.Exit(complain(str(error))) from None
+        except OSError as error:
+            raise typer.Exit(complain(describe(error))) from None
+        return result
+
+
+def complain(message: str, advice: str = "") -> int:
+    """One line on stderr; the exit code that goes with it."""
+    line = printable(f"stratalog: {message}" + (f"; {advice}" if advice else ""))
+    print(line, file=sys.stderr)  # noqa: T201 - the place where errors are shown
+    return BAD_INPUT
+
+
+def describe(error: OSError) -> str:
+    """An OSError as a sentence with what to do about it."""
+    where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+    advice = {
+        FileNotFoundError: "; check the path",
+        PermissionError: "; run as the user that owns the files",
+        NotADirectoryError: "; give a partition's or a data directory",
+        IsADirectoryError: "; give the files in it, like DIR/*.log",
+    }.get(type(error), "")
+    return f"{where}{(error.strerror or str(error)).lower()}{advice}"
+
+
+def _command(error: typer.TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    return getattr(context, "command_path", None) or "stratalog"
+
+
+def _first_line(message: str) -> str:
+    return " ".join(message.split()).rstrip(".")
+
+
+def printable(text: str) -> str:
+    """Names of files may hold anything, also what would move a terminal's cursor."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def _let_go_of_stdout() -> None:
+    # Python flushes stdout once more when it ends, which would complain about the pipe.
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # a stdout without a file behind it needs no saving
