@@ -421,7 +421,7 @@ class Log:
         self._end_offset = active.next_offset
         if self._epochs.truncate_end(self._end_offset):
             self._save_epochs()
-        self._producers.load(self._segments.all, self._end_offset, self.recovery)
+        self._load_producers()
 
     def advance_start(self, offset: int) -> None:
         """Forget everything before `offset`, for good: durable when it returns. Files go with retention."""
@@ -526,7 +526,11 @@ class Log:
             self._save_epochs()
         self._leader_epoch = self._epochs.latest or 0
         self._producers = ProducerTracker(self._disk, self.path)
-        self._producers.load(self._segments.all, self._end_offset, self.recovery)
+        self._load_producers()
+
+    def _load_producers(self) -> None:
+        first = max(bisect_right(self._segments.bases, self.log_start_offset) - 1, 0)
+        self._producers.load(self._segments.all[first:], self._end_offset, self.recovery)
 
     def _loader(self, now: int) -> Loader:
         return Loader(self._disk, self.path, self.config, self._home.open_segments, now, self._write_lock)

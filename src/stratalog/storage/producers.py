@@ -67,31 +67,39 @@ class ProducerTracker:
             )
 
     def load(self, segments: Sequence[Segment], end_offset: int, report: RecoveryReport) -> None:
-        """Make the state that the log up to `end_offset` implies."""
+        """Make the state that `segments` up to `end_offset` imply: all from the one with the log's start on, and none
+        before it, which a power cut may have brought back with others missing in between."""
         tail = segments[-1]
-        rebuild_from = end_offset
-        if not report.clean and tail.path(names.TRANSACTION_INDEX).exists():
-            rebuild_from = tail.base_offset
-        start = self._load_snapshot(rebuild_from, end_offset, report)
+        rebuild_tail = not report.clean and tail.path(names.TRANSACTION_INDEX).exists()
+        at_most = tail.base_offset if rebuild_tail else end_offset
+        start = self._load_snapshot(segments[0].base_offset, at_most, end_offset, report)
         for segment in segments:
-            if segment.limit > start:
+            # A last segment that lost all its batches may still list their transactions.
+            if segment.limit > start or (rebuild_tail and segment is tail):
                 self._replay(segment, start, report)
 
-    def _load_snapshot(self, at_most: int, end_offset: int, report: RecoveryReport) -> int:
+    def _load_snapshot(self, at_least: int, at_most: int, end_offset: int, report: RecoveryReport) -> int:
         """Load the newest sound snapshot; where it ends. Those past the log's end, and spoiled ones, are removed."""
         self.state = ProducerState()
+        start = at_least
+        removed = False
         for offset, path in sorted(self._snapshots(), reverse=True):
             if offset > end_offset:
                 self._disk.remove(path)
-            elif offset <= at_most:
+                removed = True
+            elif at_least <= offset <= at_most:
                 try:
                     self.state = ProducerState.from_snapshot(path.read_bytes(), str(path))
                 except CorruptCheckpointError as error:
                     report.note(f"snapshot is not used: {error}")
                     self._disk.remove(path)
                 else:
-                    return offset
-        return 0
+                    start = offset
+                    break
+        if removed:
+            # For good: the log may grow past that offset again, with other batches.
+            self._disk.sync_directory(self._directory)
+        return start
 
     def _replay(self, segment: Segment, start: int, report: RecoveryReport) -> None:
         try:
