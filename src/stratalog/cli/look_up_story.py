@@ -85,7 +85,7 @@ class _Teller:
                     "segment", f"#{step.slot:<5} base offset {step.base_offset:>11,} ", _way(step.goes_right, relation)
                 )
             case LargestTimestamp():
-                verdict = ("young enough", GOOD) if step.is_enough else ("all older", QUIET)
+                verdict = ("enough", GOOD) if step.is_enough else ("older", QUIET)
                 moment = wording.timestamp(step.timestamp)
                 self._line("segment", f"base offset {step.base_offset:>11,} up to {moment} ", verdict)
             case SegmentChosen():

@@ -21,6 +21,7 @@ from stratalog.inspect.lookup_steps import (
     Explanation,
     FloorEntry,
     IndexDoubted,
+    LargestTimestamp,
     ScanRecorder,
     SegmentChosen,
     SegmentCompared,
@@ -157,6 +158,22 @@ class LookUp:
                 high = middle
         self.steps.append(FloorEntry(name, index.count, floor))
         return floor
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """For what the engine has in memory: it is neither told nor part of the cost."""
+        told, read = len(self.steps), self._bytes_read()
+        comparisons, stepped_over = self._comparisons, self._stepped_over
+        yield
+        del self.steps[told:]
+        self._comparisons, self._stepped_over = comparisons, stepped_over
+        self._read_before += self._bytes_read() - read
+
+    def compare_timestamp(self, reader: SegmentReader, largest: int, timestamp: int) -> bool:
+        """Whether a segment's largest timestamp is enough; told as a step."""
+        self._comparisons += 1
+        self.steps.append(LargestTimestamp(reader.base_offset, largest, largest >= timestamp))
+        return largest >= timestamp
 
     def explanation(self, reader: SegmentReader | None, found: Located | None, record: RecordRow | None) -> Explanation:
         cost = Cost(

@@ -12,7 +12,7 @@ from pathlib import Path
 from stratalog.clock import Clock
 from stratalog.inspect.index_file import IndexEntry
 from stratalog.inspect.lookup import TIME, LookUp
-from stratalog.inspect.lookup_steps import Explanation, IndexDoubted, LargestTimestamp, ScanRecorder, SegmentLeft
+from stratalog.inspect.lookup_steps import Explanation, IndexDoubted, ScanRecorder, SegmentLeft
 from stratalog.inspect.rows import RecordRow, record_row
 from stratalog.inspect.segment_reader import Located, SegmentReader
 
@@ -26,53 +26,40 @@ def explain_timestamp(directory: Path, timestamp: int, clock: Clock | None = Non
 def _of_timestamp(look_up: LookUp, timestamp: int) -> Explanation:
     for slot in range(len(look_up.partition.segments)):
         reader = look_up.reader(slot)
-        if reader.log.size == 0:
-            continue
-        largest = _largest_timestamp(look_up, reader)
-        is_enough = largest >= timestamp
-        look_up.steps.append(LargestTimestamp(reader.base_offset, largest, is_enough))
-        if not is_enough:
-            continue
-        look_up.choose(slot, "the first one whose largest timestamp is not before it")
-        found = _find(look_up, reader, timestamp)
-        if found is not None:
-            return look_up.explanation(reader, *found)
-        look_up.steps.append(
-            SegmentLeft(reader.base_offset, "no record in it from the log start offset on is as young")
-        )
+        if reader.log.size and _is_young_enough(look_up, reader, timestamp):
+            look_up.choose(slot, "the first one whose largest timestamp is not before it")
+            found = _find(look_up, reader, timestamp)
+            if found is not None:
+                return look_up.explanation(reader, *found)
+            why = "no record in it from the log start offset on is that young"
+            look_up.steps.append(SegmentLeft(reader.base_offset, why))
+        look_up.release(slot)
     return look_up.explanation(None, None, None)
 
 
 def _is_young_enough(look_up: LookUp, reader: SegmentReader, timestamp: int) -> bool:
-    largest = _largest_timestamp(look_up, reader)
-    look_up.steps.append(LargestTimestamp(reader.base_offset, largest, largest >= timestamp))
-    return largest >= timestamp
+    with look_up.uncounted():
+        largest = _largest_timestamp(look_up, reader)
+    return look_up.compare_timestamp(reader, largest, timestamp)
 
 
 def _largest_timestamp(look_up: LookUp, reader: SegmentReader) -> int:
-    """The last time entry, if the log agrees, and whatever comes behind it. Told as one step."""
+    """The last time entry, if the log agrees, and whatever comes behind it. The engine asks once and remembers."""
     index = reader.time_index
     position, largest = 0, -1
     if index is not None and index.count:
         last = index.entry(index.count - 1)
-        confirmed = _quietly_locate(look_up, reader, last)
-        if confirmed is not None:
-            position, largest = confirmed.position, last.key
+        found = look_up.locate(reader, last.value)
+        if found is not None and _confirms(found, last):
+            position, largest = found.position, last.key
     for located in reader.headers(position):
         largest = max(largest, located.header.max_timestamp)
     return largest
 
 
-def _quietly_locate(look_up: LookUp, reader: SegmentReader, entry: IndexEntry) -> Located | None:
-    told = len(look_up.steps)
-    found = look_up.locate(reader, entry.value)
-    del look_up.steps[told:]
-    return found if _confirms(found, entry) else None
-
-
-def _confirms(found: Located | None, entry: IndexEntry) -> bool:
+def _confirms(found: Located, entry: IndexEntry) -> bool:
     """Whether the batch with a time entry's offset has its timestamp."""
-    return found is not None and found.header.base_offset <= entry.value and found.header.max_timestamp == entry.key
+    return found.header.base_offset <= entry.value and found.header.max_timestamp == entry.key
 
 
 def _find(look_up: LookUp, reader: SegmentReader, timestamp: int) -> tuple[Located, RecordRow] | None:
