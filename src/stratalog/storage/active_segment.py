@@ -169,7 +169,7 @@ class ActiveSegment(Segment):
         """
         start = self._keep_index_entries(trusted_offset)
         end, self.size = self.size, start
-        self._written_from = start
+        self._written_from = self._flushed_to = start
         for chunk in check(self._file, start, end, previous=self.next_offset - 1, limit=limit):
             self.index.reserve(len(chunk.headers))
             self.index.add(chunk.headers, chunk.origin)
@@ -247,7 +247,8 @@ class ActiveSegment(Segment):
         """Make everything up to `size` durable, the indexes too. Raises OSError.
 
         A failed sync may leave pages marked clean that never reached the disk, and the next sync would then
-        promise what it can't keep: so they are written again first.
+        promise what it can't keep: so they are written again first. So is what was found after a crash behind the
+        recovery point: the sync that failed may be an earlier process's.
         """
         end = self.size
         if self.sync_failed:

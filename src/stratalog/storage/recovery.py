@@ -166,6 +166,7 @@ class Loader:
         report.segments_scanned += 1
         before = segment.size
         limit = 2**63 - 1 if following is None else following
+        segment.sync_failed = not report.clean  # for all that can be known of it
         try:
             start = segment.recover(trusted_offset, limit)
         except CorruptBatchError as error:
