@@ -66,7 +66,7 @@ def test_checksum_is_checked_whatever_the_magic(magic: int) -> None:
 
 def test_batch_in_the_middle_of_a_buffer_reads_its_own_records() -> None:
     first, second = build_batch(numbered(2)), build_batch([record(b"second")], base_offset=9)
-    _, batch = batches(first + second + first)
+    _, batch, _ = batches(first + second + first)
     assert [(each.offset, each.value) for each in records_of(batch)] == [(9, b"second")]
     assert repr(batch).startswith("Batch(BatchHeader(position=")
     assert isinstance(batch, Batch)

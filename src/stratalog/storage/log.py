@@ -32,7 +32,7 @@ from stratalog.records import validation
 from stratalog.records._framing import BatchHeader, stamp
 from stratalog.records._records import Record
 from stratalog.records.batch import Batch
-from stratalog.records.reader import records_of
+from stratalog.records.reader import read_control, records_of
 from stratalog.storage import checkpoints, names, retention
 from stratalog.storage.active_segment import ActiveSegment
 from stratalog.storage.config import LogConfig
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _RECORDS_READ = 1024 * 1024
+_INT_MAX = 2**31 - 1
 
 
 class Origin(Enum):
@@ -186,6 +187,10 @@ class Log:
         headers = validation.parse_for_append(data, self.config.max_message_bytes)
         if origin is Origin.CLIENT:
             validation.check_contents(data, headers)
+        else:
+            for header in headers:
+                if header.is_control:
+                    read_control(Batch(data, header))  # raises where it can't be read: it will be, once it is written
         try:
             with self._write_lock:
                 appended = self._append(data, headers, leader_epoch, origin)
@@ -212,6 +217,9 @@ class Log:
                 return Appended(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp, duplicate=True)
             if origin is Origin.CLIENT:
                 self._producers.check(headers)
+        size = len(data)
+        if size > self.config.segment_bytes:
+            raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")
         epoch = self._leader_epoch if leader_epoch is None else leader_epoch
         if epoch != self._epochs.latest:
             self._begin_epoch(epoch)
@@ -219,9 +227,6 @@ class Log:
             timestamp = self._clock.now_ms()
         base_offset = self._end_offset
         end_offset = stamp(data, headers, base_offset, epoch, timestamp if self._stamps_time else -1)
-        size = len(data)
-        if size > self.config.segment_bytes:
-            raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")
         if self._active.must_roll_before(size, end_offset - 1, timestamp, self._clock):
             self._roll(self._clock.now_ms())
         self._active.append(data, size, headers)
@@ -232,6 +237,8 @@ class Log:
 
     def _begin_epoch(self, epoch: int) -> None:
         latest = self._epochs.latest
+        if epoch > _INT_MAX:
+            raise ValueError(f"leader epoch is {epoch}; it must not be above {_INT_MAX}")
         if epoch < 0 or (latest is not None and epoch < latest):
             raise FencedLeaderEpochError(f"leader epoch is {epoch}; the log has {latest} already")
         if self._epochs.assign(epoch, self._end_offset):
@@ -350,7 +357,7 @@ class Log:
         offset = self.log_start_offset if start is None else start
         end = self._end_offset if end is None else min(end, self._end_offset)
         while offset < end:
-            read = self.read(offset, _RECORDS_READ, max_offset=end)
+            read = self.read(offset, _RECORDS_READ)  # not up to `end`: a batch that spans it would be left out
             if not read.slice.length:
                 return
             for batch in read.batches():
