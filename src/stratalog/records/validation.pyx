@@ -143,41 +143,44 @@ cdef int _check_records(payload, BatchHeader header, Py_ssize_t start, Py_ssize_
 
 cdef void _walk(const unsigned char *p, const unsigned char *end, int count, Walk *walk) noexcept nogil:
     """Step through `count` records: framing, offset deltas 0, 1, 2, ..., nothing left over."""
+    # Everything in the loop is local, so that the compiler can keep it in registers.
     cdef RecordFields record
-    cdef int i
-    walk.null_keys = 0
-    walk.max_timestamp_delta = -(1LL << 62)
-    for i in range(count):
-        walk.index = i
-        walk.problem = read_record(p, end, &record)
-        if walk.problem != NULL:
-            return
+    cdef const char *problem = NULL
+    cdef long long max_timestamp_delta = -(1LL << 62)
+    cdef int null_keys = 0
+    cdef int i = 0
+    while i < count:
+        problem = read_record(p, end, &record)
+        if problem != NULL:
+            break
         if record.offset_delta != i:
-            walk.problem = b"offset delta is not its place in the batch"
-            return
-        if record.timestamp_delta > walk.max_timestamp_delta:
-            walk.max_timestamp_delta = record.timestamp_delta
-        walk.null_keys += record.key_length < 0
+            problem = b"offset delta is not its place in the batch"
+            break
         if record.header_count:
-            walk.problem = _walk_headers(&record)
-            if walk.problem != NULL:
-                return
+            problem = _walk_headers(record.headers, record.end, record.header_count)
+            if problem != NULL:
+                break
+        if record.timestamp_delta > max_timestamp_delta:
+            max_timestamp_delta = record.timestamp_delta
+        null_keys += record.key_length < 0
         p = record.end
-    walk.problem = NULL
-    if p != end:
-        walk.index = count
-        walk.problem = b"bytes are left over behind the last record"
+        i += 1
+    if problem == NULL and p != end:
+        problem = b"bytes are left over behind the last record"
+    walk.index = i
+    walk.null_keys = null_keys
+    walk.max_timestamp_delta = max_timestamp_delta
+    walk.problem = problem
 
 
-cdef const char *_walk_headers(RecordFields *record) noexcept nogil:
-    cdef const unsigned char *p = record.headers
+cdef const char *_walk_headers(const unsigned char *p, const unsigned char *end, int count) noexcept nogil:
     cdef HeaderFields header
     cdef const char *problem
-    cdef int i
-    for i in range(record.header_count):
-        problem = read_header(&p, record.end, &header)
+    while count > 0:
+        count -= 1
+        problem = read_header(&p, end, &header)
         if problem != NULL:
             return problem
-    if p != record.end:
+    if p != end:
         return b"length leaves bytes over"
     return NULL

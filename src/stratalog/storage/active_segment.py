@@ -58,6 +58,7 @@ class ActiveSegment(Segment):
         """
         super().__init__(disk, directory, base_offset, rebuild_lock=write_lock)
         self._config = config
+        self._segment_bytes = config.segment_bytes
         self._created_ms = now_ms
         self._roll_after_ms = config.segment_ms - random.randint(0, min(config.segment_jitter_ms, config.segment_ms))
         self._file = LogFile(disk, self.path(names.LOG), create=True, writable=True)
@@ -127,12 +128,9 @@ class ActiveSegment(Segment):
         """Whether batches of `size` bytes that end at `last_offset` belong in a new segment."""
         if self.size == 0:
             return False
-        return (
-            self.size + size > self._config.segment_bytes
-            or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
-            or self.index.is_full
-            or self.is_due_by_time(timestamp, clock)
-        )
+        if self.size + size > self._segment_bytes or self.index.is_full:
+            return True
+        return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or self.is_due_by_time(timestamp, clock)
 
     def is_due_by_time(self, timestamp: int, clock: Clock) -> bool:
         """segment.ms counts in the records' own time where they have one, as in Kafka."""

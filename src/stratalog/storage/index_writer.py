@@ -66,13 +66,14 @@ class IndexWriter:
         self._since_entry = since
 
     def _add_entry(self, offset: int, position: int) -> None:
-        if not self._can_name(offset):
+        offsets, times = self.offsets, self.times
+        if offset - offsets.base_offset > MAX_RELATIVE_OFFSET:
             return  # a log never grows so wide, but a file from elsewhere may be: look-ups walk there
-        self.offsets.append(offset, position)
+        offsets.append(offset, position)
         if self.max_timestamp > self._entry_timestamp:
-            self.times.append(self.max_timestamp, self.max_timestamp_offset)
+            times.append(self.max_timestamp, self.max_timestamp_offset)
             self._entry_timestamp = self.max_timestamp
-        self.is_full = self.offsets.is_full or self.times.is_full
+        self.is_full = offsets.count >= offsets.room or times.count >= times.room
 
     def truncate(self, offset: int) -> None:
         """Drop the entries at and above `offset`. note_timestamps() must tell what lies behind the last one left."""
@@ -90,7 +91,7 @@ class IndexWriter:
         last = self.times.last
         self.max_timestamp = self._entry_timestamp = NO_TIMESTAMP if last is None else last.timestamp
         self.max_timestamp_offset = -1 if last is None else last.offset
-        self.is_full = self.offsets.is_full or self.times.is_full
+        self.is_full = self.offsets.count >= self.offsets.room or self.times.count >= self.times.room
 
     def note_timestamps(self, headers: Iterable[BatchHeader]) -> None:
         """Take note of the timestamps of batches that get no entries."""
@@ -101,12 +102,10 @@ class IndexWriter:
 
     def note_max_timestamp(self) -> None:
         """Give the time index its last entry: the largest timestamp of the segment."""
-        if self.max_timestamp > self._entry_timestamp and self._can_name(self.max_timestamp_offset):
+        nameable = self.max_timestamp_offset - self.times.base_offset <= MAX_RELATIVE_OFFSET
+        if self.max_timestamp > self._entry_timestamp and nameable:
             self.times.append(self.max_timestamp, self.max_timestamp_offset)
             self._entry_timestamp = self.max_timestamp
-
-    def _can_name(self, offset: int) -> bool:
-        return offset - self.offsets.base_offset <= MAX_RELATIVE_OFFSET
 
     def trim(self) -> None:
         self._reserved = 0

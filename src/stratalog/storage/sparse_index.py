@@ -32,6 +32,8 @@ class SparseIndex(ABC):
         self._disk = disk
         self._mapping = mapping
         self._capacity = 0 if mapping is None else len(mapping) // self.ENTRY_SIZE
+        # One slot is kept back for the last entry of a time index, which is added when the segment is sealed.
+        self.room = self._capacity - 1
 
     @classmethod
     def open_to_grow(cls, disk: Disk, path: Path, base_offset: int, max_bytes: int, *, keep: bool) -> Self:
@@ -63,8 +65,7 @@ class SparseIndex(ABC):
 
     @property
     def is_full(self) -> bool:
-        # One slot is kept back for the last entry of a time index, which is added when the segment is sealed.
-        return self.count >= self._capacity - 1
+        return self.count >= self.room
 
     @property
     def size(self) -> int:
