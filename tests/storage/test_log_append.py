@@ -31,7 +31,7 @@ from stratalog.storage import Appended, Log, LogConfig, LogDirectory, Origin
 from tests.storage.hand_made import START_MS, batch_of, files_of, offsets_of, open_directory, timed
 from tests.storage.log_builder import LogBuilder
 
-SMALL = {"segment_bytes": 8000, "segment_index_bytes": 1024}
+SMALL: dict[str, Any] = {"segment_bytes": 8000, "segment_index_bytes": 1024}
 
 
 @pytest.fixture
@@ -234,8 +234,7 @@ def test_control_batch_of_the_coordinator_is_taken(log: Log) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"\0\0", struct.pack(">hh", -1, 0), struct.pack(">hh", 0, 99)])
 def test_control_batch_that_says_nothing_leaves_the_log_as_it_was(log: Log, key: bytes) -> None:
-    fields = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True, "is_control": True}
-    marker = build_batch([(key, b"\0" * 6)], **fields)
+    marker = build_batch([(key, b"\0" * 6)], producer_id=1, producer_epoch=0, is_transactional=True, is_control=True)
     before = files_of(log.path)
     with pytest.raises(CorruptBatchError):
         log.append(marker, origin=Origin.COORDINATOR)

@@ -229,9 +229,15 @@ class Log:
         end_offset = stamp(data, headers, base_offset, epoch, timestamp if self._stamps_time else -1)
         if self._active.must_roll_before(size, end_offset - 1, timestamp, self._clock):
             self._roll(self._clock.now_ms())
+        position = self._active.size
         self._active.append(data, size, headers)
         if knows_producers:
-            self._note_producers(data, headers)
+            try:
+                self._note_producers(data, headers)
+            except OSError:
+                self._must_reload = True  # the state is half changed
+                self._active.truncate(position, base_offset)
+                raise
         self._end_offset = end_offset
         return Appended(base_offset, end_offset - 1, timestamp)
 

@@ -96,20 +96,8 @@ class ProducerState:
         producer = self._producers.get(header.producer_id)
         if producer is None or header.is_control:
             return  # a producer that the log has forgotten, or never knew, may start anywhere
-        if header.producer_epoch < producer.epoch:
-            raise InvalidProducerEpochError(
-                f"producer {header.producer_id} has epoch {producer.epoch} here; "
-                f"a batch of epoch {header.producer_epoch} comes from an instance that was replaced"
-            )
-        if header.producer_epoch > producer.epoch:
-            if header.base_sequence != 0:
-                raise OutOfOrderSequenceError(
-                    f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence "
-                    f"{header.base_sequence} instead of 0"
-                )
-            return
         # No batch of this epoch yet: a marker began it, so the first is 0.
-        check_follows(header, producer.batches[-1].last_sequence if producer.batches else -1)
+        check_follows(header, producer.epoch, producer.batches[-1].last_sequence if producer.batches else -1)
 
     def update(self, header: BatchHeader) -> None:
         """Take note of a data batch that is in the log."""
@@ -179,12 +167,24 @@ class ProducerState:
         return state
 
 
-def check_follows(header: BatchHeader, last_sequence: int) -> None:
-    wrapped = last_sequence == _SEQUENCE_MAX and header.base_sequence == 0
-    if header.base_sequence != last_sequence + 1 and not wrapped:
+def check_follows(header: BatchHeader, epoch: int, last_sequence: int) -> None:
+    """Raise unless the batch may come behind one of the same producer with this epoch and last sequence."""
+    if header.producer_epoch < epoch:
+        raise InvalidProducerEpochError(
+            f"producer {header.producer_id} has epoch {epoch} here; "
+            f"a batch of epoch {header.producer_epoch} comes from an instance that was replaced"
+        )
+    if header.producer_epoch > epoch:
+        if header.base_sequence != 0:
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence "
+                f"{header.base_sequence} instead of 0"
+            )
+        return
+    expected = (last_sequence + 1) % (_SEQUENCE_MAX + 1)
+    if header.base_sequence != expected:
         raise OutOfOrderSequenceError(
-            f"producer {header.producer_id} sent sequence {header.base_sequence} where "
-            f"{(last_sequence + 1) % (_SEQUENCE_MAX + 1)} was expected"
+            f"producer {header.producer_id} sent sequence {header.base_sequence} where {expected} was expected"
         )
 
 

@@ -29,25 +29,31 @@ class ProducerTracker:
         self.state = ProducerState()
 
     def find_duplicate(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
+        """The batches in the log that these repeat, as one. None where any of them is new."""
+        found: list[ProducerBatch] = []
         for header in headers:
+            duplicate = None
             if header.producer_id >= 0 and not header.is_control:
                 duplicate = self.state.find_duplicate(header)
-                if duplicate is not None:
-                    return duplicate
-        return None
+            if duplicate is None:
+                return None  # if others are duplicates, check() refuses them: none may get lost behind an "I have it"
+            found.append(duplicate)
+        first, last = found[0], found[-1]
+        timestamp = max(batch.timestamp for batch in found)
+        return ProducerBatch(last.last_sequence, last.last_offset, last.last_offset - first.base_offset, timestamp)
 
     def check(self, headers: Sequence[BatchHeader]) -> None:
         """Raise unless each batch follows its producer's last, be that in the log or before it in this append."""
-        previous: dict[tuple[int, int], BatchHeader] = {}
+        previous: dict[int, BatchHeader] = {}
         for header in headers:
             if header.producer_id < 0 or header.is_control:
                 continue
-            before = previous.get((header.producer_id, header.producer_epoch))
+            before = previous.get(header.producer_id)
             if before is None:
                 self.state.check(header)
             else:
-                check_follows(header, before.last_sequence)
-            previous[header.producer_id, header.producer_epoch] = header
+                check_follows(header, before.producer_epoch, before.last_sequence)
+            previous[header.producer_id] = header
 
     def note(self, batch: Batch, segment: Segment) -> None:
         """Take note of a batch of a producer that is in the log, in `segment`."""
