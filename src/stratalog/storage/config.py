@@ -58,12 +58,12 @@ class _Settings:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            checked = setting.metadata["check"](_dotted(setting.name), getattr(self, setting.name))
+            checked = setting.metadata["check"](dotted(setting.name), getattr(self, setting.name))
             object.__setattr__(self, setting.name, checked)
 
     @classmethod
     def names(cls) -> list[str]:
-        return [_dotted(setting.name) for setting in fields(cls)]
+        return [dotted(setting.name) for setting in fields(cls)]
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> Self:
@@ -77,10 +77,10 @@ class _Settings:
         return cls(**{name.replace(".", "_"): value for name, value in settings.items()})
 
     def settings(self) -> dict[str, int | str]:
-        return {_dotted(setting.name): getattr(self, setting.name) for setting in fields(self)}
+        return {dotted(setting.name): getattr(self, setting.name) for setting in fields(self)}
 
 
-def _dotted(name: str) -> str:
+def dotted(name: str) -> str:
     return name.replace("_", ".")
 
 
