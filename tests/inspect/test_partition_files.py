@@ -56,6 +56,8 @@ def test_writer_is_noticed_while_it_has_the_directory_open(tmp_path: Path) -> No
     with Log.open(path, {name.replace("_", "."): value for name, value in SMALL.items()}) as log:
         fill(log, 1)
         assert has_writer(path)
-        asked = f"from pathlib import Path; from stratalog.inspect.partition_files import *; print(has_writer(Path({str(path)!r})))"
-        assert subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True).stdout == "True\n"
+        program = "import sys, pathlib; from stratalog.inspect.partition_files import has_writer as ask; "
+        program += "print(ask(pathlib.Path(sys.argv[1])))"
+        asked = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
+        assert asked.stdout == "True\n"
     assert not has_writer(path)

@@ -52,8 +52,10 @@ def write_transactions(path: Path) -> Path:
     with Log.open(path, LogConfig(retention_ms=-1)) as log:
         for turn, ending in enumerate((ControlType.COMMIT, ControlType.ABORT, None)):
             data = [record(turn * 3), record(turn * 3 + 1)]
-            fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": turn * 2, "is_transactional": True}
-            log.append(build_batch(data, **fields))
+            sequence = turn * 2
+            log.append(
+                build_batch(data, producer_id=7, producer_epoch=0, base_sequence=sequence, is_transactional=True)
+            )
             if ending is not None:
                 marker = build_control_batch(ending, 7, 0, 3, START + turn)
                 log.append(marker, origin=Origin.COORDINATOR)

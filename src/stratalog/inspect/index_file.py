@@ -6,6 +6,8 @@ Nothing here judges the entries.
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +44,7 @@ class IndexFile:
         self.size = self._file.size
         self.left_over = self.size % self._struct.size
         self.count = self._count()
+        self._file.bytes_read = 0  # the count is what an engine has in memory: finding it is no part of a look-up
 
     @property
     def entry_size(self) -> int:
@@ -95,8 +98,21 @@ def base_offset_of(path: Path) -> int:
     return int(number) if len(number) == 20 and number.isascii() and number.isdecimal() else 0
 
 
+def _end_of_data(fd: int) -> int:
+    """Where the last stretch that is no hole ends; the file's end where the file system knows nothing of holes."""
+    end = 0
+    try:
+        while True:
+            end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # no data from there on
+            raise
+    return end
+
+
 def _used(file: ReadOnlyFile, size: int) -> int:
-    """The bytes up to the last that is not zero."""
+    """The bytes up to the last that is not zero. Of a preallocated file most is a hole, which is not read."""
+    size = min(size, _end_of_data(file.fileno()))
     while size > 0:
         start = max(size - _WINDOW, 0)
         used = len(file.read(size - start, start).rstrip(b"\0"))

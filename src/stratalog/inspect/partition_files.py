@@ -77,7 +77,8 @@ def list_partition(path: Path) -> PartitionFiles:
             indexes.append((parsed[0], entry))
         elif entry.suffix in _LEFT_OVER:
             left_over.append(entry)
-    segments = [SegmentFiles(path, base, following) for base, following in zip(bases, [*bases[1:], None], strict=True)]
+    following = [*bases[1:], None]
+    segments = [SegmentFiles(path, base, following[slot]) for slot, base in enumerate(bases)]
     known = set(bases)
     orphans = [index for base, index in indexes if base not in known]
     return PartitionFiles(path, segments, snapshots, orphans, left_over)
