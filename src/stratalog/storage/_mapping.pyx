@@ -145,9 +145,13 @@ cdef class Mapping:
         return count
 
 
+# Two system calls that Python's os module lacks.
+
 cdef extern from "fcntl.h" nogil:
     int sync_file_range(int fd, long long offset, long long nbytes, unsigned int flags)
     unsigned int SYNC_FILE_RANGE_WRITE
+    int fallocate(int fd, int mode, long long offset, long long length)
+    int FALLOC_FL_KEEP_SIZE
 
 
 def start_writeback(int fd, long long position, long long size):
@@ -155,5 +159,14 @@ def start_writeback(int fd, long long position, long long size):
     cdef int failed
     with nogil:
         failed = sync_file_range(fd, position, size, SYNC_FILE_RANGE_WRITE)
+    if failed:
+        raise OSError(errno, os.strerror(errno))
+
+
+def preallocate(int fd, long long position, long long size):
+    """Give a stretch of a file blocks, without changing the file's size."""
+    cdef int failed
+    with nogil:
+        failed = fallocate(fd, FALLOC_FL_KEEP_SIZE, position, size)
     if failed:
         raise OSError(errno, os.strerror(errno))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WRITEBACK_STEP = 8 * 1024 * 1024
+_LEAST_PREALLOCATED = 64 * 1024
+_MOST_PREALLOCATED = 16 * 1024 * 1024
 
 
 class ActiveSegment(Segment):
@@ -67,6 +69,7 @@ class ActiveSegment(Segment):
         self._first_timestamp: int | None = None
         self._written_from = self.size
         self._torn_tail = False
+        self._preallocated_to = self.size
         self._flushed_to = 0
         self._writeback_to = self.size
         self.sync_failed = False
@@ -107,6 +110,8 @@ class ActiveSegment(Segment):
             self._cut_torn_tail()
         position = self.size
         self.index.reserve(len(headers))
+        if position + size > self._preallocated_to:
+            self._preallocate(size)
         try:
             self._disk.write(self._file.fd, data, position)
         except OSError:
@@ -117,12 +122,28 @@ class ActiveSegment(Segment):
         self.index.add(headers, position)
         if self._first_timestamp is None:
             self._first_timestamp = headers[0].max_timestamp
-        self.size = position + size
+        # In this order: whoever finds the new size finds the new limit too, and can stop before what it must not read.
         self.next_offset = headers[-1].next_offset
+        self.size = position + size
+
+    def _preallocate(self, size: int) -> None:
+        """Get blocks ahead, more the longer the segment is: a write that finds them costs the kernel a fifth less.
+        Where there are none to be had, the write itself will say so, or not need them."""
+        step = max(size, min(max(self.size, _LEAST_PREALLOCATED), _MOST_PREALLOCATED))
+        self._preallocated_to = self.size + step
+        try:
+            self._disk.preallocate(self._file.fd, self.size, step)
+        except OSError as error:
+            logger.debug("%s: can't be preallocated: %s", self.path(names.LOG), error)
 
     def _cut_torn_tail(self) -> None:
-        self._disk.truncate(self._file.fd, self.size)
+        self._truncate_file()
         self._torn_tail = False
+
+    def _truncate_file(self) -> None:
+        """Make the file end at `size`, and give back the blocks behind."""
+        self._disk.truncate(self._file.fd, self.size)
+        self._preallocated_to = self.size
 
     def must_roll_before(self, size: int, last_offset: int, timestamp: int, clock: Clock) -> bool:
         """Whether batches of `size` bytes that end at `last_offset` belong in a new segment."""
@@ -180,7 +201,7 @@ class ActiveSegment(Segment):
         """Make `size` the end of the file; how many bytes were cut off."""
         tail = self._disk.size(self._file.fd) - self.size
         if tail:
-            self._disk.truncate(self._file.fd, self.size)
+            self._truncate_file()
         self._written_from = min(self._written_from, self.size)
         self._load_first_timestamp()
         return tail
@@ -220,6 +241,7 @@ class ActiveSegment(Segment):
     def truncate(self, position: int, next_offset: int) -> None:
         """Cut the segment off at a batch's position."""
         self._disk.truncate(self._file.fd, position)
+        self._preallocated_to = position
         self.size = position
         self.next_offset = next_offset
         self._written_from = min(self._written_from, position)
@@ -274,21 +296,20 @@ class ActiveSegment(Segment):
             self._disk.write(self._file.fd, data, position)
             position += len(data)
 
-    def close_indexes(self) -> None:
-        """Leave both indexes as a sealed segment has them. The segment may be read afterwards, not written."""
+    def finish(self) -> None:
+        """Give back what was allocated ahead, and leave the indexes as a sealed segment has them. Raises OSError."""
         self.index.reserve(0)
         self.index.note_max_timestamp()
+        self._truncate_file()
         self.index.trim()
-        self.index.sync()
 
     def seal(self, open_segments: OpenSegments, limit: int) -> SealedSegment:
-        """The same segment, as one that never changes. What fails here is only the trimming of the indexes, which
-        costs a rebuild when they are next read."""
-        self.index.note_max_timestamp()
+        """The same segment, as one that never changes. What can fail here costs some space, or a rebuild of the indexes
+        when they are next read, and is no reason not to go on."""
         try:
-            self.index.trim()
+            self.finish()
         except OSError as error:
-            logger.warning("%s: indexes can't be trimmed: %s", self.path(names.LOG), error)
+            logger.warning("%s: can't be trimmed: %s", self.path(names.LOG), error)
         return SealedSegment(
             self._disk,
             self._directory,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.storage import names
-from stratalog.storage._mapping import Mapping, start_writeback
+from stratalog.storage._mapping import Mapping, preallocate, start_writeback
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -57,6 +57,10 @@ class Disk:
     def allocate(self, fd: int, position: int, size: int) -> None:
         """Give a stretch of the file real blocks, so that storing into its mapping can't fail."""
         os.posix_fallocate(fd, position, size)
+
+    def preallocate(self, fd: int, position: int, size: int) -> None:
+        """Give a stretch behind the end of a file blocks, and leave its size as it is: appends there are cheaper."""
+        preallocate(fd, position, size)
 
     def map(self, fd: int, size: int, *, writable: bool) -> Mapping:
         return Mapping(fd, size, writable)

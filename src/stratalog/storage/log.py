@@ -501,7 +501,8 @@ class Log:
                 with self._storage_errors("close"):
                     self._check_open()
                     self._flush()
-                    self._active.close_indexes()
+                    self._active.finish()
+                    self._active.index.sync()
                     self._producers.save(self._end_offset, durable=True)
                     self._producers.keep_only_snapshots({*self._segments.bases, self._end_offset})
                     self._home.recovery_points.update({self.partition: self._end_offset})
