@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stratalog.records._records import Record
@@ -73,7 +73,7 @@ def write_random_log(log: Log, source: random.Random, batches: int) -> None:
         log.append(build_batch(records, codec=source.choice((Codec.NONE, Codec.NONE, Codec.ZSTD, Codec.GZIP))))
 
 
-def write_batches(path: Path, segments: dict[int, Sequence[bytes | bytearray]]) -> Path:
+def write_batches(path: Path, segments: Mapping[int, Sequence[bytes | bytearray]]) -> Path:
     """Segments by base offset, with the bytes given and no index."""
     path.mkdir(parents=True, exist_ok=True)
     for base, batches in segments.items():
