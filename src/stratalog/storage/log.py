@@ -376,13 +376,14 @@ class Log:
     def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
         self._check_open()
-        with self._storage_errors("read"):
-            for segment in self._segments.all:
-                if segment.size and segment.max_timestamp >= timestamp:
-                    found = segment.find_timestamp(timestamp, self.log_start_offset)
-                    if found is not None:
-                        return found
-        return None
+        while True:
+            segments = self._segments
+            try:
+                return _find_timestamp(segments, timestamp, self.log_start_offset)
+            except OSError as error:
+                if segments is self._segments:
+                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
+                # A segment was deleted meanwhile: look again.
 
     # Forgetting
 
@@ -528,6 +529,8 @@ class Log:
                 f"{self.path}: log start offset {checkpointed_start} of the checkpoint lies past the log's end, "
                 f"{self._end_offset}; not used"
             )
+            # Or it would count again as soon as the log has grown past it.
+            self._home.log_start_offsets.update({self.partition: None})
         else:
             self.log_start_offset = max(self.log_start_offset, checkpointed_start)
         self.recovery_point = (
@@ -597,6 +600,15 @@ def _find(segments: _Segments, offset: int, end: int) -> tuple[Segment, BatchHea
                 stop = stop if past_end is None else past_end.position
             return segment, header, stop
         slot += 1
+    return None
+
+
+def _find_timestamp(segments: _Segments, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+    for segment in segments.all:
+        if segment.size and segment.max_timestamp >= timestamp:
+            found = segment.find_timestamp(timestamp, start_offset)
+            if found is not None:
+                return found
     return None
 
 
