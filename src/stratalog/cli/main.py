@@ -24,7 +24,14 @@ Examples:
 """
 
 # Without rich in the help: its imports would take longer than everything else together.
-app = typer.Typer(cls=Program, help=HELP, rich_markup_mode=None, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=Program,
+    help=HELP,
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's files.")(dump_log.command)
 app.command("lookup", help=lookup.HELP, short_help="Show how an offset or a time is looked up.")(lookup.command)
 app.command("page-cache", help=page_cache.HELP, short_help="Show which parts of files are in RAM.")(page_cache.command)

@@ -1,0 +1,39 @@
+"""Running the command: in this process for speed, in its own where exit, pipes and signals matter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from stratalog.cli.main import app
+
+COMMAND = [sys.executable, "-m", "stratalog"]
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="stratalog")
+
+
+def json_of(*arguments: object) -> list[dict[str, Any]]:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code in (0, 1), result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60, env=os.environ | environment
+    )
+
+
+def one_line_error(result: Result) -> str:
+    """What stderr says: one line, from us, without a traceback."""
+    assert result.exit_code == 2
+    assert result.stderr.startswith("stratalog: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import stratalog
+from tests.cli.running import COMMAND, invoke, one_line_error, run
+from tests.inspect.written_logs import write_log
+
+COMMANDS = ("dump-log", "lookup", "page-cache", "verify", "demo")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert f"Examples:\n    stratalog {command}" in result.stdout
+
+
+def test_help_lists_the_commands() -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    assert all(command in result.stdout for command in COMMANDS)
+
+
+def test_help_is_fast_because_nothing_heavy_is_imported() -> None:
+    program = "import sys; from stratalog.cli import main; print(*sorted(sys.modules))"
+    done = subprocess.run([COMMAND[0], "-c", program], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    heavy = ("pyarrow", "rich.console", "cramjam", "stratalog.storage", "stratalog.records", "stratalog.inspect")
+    assert [name for name in heavy if name in loaded] == []
+
+
+def test_version_is_the_packages() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"stratalog {stratalog.__version__}\n")
+
+
+def test_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError):
+        stratalog.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["--nonsense"], ["verify"], ["verify", "--nonsense", "x"], ["lookup", "x", "seven"], ["dump-log"]],
+)
+def test_bad_usage_is_one_line_that_leads_to_the_help(arguments: list[str]) -> None:
+    assert "--help" in one_line_error(invoke(*arguments))
+
+
+def test_bad_usage_in_its_own_process_is_exit_code_2() -> None:
+    done = run("lookup")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "stratalog lookup --help" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["dump-log", "verify", "page-cache"])
+def test_missing_path_is_one_line(tmp_path: Path, command: str) -> None:
+    assert "missing" in one_line_error(invoke(command, tmp_path / "missing"))
+
+
+def test_control_characters_of_a_file_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    assert "\x1b" not in one_line_error(invoke("verify", tmp_path / "a\x1b[2Jb\nc"))
+
+
+def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "orders-0", 3000, segment_bytes=2**20)
+    command = f"'{COMMAND[0]}' -m stratalog dump-log --records {path}/*.log"
+    shell = f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "141"
+
+
+def test_interrupt_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "orders-0", 10)
+    command = [*COMMAND, "page-cache", "--watch", "30", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        while not child.stdout.readline().startswith("total"):
+            pass
+        time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        assert child.stderr.read() == "stratalog: interrupted\n"
+        assert child.wait() == 130
+
+
+def test_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "orders-0", 10)
+    done = subprocess.run(
+        ["bash", "-c", f"'{COMMAND[0]}' -m stratalog verify {path} >/dev/full"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "no space left" in done.stderr
+
+
+def test_pipe_gets_no_colours_and_a_terminal_does(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "orders-0", 10)
+    plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+    command = [*COMMAND, "verify", str(path)]
+    piped = subprocess.run(command, capture_output=True, text=True, env=plain)
+    assert "\x1b" not in piped.stdout + piped.stderr
+    forced = subprocess.run(command, capture_output=True, text=True, env=plain | {"FORCE_COLOR": "1", "TERM": "xterm"})
+    assert "\x1b[" in forced.stdout
