@@ -107,7 +107,7 @@ class ActiveSegment(Segment):
     def append(self, data: Buffer, size: int, headers: list[BatchHeader]) -> None:
         """Add stamped batches. Raises OSError, and then nothing was added."""
         if self._torn_tail:
-            self._cut_torn_tail()
+            self.cut_torn_tail()
         position = self.size
         self.index.reserve(len(headers))
         if position + size > self._preallocated_to:
@@ -117,7 +117,7 @@ class ActiveSegment(Segment):
         except OSError:
             self._torn_tail = True
             with contextlib.suppress(OSError):
-                self._cut_torn_tail()
+                self.cut_torn_tail()
             raise
         self.index.add(headers, position)
         if self._first_timestamp is None:
@@ -136,9 +136,22 @@ class ActiveSegment(Segment):
         except OSError as error:
             logger.debug("%s: can't be preallocated: %s", self.path(names.LOG), error)
 
-    def _cut_torn_tail(self) -> None:
-        self._truncate_file()
-        self._torn_tail = False
+    def cut_torn_tail(self) -> None:
+        """Cut off what an append that failed may have left. Raises OSError."""
+        if self._torn_tail:
+            self._truncate_file()
+            self._torn_tail = False
+
+    def take_back(self, position: int, next_offset: int) -> None:
+        """Undo the last append, which began there: as if writing it had failed."""
+        self.size = position
+        self.next_offset = next_offset
+        self._torn_tail = True
+        with contextlib.suppress(OSError):
+            self.cut_torn_tail()
+        if position == 0:
+            self._first_timestamp = None
+        self._truncate_index(next_offset)
 
     def _truncate_file(self) -> None:
         """Make the file end at `size`, and give back the blocks behind."""
@@ -248,12 +261,16 @@ class ActiveSegment(Segment):
         self._checked.cut(position)
         self._flushed_to = min(self._flushed_to, position)
         self._writeback_to = min(self._writeback_to, position)
-        self.index.truncate(next_offset)
-        last = self.offset_index.last
-        self.index.note_timestamps(self.walk_headers(0 if last is None else last.position))
+        self._torn_tail = False
+        self._truncate_index(next_offset)
         self.transaction_index.truncate(next_offset)
         if position == 0:
             self._first_timestamp = None
+
+    def _truncate_index(self, next_offset: int) -> None:
+        self.index.truncate(next_offset)
+        last = self.offset_index.last
+        self.index.note_timestamps(self.walk_headers(0 if last is None else last.position))
 
     def rebuild_indexes(self) -> None:
         """In place, as readers may be looking: they see fewer entries meanwhile, and walk further."""

@@ -27,6 +27,7 @@ from stratalog.errors import (
     LogClosedError,
     OffsetOutOfRangeError,
     StorageError,
+    StratalogError,
 )
 from stratalog.records import validation
 from stratalog.records._framing import BatchHeader, stamp
@@ -234,9 +235,11 @@ class Log:
         if knows_producers:
             try:
                 self._note_producers(data, headers)
-            except OSError:
-                self._must_reload = True  # the state is half changed
-                self._active.truncate(position, base_offset)
+            except (OSError, StratalogError):
+                self._must_reload = True  # until all is undone: the state is half changed
+                self._active.take_back(position, base_offset)
+                self._load_producers()
+                self._must_reload = False
                 raise
         self._end_offset = end_offset
         return Appended(base_offset, end_offset - 1, timestamp)
@@ -247,8 +250,10 @@ class Log:
             raise ValueError(f"leader epoch is {epoch}; it must not be above {_INT_MAX}")
         if epoch < 0 or (latest is not None and epoch < latest):
             raise FencedLeaderEpochError(f"leader epoch is {epoch}; the log has {latest} already")
-        if self._epochs.assign(epoch, self._end_offset):
-            self._save_epochs()
+        epochs = LeaderEpochs(self._epochs.entries)
+        if epochs.assign(epoch, self._end_offset):
+            self._save_epochs(epochs)  # before it counts: an epoch that was not saved would never be saved later
+            self._epochs = epochs
         self._leader_epoch = epoch
 
     def _note_producers(self, data: Buffer, headers: list[BatchHeader]) -> None:
@@ -277,13 +282,16 @@ class Log:
         old = self._active
         if old.size == 0:
             return
+        old.cut_torn_tail()
         old.flush()
         self._sync_names()
         self._producers.save(self._end_offset, durable=False)
         try:
             new = self._loader(now).open_active(self._end_offset, keep_indexes=False)
         except OSError:
+            self._must_reload = True  # if its files stay, it is the last segment, and the old one must not grow
             remove_segment_files(self._disk, self.path, self._end_offset)
+            self._must_reload = False
             raise
         sealed = old.seal(self._home.open_segments, limit=self._end_offset)
         self._publish([*self._segments.all[:-1], sealed], new)
@@ -299,6 +307,7 @@ class Log:
     def _flush(self) -> None:
         with self._write_lock:
             active, end, generation = self._active, self._end_offset, self._truncations
+            active.cut_torn_tail()
             if active.sync_failed:
                 active.flush()  # writes pages again, which must not meet a truncation half way
         active.flush()
@@ -434,7 +443,7 @@ class Log:
         self._publish(self._segments.all[:slot], active)
         self._end_offset = active.next_offset
         if self._epochs.truncate_end(self._end_offset):
-            self._save_epochs()
+            self._save_epochs(self._epochs)
         self._load_producers()
 
     def advance_start(self, offset: int) -> None:
@@ -454,7 +463,7 @@ class Log:
         self._home.log_start_offsets.update({self.partition: offset})
         self.log_start_offset = offset
         if self._epochs.truncate_start(offset):
-            self._save_epochs()
+            self._save_epochs(self._epochs)
 
     def apply_retention(self, upper_bound: int | None = None) -> list[retention.Doomed]:
         """Delete the segments that may go, none with offsets at or past `upper_bound`; which, and why."""
@@ -540,7 +549,7 @@ class Log:
             self._home.recovery_points.update({self.partition: self._end_offset})
         self._epochs = load_epochs(self.path / names.LEADER_EPOCH_CHECKPOINT, self._segments.all, self.recovery)
         if self._epochs.truncate_end(self._end_offset):
-            self._save_epochs()
+            self._save_epochs(self._epochs)
         self._leader_epoch = self._epochs.latest or 0
         self._producers = ProducerTracker(self._disk, self.path)
         self._load_producers()
@@ -557,17 +566,19 @@ class Log:
         segments: list[Segment] = [*sealed, active]
         self._segments = _Segments([segment.base_offset for segment in segments], segments)
 
-    def _save_epochs(self) -> None:
+    def _save_epochs(self, epochs: LeaderEpochs) -> None:
         path = self.path / names.LEADER_EPOCH_CHECKPOINT
-        self._disk.replace(path, checkpoints.format_epochs(self._epochs.entries))
+        self._disk.replace(path, checkpoints.format_epochs(epochs.entries))
 
     def _check_open(self) -> None:
         if self._closed:
             raise LogClosedError(f"{self.path}: the log is closed")
         if self._must_reload:
-            with self._write_lock:
-                self._load(clean=False)
-                self._must_reload = False
+            with self._write_lock, self._storage_errors("load"):
+                if self._must_reload:  # still: it may have been a truncation that was under way, and is done
+                    self._active.cut_torn_tail()
+                    self._load(clean=False)
+                    self._must_reload = False
 
     @contextlib.contextmanager
     def _storage_errors(self, doing: str) -> Iterator[None]:

@@ -8,6 +8,7 @@ has no such file. Crash policy: rebuilt from the log with the segment it belongs
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +35,13 @@ class TransactionIndex:
     def append(self, aborted: AbortedTransaction) -> None:
         fd = self._disk.open(self.path, create=True)
         try:
-            self._disk.write(fd, _ENTRY.pack(0, *aborted), self._disk.size(fd))
+            size = self._disk.size(fd)
+            try:
+                self._disk.write(fd, _ENTRY.pack(0, *aborted), size)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._disk.truncate(fd, size)
+                raise
         finally:
             self._disk.close(fd)
 
