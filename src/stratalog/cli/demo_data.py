@@ -24,11 +24,11 @@ def _table(start: int, end: int) -> Any:
     numbers = pa.array(range(start, end), pa.int64())
     order = pc.utf8_lpad(pc.cast(numbers, pa.string()), 12, "0")
     customer = pc.cast(pc.subtract(numbers, pc.multiply(pc.divide(numbers, CUSTOMERS), CUSTOMERS)), pa.string())
-    text = pc.binary_join_element_wise('{"order": ', order, ', "customer": ', customer, ', "items": ["tea"]}', "")
+    text = pc.binary_join_element_wise('{"order": "', order, '", "customer": "', customer, '", "note": "tea', "")
     return pa.table(
         {
             "key": pc.binary_join_element_wise("customer-", customer, ""),
-            "value": pc.utf8_rpad(text, VALUE_SIZE, " "),
+            "value": pc.binary_join_element_wise(pc.utf8_rpad(text, VALUE_SIZE - 2, "."), '"}', ""),
             "timestamp": pc.add(numbers, FIRST_TIMESTAMP),
         }
     )

@@ -31,7 +31,7 @@ PARTITIONS = ("orders-0", "crash-0")
 CONFIG = {"segment.bytes": 16 * 1024 * 1024, "retention.ms": -1}
 BATCH_BYTES = 64 * 1024
 READ_BYTES = 8 * 1024 * 1024
-CRASH_AFTER = 0.5  # seconds of appending before kill -9
+CRASH_AFTER = 0.25  # seconds of appending before kill -9
 _TITLE = 12
 
 

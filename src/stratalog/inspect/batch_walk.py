@@ -113,12 +113,10 @@ class BatchWalk:
             self._stop(reason(error), is_torn=False)
             return
         if header is None:
-            self._stop(f"{left} bytes are less than a batch header", is_torn=True)
+            self._stop("less than a batch header", is_torn=True)
             return
         if header.size > left:
-            self._stop(
-                f"the batch at offset {header.base_offset} claims {header.size} bytes, {left} are left", is_torn=True
-            )
+            self._stop(f"the batch at offset {header.base_offset} claims {header.size} bytes", is_torn=True)
             return
         position = self.position
         held = self._file.read(header.size, position) if header.size <= LARGEST_HELD else None
