@@ -1,0 +1,130 @@
+"""One fixed piece of work, with a fault at the Nth call of the disk: every step succeeds or raises StorageError, and
+what is in the log afterwards is what was acknowledged, at once, after the fault, and after reopening."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import shutil
+from pathlib import Path
+
+from stratalog.errors import StorageError
+from tests.storage.faults.checks import check_goes_on, check_log
+from tests.storage.faults.failing_disk import FailingDisk
+from tests.storage.faults.workload import Workload
+
+STEPS = 70
+
+
+class FailingCalls:
+    """The same steps each time (`seed`), and a fault at call `nth`, `length` calls long."""
+
+    def __init__(self, path: Path, seed: int, fault: str, nth: int, length: int) -> None:
+        self.name = f"seed {seed}, {fault} at call {nth} for {length}"
+        self.path = path
+        self.disk = FailingDisk()
+        self.rng = random.Random(seed)
+        self.workload = Workload(path, seed, self.disk, flush_messages=60, segment_bytes=1500)
+        self.is_open = True
+        self.disk.arm(fault, nth, length)
+
+    def run(self) -> bool:
+        """Whether the fault struck: where it did not, the work is over before call `nth`."""
+        try:
+            for _ in range(STEPS):
+                self._step()
+            self.disk.heal()
+            self._check()
+            self._reopen_and_check()
+        except Exception as error:
+            raise AssertionError(
+                f"{self.name}, struck {self.disk.struck}, doing {self.workload.doing}: {error!r}"
+            ) from (error)
+        finally:
+            self.disk.heal()
+            if self.is_open:
+                self.workload.directory.close()
+        return bool(self.disk.struck)
+
+    def _step(self) -> None:
+        before = len(self.disk.struck)
+        try:
+            self.workload.step()
+        except StorageError as error:
+            assert len(self.disk.struck) > before, f"an error without a fault: {error}"
+            self._accept(error)
+        except Exception as error:
+            raise AssertionError(f"not a StorageError: {error!r}") from error
+        if len(self.disk.struck) > before:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Straight after a fault, with more to come: reads give the right records, or an error if they meet one."""
+        try:
+            records = list(self.workload.log.records())
+        except StorageError:
+            return
+        assert records == self.workload.model.records(self.workload.log.log_start_offset)
+
+    def _accept(self, error: StorageError) -> None:
+        """A step failed: once the cause is gone the log is as it was, but for truncations and deletions, which may
+        have gone part of their way."""
+        with self.disk.paused():
+            if self.workload.doing == "reopen":
+                self._open_again()
+            self._accept_state(self.workload.doing, str(error))
+
+    def _accept_state(self, doing: str, message: str) -> None:
+        workload, allowed = self.workload, self.workload.allowed
+        end = self._end()
+        if doing in ("append", "end_transaction"):
+            flush_failed = "can't flush" in message
+            assert flush_failed or "nothing was appended" in message, f"which of the two? {message}"
+            expected = allowed.model.end if flush_failed else workload.model.end
+            assert end == expected, f"append raised {message!r}, and the log ends at {end} instead of {expected}"
+        elif doing == "truncate":
+            assert allowed.promised <= end <= workload.model.end
+            workload.generation += 1
+        else:
+            assert end == workload.model.end, f"{doing} failed, and the log ends at {end}, not {workload.model.end}"
+        assert allowed.lowest_start <= workload.log.log_start_offset <= allowed.highest_start
+        workload.settle(allowed.model.cut(end))
+
+    def _end(self) -> int:
+        """Where reading ends; asking for it also loads a log again that failed half way."""
+        log = self.workload.log
+        read = log.read(log.log_start_offset, 1)
+        assert read.log_end_offset == log.log_end_offset
+        return log.log_end_offset
+
+    def _open_again(self) -> None:
+        """Closing or opening failed: the directory is not locked, and can be opened."""
+        self.is_open = False
+        self.workload.directory.close()
+        self.workload.open()
+        self.is_open = True
+
+    def _check(self) -> None:
+        check_log(self.workload.log, self.workload.model, self.rng)
+        self.workload.append()
+
+    def _reopen_and_check(self) -> None:
+        """Twice: after kill -9, which leaves no marker, and after a close in order."""
+        killed = self.path.with_name(self.path.name + "-killed")
+        shutil.copytree(self.path, killed, ignore=shutil.ignore_patterns(".lock"))
+        self.workload.directory.close()
+        model = self.workload.model
+        for path in (killed, self.path):
+            self.workload.path = path
+            self.workload.open()
+            check_log(self.workload.log, model, self.rng)
+            check_goes_on(self.workload.log)
+            self.workload.directory.close()
+        self.is_open = False
+        shutil.rmtree(killed)
+
+
+def open_descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))

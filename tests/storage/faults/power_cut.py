@@ -1,0 +1,87 @@
+"""Power cuts in the middle of random work: what is found afterwards must be what was promised.
+
+`run` works on a log over a FaultyDisk and takes crash images before random calls of the disk, opens each with the real
+disk, and checks: no exception, the records are those that were appended, from the log's start without a gap, nothing
+that was promised is missing, nothing that was cut off is back, and the log goes on from there.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stratalog.storage import LogDirectory
+from tests.storage.faults.checks import check_goes_on, check_log
+from tests.storage.faults.faulty_disk import FaultyDisk
+from tests.storage.faults.workload import Allowed, Workload
+from tests.storage.log_builder import PARTITION
+
+
+class PowerCuts:
+    """Takes `images` crash images in the course of one workload of its own."""
+
+    def __init__(self, where: Path, seed: int, images: int, *, progress: Callable[[], None] | None = None) -> None:
+        self.where = where
+        self.seed = seed
+        self.images = images
+        self.taken = 0
+        self._progress = progress
+        self._rng = random.Random(f"power cuts {seed}")
+        self._until_next = 0
+        self._disk = FaultyDisk(where / "live")
+        settings: dict[str, Any] = {"flush_messages": 40} if seed % 4 == 3 else {}
+        self.workload = Workload(where / "live", seed, self._disk, **settings)
+
+    def run(self) -> None:
+        self._disk.on_call = self._before_call
+        try:
+            while self.taken < self.images:
+                self.workload.step()
+            self._disk.on_call = None
+            check_log(self.workload.log, self.workload.model, self._rng)
+        except Exception as error:
+            raise AssertionError(f"seed {self.seed}, doing {self.workload.doing}: {error}") from error
+        finally:
+            self._disk.on_call = None
+            self.workload.directory.close()
+            self._disk.forget()
+
+    def _before_call(self) -> None:
+        if self._until_next > 0 or self.taken >= self.images:
+            self._until_next -= 1
+            return
+        self._until_next = self._rng.randint(0, 30)
+        self.taken += 1
+        target = self.where / f"image-{self.taken}"
+        self._disk.crash_image(random.Random(f"{self.seed}/{self.taken}"), target)
+        try:
+            check_image(target, self.workload, random.Random(self.taken))
+        except Exception as error:
+            raise AssertionError(f"image {self.taken}, left in {target}: {error!r}") from error
+        shutil.rmtree(target)
+        if self._progress is not None:
+            self._progress()
+
+
+def check_image(path: Path, workload: Workload, rng: random.Random) -> None:
+    allowed = workload.allowed
+    for _ in range(2):  # the second time after a close in order
+        with LogDirectory.open(path, workload.config, background=False) as directory:
+            log = directory.log(*PARTITION)
+            _check_bounds(allowed, log.log_start_offset, log.log_end_offset)
+            model = allowed.model.cut(log.log_end_offset)
+            # A truncation under way may have moved the start back, to where epochs were forgotten already.
+            check_log(log, model, rng, looks=3, epochs_from=allowed.highest_start)
+    with LogDirectory.open(path, workload.config, background=False) as directory:
+        check_goes_on(directory.log(*PARTITION))
+
+
+def _check_bounds(allowed: Allowed, start: int, end: int) -> None:
+    assert end >= allowed.promised, f"log ends at {end}, but all up to {allowed.promised} was promised"
+    assert end <= allowed.model.end, f"log ends at {end}, but only {allowed.model.end} were appended"
+    assert allowed.lowest_start <= start <= allowed.highest_start, (
+        f"log starts at {start}, not between {allowed.lowest_start} and {allowed.highest_start}"
+    )

@@ -1,0 +1,94 @@
+"""Each call of the disk may fail: an error or success, never a torn log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.errors import StorageError
+from stratalog.records._records import Record
+from stratalog.storage import LogDirectory
+from stratalog.storage.names import CLEAN_SHUTDOWN
+from tests.storage.faults.failing_calls import FailingCalls, open_descriptors
+from tests.storage.faults.failing_disk import FAULTS, FailingDisk
+from tests.storage.faults.faulty_disk import FaultyDisk
+from tests.storage.log_builder import PARTITION, LogBuilder
+
+# A seed each, and how far apart the calls are that fail: all of them are for bench.faults.
+SAMPLES = [
+    ("ENOSPC", 23, 1),
+    ("short write", 9, 1),
+    ("EIO", 29, 1),
+    ("EMFILE", 13, 1),
+    ("EIO", 37, 4),
+    ("ENOSPC", 41, 9),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_log_records() -> Iterator[None]:
+    """pytest keeps them, and with the errors in them the files that were open."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize(("fault", "apart", "length"), SAMPLES)
+def test_failing_call_leaves_no_torn_state(tmp_path: Path, fault: str, apart: int, length: int) -> None:
+    before = open_descriptors()
+    nth = 1
+    while FailingCalls(tmp_path / str(nth), len(fault) + length, fault, nth, length).run():
+        assert open_descriptors() == before, f"{fault} at call {nth} leaves descriptors open"
+        nth += apart
+    assert nth > apart, "the fault never struck"
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_directory_that_failed_to_open_can_be_opened(tmp_path: Path, fault: str) -> None:
+    """No lock, no descriptor and no half-made file stays behind, whichever call of opening fails."""
+    expected = LogBuilder(tmp_path / "data", segment_bytes=1024).append_until(4000).close().expected
+    before = open_descriptors()
+    disk = FailingDisk()
+    for nth in range(1, 200):
+        disk.arm(fault, nth)
+        try:
+            _read_all(tmp_path / "data", disk)
+        except StorageError:
+            assert disk.struck
+        if not disk.struck:
+            break
+        assert open_descriptors() == before, f"call {nth}, {disk.struck}, leaves descriptors open"
+        disk.heal()
+        assert _read_all(tmp_path / "data", disk) == expected
+
+
+def _read_all(path: Path, disk: FailingDisk) -> list[Record]:
+    with LogDirectory.open(path, disk=disk, background=False) as directory:
+        return list(directory.log(*PARTITION).records())
+
+
+def test_log_whose_close_failed_is_not_marked_as_closed_in_order(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    built = LogBuilder(tmp_path, disk=disk).append(3)
+    disk.arm("EIO", 1, 3)
+    with pytest.raises(StorageError):
+        built.log.close()
+    disk.heal()
+    built.directory.close()
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists(), "the marker says that all logs were closed in order"
+
+
+def test_log_whose_close_failed_is_not_taken_for_durable_when_opened_again(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path)
+    with LogBuilder(tmp_path, disk=disk) as built:
+        built.reopen().append(3)
+        disk.fail_syncs = 1
+        with pytest.raises(StorageError):
+            built.log.close()
+        again = built.directory.log(*PARTITION)
+        assert list(again.records()) == built.expected
+        assert again.recovery_point == 0, "records that no sync has covered count as durable"
+    disk.forget()

@@ -1,0 +1,100 @@
+"""After a power cut: what was promised is there, what was never written is not, and the log goes on."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from stratalog.errors import StorageError
+from stratalog.storage import LogDirectory
+from tests.storage.faults.checks import check_log
+from tests.storage.faults.faulty_disk import FaultyDisk
+from tests.storage.faults.model import AppendedBatch, Model
+from tests.storage.faults.power_cut import PowerCuts
+from tests.storage.faults.workload import Workload
+from tests.storage.log_builder import PARTITION, LogBuilder, records_from
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_power_cut_keeps_what_was_promised(tmp_path: Path, seed: int) -> None:
+    PowerCuts(tmp_path, seed, images=20).run()
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+@pytest.mark.parametrize("reload", [False, True])
+def test_flush_after_failed_flushes_promises_only_what_it_kept(tmp_path: Path, failures: int, reload: bool) -> None:
+    """The kernel tells of a failed write once, and forgets the pages: syncing again is not enough."""
+    disk = FaultyDisk(tmp_path / "live")
+    with LogBuilder(tmp_path / "live", disk=disk, segment_bytes=100_000) as built:
+        built.append(5).flush().append(40, value_size=400)
+        disk.fail_syncs = failures
+        for _ in range(failures):
+            with pytest.raises(StorageError, match="flush"):
+                built.flush()
+        if reload:
+            _fail_a_truncation(built, disk)
+        built.append(3).flush()
+        disk.crash_image(_nothing_but_the_durable(), tmp_path / "image")
+        with LogDirectory.open(tmp_path / "image", built.config, background=False) as directory:
+            assert list(directory.log(*PARTITION).records()) == built.expected
+    disk.forget()
+
+
+def _fail_a_truncation(built: LogBuilder, disk: FaultyDisk) -> None:
+    """Half way, so that the log is loaded again from its files."""
+    disk.fail_syncs = 1
+    with pytest.raises(StorageError, match="truncate"):
+        built.log.truncate(built.next_offset - 1)
+    assert list(built.log.records()) == built.expected
+
+
+def test_roll_after_a_failed_sync_promises_only_what_it_kept(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "live")
+    with LogBuilder(tmp_path / "live", disk=disk, segment_bytes=100_000) as built:
+        built.append(40, value_size=400)
+        disk.fail_syncs = 1
+        with pytest.raises(StorageError, match="roll"):
+            built.roll()
+        built.roll()
+        disk.crash_image(_nothing_but_the_durable(), tmp_path / "image")
+        with LogDirectory.open(tmp_path / "image", built.config, background=False) as directory:
+            assert list(directory.log(*PARTITION).records()) == built.expected
+    disk.forget()
+
+
+def test_snapshot_from_before_a_truncation_does_not_come_back(tmp_path: Path) -> None:
+    """It would tell of producers' batches that were cut off, and new ones would be taken for their duplicates."""
+    disk = FaultyDisk(tmp_path / "live")
+    workload = Workload(tmp_path / "live", 0, disk, segment_bytes=100_000)
+    before = _idempotent(0, 5, 0)
+    workload.append_batches(before)
+    workload.reopen()  # saves a snapshot at the end of the log
+    workload.flush()
+    workload.log.truncate(0)
+    after = [*_idempotent(0, 3, 0, generation=1), *_idempotent(3, 4, 3, generation=1)]
+    workload.model = Model()
+    for batch in after:
+        workload.append_batches([batch])
+    workload.flush()
+    disk.crash_image(_nothing_but_the_durable(), tmp_path / "image")
+    with LogDirectory.open(tmp_path / "image", workload.config, background=False) as directory:
+        check_log(directory.log(*PARTITION), Model(after), random.Random(0))
+    workload.directory.close()
+    disk.forget()
+
+
+def _idempotent(offset: int, count: int, sequence: int, generation: int = 0) -> list[AppendedBatch]:
+    records = records_from(offset, count, generation=generation)
+    return [AppendedBatch(records, 0, 1000, 0, sequence)]
+
+
+class _nothing_but_the_durable(random.Random):  # noqa: N801 - reads as what it is for
+    """Draws such that a crash image has nothing that was not synced."""
+
+    def choice(self, options):  # type: ignore[no-untyped-def]
+        return options[0]
+
+    def random(self) -> float:
+        return 0.5
