@@ -117,6 +117,7 @@ class Log:
         self._write_lock = threading.RLock()
         self._flush_lock = threading.Lock()
         self._closed = False
+        self.closed_in_order = False
         self._must_reload = False
         self._on_close: Callable[[], None] | None = None
         self._load(clean=clean)
@@ -516,6 +517,7 @@ class Log:
                     self._producers.save(self._end_offset, durable=True)
                     self._producers.keep_only_snapshots({*self._segments.bases, self._end_offset})
                     self._home.recovery_points.update({self.partition: self._end_offset})
+                    self.closed_in_order = True
             finally:
                 self._closed = True
         if self._on_close is not None:

@@ -129,7 +129,8 @@ class LogDirectory:
                 raise LogClosedError(f"{self.path}: the data directory is closed")
             log = self._logs.get(key)
             if log is None or log.is_closed:
-                log = self._logs[key] = self._open_log(key, config, topic_id)
+                clean = self._was_clean and (log is None or log.closed_in_order)
+                log = self._logs[key] = self._open_log(key, config, topic_id, clean=clean)
             return log
 
     def open_all(self, progress: Callable[[int, int], None] | None = None) -> list[Log]:
@@ -177,7 +178,8 @@ class LogDirectory:
         try:
             self._close_logs()
             self._home.deletions.run(everything=True)
-            if self._was_clean or set(self.partitions()) <= set(self._logs):
+            in_order = all(log.closed_in_order for log in self._logs.values())
+            if in_order and (self._was_clean or set(self.partitions()) <= set(self._logs)):
                 self._disk.replace(self.path / names.CLEAN_SHUTDOWN, checkpoints.format_clean_shutdown())
         except OSError as error:
             raise StorageError(f"{self.path}: was not closed in order: {error}") from error
@@ -199,7 +201,7 @@ class LogDirectory:
         with self._lock:
             return [log for log in self._logs.values() if not log.is_closed]
 
-    def _open_log(self, key: TopicPartition, config: Configs, topic_id: uuid.UUID | None) -> Log:
+    def _open_log(self, key: TopicPartition, config: Configs, topic_id: uuid.UUID | None, *, clean: bool) -> Log:
         path = self.path / str(key)
         try:
             if not path.exists():
@@ -210,7 +212,7 @@ class LogDirectory:
                 )
                 self._disk.sync_directory(self.path)
             log_config = self._default_config if config is None else as_config(config)
-            return Log(key, path, log_config, self._home, clean=self._was_clean)
+            return Log(key, path, log_config, self._home, clean=clean)
         except OSError as error:
             raise StorageError(f"{path}: can't be opened: {error}") from error
 
