@@ -295,6 +295,18 @@ def test_transaction_index_must_name_markers(tmp_path: Path) -> None:
     assert "not a multiple of 34" in only_finding(path).what
 
 
+def test_advice_for_a_damaged_transaction_index_works(tmp_path: Path) -> None:
+    path = write_transactions(tmp_path / "orders-0")
+    (index,) = path.glob("*.txnindex")
+    content = index.read_bytes()
+    for file in [index, *path.glob("*.snapshot")]:
+        file.unlink()
+    with Log.open(path, {"retention.ms": -1}):
+        pass
+    assert index.read_bytes() == content
+    assert verified(path)[1] == []
+
+
 def test_damaged_small_files_are_warnings(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 10)
     snapshot = max(path.glob("*.snapshot"))

@@ -20,6 +20,9 @@ from stratalog.storage import names, transaction_index
 from stratalog.storage.transaction_index import AbortedTransaction
 
 REBUILD = "delete the file while no process has the log open: it is made again from the log"
+REPLAY = (
+    "delete it and the .snapshot files beside it while no process has the log open: they are made again from the log"
+)
 
 
 class IndexCheck:
@@ -194,7 +197,7 @@ class TransactionIndexCheck:
 
     def _complain(self, entry: AbortedTransaction, why: str) -> None:
         what = f"aborted transaction {entry.first_offset}..{entry.last_offset} of producer {entry.producer_id}: {why}"
-        self._findings.warning(self.path, None, what, "open the log after a crash-free stop; recovery makes it again")
+        self._findings.warning(self.path, None, what, REPLAY)
 
     def _read(self) -> list[AbortedTransaction]:
         try:
@@ -202,7 +205,7 @@ class TransactionIndexCheck:
         except FileNotFoundError:
             return []
         except (OSError, StorageError) as error:
-            self._findings.warning(self.path, None, f"can't be read: {error}", REBUILD)
+            self._findings.warning(self.path, None, f"can't be read: {error}", REPLAY)
             return []
 
 
