@@ -227,7 +227,7 @@ class ActiveSegment(Segment):
         if entry is None or not self._confirms(entry):
             self.index.clear()
             return 0
-        self.index.truncate(entry.offset)  # its batch is scanned again, and gets its entry again
+        self.index.resume(entry.offset)  # its batch is scanned again, and gets its entry again
         before = self.offset_index.last
         if before is not None:
             self.next_offset = before.offset + 1

@@ -81,6 +81,12 @@ class IndexWriter:
         self.times.truncate(offset)
         self._restart()
 
+    def resume(self, offset: int) -> None:
+        """As truncate(), where the next batch to come is the one that ends at `offset` and had an entry: it gets it
+        again."""
+        self.truncate(offset)
+        self._since_entry = self._interval + 1
+
     def clear(self) -> None:
         self.offsets.count = 0
         self.times.count = 0

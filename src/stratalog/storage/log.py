@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from stratalog.errors import (
     BatchLargerThanSegmentError,
+    CorruptBatchError,
     FencedLeaderEpochError,
     LogClosedError,
     OffsetOutOfRangeError,
@@ -373,9 +374,11 @@ class Log:
         offset = self.log_start_offset if start is None else start
         end = self._end_offset if end is None else min(end, self._end_offset)
         while offset < end:
-            read = self.read(offset, _RECORDS_READ)  # not up to `end`: a batch that spans it would be left out
+            read = self.read(offset, _RECORDS_READ, max_offset=end)
             if not read.slice.length:
-                return
+                read = self.read(offset, 0)  # the batch spans `end`
+                if not read.slice.length:
+                    return
             for batch in read.batches():
                 batch.check_crc()
                 if not batch.header.is_control:
@@ -550,7 +553,8 @@ class Log:
         if recovery_point > self._end_offset:
             self._home.recovery_points.update({self.partition: self._end_offset})
         self._epochs = load_epochs(self.path / names.LEADER_EPOCH_CHECKPOINT, self._segments.all, self.recovery)
-        if self._epochs.truncate_end(self._end_offset):
+        was_lost = bool(self._epochs.entries) and not (self.path / names.LEADER_EPOCH_CHECKPOINT).exists()
+        if self._epochs.truncate_end(self._end_offset) or was_lost:
             self._save_epochs(self._epochs)
         self._leader_epoch = self._epochs.latest or 0
         self._producers = ProducerTracker(self._disk, self.path)
@@ -632,5 +636,10 @@ def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_
         length = header.size
     if length > stop - position:
         length = max(stop - position, 0)
-    segment.ensure_checked(position, position + length)
+    try:
+        segment.ensure_checked(position, position + length)
+    except CorruptBatchError:
+        length = segment.sound_from(position) - position
+        if length <= 0:
+            raise  # what lies before the damage is served: a reader gets as far as it can
     return FileSlice(segment.file, position, length)

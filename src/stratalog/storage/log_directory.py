@@ -219,8 +219,11 @@ class LogDirectory:
     def _take_clean_marker(self) -> bool:
         marker = self.path / names.CLEAN_SHUTDOWN
         for entry in self.path.iterdir():
-            if entry.name.endswith("-delete") and entry.is_dir():
-                self._remove_partition(entry)
+            if names.is_doomed_directory(entry.name) and entry.is_dir():
+                try:
+                    self._remove_partition(entry)
+                except OSError as error:
+                    logger.warning("%s: can't be removed: %s", entry, error)  # no reason not to open the others
         if not marker.exists():
             return False
         self._disk.remove(marker)

@@ -32,6 +32,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own controller log; not
 MAX_TOPIC_LENGTH = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_DOOMED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
 
 
@@ -70,6 +71,25 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     except InvalidTopicError:
         return None
     return partition
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a file in a partition is what an unfinished deletion, write or compaction left. Others' files are not."""
+    stem, dot, suffix = name.rpartition(".")
+    return dot + suffix in (DELETED, TEMPORARY, CLEANED) and _is_ours(stem)
+
+
+def is_swap(name: str) -> bool:
+    return name.endswith(SWAP) and _is_ours(name.removesuffix(SWAP))
+
+
+def _is_ours(name: str) -> bool:
+    return name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or parse_segment_file(name) is not None
+
+
+def is_doomed_directory(name: str) -> bool:
+    """Whether a directory is a partition's that was being deleted: topic-N.<32 hex digits>-delete."""
+    return _DOOMED_DIRECTORY.fullmatch(name) is not None
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:

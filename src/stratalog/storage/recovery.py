@@ -115,9 +115,9 @@ class Loader:
         sizes: dict[int, int] = {}
         indexes: list[tuple[int, Path]] = []
         for entry in sorted(self._directory.iterdir()):
-            if entry.suffix in (names.DELETED, names.TEMPORARY, names.CLEANED):
+            if names.is_leftover(entry.name):
                 self._disk.remove(entry)
-            elif entry.suffix == names.SWAP:
+            elif names.is_swap(entry.name):
                 raise StorageError(
                     f"{entry}: a compaction by Apache Kafka was interrupted here, which this version can't finish; "
                     "start and stop that broker once, then open the directory again"
@@ -192,9 +192,10 @@ def _floor(bases: list[int], offset: int) -> int:
 
 
 def load_epochs(path: Path, segments: list[Segment], report: RecoveryReport) -> LeaderEpochs:
-    """The leader epochs of a log, read from their file, or from the batches where that is damaged."""
+    """The leader epochs of a log, read from their file, or from the batches where that is damaged or lost."""
     try:
-        return LeaderEpochs(checkpoints.read_epochs(path))
+        if path.exists() or not _knows_epochs(segments):
+            return LeaderEpochs(checkpoints.read_epochs(path))
     except CorruptCheckpointError as error:
         report.note(f"leader epochs are read from the log again: {error}")
     epochs = LeaderEpochs()
@@ -205,3 +206,14 @@ def load_epochs(path: Path, segments: list[Segment], report: RecoveryReport) -> 
         except CorruptBatchError as error:
             report.note(f"leader epochs behind a damaged batch are not known: {error}")
     return epochs
+
+
+def _knows_epochs(segments: list[Segment]) -> bool:
+    """Whether the newest segment with batches begins with one that has an epoch: those of old formats have none."""
+    for segment in reversed(segments):
+        try:
+            for header in segment.walk_headers(0):
+                return header.leader_epoch >= 0
+        except CorruptBatchError:
+            continue  # an older one tells
+    return False

@@ -71,6 +71,11 @@ class SealedSegment(Segment):
                 index = OffsetIndex.open_sealed(self._disk, self.path(names.OFFSET_INDEX), self.base_offset)
             except FileNotFoundError as error:
                 raise DoubtfulIndexError(f"{error.filename} is missing") from error
+            last = index.last
+            if last is not None and not (
+                self.base_offset <= last.offset < self.limit and 0 <= last.position < self.size
+            ):
+                raise DoubtfulIndexError(f"{index.path} ends with {last}, which is not in the log")
             self._offset_index = index
         return index
 

@@ -113,6 +113,10 @@ class Segment(ABC):
             if start < end:
                 self._check(start, end)
 
+    def sound_from(self, position: int) -> int:
+        """Where the stretch from `position` on ends that is known to be sound; after ensure_checked has raised."""
+        return self._checked.end_of(position)
+
     def scan(self, position: int = 0, chunk_size: int = CHUNK) -> Iterator[Chunk]:
         """The batches from `position` to the end of the segment, framing checked, checksums not."""
         return scan(self.file, position, self.size, chunk_size)
@@ -152,8 +156,8 @@ class Segment(ABC):
         if entry is None:
             return self._walk(0, offset, self.base_offset - 1, -1)
         expected, position = entry
-        if position >= self.size:
-            raise DoubtfulIndexError(f"position {position} lies past the end of the log, {self.size}")
+        if not 0 <= position < self.size:
+            raise DoubtfulIndexError(f"position {position} lies outside the log, which has {self.size} bytes")
         return self._walk(position, offset, -1, expected)
 
     def _walk(self, position: int, offset: int, previous: int, expected: int) -> BatchHeader | None:
@@ -233,11 +237,18 @@ class Segment(ABC):
         previous = -1 if start else self.base_offset - 1
         chunk_size = min(max(end - start + _WALK_BYTES, _LOOK_UP_CHUNK), CHUNK)
         for chunk in check(self.file, start, size, previous=previous, limit=self.limit, chunk_size=chunk_size):
+            sound, doubt = chunk.end, None
             if chunk.end < size:
-                self._check_next(chunk.end, chunk.headers[-1].last_offset)
-            self._checked.add(chunk.origin, chunk.end)
-            if chunk.end >= end:
+                try:
+                    self._check_next(chunk.end, chunk.headers[-1].last_offset)
+                except CorruptBatchError as error:
+                    sound, doubt = chunk.origin + chunk.headers[-1].position, error
+            if sound > chunk.origin:
+                self._checked.add(chunk.origin, sound)
+            if sound >= end:
                 return
+            if doubt is not None:
+                raise doubt
 
     def _check_next(self, position: int, last_offset: int) -> None:
         """A base offset is outside the checksum: that the batch behind it goes on from there is what proves it."""
