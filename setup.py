@@ -8,7 +8,8 @@ KERNELS = (
     "stratalog.records._framing",
     "stratalog.records.validation",
     "stratalog.records._records",
-    "stratalog.records._columns",
+    "stratalog.records._column_decoder",
+    "stratalog.records._column_encoder",
     "stratalog.storage._mapping",
 )
 

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptBatchError, InflatedTooLargeError, InvalidRecordError, UnsupportedCodecError
 from stratalog.records import format
-from stratalog.records._columns import (
-    BinaryColumn,
-    ColumnDecoder,
-    ColumnEncoder,
-    utf8_is_valid,
-)
+from stratalog.records._column_decoder import ColumnDecoder, utf8_is_valid
+from stratalog.records._column_encoder import BinaryColumn, ColumnEncoder
 from stratalog.records._records import Record
 from stratalog.records.arrow import BITS, HEADER, SCHEMA, from_arrow, to_arrow
 from stratalog.records.batch import batches

@@ -1,5 +1,5 @@
 # Memory for columns in Arrow's layout: what is written grows and can be handed over, what is read is checked against
-# its buffer. All inline and without Python, for the loops of _columns.pyx.
+# its buffer. All inline and without Python, for the loops of both kernels.
 
 from libc.limits cimport INT_MAX
 from libc.stdlib cimport free, realloc

@@ -1,4 +1,4 @@
-# Where the fields of one record lie. Both kernels that read records (objects in _records, columns in _columns) step
+# Where the fields of one record lie. Both kernels that read records (objects in _records, columns in _column_decoder) step
 # through them with these two functions, so that there is one place where lengths are checked before use.
 #
 # A record: length, attributes (i8), timestamp delta, offset delta, key length, key, value length, value, header

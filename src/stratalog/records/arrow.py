@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedCodecError
-from stratalog.records import _columns, format, legacy
-from stratalog.records._columns import BinaryColumn, ColumnDecoder, ColumnEncoder
+from stratalog.records import _column_decoder, format, legacy
+from stratalog.records._column_decoder import ColumnDecoder
+from stratalog.records._column_encoder import BinaryColumn, ColumnEncoder
 from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
 from stratalog.records.builder import seal_batch
 from stratalog.records.reader import located
@@ -36,12 +37,12 @@ SCHEMA = pa.schema(
     ]
 )
 BITS = {
-    "key": _columns.KEY,
-    "value": _columns.VALUE,
-    "headers": _columns.HEADERS,
-    "offset": _columns.OFFSET,
-    "timestamp": _columns.TIMESTAMP,
-    "timestamp_type": _columns.TIMESTAMP_TYPE,
+    "key": _column_decoder.KEY,
+    "value": _column_decoder.VALUE,
+    "headers": _column_decoder.HEADERS,
+    "offset": _column_decoder.OFFSET,
+    "timestamp": _column_decoder.TIMESTAMP,
+    "timestamp_type": _column_decoder.TIMESTAMP_TYPE,
 }
 
 FIRST_OFFSET, LAST_OFFSET = -(2**63), 2**63 - 1

@@ -1,25 +1,20 @@
-# Batches <-> columns in Arrow's memory layout, one pass, memcpy for keys and values, the GIL released. Knows buffers,
-# not pyarrow: arrow.py puts the two together.
-#
-# Reading trusts no length: _record_fields.pxd checks each before use, and room for a batch is made before its loop.
-# Writing trusts no offset of a column: each is checked against the buffer that it points into.
+# Batches -> columns in Arrow's memory layout, one pass, memcpy for keys and values, the GIL released. Knows buffers, not
+# pyarrow: arrow.py puts the two together. Trusts no length: _record_fields.pxd checks each before use, and room for a
+# batch is made before its loop.
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from libc.limits cimport INT_MAX
 from libc.stdlib cimport free, realloc
-from libc.string cimport memset
 
 from stratalog.records._column_memory cimport (
-    BinaryIn, BinaryOut, Memory, free_binary, grow, is_utf8, make_room, put, span, take, write_content,
+    BinaryOut, Memory, free_binary, grow, is_utf8, make_room, put,
 )
 from stratalog.records._record_fields cimport (
     SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record,
 )
-from stratalog.records._varint cimport varint_size, write_varint
 
-from stratalog.errors import CorruptBatchError, InvalidRecordError, MessageTooLargeError
+from stratalog.errors import CorruptBatchError
 
 # Columns, as bits.
 KEY = 1
@@ -36,9 +31,6 @@ cdef enum:
     OFFSET_BIT = 8
     TIMESTAMP_BIT = 16
     TIMESTAMP_TYPE_BIT = 32
-    FIXED_PART = 61          # a batch's header
-    LARGEST_OVERHEAD = 41    # of a record: length, attributes, two deltas, two lengths, header count
-    LARGEST_HEADER = 10      # of a header: two lengths
 
 
 @cython.final
@@ -312,222 +304,3 @@ cdef class ColumnDecoder:
             self._problem = b"length leaves bytes over"
             return -1
         return 0
-
-
-@cython.final
-cdef class BinaryColumn:
-    """A binary or string column of Arrow: its buffers, and which rows of them. Keeps them alive."""
-
-    cdef BinaryIn _column
-    cdef Py_buffer _validity
-    cdef Py_buffer _offsets
-    cdef Py_buffer _data
-
-    def __cinit__(self, validity, offsets, data, Py_ssize_t start, Py_ssize_t rows, bint is_large):
-        cdef Py_ssize_t width = 8 if is_large else 4
-        self._column.start = start
-        self._column.rows = rows
-        self._column.is_large = is_large
-        if rows == 0:
-            return
-        PyObject_GetBuffer(offsets, &self._offsets, PyBUF_SIMPLE)
-        self._column.offsets = self._offsets.buf
-        if start < 0 or rows < 0 or self._offsets.len < (start + rows + 1) * width:
-            raise ValueError(f"offsets have {self._offsets.len} bytes, too few for rows {start}..{start + rows}")
-        if validity is not None:
-            PyObject_GetBuffer(validity, &self._validity, PyBUF_SIMPLE)
-            self._column.validity = <const unsigned char *>self._validity.buf
-            if self._validity.len * 8 < start + rows:
-                raise ValueError(f"validity has {self._validity.len} bytes, too few for {start + rows} rows")
-        if data is not None:
-            PyObject_GetBuffer(data, &self._data, PyBUF_SIMPLE)
-            self._column.data = <const unsigned char *>self._data.buf
-            self._column.data_size = self._data.len
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self._validity)
-        PyBuffer_Release(&self._offsets)
-        PyBuffer_Release(&self._data)
-
-
-@cython.final
-cdef class ColumnEncoder:
-    """Rows of columns -> the bytes of batches, uncompressed and with room for the header in front.
-
-    A column that is None is all null. `timestamps` is a buffer of i64 milliseconds, or None for -1. Headers are
-    list offsets (i32, a buffer) into two columns of header keys and values.
-    """
-
-    cdef BinaryColumn _key_owner, _value_owner, _header_key_owner, _header_value_owner
-    cdef BinaryIn _key, _value, _header_key, _header_value
-    cdef Py_buffer _timestamps
-    cdef Py_buffer _header_offsets
-    cdef readonly Py_ssize_t rows
-    cdef const char *_problem
-
-    def __cinit__(
-        self, Py_ssize_t rows, BinaryColumn key, BinaryColumn value, timestamps=None, header_offsets=None,
-        BinaryColumn header_keys=None, BinaryColumn header_values=None,
-    ):
-        self.rows = rows
-        for column in (key, value):
-            if column is not None and (<BinaryColumn>column)._column.rows != rows:
-                raise ValueError(f"a column has {(<BinaryColumn>column)._column.rows} rows, not {rows}")
-        self._key_owner, self._value_owner = key, value
-        self._header_key_owner, self._header_value_owner = header_keys, header_values
-        if key is not None:
-            self._key = key._column
-        if value is not None:
-            self._value = value._column
-        if timestamps is not None:
-            PyObject_GetBuffer(timestamps, &self._timestamps, PyBUF_SIMPLE)
-            if self._timestamps.len < rows * 8:
-                raise ValueError(f"timestamps have {self._timestamps.len} bytes, too few for {rows} rows")
-        if header_offsets is not None:
-            if header_keys is None or header_values is None:
-                raise ValueError("header offsets without header keys and values")
-            self._header_key = header_keys._column
-            self._header_value = header_values._column
-            PyObject_GetBuffer(header_offsets, &self._header_offsets, PyBUF_SIMPLE)
-            if self._header_offsets.len < (rows + 1) * 4:
-                raise ValueError(f"header offsets have {self._header_offsets.len} bytes, too few for {rows} rows")
-
-    def __dealloc__(self):
-        PyBuffer_Release(&self._timestamps)
-        PyBuffer_Release(&self._header_offsets)
-
-    def encode(self, Py_ssize_t start, Py_ssize_t max_bytes):
-        """Rows from `start` on, as many as fit `max_bytes` with the header, but at least one.
-
-        Returns (bytearray, the row behind the last, base timestamp, max timestamp).
-        """
-        cdef Py_ssize_t capacity, size, row = start
-        cdef long long base_timestamp, max_timestamp = -1
-        cdef unsigned char *out
-        if start < 0 or start >= self.rows:
-            raise ValueError(f"row {start} is not one of {self.rows}")
-        base_timestamp = self._timestamp(start)
-        if max_bytes > INT_MAX:
-            max_bytes = INT_MAX
-        capacity = max(min(max_bytes, self._most_bytes(start)), self._one_record(start))
-        if capacity > INT_MAX:
-            raise MessageTooLargeError(f"row {start} makes a batch of {capacity} bytes; a batch is less than 2 GiB")
-        batch = PyByteArray_FromStringAndSize(NULL, capacity)
-        out = <unsigned char *>PyByteArray_AS_STRING(batch)
-        with nogil:
-            size = self._encode(out, capacity, &row, base_timestamp, &max_timestamp)
-        if size < 0:
-            raise InvalidRecordError(f"row {row}: {self._problem.decode()}")
-        PyByteArray_Resize(batch, size)
-        return batch, row, base_timestamp, max_timestamp
-
-    cdef inline long long _timestamp(self, Py_ssize_t row) noexcept nogil:
-        return -1 if self._timestamps.buf == NULL else (<const long long *>self._timestamps.buf)[row]
-
-    cdef Py_ssize_t _most_bytes(self, Py_ssize_t start):
-        """No less than what the rows from `start` on can take."""
-        cdef Py_ssize_t size = FIXED_PART + (self.rows - start) * LARGEST_OVERHEAD
-        cdef Py_ssize_t headers
-        size += span(&self._key, start) + span(&self._value, start)
-        if self._header_offsets.buf != NULL:
-            headers = (<const int *>self._header_offsets.buf)[self.rows] - (<const int *>self._header_offsets.buf)[0]
-            size += headers * LARGEST_HEADER + self._header_key.data_size + self._header_value.data_size
-        return size
-
-    cdef Py_ssize_t _one_record(self, Py_ssize_t row) except -1:
-        """What a batch of this row alone takes; if the row can't be written, encoding says so."""
-        cdef long long body = self._body_size(row, 0, 0)
-        return FIXED_PART + (body + 5 if body > 0 else 0)
-
-    cdef long long _body_size(self, Py_ssize_t row, long long delta, long long timestamp_delta) noexcept nogil:
-        """A record's bytes behind its length. -1: `_problem` says why there are none."""
-        cdef const unsigned char *content = NULL
-        cdef long long size = 1 + varint_size(timestamp_delta) + varint_size(delta)
-        cdef int length = -1
-        cdef int i, first, last
-        if self._key.offsets != NULL:
-            length = take(&self._key, row, &content)
-        size += varint_size(length) + (length if length > 0 else 0)
-        if length == -2:
-            self._problem = b"key goes past the end of its column"
-            return -1
-        length = -1
-        if self._value.offsets != NULL:
-            length = take(&self._value, row, &content)
-        size += varint_size(length) + (length if length > 0 else 0)
-        if length == -2:
-            self._problem = b"value goes past the end of its column"
-            return -1
-        if self._header_offsets.buf == NULL:
-            return size + 1
-        first = (<const int *>self._header_offsets.buf)[row]
-        last = (<const int *>self._header_offsets.buf)[row + 1]
-        if first < 0 or last < first or last > self._header_key.rows or last > self._header_value.rows:
-            self._problem = b"headers go past the end of their column"
-            return -1
-        size += varint_size(last - first)
-        for i in range(first, last):
-            length = take(&self._header_key, i, &content)
-            if length == -1:
-                self._problem = b"header key is null"
-                return -1
-            if length == -2 or not is_utf8(content, length):
-                self._problem = b"header key is not UTF-8"
-                return -1
-            size += varint_size(length) + length
-            length = take(&self._header_value, i, &content)
-            if length == -2:
-                self._problem = b"header value goes past the end of its column"
-                return -1
-            size += varint_size(length) + (length if length > 0 else 0)
-        return size
-
-    cdef Py_ssize_t _encode(
-        self, unsigned char *out, Py_ssize_t capacity, Py_ssize_t *row, long long base_timestamp,
-        long long *max_timestamp,
-    ) noexcept nogil:
-        """Fill `out` behind the header's place; `row` moves on. Returns the size, or -1."""
-        cdef unsigned char *p = out + FIXED_PART
-        cdef unsigned char *end = out + capacity
-        cdef Py_ssize_t start = row[0]
-        cdef long long timestamp, delta, timestamp_delta, body
-        memset(out, 0, FIXED_PART)
-        while row[0] < self.rows:
-            timestamp = self._timestamp(row[0])
-            if timestamp < -1:
-                self._problem = b"timestamp is negative"
-                return -1
-            delta = row[0] - start
-            timestamp_delta = <long long>(<unsigned long long>timestamp - <unsigned long long>base_timestamp)
-            body = self._body_size(row[0], delta, timestamp_delta)
-            if body < 0:
-                return -1
-            if body + varint_size(body) > end - p:
-                break
-            p = self._write(p, row[0], body, delta, timestamp_delta)
-            if timestamp > max_timestamp[0]:
-                max_timestamp[0] = timestamp
-            row[0] += 1
-        return p - out
-
-    cdef unsigned char *_write(
-        self, unsigned char *p, Py_ssize_t row, long long body, long long delta, long long timestamp_delta
-    ) noexcept nogil:
-        """One record, whose size was found to fit."""
-        cdef int i, first, last
-        p = write_varint(p, body)
-        p[0] = 0
-        p = write_varint(p + 1, timestamp_delta)
-        p = write_varint(p, delta)
-        p = write_content(p, &self._key, row)
-        p = write_content(p, &self._value, row)
-        if self._header_offsets.buf == NULL:
-            p[0] = 0
-            return p + 1
-        first = (<const int *>self._header_offsets.buf)[row]
-        last = (<const int *>self._header_offsets.buf)[row + 1]
-        p = write_varint(p, last - first)
-        for i in range(first, last):
-            p = write_content(p, &self._header_key, i)
-            p = write_content(p, &self._header_value, i)
-        return p

@@ -1,0 +1,27 @@
+from typing_extensions import Buffer
+
+class BinaryColumn:
+    def __init__(
+        self,
+        validity: Buffer | None,
+        offsets: Buffer | None,
+        data: Buffer | None,
+        start: int,
+        rows: int,
+        is_large: bool,
+    ) -> None: ...
+
+class ColumnEncoder:
+    def __init__(
+        self,
+        rows: int,
+        key: BinaryColumn | None,
+        value: BinaryColumn | None,
+        timestamps: Buffer | None = None,
+        header_offsets: Buffer | None = None,
+        header_keys: BinaryColumn | None = None,
+        header_values: BinaryColumn | None = None,
+    ) -> None: ...
+    @property
+    def rows(self) -> int: ...
+    def encode(self, start: int, max_bytes: int) -> tuple[bytearray, int, int, int]: ...
