@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.clock import ManualClock
+from stratalog.errors import StorageError
+from stratalog.storage import DirectoryConfig, Log, LogConfig, LogDirectory
+from stratalog.storage.disk import Disk
+from stratalog.storage.home import Deletions
+from tests.storage.hand_made import START_MS, batch_of, open_with
+from tests.storage.log_builder import LogBuilder
+
+SMALL: dict[str, Any] = {"segment_index_bytes": 1024}
+INTERVALS = DirectoryConfig(
+    log_retention_check_interval_ms=5000,
+    log_flush_scheduler_interval_ms=1000,
+    log_flush_offset_checkpoint_interval_ms=3000,
+)
+
+
+def test_each_duty_has_its_own_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, str]] = []
+    clock = ManualClock(START_MS)
+
+    def noted(name: str) -> Callable[[Log], object]:
+        def call(_: Log) -> list[Any]:
+            calls.append((clock.now_ms() - START_MS, name))
+            return []
+
+        return call
+
+    for name in ("flush_if_due", "roll_if_due", "apply_retention", "save_recovery_point"):
+        monkeypatch.setattr(Log, name, noted(name))
+    with open_with(tmp_path, INTERVALS, clock, **SMALL) as directory:
+        directory.log("orders", 0)
+        for _ in range(13):
+            directory.turn()
+            clock.advance(500)
+    times = {name: [at for at, called in calls if called == name] for _, name in calls}
+    assert times == {
+        "flush_if_due": [1000, 2000, 3000, 4000, 5000, 6000],
+        "roll_if_due": [5000],
+        "apply_retention": [5000],
+        "save_recovery_point": [3000, 6000],
+    }
+
+
+def test_quiet_log_is_rolled_and_then_retained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(START_MS)
+    settings = {"segment_ms": 1000, "retention_ms": 2000, "file_delete_delay_ms": 0, **SMALL}
+    with open_with(tmp_path, INTERVALS, clock, **settings) as directory:
+        log = directory.log("orders", 0)
+        log.append(batch_of(START_MS))
+        clock.advance(5000)
+        with caplog.at_level(logging.INFO):
+            directory.turn()
+        assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (1, 1, 1)
+        assert "deleted the segment at 0: its newest record is 5000 ms old" in caplog.text
+        assert not list(log.path.glob("*.deleted"))
+
+
+@pytest.mark.parametrize("error", [StorageError("disk is gone"), ZeroDivisionError("a bug")])
+def test_log_that_fails_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    clock = ManualClock(START_MS)
+    flush = Log.flush_if_due
+
+    def failing(log: Log) -> None:
+        if log.partition.topic == "bad":
+            raise error
+        flush(log)
+
+    with open_with(tmp_path, INTERVALS, clock, flush_ms=0, **SMALL) as directory:
+        for topic in ("bad", "good"):
+            directory.log(topic, 0).append(batch_of(1))
+        monkeypatch.setattr(Log, "flush_if_due", failing)
+        clock.advance(1000)
+        directory.turn()
+        assert directory.log("good", 0).recovery_point == 1
+        assert "bad-0" in caplog.text
+        monkeypatch.undo()
+        clock.advance(1000)
+        directory.turn()
+        assert directory.log("bad", 0).recovery_point == 1
+
+
+def test_closed_log_is_passed_over_in_silence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(START_MS)
+    with open_with(tmp_path, INTERVALS, clock, flush_ms=0, **SMALL) as directory:
+        directory.log("orders", 0).close()
+        clock.advance(60_000)
+        with caplog.at_level(logging.WARNING):
+            directory.turn()
+        assert caplog.text == ""
+
+
+def test_thread_does_its_turns_until_the_directory_is_closed(tmp_path: Path) -> None:
+    config = DirectoryConfig(log_flush_scheduler_interval_ms=1)
+    directory = LogDirectory.open(tmp_path, LogConfig(flush_ms=0, **SMALL), directory_config=config)
+    log = directory.log("orders", 0)
+    log.append(batch_of(1))
+    deadline = time.monotonic() + 10
+    while log.recovery_point < 1 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert log.recovery_point == 1
+    directory.close()
+    assert log.is_closed
+
+
+def test_file_that_can_not_be_removed_is_said_and_left_for_the_next_opening(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(START_MS)
+    deletions = Deletions(Disk(), clock)
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    deletions.add([tmp_path / "directory", tmp_path / "file", tmp_path / "never was"], delay_ms=10)
+    assert (deletions.run(), len(deletions)) == (0, 3)
+    clock.advance(10)
+    assert (deletions.run(), len(deletions)) == (3, 0)
+    assert "directory: can't be removed" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["directory"]
+
+
+def test_without_a_turn_nothing_happens_by_itself(tmp_path: Path) -> None:
+    with LogBuilder(tmp_path, flush_ms=0, segment_ms=1, retention_ms=0, **SMALL) as built:
+        built.append(2)
+        built.clock.advance(10**9)
+        assert (built.log.recovery_point, len(built.log.segments)) == (0, 1)
