@@ -2,9 +2,10 @@
 
 from stratalog.storage.config import DirectoryConfig, LogConfig
 from stratalog.storage.file_slice import FileSlice
-from stratalog.storage.log import Appended, Log, Origin, Read
+from stratalog.storage.log import Appended, Log, Origin
 from stratalog.storage.log_directory import LogDirectory
 from stratalog.storage.names import TopicPartition
+from stratalog.storage.readable_log import Read
 from stratalog.storage.recovery import Cut, RecoveryReport
 from stratalog.storage.segment import TimestampedOffset
 

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from stratalog.errors import (
     BatchLargerThanSegmentError,
-    CorruptBatchError,
-    FencedLeaderEpochError,
     LogClosedError,
     OffsetOutOfRangeError,
     StorageError,
@@ -32,28 +30,25 @@ from stratalog.errors import (
 )
 from stratalog.records import validation
 from stratalog.records._framing import BatchHeader, stamp
-from stratalog.records._records import Record
 from stratalog.records.batch import Batch
-from stratalog.records.reader import read_control, records_of
-from stratalog.storage import checkpoints, names, retention
+from stratalog.records.reader import read_control
+from stratalog.storage import names, retention
 from stratalog.storage.active_segment import ActiveSegment
 from stratalog.storage.config import LogConfig
-from stratalog.storage.file_slice import FileSlice
+from stratalog.storage.epochs import EpochTracker
 from stratalog.storage.home import LogHome
 from stratalog.storage.leader_epochs import LeaderEpochs
 from stratalog.storage.names import TopicPartition
 from stratalog.storage.producer_state import ProducerState
 from stratalog.storage.producers import ProducerTracker
-from stratalog.storage.recovery import Loader, RecoveryReport, load_epochs
+from stratalog.storage.readable_log import ReadableLog, SegmentList
+from stratalog.storage.recovery import Loader, RecoveryReport
 from stratalog.storage.sealed_segment import SealedSegment
-from stratalog.storage.segment import Segment, TimestampedOffset
+from stratalog.storage.segment import Segment
 from stratalog.storage.segment_files import mark_segment_deleted, remove_segment_files
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_RECORDS_READ = 1024 * 1024
-_INT_MAX = 2**31 - 1
 
 
 class Origin(Enum):
@@ -72,34 +67,11 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
-class Read(NamedTuple):
-    """What read() found: a range of a file, and where in the log it is. An empty slice: nothing there yet."""
-
-    slice: FileSlice
-    base_offset: int
-    log_start_offset: int
-    log_end_offset: int
-
-    def batches(self) -> Iterator[Batch]:
-        return self.slice.batches()
-
-
-class _Segments(NamedTuple):
-    """Replaced as a whole, so that a reader always sees one consistent list."""
-
-    bases: list[int]
-    all: list[Segment]
-
-
-class Log:
-    log_start_offset: int
+class Log(ReadableLog):
     recovery_point: int  # everything before it is durable
     recovery: RecoveryReport  # what opening the log found and did
-    _segments: _Segments
     _active: ActiveSegment
-    _end_offset: int
-    _leader_epoch: int
-    _epochs: LeaderEpochs
+    _epochs: EpochTracker
     _producers: ProducerTracker
     _names_changed: int  # counts; what of it is durable is in _names_synced
     _names_synced: int
@@ -156,25 +128,12 @@ class Log:
         self._on_close = call
 
     @property
-    def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-        return self._end_offset
-
-    @property
-    def segments(self) -> list[Segment]:
-        return list(self._segments.all)
-
-    @property
-    def size(self) -> int:
-        return sum(segment.size for segment in self._segments.all)
-
-    @property
     def producers(self) -> ProducerState:
         return self._producers.state
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
-        return self._epochs
+        return self._epochs.epochs
 
     # Writing
 
@@ -223,9 +182,9 @@ class Log:
         size = len(data)
         if size > self.config.segment_bytes:
             raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")
-        epoch = self._leader_epoch if leader_epoch is None else leader_epoch
-        if epoch != self._epochs.latest:
-            self._begin_epoch(epoch)
+        epoch = self._epochs.current if leader_epoch is None else leader_epoch
+        if epoch != self._epochs.epochs.latest:
+            self._epochs.begin(epoch, self._end_offset)
         if self._stamps_time:
             timestamp = self._clock.now_ms()
         base_offset = self._end_offset
@@ -245,18 +204,6 @@ class Log:
                 raise
         self._end_offset = end_offset
         return Appended(base_offset, end_offset - 1, timestamp)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        latest = self._epochs.latest
-        if epoch > _INT_MAX:
-            raise ValueError(f"leader epoch is {epoch}; it must not be above {_INT_MAX}")
-        if epoch < 0 or (latest is not None and epoch < latest):
-            raise FencedLeaderEpochError(f"leader epoch is {epoch}; the log has {latest} already")
-        epochs = LeaderEpochs(self._epochs.entries)
-        if epochs.assign(epoch, self._end_offset):
-            self._save_epochs(epochs)  # before it counts: an epoch that was not saved would never be saved later
-            self._epochs = epochs
-        self._leader_epoch = epoch
 
     def _note_producers(self, data: Buffer, headers: list[BatchHeader]) -> None:
         for header in headers:
@@ -339,65 +286,6 @@ class Log:
         with self._storage_errors("save the recovery point"):
             self._home.recovery_points.update({self.partition: self.recovery_point})
 
-    # Reading
-
-    def read(self, offset: int, max_bytes: int, *, max_offset: int | None = None, at_least_one: bool = True) -> Read:
-        """The batches from the one that holds `offset` on, as a range of a file.
-
-        At most `max_bytes`, so the last batch may be cut off, but with `at_least_one` the first is whole however
-        large. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches are sound: those that
-        this process did not write itself have had their checksums checked.
-        """
-        if max_bytes < 0:
-            raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
-        if self._closed or self._must_reload:
-            self._check_open()
-        while True:
-            segments = self._segments
-            start, end = self.log_start_offset, self._end_offset
-            if not start <= offset <= end:
-                raise OffsetOutOfRangeError(f"offset {offset} is outside the log, which has {start} to {end}")
-            readable = end if max_offset is None or max_offset > end else max_offset
-            try:
-                found = _find(segments, offset, readable)
-                if found is None:
-                    return Read(FileSlice(self._active.file, 0, 0), offset, start, end)
-                return Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
-            except OSError as error:
-                if segments is self._segments:
-                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
-                # The segment was deleted meanwhile: look again.
-
-    def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
-        """The records from `start` to before `end`; by default all that are in the log now. Control records are
-        left out."""
-        offset = self.log_start_offset if start is None else start
-        end = self._end_offset if end is None else min(end, self._end_offset)
-        while offset < end:
-            read = self.read(offset, _RECORDS_READ, max_offset=end)
-            if not read.slice.length:
-                read = self.read(offset, 0)  # the batch spans `end`
-                if not read.slice.length:
-                    return
-            for batch in read.batches():
-                batch.check_crc()
-                if not batch.header.is_control:
-                    yield from (record for record in records_of(batch) if offset <= record.offset < end)
-                next_offset = batch.header.next_offset
-            offset = next_offset
-
-    def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
-        self._check_open()
-        while True:
-            segments = self._segments
-            try:
-                return _find_timestamp(segments, timestamp, self.log_start_offset)
-            except OSError as error:
-                if segments is self._segments:
-                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
-                # A segment was deleted meanwhile: look again.
-
     # Forgetting
 
     def truncate(self, offset: int) -> int:
@@ -446,8 +334,7 @@ class Log:
         active.flush()
         self._publish(self._segments.all[:slot], active)
         self._end_offset = active.next_offset
-        if self._epochs.truncate_end(self._end_offset):
-            self._save_epochs(self._epochs)
+        self._epochs.truncate_end(self._end_offset)
         self._load_producers()
 
     def advance_start(self, offset: int) -> None:
@@ -466,8 +353,7 @@ class Log:
             return
         self._home.log_start_offsets.update({self.partition: offset})
         self.log_start_offset = offset
-        if self._epochs.truncate_start(offset):
-            self._save_epochs(self._epochs)
+        self._epochs.truncate_start(offset)
 
     def apply_retention(self, upper_bound: int | None = None) -> list[retention.Doomed]:
         """Delete the segments that may go, none with offsets at or past `upper_bound`; which, and why."""
@@ -552,11 +438,8 @@ class Log:
         )
         if recovery_point > self._end_offset:
             self._home.recovery_points.update({self.partition: self._end_offset})
-        self._epochs = load_epochs(self.path / names.LEADER_EPOCH_CHECKPOINT, self._segments.all, self.recovery)
-        was_lost = bool(self._epochs.entries) and not (self.path / names.LEADER_EPOCH_CHECKPOINT).exists()
-        if self._epochs.truncate_end(self._end_offset) or was_lost:
-            self._save_epochs(self._epochs)
-        self._leader_epoch = self._epochs.latest or 0
+        self._epochs = EpochTracker(self._disk, self.path)
+        self._epochs.load(self._segments.all, self._end_offset, self.recovery)
         self._producers = ProducerTracker(self._disk, self.path)
         self._load_producers()
 
@@ -570,11 +453,7 @@ class Log:
     def _publish(self, sealed: list[Segment], active: ActiveSegment) -> None:
         self._active = active
         segments: list[Segment] = [*sealed, active]
-        self._segments = _Segments([segment.base_offset for segment in segments], segments)
-
-    def _save_epochs(self, epochs: LeaderEpochs) -> None:
-        path = self.path / names.LEADER_EPOCH_CHECKPOINT
-        self._disk.replace(path, checkpoints.format_epochs(epochs.entries))
+        self._segments = SegmentList([segment.base_offset for segment in segments], segments)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -598,48 +477,3 @@ def _writable(data: Buffer) -> bytearray | memoryview:
     """The same bytes where they may be written to, or a copy."""
     view = memoryview(data)
     return bytearray(view) if view.readonly else view.cast("B")
-
-
-def _find(segments: _Segments, offset: int, end: int) -> tuple[Segment, BatchHeader, int] | None:
-    """The segment and batch that `offset` is in, or the next where it fell into a gap, and where to stop reading."""
-    if offset >= end:
-        return None
-    slot = max(bisect_right(segments.bases, offset) - 1, 0)
-    while slot < len(segments.all):
-        segment = segments.all[slot]
-        header = segment.locate(offset)
-        if header is not None:
-            if header.base_offset >= end:
-                return None
-            stop = segment.size
-            if end < segment.limit:
-                past_end = segment.locate(end)
-                stop = stop if past_end is None else past_end.position
-            return segment, header, stop
-        slot += 1
-    return None
-
-
-def _find_timestamp(segments: _Segments, timestamp: int, start_offset: int) -> TimestampedOffset | None:
-    for segment in segments.all:
-        if segment.size and segment.max_timestamp >= timestamp:
-            found = segment.find_timestamp(timestamp, start_offset)
-            if found is not None:
-                return found
-    return None
-
-
-def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_least_one: bool) -> FileSlice:
-    position = header.position
-    length = max_bytes
-    if at_least_one and length < header.size:
-        length = header.size
-    if length > stop - position:
-        length = max(stop - position, 0)
-    try:
-        segment.ensure_checked(position, position + length)
-    except CorruptBatchError:
-        length = segment.sound_from(position) - position
-        if length <= 0:
-            raise  # what lies before the damage is served: a reader gets as far as it can
-    return FileSlice(segment.file, position, length)

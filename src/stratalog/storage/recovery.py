@@ -16,15 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from stratalog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
-from stratalog.storage import checkpoints, names
+from stratalog.errors import CorruptBatchError, StorageError
+from stratalog.storage import names
 from stratalog.storage.active_segment import ActiveSegment
 from stratalog.storage.config import LogConfig
 from stratalog.storage.disk import Disk
-from stratalog.storage.leader_epochs import LeaderEpochs
 from stratalog.storage.open_segments import OpenSegments
 from stratalog.storage.sealed_segment import SealedSegment
-from stratalog.storage.segment import Segment
 from stratalog.storage.segment_files import remove_segment_files
 
 logger = logging.getLogger(__name__)
@@ -189,31 +187,3 @@ class Loader:
 def _floor(bases: list[int], offset: int) -> int:
     """The index of the last base at or below `offset`."""
     return max((index for index, base in enumerate(bases) if base <= offset), default=0)
-
-
-def load_epochs(path: Path, segments: list[Segment], report: RecoveryReport) -> LeaderEpochs:
-    """The leader epochs of a log, read from their file, or from the batches where that is damaged or lost."""
-    try:
-        if path.exists() or not _knows_epochs(segments):
-            return LeaderEpochs(checkpoints.read_epochs(path))
-    except CorruptCheckpointError as error:
-        report.note(f"leader epochs are read from the log again: {error}")
-    epochs = LeaderEpochs()
-    for segment in segments:
-        try:
-            for header in segment.walk_headers(0):
-                epochs.assign(header.leader_epoch, header.base_offset)
-        except CorruptBatchError as error:
-            report.note(f"leader epochs behind a damaged batch are not known: {error}")
-    return epochs
-
-
-def _knows_epochs(segments: list[Segment]) -> bool:
-    """Whether the newest segment with batches begins with one that has an epoch: those of old formats have none."""
-    for segment in reversed(segments):
-        try:
-            for header in segment.walk_headers(0):
-                return header.leader_epoch >= 0
-        except CorruptBatchError:
-            continue  # an older one tells
-    return False

@@ -1,0 +1,170 @@
+"""Reading a log: by offset, by time, as records. Takes no lock and changes nothing; log.py adds the writing.
+
+A reader sees an immutable list of segments, which the writer replaces as a whole, and an end offset that is published
+after the bytes before it are there. A segment that is deleted meanwhile makes it look again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from stratalog.errors import CorruptBatchError, OffsetOutOfRangeError, StorageError
+from stratalog.records._framing import BatchHeader
+from stratalog.records._records import Record
+from stratalog.records.batch import Batch
+from stratalog.records.reader import records_of
+from stratalog.storage.file_slice import FileSlice
+from stratalog.storage.segment import Segment, TimestampedOffset
+
+_RECORDS_READ = 1024 * 1024
+
+
+class Read(NamedTuple):
+    """What read() found: a range of a file, and where in the log it is. An empty slice: nothing there yet."""
+
+    slice: FileSlice
+    base_offset: int
+    log_start_offset: int
+    log_end_offset: int
+
+    def batches(self) -> Iterator[Batch]:
+        return self.slice.batches()
+
+
+class SegmentList(NamedTuple):
+    """Replaced as a whole, so that a reader always sees one consistent list."""
+
+    bases: list[int]
+    all: list[Segment]
+
+
+class ReadableLog(ABC):
+    path: Path
+    log_start_offset: int
+    _segments: SegmentList
+    _end_offset: int
+    _closed: bool
+    _must_reload: bool
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise where the log is closed; load it again where a fault has left it half changed."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._end_offset
+
+    @property
+    def segments(self) -> list[Segment]:
+        return list(self._segments.all)
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments.all)
+
+    def read(self, offset: int, max_bytes: int, *, max_offset: int | None = None, at_least_one: bool = True) -> Read:
+        """The batches from the one that holds `offset` on, as a range of a file.
+
+        At most `max_bytes`, so the last batch may be cut off, but with `at_least_one` the first is whole however
+        large. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches are sound: those that
+        this process did not write itself have had their checksums checked.
+        """
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
+        if self._closed or self._must_reload:
+            self._check_open()
+        while True:
+            segments = self._segments
+            start, end = self.log_start_offset, self._end_offset
+            if not start <= offset <= end:
+                raise OffsetOutOfRangeError(f"offset {offset} is outside the log, which has {start} to {end}")
+            readable = end if max_offset is None or max_offset > end else max_offset
+            try:
+                found = _find(segments, offset, readable)
+                if found is None:
+                    return Read(FileSlice(segments.all[-1].file, 0, 0), offset, start, end)
+                return Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
+            except OSError as error:
+                if segments is self._segments:
+                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
+                # The segment was deleted meanwhile: look again.
+
+    def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
+        """The records from `start` to before `end`; by default all that are in the log now. Control records are
+        left out."""
+        offset = self.log_start_offset if start is None else start
+        end = self._end_offset if end is None else min(end, self._end_offset)
+        while offset < end:
+            read = self.read(offset, _RECORDS_READ, max_offset=end)
+            if not read.slice.length:
+                read = self.read(offset, 0)  # the batch spans `end`
+                if not read.slice.length:
+                    return
+            for batch in read.batches():
+                batch.check_crc()
+                if not batch.header.is_control:
+                    yield from (record for record in records_of(batch) if offset <= record.offset < end)
+                next_offset = batch.header.next_offset
+            offset = next_offset
+
+    def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
+        """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
+        self._check_open()
+        while True:
+            segments = self._segments
+            try:
+                return _find_timestamp(segments, timestamp, self.log_start_offset)
+            except OSError as error:
+                if segments is self._segments:
+                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
+                # A segment was deleted meanwhile: look again.
+
+
+def _find(segments: SegmentList, offset: int, end: int) -> tuple[Segment, BatchHeader, int] | None:
+    """The segment and batch that `offset` is in, or the next where it fell into a gap, and where to stop reading."""
+    if offset >= end:
+        return None
+    slot = max(bisect_right(segments.bases, offset) - 1, 0)
+    while slot < len(segments.all):
+        segment = segments.all[slot]
+        header = segment.locate(offset)
+        if header is not None:
+            if header.base_offset >= end:
+                return None
+            stop = segment.size
+            if end < segment.limit:
+                past_end = segment.locate(end)
+                stop = stop if past_end is None else past_end.position
+            return segment, header, stop
+        slot += 1
+    return None
+
+
+def _find_timestamp(segments: SegmentList, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+    for segment in segments.all:
+        if segment.size and segment.max_timestamp >= timestamp:
+            found = segment.find_timestamp(timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_least_one: bool) -> FileSlice:
+    position = header.position
+    length = max_bytes
+    if at_least_one and length < header.size:
+        length = header.size
+    if length > stop - position:
+        length = max(stop - position, 0)
+    try:
+        segment.ensure_checked(position, position + length)
+    except CorruptBatchError:
+        length = segment.sound_from(position) - position
+        if length <= 0:
+            raise  # what lies before the damage is served: a reader gets as far as it can
+    return FileSlice(segment.file, position, length)
