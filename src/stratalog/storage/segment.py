@@ -31,7 +31,7 @@ from stratalog.storage.scan import CHUNK, Chunk, check, reason, scan
 from stratalog.storage.time_index import TimeEntry, TimeIndex
 from stratalog.storage.transaction_index import TransactionIndex
 
-_WALK_BYTES = 8192  # one read covers the usual distance between two index entries
+_WALK_BYTES = 4096  # about the distance between two index entries; the rare rest takes a second read
 _LOOK_UP_CHUNK = 64 * 1024
 
 T = TypeVar("T")
