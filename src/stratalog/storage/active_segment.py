@@ -13,6 +13,7 @@ import contextlib
 import logging
 import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from stratalog.storage.file_slice import LogFile
 from stratalog.storage.index_writer import MAX_RELATIVE_OFFSET, IndexWriter
 from stratalog.storage.offset_index import OffsetEntry, OffsetIndex
 from stratalog.storage.open_segments import OpenSegments
-from stratalog.storage.scan import CHUNK, check
+from stratalog.storage.scan import CHUNK, Chunk, check
 from stratalog.storage.sealed_segment import SealedSegment
 from stratalog.storage.segment import DoubtfulIndexError, Segment
 from stratalog.storage.time_index import TimeIndex
@@ -202,6 +203,7 @@ class ActiveSegment(Segment):
         start = self._keep_index_entries(trusted_offset)
         end, self.size = self.size, start
         self._written_from = self._flushed_to = start
+        self._note_kept_timestamps()
         for chunk in check(self._file, start, end, previous=self.next_offset - 1, limit=limit):
             self.index.reserve(len(chunk.headers))
             self.index.add(chunk.headers, chunk.origin)
@@ -233,6 +235,15 @@ class ActiveSegment(Segment):
             self.next_offset = before.offset + 1
         return entry.position
 
+    def _note_kept_timestamps(self) -> None:
+        """The time index may have lost its last entries: what lies between its last one and `size` is asked itself."""
+        last = self.time_index.last
+        try:
+            header = None if last is None else self._locate(last.offset)
+            self.index.note_timestamps(self.walk_headers(0 if header is None else header.position))
+        except (DoubtfulIndexError, CorruptBatchError) as error:
+            logger.warning("%s: timestamps before the recovery point are not all known: %s", self.path(names.LOG), error)
+
     def _confirms(self, entry: OffsetEntry) -> bool:
         """Whether the log says the same as this entry and the last of the time index."""
         try:
@@ -247,9 +258,10 @@ class ActiveSegment(Segment):
 
     def _load_first_timestamp(self) -> None:
         self._first_timestamp = None
-        for header in self.walk_headers(0):
-            self._first_timestamp = header.max_timestamp
-            return
+        with contextlib.suppress(CorruptBatchError):  # found when it is read; it is no reason not to open the log
+            for header in self.walk_headers(0):
+                self._first_timestamp = header.max_timestamp
+                return
 
     def truncate(self, position: int, next_offset: int) -> None:
         """Cut the segment off at a batch's position."""
@@ -274,11 +286,15 @@ class ActiveSegment(Segment):
 
     def rebuild_indexes(self) -> None:
         """In place, as readers may be looking: they see fewer entries meanwhile, and walk further."""
+        for _ in self._checked_chunks():
+            pass  # raises where the log is damaged: the old indexes still lead to what lies behind, and stay
         self.index.clear()
-        limit = self.limit
-        for chunk in check(self._file, 0, self.size, previous=self.base_offset - 1, limit=limit, checksums=False):
+        for chunk in self._checked_chunks():
             self.index.reserve(len(chunk.headers))
             self.index.add(chunk.headers, chunk.origin)
+
+    def _checked_chunks(self) -> Iterator[Chunk]:
+        return check(self._file, 0, self.size, previous=self.base_offset - 1, limit=self.limit)
 
     def flush(self) -> None:
         """Make everything up to `size` durable, the indexes too. Raises OSError.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stratalog.errors import CorruptBatchError, StorageError
+from stratalog.records._framing import BatchHeader
 from stratalog.storage import names
 from stratalog.storage.active_segment import ActiveSegment
 from stratalog.storage.config import LogConfig
@@ -92,7 +93,10 @@ class Loader:
         ]
         # A log that was closed in order is only scanned where its indexes turn out wrong; then they count for nothing.
         trusted_offset = 0 if clean else recovery_point
-        return self._open_tail(sealed, bases[first_to_scan:], trusted_offset, report)
+        opened = self._open_tail(sealed, bases[first_to_scan:], trusted_offset, report)
+        if clean and opened.active.next_offset > recovery_point:
+            _cut_misplaced_batch(opened.active, recovery_point, report)
+        return opened
 
     def open_active(self, base_offset: int, *, keep_indexes: bool) -> ActiveSegment:
         return ActiveSegment(
@@ -182,6 +186,24 @@ class Loader:
             report.segments_removed.append(base)
             remove_segment_files(self._disk, self._directory, base)
             self._disk.sync_directory(self._directory)
+
+
+def _cut_misplaced_batch(segment: ActiveSegment, closed_at: int, report: RecoveryReport) -> None:
+    """Cut off a last batch whose base offset is damaged. It is outside the checksum, and what proves all others, that
+    the next batch goes on from there, is missing; but a log that was closed in order left its end in a checkpoint.
+    """
+    before = end = segment.base_offset
+    last: BatchHeader | None = None
+    try:
+        for header in segment.walk_headers(0):
+            last, before, end = header, end, header.next_offset
+    except CorruptBatchError:
+        return
+    if last is not None and last.base_offset != before and before + last.last_offset_delta + 1 == closed_at:
+        reason = f"offset {last.base_offset} follows {before - 1}, but the log was closed at {closed_at}"
+        report.cut = Cut(str(segment.path(names.LOG)), segment.size - last.size, last.size, reason)
+        report.note(f"{report.cut.file}: cut off {last.size} bytes from position {report.cut.position}: {reason}")
+        segment.truncate(report.cut.position, before)
 
 
 def _floor(bases: list[int], offset: int) -> int:

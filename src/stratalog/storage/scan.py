@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records._framing import BatchHeader, parse_header, parse_headers
 from stratalog.records.batch import Batch
+from stratalog.records.format import HEADER_SIZE
 from stratalog.storage.file_slice import LogFile
 
 CHUNK = 1024 * 1024
@@ -84,11 +85,16 @@ def check(
 ) -> Iterator[Chunk]:
     """scan(), and offsets must rise from above `previous` and stay below `limit`, and every checksum must hold.
 
-    What is yielded is good; the first thing that is not raises.
+    What is yielded is good; the first thing that is not raises. A base offset is outside the checksum: of a batch that
+    leaves a gap and a next one that falls back, the first is the damaged one.
     """
     for chunk in scan(file, position, end, chunk_size):
         for index, header in enumerate(chunk.headers):
             problem = _problem(chunk.buffer, header, previous, limit, checksums)
+            if problem is None and header.base_offset != previous + 1:
+                following = chunk.headers[index + 1] if index + 1 < len(chunk.headers) else _peek(file, chunk.end, end)
+                if following is not None and following.base_offset <= header.last_offset:
+                    problem = f"offset {header.base_offset} follows {previous}, and {following.base_offset} comes next"
             if problem is not None:
                 if index:
                     yield Chunk(chunk.buffer, chunk.headers[:index], chunk.origin)
@@ -103,3 +109,11 @@ def _problem(buffer: bytes, header: BatchHeader, previous: int, limit: int, chec
     if checksums and not Batch(buffer, header).crc_matches():
         return f"checksum of the batch at offset {header.base_offset} is not the one in its header"
     return None
+
+
+def _peek(file: LogFile, position: int, end: int) -> BatchHeader | None:
+    """The header at `position`; None where there is none that can be read."""
+    try:
+        return parse_header(file.read(min(HEADER_SIZE, end - position), position)) if position < end else None
+    except StratalogError:
+        return None

@@ -137,6 +137,7 @@ class SealedSegment(Segment):
 
     def _index_whole_log(self, writer: IndexWriter) -> None:
         previous = self.base_offset - 1
-        for chunk in check(self.file, 0, self.size, previous=previous, limit=self.limit, checksums=False):
+        # Checksums too: an index made from a damaged timestamp would lead past records, and nobody would know.
+        for chunk in check(self.file, 0, self.size, previous=previous, limit=self.limit):
             writer.reserve(len(chunk.headers))
             writer.add(chunk.headers, chunk.origin)

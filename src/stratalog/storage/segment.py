@@ -93,9 +93,12 @@ class Segment(ABC):
     def locate(self, offset: int) -> BatchHeader | None:
         """The header of the first batch that reaches `offset`, with its position in the file; None: there is none."""
         try:
-            return self._locate(offset)
+            header = self._locate(offset)
         except DoubtfulIndexError:
-            return self._with_new_indexes(lambda: self._locate(offset))
+            header = self._with_new_indexes(lambda: self._locate(offset))
+        if self.base_offset <= offset < self.limit and (header is None or header.base_offset > offset):
+            self._check_gap(offset, header)
+        return header
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
         """The first record at or behind `start_offset` that is not older than `timestamp`."""
@@ -158,7 +161,15 @@ class Segment(ABC):
         expected, position = entry
         if not 0 <= position < self.size:
             raise DoubtfulIndexError(f"position {position} lies outside the log, which has {self.size} bytes")
+        if expected < self.base_offset:
+            raise DoubtfulIndexError(f"offset {expected} lies before the segment, which starts at {self.base_offset}")
         return self._walk(position, offset, -1, expected)
+
+    def _check_gap(self, offset: int, following: BatchHeader | None) -> None:
+        """Compaction leaves gaps between batches; but a damaged header, before or behind, can look like one, and hide
+        records. Raises CorruptBatchError then."""
+        entry = self.offset_index.floor(offset)
+        self.ensure_checked(0 if entry is None else entry[1], _end(following, self.size))
 
     def _walk(self, position: int, offset: int, previous: int, expected: int) -> BatchHeader | None:
         """find_batch() over the file. Answers None only at the very end of the segment."""
@@ -192,20 +203,23 @@ class Segment(ABC):
         entry = self.time_index.floor(timestamp)
         if entry is not None:
             position = self._confirm(entry).position
-        first = self._locate(start_offset)
+        first = self.locate(start_offset)
         if first is None:
             return None
-        for chunk in self.scan(max(position, first.position), _LOOK_UP_CHUNK):
+        start = max(position, first.position)
+        for chunk in self.scan(start, _LOOK_UP_CHUNK):
             for header in chunk.headers:
                 if header.max_timestamp >= timestamp:
+                    # With all that was stepped over: a damaged timestamp may have hidden the record.
+                    self.ensure_checked(start, chunk.origin + header.position + header.size)
                     found = self._first_record(Batch(chunk.buffer, header), chunk.origin, timestamp, start_offset)
                     if found is not None:
                         return found
+        self.ensure_checked(start, self.size)
         return None
 
     def _first_record(self, batch: Batch, origin: int, timestamp: int, start_offset: int) -> TimestampedOffset | None:
         position = origin + batch.header.position
-        self.ensure_checked(position, position + batch.header.size)
         try:
             records = records_of(batch)
         except StratalogError as error:
@@ -261,3 +275,7 @@ class Segment(ABC):
 
     def _corrupt(self, message: str, position: int | None) -> CorruptBatchError:
         return CorruptBatchError(message, file=str(self.path(names.LOG)), position=position)
+
+
+def _end(header: BatchHeader | None, size: int) -> int:
+    return size if header is None else header.position + header.size
