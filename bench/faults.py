@@ -1,0 +1,169 @@
+"""All of what `make test` only samples: power cuts, failing calls, cut files, flipped bits, kill -9. `make faults`.
+
+Each part runs until done or until something is wrong, which ends it with what to repeat it with. A part can be chosen,
+and all can be made shorter: `python -m bench.faults --only flips --share 0.1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from tests.storage.faults.damaged_files import DamagedLog, cut_to, cuts, flip, flips
+from tests.storage.faults.failing_calls import FailingCalls
+from tests.storage.faults.failing_disk import FAULTS
+from tests.storage.faults.killing import kill_rounds
+from tests.storage.faults.power_cut import PowerCuts
+
+T = TypeVar("T")
+Tick = Callable[[], None]
+POWER_CUTS = 1000
+IMAGES_A_WORKLOAD = 25
+KILLS = 1000
+MOST_CALLS = 5000  # of the disk, in one piece of work; it is over long before
+
+
+@dataclass(frozen=True)
+class Part:
+    """`run(where, count, tick)` does `count` of its cases; `total` is all of them."""
+
+    name: str
+    total: int
+    run: Callable[[Path, int, Tick], int]
+
+
+def power_cuts(where: Path, count: int, tick: Tick) -> int:
+    done = 0
+    for seed in range(1000, 1000 + -(-count // IMAGES_A_WORKLOAD)):
+        work = PowerCuts(where / str(seed), seed, min(IMAGES_A_WORKLOAD, count - done), progress=tick)
+        work.run()
+        done += work.taken
+        shutil.rmtree(where / str(seed))
+    return done
+
+
+def failing_calls(where: Path, count: int, tick: Tick) -> int:
+    """Every kind of fault at every call of the disk, one, four and nine calls long."""
+    done = 0
+    for length in (1, 4, 9):
+        for number, fault in enumerate(FAULTS):
+            for nth in range(1, MOST_CALLS):
+                if done >= count:
+                    return done
+                struck = FailingCalls(where / "work", 100 * length + number, fault, nth, length).run()
+                shutil.rmtree(where / "work", ignore_errors=True)
+                done += 1
+                tick()
+                if not struck:
+                    break
+    return done
+
+
+def cut_files(where: Path, count: int, tick: Tick) -> int:
+    log = DamagedLog(where)
+    cases = [(state, *cut) for state in ("killed", "closed") for cut in cuts(log, state)]
+    for state, name, size in _some(cases, count):
+        with _named(f"{state}, {name} cut to {size} bytes"):
+            log.check(state, name, cut_to(size), random.Random(size))
+        tick()
+    return min(count, len(cases))
+
+
+def flipped_bits(where: Path, count: int, tick: Tick) -> int:
+    log = DamagedLog(where)
+    cases = [(state, *one) for state in ("killed", "closed") for one in flips(log, state)]
+    for state, name, bit in _some(cases, count):
+        with _named(f"{state}, {name}, bit {bit}"):
+            log.check(state, name, flip(bit), random.Random(bit))
+        tick()
+    return min(count, len(cases))
+
+
+def kills(where: Path, count: int, tick: Tick) -> int:  # noqa: ARG001 - it has directories of its own
+    return kill_rounds(count, 1000, lambda _: tick())
+
+
+def _some(cases: list[T], count: int) -> list[T]:
+    return cases if count >= len(cases) else random.Random(1).sample(cases, count)
+
+
+@contextmanager
+def _named(case: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise AssertionError(f"{case}: {error}") from error
+
+
+def parts() -> list[Part]:
+    with tempfile.TemporaryDirectory() as temporary:
+        log = DamagedLog(Path(temporary))
+        all_cuts, all_flips = (sum(len(each(log, state)) for state in ("killed", "closed")) for each in (cuts, flips))
+    return [
+        Part("power cuts", POWER_CUTS, power_cuts),
+        Part("failing calls", 3 * len(FAULTS) * 350, failing_calls),
+        Part("cuts", all_cuts, cut_files),
+        Part("flips", all_flips, flipped_bits),
+        Part("kills", KILLS, kills),
+    ]
+
+
+def run(part: Part, share: float, console: Console) -> tuple[int, float, str | None]:
+    """How many cases were done, in how many seconds, and what was wrong."""
+    count = max(1, round(part.total * share))
+    where = Path(tempfile.mkdtemp(prefix="stratalog-faults-"))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    start = time.monotonic()
+    done = 0
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(part.name, total=count)
+
+        def tick() -> None:
+            nonlocal done
+            done += 1
+            progress.advance(task)
+
+        try:
+            part.run(where, count, tick)
+        except AssertionError as error:
+            return done, time.monotonic() - start, str(error)
+    shutil.rmtree(where)
+    return done, time.monotonic() - start, None
+
+
+def main() -> int:
+    names = ["power cuts", "failing calls", "cuts", "flips", "kills"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=names, action="append", help="a part; may be given more than once")
+    parser.add_argument("--share", type=float, default=1.0, help="how much of it: 0.1 for a tenth")
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    table = Table(title="faults")
+    for column in ("what", "cases", "seconds", "outcome"):
+        table.add_column(column)
+    failed = False
+    for part in parts():
+        if arguments.only and part.name not in arguments.only:
+            continue
+        done, seconds, problem = run(part, arguments.share, Console(stderr=True))
+        table.add_row(part.name, f"{done:,}", f"{seconds:.0f}", problem or "all as it must be")
+        failed = failed or problem is not None
+    Console().print(table)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
