@@ -148,3 +148,18 @@ def test_idempotent_producer_is_known_after_all_its_batches_went(tmp_path: Path)
         assert built.log.log_start_offset == 2
         assert built.log.append(batch_of(START_MS, base_sequence=1, **fields)).duplicate
         assert built.log.append(batch_of(START_MS, base_sequence=2, **fields)).base_offset == 2
+
+
+def test_idempotent_producer_is_known_after_its_batches_went_and_a_roll_lost_its_snapshot(tmp_path: Path) -> None:
+    """A roll's snapshot is not synced: a power cut may take it. Retention must not make that a loss."""
+    fields = {"producer_id": 7, "producer_epoch": 0}
+    with LogBuilder(tmp_path / "data", retention_ms=HOUR, **SMALL) as built:
+        built.log.append(batch_of(START_MS, base_sequence=0, **fields))
+        built.roll()
+        for path in built.files(".snapshot"):
+            path.unlink()
+        built.clock.advance(2 * HOUR)
+        built.apply_retention()
+        copy = left_by_kill(tmp_path / "data", tmp_path / "copy")
+        with open_directory(copy, clock=built.clock, **SMALL) as directory:
+            assert directory.log(*PARTITION).append(batch_of(START_MS, base_sequence=0, **fields)).duplicate

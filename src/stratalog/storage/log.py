@@ -351,6 +351,8 @@ class Log(ReadableLog):
     def _advance_start(self, offset: int) -> None:
         if offset <= self.log_start_offset:
             return
+        if len(self._producers.state):
+            self._producers.save(self._end_offset, durable=True)  # what lies before the start is not replayed any more
         self._home.log_start_offsets.update({self.partition: offset})
         self.log_start_offset = offset
         self._epochs.truncate_start(offset)

@@ -82,6 +82,8 @@ class ProducerTracker:
         for segment in segments:
             # A last segment that lost all its batches may still list their transactions.
             if segment.limit > start or (rebuild_tail and segment is tail):
+                if segment.base_offset > start:
+                    self.save(segment.base_offset, durable=False)  # it was lost; the segments before may go
                 self._replay(segment, start, report)
 
     def _load_snapshot(self, at_least: int, at_most: int, end_offset: int, report: RecoveryReport) -> int:
