@@ -1,7 +1,7 @@
 """Reading a log: by offset, by time, as records. Takes no lock and changes nothing; log.py adds the writing.
 
 A reader sees an immutable list of segments, which the writer replaces as a whole, and an end offset that is published
-after the bytes before it are there. A segment that is deleted meanwhile makes it look again.
+after the bytes before it are there. A segment that is deleted or cut meanwhile makes it look again.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class ReadableLog(ABC):
         """
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
-        if self._closed or self._must_reload:
-            self._check_open()
         while True:
+            if self._closed or self._must_reload:
+                self._check_open()
             segments = self._segments
             start, end = self.log_start_offset, self._end_offset
             if not start <= offset <= end:
@@ -89,10 +89,8 @@ class ReadableLog(ABC):
                 if found is None:
                     return Read(FileSlice(segments.all[-1].file, 0, 0), offset, start, end)
                 return Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
-            except OSError as error:
-                if segments is self._segments:
-                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
-                # The segment was deleted meanwhile: look again.
+            except (OSError, CorruptBatchError) as error:
+                self._raise_if_current(error, segments)
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """The records from `start` to before `end`; by default all that are in the log now. Control records are
@@ -114,15 +112,21 @@ class ReadableLog(ABC):
 
     def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
-        self._check_open()
         while True:
+            self._check_open()
             segments = self._segments
             try:
                 return _find_timestamp(segments, timestamp, self.log_start_offset)
-            except OSError as error:
-                if segments is self._segments:
-                    raise StorageError(f"{self.path}: can't read the log: {error}") from error
-                # A segment was deleted meanwhile: look again.
+            except (OSError, CorruptBatchError) as error:
+                self._raise_if_current(error, segments)
+
+    def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList) -> None:
+        """Unless a segment was deleted or cut meanwhile, or is being cut: then that is all there is to the error, and
+        the caller looks again."""
+        if segments is self._segments and not self._must_reload:
+            if isinstance(error, CorruptBatchError):
+                raise error
+            raise StorageError(f"{self.path}: can't read the log: {error}") from error
 
 
 def _find(segments: SegmentList, offset: int, end: int) -> tuple[Segment, BatchHeader, int] | None:
