@@ -94,7 +94,7 @@ class Loader:
         # A log that was closed in order is only scanned where its indexes turn out wrong; then they count for nothing.
         trusted_offset = 0 if clean else recovery_point
         opened = self._open_tail(sealed, bases[first_to_scan:], trusted_offset, report)
-        if clean and opened.active.next_offset > recovery_point:
+        if opened.active.next_offset > recovery_point:
             _cut_misplaced_batch(opened.active, recovery_point, report)
         return opened
 
@@ -188,22 +188,42 @@ class Loader:
             self._disk.sync_directory(self._directory)
 
 
-def _cut_misplaced_batch(segment: ActiveSegment, closed_at: int, report: RecoveryReport) -> None:
+def _cut_misplaced_batch(segment: ActiveSegment, known_end: int, report: RecoveryReport) -> None:
     """Cut off a last batch whose base offset is damaged. It is outside the checksum, and what proves all others, that
-    the next batch goes on from there, is missing; but a log that was closed in order left its end in a checkpoint.
+    the next batch goes on from there, is missing.
+
+    A log that was closed in order left its end in a checkpoint. After a crash nothing tells; but offsets in the segment
+    that grows have no gaps, so one that is the only one, just before the last batch, and behind `known_end`, is damage.
+    (A replica of a compacted log has many.)
     """
-    before = end = segment.base_offset
+    if not _ends_behind_gap(segment):
+        return
+    gaps, before, end = 0, segment.base_offset, segment.base_offset
     last: BatchHeader | None = None
     try:
         for header in segment.walk_headers(0):
+            gaps += header.base_offset != end
             last, before, end = header, end, header.next_offset
     except CorruptBatchError:
         return
-    if last is not None and last.base_offset != before and before + last.last_offset_delta + 1 == closed_at:
-        reason = f"offset {last.base_offset} follows {before - 1}, but the log was closed at {closed_at}"
-        report.cut = Cut(str(segment.path(names.LOG)), segment.size - last.size, last.size, reason)
-        report.note(f"{report.cut.file}: cut off {last.size} bytes from position {report.cut.position}: {reason}")
-        segment.truncate(report.cut.position, before)
+    if last is None or gaps != 1 or (report.clean and before + last.last_offset_delta + 1 != known_end):
+        return
+    reason = f"offset {last.base_offset} follows {before - 1}, where all others follow without a gap"
+    report.cut = Cut(str(segment.path(names.LOG)), segment.size - last.size, last.size, reason)
+    report.note(f"{report.cut.file}: cut off {last.size} bytes from position {report.cut.position}: {reason}")
+    segment.truncate(report.cut.position, before)
+
+
+def _ends_behind_gap(segment: ActiveSegment) -> bool:
+    """Whether the offset before the last batch's is in no batch: found by two look-ups, without a walk."""
+    try:
+        last = segment.locate(segment.next_offset - 1)
+        if last is None or last.base_offset == segment.base_offset:
+            return False
+        before = segment.locate(last.base_offset - 1)
+    except CorruptBatchError:
+        return False
+    return before is not None and before.position == last.position
 
 
 def _floor(bases: list[int], offset: int) -> int:
