@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from stratalog.errors import StorageError
+from stratalog.storage import Log
 from tests.storage.faults.checks import check_goes_on, check_log
 from tests.storage.faults.failing_disk import FailingDisk
 from tests.storage.faults.workload import Workload
@@ -38,9 +39,8 @@ class FailingCalls:
             self._check()
             self._reopen_and_check()
         except Exception as error:
-            raise AssertionError(
-                f"{self.name}, struck {self.disk.struck}, doing {self.workload.doing}: {error!r}"
-            ) from (error)
+            where = f"{self.name}, struck {self.disk.struck}, doing {self.workload.doing}"
+            raise AssertionError(f"{where}: {error!r}") from error
         finally:
             self.disk.heal()
             if self.is_open:
@@ -68,42 +68,12 @@ class FailingCalls:
         assert records == self.workload.model.records(self.workload.log.log_start_offset)
 
     def _accept(self, error: StorageError) -> None:
-        """A step failed: once the cause is gone the log is as it was, but for truncations and deletions, which may
-        have gone part of their way."""
         with self.disk.paused():
             if self.workload.doing == "reopen":
-                self._open_again()
-            self._accept_state(self.workload.doing, str(error))
-
-    def _accept_state(self, doing: str, message: str) -> None:
-        workload, allowed = self.workload, self.workload.allowed
-        end = self._end()
-        if doing in ("append", "end_transaction"):
-            flush_failed = "can't flush" in message
-            assert flush_failed or "nothing was appended" in message, f"which of the two? {message}"
-            expected = allowed.model.end if flush_failed else workload.model.end
-            assert end == expected, f"append raised {message!r}, and the log ends at {end} instead of {expected}"
-        elif doing == "truncate":
-            assert allowed.promised <= end <= workload.model.end
-            workload.generation += 1
-        else:
-            assert end == workload.model.end, f"{doing} failed, and the log ends at {end}, not {workload.model.end}"
-        assert allowed.lowest_start <= workload.log.log_start_offset <= allowed.highest_start
-        workload.settle(allowed.model.cut(end))
-
-    def _end(self) -> int:
-        """Where reading ends; asking for it also loads a log again that failed half way."""
-        log = self.workload.log
-        read = log.read(log.log_start_offset, 1)
-        assert read.log_end_offset == log.log_end_offset
-        return log.log_end_offset
-
-    def _open_again(self) -> None:
-        """Closing or opening failed: the directory is not locked, and can be opened."""
-        self.is_open = False
-        self.workload.directory.close()
-        self.workload.open()
-        self.is_open = True
+                self.is_open = False
+                open_again(self.workload)
+                self.is_open = True
+            accept_failure(self.workload, error)
 
     def _check(self) -> None:
         check_log(self.workload.log, self.workload.model, self.rng)
@@ -123,6 +93,38 @@ class FailingCalls:
             self.workload.directory.close()
         self.is_open = False
         shutil.rmtree(killed)
+
+
+def open_again(workload: Workload) -> None:
+    """Closing or opening failed: the directory is not locked, and can be opened."""
+    workload.directory.close()
+    workload.open()
+
+
+def accept_failure(workload: Workload, error: StorageError) -> None:
+    """A step failed: once the cause is gone the log is as it was, but for truncations and deletions, which may have
+    gone part of their way. The model follows."""
+    doing, message, allowed = workload.doing, str(error), workload.allowed
+    end = _end(workload.log)
+    if doing in ("append", "end_transaction"):
+        flush_failed = "can't flush" in message
+        assert flush_failed or "nothing was appended" in message, f"which of the two? {message}"
+        expected = allowed.model.end if flush_failed else workload.model.end
+        assert end == expected, f"append raised {message!r}, and the log ends at {end} instead of {expected}"
+    elif doing == "truncate":
+        assert allowed.promised <= end <= workload.model.end
+        workload.generation += 1
+    else:
+        assert end == workload.model.end, f"{doing} failed, and the log ends at {end}, not {workload.model.end}"
+    assert allowed.lowest_start <= workload.log.log_start_offset <= allowed.highest_start
+    workload.settle(allowed.model.cut(end))
+
+
+def _end(log: Log) -> int:
+    """Where reading ends; asking for it also loads a log again that failed half way."""
+    read = log.read(log.log_start_offset, 1)
+    assert read.log_end_offset == log.log_end_offset
+    return log.log_end_offset
 
 
 def open_descriptors() -> int:

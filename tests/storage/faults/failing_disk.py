@@ -12,32 +12,13 @@ from stratalog.storage._mapping import Mapping
 from stratalog.storage.disk import Disk
 
 # Which calls can fail how. Closing is left out: Linux has released the descriptor when it fails.
+_SPACE = "create write allocate preallocate truncate sync sync_directory rename"
+_ALL = f"{_SPACE} open read map sync_mapping start_writeback remove make_directory"
+
 FAULTS: dict[str, tuple[int, frozenset[str]]] = {
-    "ENOSPC": (
-        errno.ENOSPC,
-        frozenset({"create", "write", "allocate", "preallocate", "truncate", "sync", "sync_directory", "rename"}),
-    ),
+    "ENOSPC": (errno.ENOSPC, frozenset(_SPACE.split())),
     "short write": (errno.ENOSPC, frozenset({"write"})),
-    "EIO": (
-        errno.EIO,
-        frozenset(
-            {
-                *(
-                    "open",
-                    "create",
-                    "write",
-                    "read",
-                    "truncate",
-                    "allocate",
-                    "preallocate",
-                    "map",
-                    "sync",
-                    "sync_mapping",
-                ),
-                *("start_writeback", "sync_directory", "rename", "remove", "make_directory"),
-            }
-        ),
-    ),
+    "EIO": (errno.EIO, frozenset(_ALL.split())),
     "EMFILE": (errno.EMFILE, frozenset({"open", "create", "sync_directory"})),
 }
 

@@ -37,10 +37,10 @@ def no_log_records() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("fault", "apart", "length"), SAMPLES)
-def test_failing_call_leaves_no_torn_state(tmp_path: Path, fault: str, apart: int, length: int) -> None:
+def test_failing_call_leaves_no_torn_state(scratch: Path, fault: str, apart: int, length: int) -> None:
     before = open_descriptors()
     nth = 1
-    while FailingCalls(tmp_path / str(nth), len(fault) + length, fault, nth, length).run():
+    while FailingCalls(scratch / str(nth), len(fault) + length, fault, nth, length).run():
         assert open_descriptors() == before, f"{fault} at call {nth} leaves descriptors open"
         nth += apart
     assert nth > apart, "the fault never struck"

@@ -18,8 +18,8 @@ from tests.storage.log_builder import PARTITION, LogBuilder, records_from
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_power_cut_keeps_what_was_promised(tmp_path: Path, seed: int) -> None:
-    PowerCuts(tmp_path, seed, images=20).run()
+def test_power_cut_keeps_what_was_promised(scratch: Path, seed: int) -> None:
+    PowerCuts(scratch, seed, images=20).run()
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
