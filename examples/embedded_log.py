@@ -25,7 +25,7 @@ def reading(second: int) -> Record:
 def main(directory: Path) -> None:
     with Log.open(directory / "temperatures-0", {"segment.bytes": 65_536}) as log:
         for first in range(0, READINGS, 100):
-            log.append(build_batch([reading(second) for second in range(first, first + 100)], codec=4))
+            log.append(build_batch([reading(second) for second in range(first, first + 100)], codec="zstd"))
         print(f"{log.log_end_offset} readings in {len(log.segments)} segments, {log.size} bytes")
 
         found = log.find_timestamp(START + 3_600_000)

@@ -111,6 +111,10 @@ class LogClosedError(StorageError):
     """A call on a log or directory that was closed."""
 
 
+class LogAlreadyOpenError(StorageError):
+    """A log that this process has open already: there is one Log object a partition."""
+
+
 class DirectoryLockedError(StorageError):
     """Another process has the data directory open."""
 

@@ -222,9 +222,10 @@ def test_damage_on_the_way_is_an_error_with_its_place(tmp_path: Path) -> None:
 def test_more_segments_than_a_process_may_open_files(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 500, segment_bytes=600, segment_index_bytes=64)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    already = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (already + 20, limits[1]))
     try:
-        assert len(logs_of(path)) > 64
+        assert len(logs_of(path)) > 20
         record = explain_timestamp(path, START + 499).record
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)

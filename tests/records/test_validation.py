@@ -151,7 +151,7 @@ def test_what_is_no_batch_is_refused(data: bytes) -> None:
 def test_cut_off_or_trailing_bytes_are_refused() -> None:
     data = build_batch(numbered(2))
     for wrong in (data[:-1], data + b"\0" * 11, data + data[:70]):
-        with pytest.raises(CorruptBatchError, match="are not a whole batch"):
+        with pytest.raises(CorruptBatchError, match="are not a whole record batch"):
             parse_for_append(wrong, MAX)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.errors import ConfigError, InvalidTopicError, LogClosedError, StorageError
+from stratalog.errors import ConfigError, InvalidTopicError, LogAlreadyOpenError, LogClosedError, StorageError
 from stratalog.storage import Log, LogConfig, LogDirectory, TopicPartition
 from stratalog.storage.checkpoints import read_partition_metadata
 from stratalog.storage.disk import Disk
@@ -241,7 +241,7 @@ class TestOneLogAlone:
             assert (log.partition, log.config.segment_bytes) == (TopicPartition("orders", 0), 5000)
             with pytest.raises(StorageError):
                 LogDirectory.open(tmp_path)
-            with pytest.raises(LogClosedError, match="is open in this process already"):
+            with pytest.raises(LogAlreadyOpenError, match="is open in this process already"):
                 Log.open(tmp_path / "orders-0")
         with LogDirectory.open(tmp_path, background=False) as directory:
             assert directory.log("orders", 0).recovery.clean

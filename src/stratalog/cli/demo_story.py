@@ -198,7 +198,8 @@ class _Quiet:
 def _append_until_killed(path: Path) -> int:
     """How many records the process that was killed had been told were appended."""
     command = [sys.executable, "-m", "stratalog.cli.demo_writer", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+    # In a session of its own and silent: an interrupt is for the demo, which kills it.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as child:
         assert child.stdout is not None
         acknowledged = int(child.stdout.readline() or 0)
         _expect(acknowledged > 0, "the appending process did not start")

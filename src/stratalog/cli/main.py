@@ -12,7 +12,7 @@ from stratalog.cli.program import Program
 
 HELP = """A Kafka-compatible commit log: tools that show what is on the disk.
 
-They only read, and work on a directory that a running process is writing.
+All but `demo` only read, and work on a directory that a running process is writing.
 
 \b
 Examples:
@@ -29,7 +29,6 @@ app = typer.Typer(
     help=HELP,
     rich_markup_mode=None,
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's files.")(dump_log.command)
@@ -47,13 +46,16 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def program(
-    version: Annotated[
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback does it
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options of all commands: none yet."""
+    """Options of all commands. Without a command: what there is."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def run() -> None:

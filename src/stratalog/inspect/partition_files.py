@@ -92,9 +92,14 @@ def find_partitions(path: Path) -> list[Path]:
     """The directory itself if it is a partition's, else those in it that are. Empty: neither."""
     if holds_segments(path) or names.parse_partition_directory(path.name) is not None:
         return [path]
-    return sorted(
-        entry for entry in path.iterdir() if entry.is_dir() and names.parse_partition_directory(entry.name) is not None
-    )
+    return sorted(entry for entry in path.iterdir() if _is_partition(entry))
+
+
+def _is_partition(path: Path) -> bool:
+    """Many a directory is called something-1: a partition has segments, or at least its topic's id."""
+    if not path.is_dir() or names.parse_partition_directory(path.name) is None:
+        return False
+    return holds_segments(path) or (path / names.PARTITION_METADATA).exists()
 
 
 def has_writer(partition: Path) -> bool:

@@ -21,6 +21,15 @@ from stratalog.records._varint cimport varint_size, write_varint
 from stratalog.errors import CorruptBatchError, InvalidRecordError, MessageTooLargeError
 
 
+cdef long long _milliseconds(timestamp) except? -1:
+    # A float is most likely time.time(): in seconds, and so a time in January 1970.
+    if type(timestamp) is not int and not isinstance(timestamp, int):
+        raise TypeError(
+            f"timestamp is {timestamp!r}; whole milliseconds since 1970 are wanted, as int(when.timestamp() * 1000)"
+        )
+    return timestamp
+
+
 @cython.final
 @cython.no_gc
 cdef class Record:
@@ -35,11 +44,11 @@ cdef class Record:
     cdef readonly tuple headers
 
     def __init__(
-        self, *, long long offset=0, long long timestamp=-1, int timestamp_type=0, bytes key=None, bytes value=None,
+        self, *, long long offset=0, timestamp=-1, int timestamp_type=0, bytes key=None, bytes value=None,
         headers=(),
     ):
         self.offset = offset
-        self.timestamp = timestamp
+        self.timestamp = _milliseconds(timestamp)
         self.timestamp_type = timestamp_type
         self.key = key
         self.value = value
@@ -196,12 +205,12 @@ cdef class RecordsWriter:
     def __dealloc__(self):
         PyMem_Free(self._data)
 
-    def append(self, value=None, key=None, headers=(), long long timestamp=-1, offset_delta=None):
+    def append(self, value=None, key=None, headers=(), timestamp=-1, offset_delta=None):
         """Add one record; returns its offset delta."""
         cdef long long delta = <long long>self.last_offset_delta + 1
         if offset_delta is not None:
             delta = offset_delta
-        self._append(_content(value, "value"), _content(key, "key"), headers, timestamp, delta)
+        self._append(_content(value, "value"), _content(key, "key"), headers, _milliseconds(timestamp), delta)
         return self.last_offset_delta
 
     def extend(self, records, offset_deltas=None):

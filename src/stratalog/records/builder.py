@@ -8,7 +8,7 @@ codec and a checksum. Nothing here asks a clock: a record without a timestamp ha
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from stratalog.errors import InvalidRecordError, MessageTooLargeError, UnsupportedCodecError
 from stratalog.records import compression, format
@@ -29,6 +29,23 @@ CONTROL_VERSION = 0
 LARGEST_BATCH = 2**31 - 1 + format.LOG_OVERHEAD
 
 
+class BatchFields(TypedDict, total=False):
+    """The keywords of BatchBuilder, which build_batch passes on."""
+
+    codec: int | str
+    compression_level: int | None
+    timestamp_type: int
+    append_time: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    is_transactional: bool
+    is_control: bool
+    leader_epoch: int
+    delete_horizon: int | None
+    last_offset_delta: int | None
+
+
 class BatchBuilder:
     """One batch in the making. The header's fields are attributes that may be set until `build`, but for two.
 
@@ -40,7 +57,7 @@ class BatchBuilder:
     def __init__(
         self,
         *,
-        codec: int = format.Codec.NONE,
+        codec: int | str = format.Codec.NONE,
         compression_level: int | None = None,
         timestamp_type: int = format.TimestampType.CREATE_TIME,
         append_time: int = format.NO_TIMESTAMP,
@@ -53,7 +70,7 @@ class BatchBuilder:
         delete_horizon: int | None = None,
         last_offset_delta: int | None = None,
     ) -> None:
-        self.codec = codec
+        self.codec = format.codec_of(codec)
         self.compression_level = compression_level
         self.timestamp_type = timestamp_type
         self.append_time = append_time
@@ -200,9 +217,9 @@ def build_batch(
     *,
     base_offset: int = 0,
     offset_deltas: Iterable[int] | None = None,
-    **fields: Any,
+    **fields: Unpack[BatchFields],
 ) -> bytearray:
-    """A batch of Record objects or (key, value) tuples; `fields` are those of BatchBuilder.
+    """A batch of Record objects or (key, value) tuples; `fields` are BatchBuilder's, as codec="zstd".
 
     Records get the offsets from `base_offset` on, or those of `offset_deltas`: their own are not looked at.
     """

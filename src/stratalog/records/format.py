@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from stratalog.errors import UnsupportedCodecError
+
 LOG_OVERHEAD = 12  # base offset and batch length: enough to know where an entry ends
 MAGIC_POSITION = 16
 CURRENT_MAGIC = 2
@@ -72,6 +74,17 @@ class Codec(IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+def codec_of(codec: int | str) -> int:
+    """A codec by its number or, as in compression.type, by its name."""
+    if isinstance(codec, int):
+        return codec
+    try:
+        return Codec[codec.upper()]
+    except (KeyError, AttributeError):
+        known = ", ".join(one.name.lower() for one in Codec)
+        raise UnsupportedCodecError(f"codec is {codec!r}; known are {known}, or their numbers, 0 to 4") from None
 
 
 class TimestampType(IntEnum):

@@ -67,7 +67,8 @@ def parse_for_append(data, Py_ssize_t max_batch_bytes):
             header = BatchHeader.__new__(BatchHeader)
             if not fill_header(header, start, position, view.len) or header.size > view.len - position:
                 raise CorruptBatchError(
-                    f"{view.len - position} of {view.len} bytes are not a whole batch", position=position
+                    f"{view.len - position} of {view.len} bytes are not a whole record batch, as build_batch makes them",
+                    position=position
                 )
             check_header(header)
             if header.size > max_batch_bytes:

@@ -242,7 +242,9 @@ class ActiveSegment(Segment):
             header = None if last is None else self._locate(last.offset)
             self.index.note_timestamps(self.walk_headers(0 if header is None else header.position))
         except (DoubtfulIndexError, CorruptBatchError) as error:
-            logger.warning("%s: timestamps before the recovery point are not all known: %s", self.path(names.LOG), error)
+            logger.warning(
+                "%s: timestamps before the recovery point are not all known: %s", self.path(names.LOG), error
+            )
 
     def _confirms(self, entry: OffsetEntry) -> bool:
         """Whether the log says the same as this entry and the last of the time index."""

@@ -71,6 +71,8 @@ class _Settings:
         known = cls.names()
         for name in settings:
             if name not in known:
+                if any(name in other.names() for other in _Settings.__subclasses__()):
+                    raise ConfigError(f"{name!r} is not a setting of {cls.kind}; give it as directory_config=")
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else f"; known are: {', '.join(known)}"
                 raise ConfigError(f"{name!r} is not a setting of {cls.kind}{hint}")
@@ -116,4 +118,6 @@ class DirectoryConfig(_Settings):
     log_retention_check_interval_ms: int = _setting(300_000, _integer(1), "how often retention is applied")
     log_flush_scheduler_interval_ms: int = _setting(1_000, _integer(1), "how often flush.ms is looked at")
     log_flush_offset_checkpoint_interval_ms: int = _setting(60_000, _integer(1), "how often recovery points are saved")
-    max_open_segments: int = _setting(4096, _integer(1), "sealed segments that stay open; others are opened on use")
+    max_open_segments: int = _setting(
+        4096, _integer(1), "sealed segments that stay open (at most half of ulimit -n); others are opened on use"
+    )

@@ -68,6 +68,10 @@ class Appended(NamedTuple):
 
 
 class Log(ReadableLog):
+    """One partition. Append record batches, read them by offset (`read`, `records`) or time (`find_timestamp`), make
+    them durable (`flush`), forget them (`advance_start`, `truncate`, `apply_retention`). Opened with `Log.open` or
+    `LogDirectory.log`; a context manager that closes it."""
+
     recovery_point: int  # everything before it is durable
     recovery: RecoveryReport  # what opening the log found and did
     _active: ActiveSegment
@@ -103,6 +107,7 @@ class Log(ReadableLog):
         return open_log(Path(path), config)
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -111,7 +116,8 @@ class Log(ReadableLog):
         self.close()
 
     def __repr__(self) -> str:
-        return f"Log({self.partition}, offsets {self.log_start_offset}..{self.log_end_offset})"
+        state = ", closed" if self._closed else ""
+        return f"Log({self.partition}, offsets {self.log_start_offset}..{self.log_end_offset}{state})"
 
     # What it holds
 
@@ -244,6 +250,7 @@ class Log(ReadableLog):
             raise
         sealed = old.seal(self._home.open_segments, limit=self._end_offset)
         self._publish([*self._segments.all[:-1], sealed], new)
+        old.retire()
         self.recovery_point = max(self.recovery_point, self._end_offset)
         self._names_changed += 1
 
@@ -317,10 +324,12 @@ class Log(ReadableLog):
 
     def _truncate_segments(self, offset: int, slot: int) -> None:
         for segment in reversed(self._segments.all[slot + 1 :]):
+            segment.retire()
             remove_segment_files(self._disk, self.path, segment.base_offset)
             self._disk.sync_directory(self.path)
         last = self._segments.all[slot]
         if isinstance(last, SealedSegment):
+            last.retire()
             active = self._loader(self._clock.now_ms()).open_active(last.base_offset, keep_indexes=True)
             if not active.adopt():
                 active.recover(active.base_offset, last.limit)
@@ -388,6 +397,7 @@ class Log(ReadableLog):
         self._advance_start(kept[0].base_offset)
         self._publish(kept[:-1], self._active)
         for segment in doomed:
+            segment.retire()
             paths = mark_segment_deleted(self._disk, self.path, segment.base_offset)
             self._home.deletions.add(paths, self.config.file_delete_delay_ms)
         self._producers.forget_snapshots_before(kept[0].base_offset)
@@ -464,6 +474,8 @@ class Log(ReadableLog):
             with self._write_lock, self._storage_errors("load"):
                 if self._must_reload:  # still: it may have been a truncation that was under way, and is done
                     self._active.cut_torn_tail()
+                    for segment in self._segments.all:
+                        segment.retire()
                     self._load(clean=False)
                     self._must_reload = False
 

@@ -11,6 +11,7 @@ when nothing is left that a crash could have touched.
 from __future__ import annotations
 
 import logging
+import resource
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from stratalog.clock import Clock, SystemClock
-from stratalog.errors import InvalidTopicError, LogClosedError, StorageError
+from stratalog.errors import InvalidTopicError, LogAlreadyOpenError, LogClosedError, StorageError
 from stratalog.storage import checkpoints, names
 from stratalog.storage.config import DirectoryConfig, LogConfig
 from stratalog.storage.directory_lock import DirectoryLock
@@ -62,7 +63,7 @@ class LogDirectory:
             self._home = LogHome(
                 disk,
                 clock,
-                OpenSegments(config.max_open_segments),
+                OpenSegments(min(config.max_open_segments, _share_of_descriptors())),
                 OffsetCheckpoint(disk, path / names.RECOVERY_POINT_CHECKPOINT),
                 OffsetCheckpoint(disk, path / names.LOG_START_OFFSET_CHECKPOINT),
                 Deletions(disk, clock),
@@ -92,7 +93,7 @@ class LogDirectory:
         Without `background` no thread is started: turn() does what is due.
         """
         return cls(
-            Path(path),
+            Path(path).expanduser(),
             as_config(config),
             directory_config or DirectoryConfig(),
             disk=disk or Disk(),
@@ -236,6 +237,12 @@ class LogDirectory:
         path.rmdir()
 
 
+def _share_of_descriptors() -> int:
+    """Half of what the process may open: the rest is for active segments, and for the program around."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft // 2, 1)
+
+
 def as_config(config: Configs) -> LogConfig:
     if config is None:
         return LogConfig()
@@ -248,9 +255,14 @@ _shared_lock = threading.Lock()
 
 def open_log(path: Path, config: Configs) -> Log:
     """Log.open(): the data directory is opened with the first of its logs, and closed with the last."""
+    path = path.expanduser()
     partition = names.parse_partition_directory(path.name)
     if partition is None:
-        raise InvalidTopicError(f"{path}: a log's directory is called topic-partition, like {path.name or 'orders'}-0")
+        raise InvalidTopicError(
+            f"{path}: a log's directory is called topic-partition, like orders-0: a topic of letters, digits, '.', '_' "
+            "and '-', and a number without leading zeros"
+        )
+    names.check_topic(partition.topic)
     parsed = as_config(config)
     home = path.parent.resolve()
     with _shared_lock:
@@ -258,7 +270,7 @@ def open_log(path: Path, config: Configs) -> Log:
         try:
             log = directory.log(*partition, parsed)
             if log.has_owner:
-                raise LogClosedError(f"{path}: is open in this process already; use that Log")
+                raise LogAlreadyOpenError(f"{path}: is open in this process already; use that Log, or close it first")
         except Exception:
             if uses == 0:
                 directory.close()

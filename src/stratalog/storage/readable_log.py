@@ -96,6 +96,8 @@ class ReadableLog(ABC):
         """The records from `start` to before `end`; by default all that are in the log now. Control records are
         left out."""
         offset = self.log_start_offset if start is None else start
+        if offset > self._end_offset:
+            raise OffsetOutOfRangeError(f"offset {offset} lies past the log's end, {self._end_offset}")
         end = self._end_offset if end is None else min(end, self._end_offset)
         while offset < end:
             read = self.read(offset, _RECORDS_READ, max_offset=end)
@@ -112,6 +114,8 @@ class ReadableLog(ABC):
 
     def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
+        if not isinstance(timestamp, int):
+            raise TypeError(f"timestamp is {timestamp!r}; milliseconds are wanted, as int(when.timestamp() * 1000)")
         while True:
             self._check_open()
             segments = self._segments

@@ -193,20 +193,29 @@ def _cut_misplaced_batch(segment: ActiveSegment, known_end: int, report: Recover
     the next batch goes on from there, is missing.
 
     A log that was closed in order left its end in a checkpoint. After a crash nothing tells; but offsets in the segment
-    that grows have no gaps, so one that is the only one, just before the last batch, and behind `known_end`, is damage.
-    (A replica of a compacted log has many.)
+    that grows have no gaps, so the only one among several batches, just before the last of them and behind `known_end`,
+    is damage. (A replica of a compacted log has many, and a segment of one or two batches is given the benefit of the
+    doubt.)
     """
     if not _ends_behind_gap(segment):
         return
-    gaps, before, end = 0, segment.base_offset, segment.base_offset
+    followed = gaps = 0
+    before = end = segment.base_offset
     last: BatchHeader | None = None
     try:
         for header in segment.walk_headers(0):
-            gaps += header.base_offset != end
+            if last is not None:
+                followed += header.base_offset == end
+                gaps += header.base_offset != end
             last, before, end = header, end, header.next_offset
     except CorruptBatchError:
         return
-    if last is None or gaps != 1 or (report.clean and before + last.last_offset_delta + 1 != known_end):
+    if last is None:
+        return
+    misplaced = gaps == 1 and followed > 0
+    if report.clean:
+        misplaced = before + last.last_offset_delta + 1 == known_end
+    if not misplaced:
         return
     reason = f"offset {last.base_offset} follows {before - 1}, where all others follow without a gap"
     report.cut = Cut(str(segment.path(names.LOG)), segment.size - last.size, last.size, reason)

@@ -12,6 +12,7 @@ Threads: readers call anything here at any time, beside one writer.
 
 from __future__ import annotations
 
+import errno
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class Segment(ABC):
         self._checked = CheckedRanges()
         self._check_lock = threading.Lock()
         self._rebuild_lock = rebuild_lock
+        self._retired = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(base_offset={self.base_offset}, size={self.size})"
@@ -89,6 +91,12 @@ class Segment(ABC):
     @abstractmethod
     def rebuild_indexes(self) -> None:
         """Make both indexes again from the log. Raises CorruptBatchError where the log itself can't be walked."""
+
+    def retire(self) -> None:
+        """The log is about to delete these files, or to open them as another segment: from here on nothing is written
+        to them for a reader that came too late. It gets an OSError where it would need that, and looks again."""
+        with self._rebuild_lock:
+            self._retired = True
 
     def locate(self, offset: int) -> BatchHeader | None:
         """The header of the first batch that reaches `offset`, with its position in the file; None: there is none."""
@@ -148,6 +156,10 @@ class Segment(ABC):
 
     def _with_new_indexes(self, look_up: Callable[[], T]) -> T:
         with self._rebuild_lock:
+            if self._retired:
+                raise FileNotFoundError(
+                    errno.ENOENT, "segment is not part of the log any more", str(self.path(names.LOG))
+                )
             self.rebuild_indexes()
         try:
             return look_up()
