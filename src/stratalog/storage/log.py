@@ -96,6 +96,7 @@ class Log(ReadableLog):
         self._closed = False
         self.closed_in_order = False
         self._must_reload = False
+        self._truncations = 0
         self._on_close: Callable[[], None] | None = None
         self._load(clean=clean)
 
@@ -430,7 +431,7 @@ class Log(ReadableLog):
         loader = self._loader(self._clock.now_ms())
         opened = loader.open(clean=clean, recovery_point=recovery_point, log_start_offset=checkpointed_start)
         self.recovery = opened.report
-        self._truncations = 0
+        self._truncations += 1
         self._names_changed, self._names_synced = 1, 0
         self._last_flush_ms = self._clock.now_ms()
         self._publish(list(opened.sealed), opened.active)

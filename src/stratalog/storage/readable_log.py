@@ -1,7 +1,8 @@
 """Reading a log: by offset, by time, as records. Takes no lock and changes nothing; log.py adds the writing.
 
 A reader sees an immutable list of segments, which the writer replaces as a whole, and an end offset that is published
-after the bytes before it are there. A segment that is deleted or cut meanwhile makes it look again.
+after the bytes before it are there. A segment that is deleted or cut meanwhile makes it look again: truncations are
+counted before anything is cut, and the count is compared when an answer is there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from stratalog.errors import CorruptBatchError, OffsetOutOfRangeError, StorageError
+from stratalog.errors import CorruptBatchError, OffsetOutOfRangeError, StorageError, StratalogError
 from stratalog.records._framing import BatchHeader
 from stratalog.records._records import Record
 from stratalog.records.batch import Batch
@@ -48,7 +49,8 @@ class ReadableLog(ABC):
     _segments: SegmentList
     _end_offset: int
     _closed: bool
-    _must_reload: bool
+    _must_reload: bool  # while a truncation is under way too: _check_open() waits for it
+    _truncations: int
 
     @abstractmethod
     def _check_open(self) -> None:
@@ -77,20 +79,26 @@ class ReadableLog(ABC):
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
         while True:
+            truncations = self._truncations
             if self._closed or self._must_reload:
                 self._check_open()
-            segments = self._segments
-            start, end = self.log_start_offset, self._end_offset
+            # In this order: the list has all that lies before this end, and the start is moved before the list loses
+            # what lies before it.
+            end, segments, start = self._end_offset, self._segments, self.log_start_offset
             if not start <= offset <= end:
                 raise OffsetOutOfRangeError(f"offset {offset} is outside the log, which has {start} to {end}")
             readable = end if max_offset is None or max_offset > end else max_offset
             try:
                 found = _find(segments, offset, readable)
                 if found is None:
-                    return Read(FileSlice(segments.all[-1].file, 0, 0), offset, start, end)
-                return Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
+                    read = Read(FileSlice(segments.all[-1].file, 0, 0), offset, start, end)
+                else:
+                    read = Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
             except (OSError, CorruptBatchError) as error:
-                self._raise_if_current(error, segments)
+                self._raise_if_current(error, segments, truncations)
+            else:
+                if truncations == self._truncations:
+                    return read
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """The records from `start` to before `end`; by default all that are in the log now. Control records are
@@ -100,34 +108,46 @@ class ReadableLog(ABC):
             raise OffsetOutOfRangeError(f"offset {offset} lies past the log's end, {self._end_offset}")
         end = self._end_offset if end is None else min(end, self._end_offset)
         while offset < end:
+            truncations = self._truncations
             read = self.read(offset, _RECORDS_READ, max_offset=end)
             if not read.slice.length:
                 read = self.read(offset, 0)  # the batch spans `end`
                 if not read.slice.length:
                     return
-            for batch in read.batches():
-                batch.check_crc()
+            try:
+                batches = list(read.batches())
+                for batch in batches:
+                    batch.check_crc()
+            except StratalogError:
+                if truncations == self._truncations:
+                    raise
+            if truncations != self._truncations:
+                continue  # the slice may have been cut, and written over
+            for batch in batches:
                 if not batch.header.is_control:
                     yield from (record for record in records_of(batch) if offset <= record.offset < end)
-                next_offset = batch.header.next_offset
-            offset = next_offset
+            offset = batches[-1].header.next_offset
 
     def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
         """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
         if not isinstance(timestamp, int):
             raise TypeError(f"timestamp is {timestamp!r}; milliseconds are wanted, as int(when.timestamp() * 1000)")
         while True:
+            truncations = self._truncations
             self._check_open()
             segments = self._segments
             try:
-                return _find_timestamp(segments, timestamp, self.log_start_offset)
+                found = _find_timestamp(segments, timestamp, self.log_start_offset)
             except (OSError, CorruptBatchError) as error:
-                self._raise_if_current(error, segments)
+                self._raise_if_current(error, segments, truncations)
+            else:
+                if truncations == self._truncations:
+                    return found
 
-    def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList) -> None:
-        """Unless a segment was deleted or cut meanwhile, or is being cut: then that is all there is to the error, and
-        the caller looks again."""
-        if segments is self._segments and not self._must_reload:
+    def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList, truncations: int) -> None:
+        """Unless a segment was deleted or cut meanwhile: then that is all there is to the error, and the caller looks
+        again."""
+        if segments is self._segments and truncations == self._truncations:
             if isinstance(error, CorruptBatchError):
                 raise error
             raise StorageError(f"{self.path}: can't read the log: {error}") from error
