@@ -1,0 +1,93 @@
+"""Readers beside a writer and a housekeeper: they see records that were in the log, or an error that the docs allow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from stratalog.errors import OffsetOutOfRangeError
+from stratalog.records.reader import records_of
+from stratalog.storage import DirectoryConfig
+from stratalog.storage.disk import Disk
+from stratalog.storage.names import LOG
+from tests.storage.faults.racing import race
+from tests.storage.log_builder import LogBuilder
+
+SECONDS = 3.0
+
+
+def test_readers_beside_a_writer_see_only_what_was_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        done = race(tmp_path, 1, SECONDS)
+    idle = [name for name, count in done.items() if count == 0]
+    assert not idle, f"these did nothing: {idle} of {done}"
+    assert not caplog.messages, "something was taken for damaged, or housekeeping failed, and nothing was wrong"
+
+
+def test_slice_stays_readable_when_its_segment_is_deleted(tmp_path: Path) -> None:
+    with LogBuilder(tmp_path, segment_bytes=1024, file_delete_delay_ms=0).append_until(5000) as built:
+        first, second = built.log.segments[:2]
+        expected = built.expected[: second.base_offset]
+        read = built.log.read(0, 100_000)
+        built.advance_start(second.base_offset).apply_retention()
+        built.directory.turn()
+        assert _files_of(built, first.base_offset) == [], "it was not deleted"
+        assert [record for batch in read.batches() for record in records_of(batch)] == expected
+
+
+def test_slices_stay_readable_when_other_segments_push_theirs_out(tmp_path: Path) -> None:
+    """Only so many segments stay open, but whoever holds a slice holds its file."""
+    few = DirectoryConfig(max_open_segments=2)
+    with LogBuilder(tmp_path, segment_bytes=1024, directory_config=few).append_until(20_000) as built:
+        reads = [built.log.read(segment.base_offset, 100_000) for segment in built.log.segments if segment.size]
+        for path in built.files(LOG)[:-1]:
+            path.unlink()  # so that none can be opened again
+        served = [record for read in reads for batch in read.batches() for record in records_of(batch)]
+        assert served == built.expected
+
+
+def test_late_reader_makes_no_index_for_a_deleted_segment(tmp_path: Path) -> None:
+    """It has the list of segments from before, and finds the log but no index: that one was deleted, not lost."""
+    with LogBuilder(tmp_path, segment_bytes=1024, file_delete_delay_ms=0).append_until(5000) as built:
+        late, second = built.log.segments[:2]
+        assert late.file.fd >= 0  # it has come so far when the deletion strikes
+        built.advance_start(second.base_offset).apply_retention()
+        built.directory.turn()
+        with pytest.raises(OSError, match="not part of the log any more"):
+            late.locate(1)
+        assert _files_of(built, late.base_offset) == []
+
+
+class MeetingDisk(Disk):
+    """Something happens in the middle of a reader's question: before it reads for the first time."""
+
+    meet: Callable[[], object] | None = None
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        meet, self.meet = self.meet, None
+        if meet is not None:
+            meet()
+        return super().read(fd, size, position)
+
+
+@pytest.mark.parametrize("segment_bytes", [1024, 100_000], ids=["a segment goes", "a segment is cut"])
+def test_truncation_in_the_middle_of_a_look_up_is_not_taken_for_damage(tmp_path: Path, segment_bytes: int) -> None:
+    disk = MeetingDisk()
+    with LogBuilder(tmp_path, disk=disk, segment_bytes=segment_bytes, segment_index_bytes=64).append(1) as built:
+        for end in (1, 4, 7):
+            last = built.append_until(6000).expected[-1]
+            disk.meet = partial(built.truncate, end)
+            assert built.log.find_timestamp(last.timestamp) is None
+            last = built.append_until(6000).expected[-1]
+            disk.meet = partial(built.truncate, end)
+            with pytest.raises(OffsetOutOfRangeError):
+                built.log.read(last.offset, 100)
+            assert list(built.log.records()) == built.expected
+
+
+def _files_of(built: LogBuilder, base_offset: int) -> list[str]:
+    return [path.name for path in built.files("") if path.name.startswith(f"{base_offset:020}")]
