@@ -32,6 +32,12 @@ class InvalidRecordError(StratalogError, ValueError):
     code = 87  # INVALID_RECORD
 
 
+class InvalidTimestampError(InvalidRecordError):
+    """A timestamp that can't be, or that a client may not set."""
+
+    code = 32  # INVALID_TIMESTAMP
+
+
 class CorruptBatchError(StratalogError):
     """Bytes that are not a record batch: bad length, bad checksum, bad varint.
 

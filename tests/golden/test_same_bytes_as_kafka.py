@@ -15,6 +15,7 @@ import pytest
 
 from stratalog.clock import ManualClock
 from stratalog.records.batch import Batch, batches
+from stratalog.records.format import TimestampType
 from stratalog.storage import LogConfig, LogDirectory, Origin
 
 GOLDEN = Path(__file__).parent
@@ -52,7 +53,9 @@ def test_appending_kafkas_batches_makes_kafkas_files(tmp_path: Path, name: str) 
             clock.advance(batch.header.max_timestamp - clock.now_ms())  # LogAppendTime as it was
             data = bytearray(batch.data)
             data[0:8] = bytes(8)
-            origin = Origin.COORDINATOR if batch.header.is_control else Origin.CLIENT
+            # What the broker wrote itself, a client may not send: markers, and times of the log's own.
+            is_brokers = batch.header.is_control or batch.header.timestamp_type == TimestampType.LOG_APPEND_TIME
+            origin = Origin.COORDINATOR if is_brokers else Origin.CLIENT
             appended = log.append(data, leader_epoch=0, origin=origin)
             assert (appended.base_offset, appended.duplicate) == (batch.header.base_offset, False)
     ours = {path.name: path.read_bytes() for path in (tmp_path / f"{name}-0").iterdir()}

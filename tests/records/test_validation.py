@@ -16,6 +16,7 @@ from stratalog.errors import (
     CorruptBatchError,
     InflatedTooLargeError,
     InvalidRecordError,
+    InvalidTimestampError,
     MessageTooLargeError,
     StratalogError,
     UnsupportedCodecError,
@@ -33,7 +34,7 @@ from stratalog.records.validation import check_contents, check_header, check_rec
 from tests.records.strategies import codecs, numbered, record, record_lists
 
 MAX = 10**6
-ATTRIBUTES, DELTA, MAX_TIMESTAMP, PRODUCER, EPOCH, SEQUENCE, COUNT = 21, 23, 35, 43, 51, 53, 57
+ATTRIBUTES, DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER, EPOCH, SEQUENCE, COUNT = 21, 23, 27, 35, 43, 51, 53, 57
 
 
 def edited(data: bytearray, position: int, kind: str, value: int) -> bytearray:
@@ -213,11 +214,30 @@ def test_wrong_max_timestamp_is_corrected_with_its_checksum(codec: int, wrong: i
     assert data == good
 
 
-def test_max_timestamp_of_the_logs_own_time_is_left() -> None:
+def test_client_that_sets_the_logs_own_time_is_refused() -> None:
+    """Or it could name any time for its records, and keep a segment from ever being deleted."""
     data = edited(build_batch(numbered(5)), ATTRIBUTES, "h", 0x08)
-    edited(data, MAX_TIMESTAMP, "q", 77)
-    validate(data)
-    assert header_of(data).max_timestamp == 77
+    edited(data, MAX_TIMESTAMP, "q", 2**63 - 1)
+    with pytest.raises(InvalidTimestampError, match="LogAppendTime"):
+        validate(data)
+
+
+@pytest.mark.parametrize(("base", "delta", "largest"), [(2**63 - 1, -(2**63), -1), (1000, -1000, 0)])
+def test_max_timestamp_is_right_at_the_ends_of_the_range(base: int, delta: int, largest: int) -> None:
+    data = build_batch([Record(value=b"v", timestamp=0)])
+    payload = bytearray(data[61:])
+    zigzag = (delta << 1) ^ (delta >> 63)
+    varint = bytearray()
+    while zigzag >= 0x80:
+        varint.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    varint.append(zigzag)
+    record = payload[1:2] + varint + payload[3:]
+    batch = bytearray(data[:61]) + bytes([len(record) << 1]) + record
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    edited(batch, BASE_TIMESTAMP, "q", base)
+    validate(batch)
+    assert header_of(batch).max_timestamp == largest
 
 
 def test_null_keys_are_counted_over_all_batches() -> None:

@@ -24,6 +24,7 @@ def test_defaults_are_kafkas() -> None:
         "retention.ms": 604800000,
         "retention.bytes": -1,
         "file.delete.delay.ms": 60000,
+        "producer.id.expiration.ms": 86400000,
         "flush.messages": LONG_MAX,
         "flush.ms": LONG_MAX,
     }

@@ -163,3 +163,15 @@ def test_idempotent_producer_is_known_after_its_batches_went_and_a_roll_lost_its
         copy = left_by_kill(tmp_path / "data", tmp_path / "copy")
         with open_directory(copy, clock=built.clock, **SMALL) as directory:
             assert directory.log(*PARTITION).append(batch_of(START_MS, base_sequence=0, **fields)).duplicate
+
+
+def test_producer_that_wrote_nothing_for_long_is_forgotten(tmp_path: Path) -> None:
+    """Or everyone who ever wrote would be remembered, in memory and in each snapshot, for ever."""
+    fields = {"producer_id": 7, "producer_epoch": 0}
+    with LogBuilder(tmp_path, retention_ms=-1, producer_id_expiration_ms=HOUR, **SMALL) as built:
+        built.log.append(batch_of(START_MS, base_sequence=0, **fields))
+        built.apply_retention()
+        assert len(built.log.producers) == 1
+        built.clock.advance(2 * HOUR)
+        built.apply_retention()
+        assert len(built.log.producers) == 0

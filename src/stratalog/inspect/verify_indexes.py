@@ -73,8 +73,8 @@ class IndexCheck:
         try:
             index = self._index = IndexFile(self.path)
         except FileNotFoundError:
-            if not self.segment.path(names.LOG).exists():
-                return False  # the whole segment was deleted just now; whoever reads the log says so
+            if self.is_live or not self.segment.path(names.LOG).exists():
+                return False  # the segment is being made, or was deleted just now; whoever reads the log says so
             self.findings.warning(
                 self.path, None, "is missing", "nothing to do: it is made from the log when that is read"
             )

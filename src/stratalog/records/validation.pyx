@@ -7,12 +7,15 @@
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
+from libc.limits cimport LLONG_MAX, LLONG_MIN
+
 from stratalog.records._framing cimport BatchHeader, checksum, fill_header
 from stratalog.records._record_fields cimport HeaderFields, RecordFields, read_header, read_record
 
 from stratalog.errors import (
     CorruptBatchError,
     InvalidRecordError,
+    InvalidTimestampError,
     MessageTooLargeError,
     UnsupportedCodecError,
     UnsupportedMagicError,
@@ -91,14 +94,20 @@ def check_contents(data, list headers, max_inflated=DEFAULT_MAX_INFLATED):
     for header in headers:
         if header.attributes & CONTROL_BIT:
             raise InvalidRecordError("the control bit is set; only the broker writes control batches")
+        if header.attributes & TIMESTAMP_TYPE_BIT:
+            raise InvalidTimestampError("timestamp type is LogAppendTime, which only the log itself may set")
         if header.attributes & CODEC_MASK:
             _check_records(Batch(data, header).payload(max_inflated), header, 0, -1, &walk)
         else:
             _check_records(data, header, header.position + HEADER_SIZE, header.position + header.size, &walk)
         null_keys += walk.null_keys
-        if not header.attributes & TIMESTAMP_TYPE_BIT:
-            if header.base_timestamp + walk.max_timestamp_delta != header.max_timestamp:
-                set_max_timestamp(data, header, header.base_timestamp + walk.max_timestamp_delta)
+        if walk.max_timestamp_delta > 0 and header.base_timestamp > LLONG_MAX - walk.max_timestamp_delta:
+            raise InvalidTimestampError(
+                f"base timestamp is {header.base_timestamp} and a record's is {walk.max_timestamp_delta} past it: "
+                "that is no time"
+            )
+        if header.base_timestamp + walk.max_timestamp_delta != header.max_timestamp:
+            set_max_timestamp(data, header, header.base_timestamp + walk.max_timestamp_delta)
     return null_keys
 
 
@@ -147,7 +156,7 @@ cdef void _walk(const unsigned char *p, const unsigned char *end, int count, Wal
     # Everything in the loop is local, so that the compiler can keep it in registers.
     cdef RecordFields record
     cdef const char *problem = NULL
-    cdef long long max_timestamp_delta = -(1LL << 62)
+    cdef long long max_timestamp_delta = LLONG_MIN
     cdef int null_keys = 0
     cdef int i = 0
     while i < count:

@@ -10,6 +10,7 @@ Threads: one writer. Readers see a batch when `size` and `next_offset` cover it,
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import random
 import threading
@@ -328,6 +329,10 @@ class ActiveSegment(Segment):
     def _rewrite(self, position: int, end: int) -> None:
         while position < end:
             data = self._file.read(min(CHUNK, end - position), position)
+            if not data:
+                raise OSError(
+                    errno.EIO, f"file ends at {position}, before the log does, at {end}", str(self._file.path)
+                )
             self._disk.write(self._file.fd, data, position)
             position += len(data)
 

@@ -105,6 +105,9 @@ class LogConfig(_Settings):
     retention_ms: int = _setting(7 * 86_400_000, _integer(-1), "delete segments older than this; -1: never")
     retention_bytes: int = _setting(-1, _integer(-1), "delete old segments while the log is larger; -1: never")
     file_delete_delay_ms: int = _setting(60_000, _integer(0), "time from a segment's deletion to its files'")
+    producer_id_expiration_ms: int = _setting(
+        86_400_000, _integer(1), "forget an idempotent producer that wrote nothing for so long"
+    )
     flush_messages: int = _setting(_LONG_MAX, _integer(1), "flush when this many records are not flushed")
     flush_ms: int = _setting(_LONG_MAX, _integer(0), "flush when the last flush is this long ago")
 

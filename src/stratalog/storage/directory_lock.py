@@ -18,6 +18,13 @@ _held: set[Path] = set()
 _held_lock = threading.Lock()
 
 
+def forget_all() -> None:
+    """In the child of a fork: the locks are the parent's."""
+    global _held_lock
+    _held_lock = threading.Lock()
+    _held.clear()
+
+
 class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         """Raises DirectoryLockedError where somebody has it."""

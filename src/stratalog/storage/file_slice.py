@@ -33,7 +33,7 @@ class LogFile:
         return self._disk.read(self.fd, size, position)
 
     def __del__(self) -> None:
-        if self.fd >= 0:
+        if getattr(self, "fd", -1) >= 0:  # an interrupt may have come before it was set
             self._disk.close(self.fd)
             self.fd = -1
 

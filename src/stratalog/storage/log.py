@@ -50,6 +50,8 @@ from stratalog.storage.segment_files import mark_segment_deleted, remove_segment
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_HIGHEST_BASE_OFFSET = 2**63 - 2**40
+
 
 class Origin(Enum):
     """Who appends: a client's batches are checked record by record and may not be control batches."""
@@ -147,7 +149,8 @@ class Log(ReadableLog):
     def append(self, data: Buffer, *, leader_epoch: int | None = None, origin: Origin = Origin.CLIENT) -> Appended:
         """Add one or more record batches, which get the next offsets.
 
-        Offsets and leader epoch are written into `data` itself where it can be written to; else into a copy. A batch
+        Offsets and leader epoch are written into `data` itself where it can be written to; else into a copy. So one
+        buffer must not be given to two logs, or to one from two threads, at the same time. A batch
         of an idempotent producer that is in the log already is not added again: its first offsets are returned.
         If the flush that flush.messages asks for fails, the error says so, and the batches are in the log.
         """
@@ -160,11 +163,16 @@ class Log(ReadableLog):
             for header in headers:
                 if header.is_control:
                     read_control(Batch(data, header))  # raises where it can't be read: it will be, once it is written
-        try:
-            with self._write_lock:
+        with self._write_lock:
+            try:
                 appended = self._append(data, headers, leader_epoch, origin)
-        except OSError as error:
-            raise StorageError(f"{self.path}: nothing was appended: {error}") from error
+            except OSError as error:
+                raise StorageError(f"{self.path}: nothing was appended: {error}") from error
+            except StratalogError:
+                raise
+            except BaseException:
+                self._must_reload = True  # an interrupt may have come anywhere; the files know how far it got
+                raise
         if self._end_offset - self.recovery_point >= self.config.flush_messages:
             self.flush()
         return appended
@@ -195,6 +203,8 @@ class Log(ReadableLog):
         if self._stamps_time:
             timestamp = self._clock.now_ms()
         base_offset = self._end_offset
+        if base_offset > _HIGHEST_BASE_OFFSET:
+            raise StorageError(f"{self.path}: offset {base_offset} is too near the highest there is")
         end_offset = stamp(data, headers, base_offset, epoch, timestamp if self._stamps_time else -1)
         if self._active.must_roll_before(size, end_offset - 1, timestamp, self._clock):
             self._roll(self._clock.now_ms())
@@ -380,6 +390,7 @@ class Log(ReadableLog):
             )
             if verdicts:
                 self._delete_oldest(len(verdicts))
+            self.producers.forget_before(self._clock.now_ms() - self.config.producer_id_expiration_ms)
             return verdicts
 
     def _facts(self, segment: Segment) -> retention.SegmentFacts:
@@ -407,6 +418,16 @@ class Log(ReadableLog):
 
     def close(self) -> None:
         """Flush, save what saves time at the next opening, and let go. Closing twice is fine."""
+        if self._closed:
+            return
+        try:
+            self._close()
+        finally:
+            on_close, self._on_close = self._on_close, None
+            if on_close is not None:
+                on_close()
+
+    def _close(self) -> None:
         with self._flush_lock, self._write_lock:
             if self._closed:
                 return
@@ -422,8 +443,12 @@ class Log(ReadableLog):
                     self.closed_in_order = True
             finally:
                 self._closed = True
-        if self._on_close is not None:
-            self._on_close()
+
+    def abandon(self) -> None:
+        """For the child of a fork: the log is the parent's. Here it is closed, and no file is touched."""
+        self._closed = True
+        self._on_close = None
+        self._write_lock, self._flush_lock = threading.RLock(), threading.Lock()
 
     def _load(self, *, clean: bool) -> None:
         checkpointed_start = self._home.log_start_offsets.get(self.partition)
@@ -486,6 +511,11 @@ class Log(ReadableLog):
             yield
         except OSError as error:
             raise StorageError(f"{self.path}: can't {doing} the log: {error}") from error
+        except StratalogError:
+            raise
+        except BaseException:
+            self._must_reload = True  # an interrupt may have come anywhere; the files know how far it got
+            raise
 
 
 def _writable(data: Buffer) -> bytearray | memoryview:

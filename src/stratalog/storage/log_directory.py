@@ -11,9 +11,11 @@ when nothing is left that a crash could have touched.
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +23,7 @@ from typing import Self
 
 from stratalog.clock import Clock, SystemClock
 from stratalog.errors import InvalidTopicError, LogAlreadyOpenError, LogClosedError, StorageError
-from stratalog.storage import checkpoints, names
+from stratalog.storage import checkpoints, directory_lock, names
 from stratalog.storage.config import DirectoryConfig, LogConfig
 from stratalog.storage.directory_lock import DirectoryLock
 from stratalog.storage.disk import Disk
@@ -33,6 +35,9 @@ from stratalog.storage.offset_checkpoint import OffsetCheckpoint
 from stratalog.storage.open_segments import OpenSegments
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_DOOMED = 200  # a name has room for 255, and a suffix of 40 follows
+_live: weakref.WeakSet[LogDirectory] = weakref.WeakSet()
 
 Configs = LogConfig | Mapping[str, object] | None
 
@@ -70,12 +75,16 @@ class LogDirectory:
             )
             self.high_watermarks = OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT)
             self._was_clean = self._take_clean_marker()
+            self._housekeeper = Housekeeper(config, clock, self._open_logs, self._home.deletions)
+            if background:
+                self._housekeeper.start()
         except OSError as error:
             self._directory_lock.release()
             raise StorageError(f"{path}: can't be opened: {error}") from error
-        self._housekeeper = Housekeeper(config, clock, self._open_logs, self._home.deletions)
-        if background:
-            self._housekeeper.start()
+        except BaseException:
+            self._directory_lock.release()
+            raise
+        _live.add(self)
 
     @classmethod
     def open(
@@ -151,7 +160,7 @@ class LogDirectory:
         with self._lock:
             log.close()
             del self._logs[key]
-            doomed = self.path / f"{key}.{uuid.uuid4().hex}-delete"
+            doomed = self.path / f"{str(key)[:_LONGEST_DOOMED]}.{uuid.uuid4().hex}-delete"
             try:
                 self._disk.rename(log.path, doomed)
                 self._disk.sync_directory(self.path)
@@ -186,6 +195,13 @@ class LogDirectory:
             raise StorageError(f"{self.path}: was not closed in order: {error}") from error
         finally:
             self._directory_lock.release()
+
+    def abandon(self) -> None:
+        """For the child of a fork: the directory is the parent's, with everything in it."""
+        self._closed = True
+        self._lock = threading.RLock()
+        for log in self._logs.values():
+            log.abandon()
 
     def _close_logs(self) -> None:
         failed: StorageError | None = None
@@ -249,6 +265,18 @@ def as_config(config: Configs) -> LogConfig:
     return config if isinstance(config, LogConfig) else LogConfig.parse(config)
 
 
+def _abandon_all() -> None:
+    """In the child of a fork: nothing that was open is the child's to write to, to close or to unlock."""
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    _shared.clear()
+    directory_lock.forget_all()
+    for directory in list(_live):
+        directory.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
 _shared: dict[Path, tuple[LogDirectory, int]] = {}
 _shared_lock = threading.Lock()
 
@@ -271,7 +299,7 @@ def open_log(path: Path, config: Configs) -> Log:
             log = directory.log(*partition, parsed)
             if log.has_owner:
                 raise LogAlreadyOpenError(f"{path}: is open in this process already; use that Log, or close it first")
-        except Exception:
+        except BaseException:
             if uses == 0:
                 directory.close()
             raise
@@ -285,5 +313,5 @@ def _release(home: Path) -> None:
         directory, uses = _shared.pop(home)
         if uses > 1:
             _shared[home] = (directory, uses - 1)
-            return
-    directory.close()
+        else:
+            directory.close()  # with the lock held: who opens it now waits, and is not refused

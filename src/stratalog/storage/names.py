@@ -31,7 +31,7 @@ CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own controller log; not
 
 MAX_TOPIC_LENGTH = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
-_PARTITION_DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_PARTITION_DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _DOOMED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
 
@@ -99,4 +99,4 @@ def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
 def parse_segment_file(name: str) -> tuple[int, str] | None:
     """00000000000000000042.log -> (42, ".log"); None where the name is not a segment's."""
     match = _SEGMENT_FILE.fullmatch(name)
-    return None if match is None else (int(match[1]), match[2])
+    return None if match is None or int(match[1]) >= 2**63 else (int(match[1]), match[2])

@@ -132,6 +132,9 @@ class ReadableLog(ABC):
         """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
         if not isinstance(timestamp, int):
             raise TypeError(f"timestamp is {timestamp!r}; milliseconds are wanted, as int(when.timestamp() * 1000)")
+        if timestamp >= 2**63:
+            return None
+        timestamp = max(timestamp, -1)  # none is older
         while True:
             truncations = self._truncations
             self._check_open()

@@ -30,6 +30,7 @@ SETTINGS: dict[str, Any] = {
     "retention_ms": -1,
     "retention_bytes": 12_000,
     "file_delete_delay_ms": 1000,
+    "producer_id_expiration_ms": 2**62,
 }
 _IDEMPOTENT = 1000
 _TRANSACTIONAL = 1001
