@@ -1,8 +1,9 @@
 """The storage engine: Kafka's log on disk, to be embedded. `Log` for one partition, `LogDirectory` for many."""
 
+from stratalog.storage.appending import Appended, Origin
 from stratalog.storage.config import DirectoryConfig, LogConfig
 from stratalog.storage.file_slice import FileSlice
-from stratalog.storage.log import Appended, Log, Origin
+from stratalog.storage.log import Log
 from stratalog.storage.log_directory import LogDirectory
 from stratalog.storage.names import TopicPartition
 from stratalog.storage.readable_log import Read

@@ -16,10 +16,9 @@ import contextlib
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
     BatchLargerThanSegmentError,
@@ -32,8 +31,9 @@ from stratalog.records import validation
 from stratalog.records._framing import BatchHeader, stamp
 from stratalog.records.batch import Batch
 from stratalog.records.reader import read_control
-from stratalog.storage import names, retention
+from stratalog.storage import retention
 from stratalog.storage.active_segment import ActiveSegment
+from stratalog.storage.appending import Appended, Origin, writable
 from stratalog.storage.config import LogConfig
 from stratalog.storage.epochs import EpochTracker
 from stratalog.storage.home import LogHome
@@ -51,22 +51,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _HIGHEST_BASE_OFFSET = 2**63 - 2**40
-
-
-class Origin(Enum):
-    """Who appends: a client's batches are checked record by record and may not be control batches."""
-
-    CLIENT = "client"
-    COORDINATOR = "coordinator"
-
-
-class Appended(NamedTuple):
-    """Where an append went. A duplicate was in the log already, at these offsets."""
-
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    duplicate: bool = False
 
 
 class Log(ReadableLog):
@@ -155,7 +139,7 @@ class Log(ReadableLog):
         If the flush that flush.messages asks for fails, the error says so, and the batches are in the log.
         """
         if type(data) is not bytearray:
-            data = _writable(data)
+            data = writable(data)
         headers = validation.parse_for_append(data, self.config.max_message_bytes)
         if origin is Origin.CLIENT:
             validation.check_contents(data, headers)
@@ -382,7 +366,7 @@ class Log(ReadableLog):
         with self._write_lock, self._storage_errors("delete segments of"):
             self._check_open()
             verdicts = retention.doomed(
-                [self._facts(segment) for segment in self._segments.all],
+                [segment.retention_facts() for segment in self._segments.all],
                 self.config,
                 log_start_offset=self.log_start_offset,
                 upper_bound=self._end_offset if upper_bound is None else upper_bound,
@@ -392,14 +376,6 @@ class Log(ReadableLog):
                 self._delete_oldest(len(verdicts))
             self.producers.forget_before(self._clock.now_ms() - self.config.producer_id_expiration_ms)
             return verdicts
-
-    def _facts(self, segment: Segment) -> retention.SegmentFacts:
-        def largest_timestamp() -> int:
-            if segment.max_timestamp >= 0:
-                return segment.max_timestamp
-            return segment.path(names.LOG).stat().st_mtime_ns // 1_000_000
-
-        return retention.SegmentFacts(segment.base_offset, segment.limit, segment.size, largest_timestamp)
 
     def _delete_oldest(self, count: int) -> None:
         if count == len(self._segments.all):
@@ -516,9 +492,3 @@ class Log(ReadableLog):
         except BaseException:
             self._must_reload = True  # an interrupt may have come anywhere; the files know how far it got
             raise
-
-
-def _writable(data: Buffer) -> bytearray | memoryview:
-    """The same bytes where they may be written to, or a copy."""
-    view = memoryview(data)
-    return bytearray(view) if view.readonly else view.cast("B")

@@ -28,6 +28,7 @@ from stratalog.storage.checked_ranges import CheckedRanges
 from stratalog.storage.disk import Disk
 from stratalog.storage.file_slice import LogFile
 from stratalog.storage.offset_index import OffsetIndex
+from stratalog.storage.retention import SegmentFacts
 from stratalog.storage.scan import CHUNK, Chunk, check, reason, scan
 from stratalog.storage.time_index import TimeEntry, TimeIndex
 from stratalog.storage.transaction_index import TransactionIndex
@@ -97,6 +98,15 @@ class Segment(ABC):
         to them for a reader that came too late. It gets an OSError where it would need that, and looks again."""
         with self._rebuild_lock:
             self._retired = True
+
+    def retention_facts(self) -> SegmentFacts:
+        return SegmentFacts(self.base_offset, self.limit, self.size, self._newest)
+
+    def _newest(self) -> int:
+        """The largest timestamp, or the file's own where the records have none."""
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return self.path(names.LOG).stat().st_mtime_ns // 1_000_000
 
     def locate(self, offset: int) -> BatchHeader | None:
         """The header of the first batch that reaches `offset`, with its position in the file; None: there is none."""
