@@ -31,7 +31,8 @@ def interrupted_at(line: int, call: Callable[[], object]) -> bool:
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal seen
-        if "stratalog/storage" not in frame.f_code.co_filename or frame.f_code.co_name == "__del__":
+        caller = frame.f_back.f_code.co_name if frame.f_back is not None else ""
+        if "stratalog/storage" not in frame.f_code.co_filename or "__del__" in (frame.f_code.co_name, caller):
             return None  # Python itself swallows what is raised in a __del__
         if event == "line":
             seen += 1
