@@ -44,6 +44,7 @@ def config_of(seed: int) -> LogConfig:
         retention_ms=-1,
         retention_bytes=rng.choice([-1, -1, 10_000, 40_000]),
         file_delete_delay_ms=rng.choice([0, 3]),
+        producer_id_expiration_ms=2**62,  # the records are years old
     )
 
 
