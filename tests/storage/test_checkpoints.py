@@ -61,7 +61,7 @@ offsets = st.dictionaries(
 def test_offsets_come_back_as_written(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[TopicPartition, int]
 ) -> None:
-    path = tmp_path_factory.mktemp("checkpoint") / "offsets"
+    path = tmp_path_factory.getbasetemp() / "offsets"
     path.write_bytes(checkpoints.format_offsets(offsets))
     assert checkpoints.read_offsets(path) == offsets
 

@@ -21,13 +21,12 @@ def bases(log: Log) -> list[int]:
 
 def test_segment_that_would_grow_past_segment_bytes_is_rolled_before(tmp_path: Path) -> None:
     size = len(batch_of(1))
-    with open_directory(tmp_path, segment_bytes=max(size * 3, 256), **SMALL) as directory:
+    with open_directory(tmp_path, segment_bytes=size * 4, **SMALL) as directory:
         log = directory.log("orders", 0)
-        room = log.config.segment_bytes // size
-        for _ in range(room * 2 + 1):
+        for _ in range(9):
             log.append(batch_of(1))
-        assert bases(log) == [0, room, room * 2]
-        assert [segment.size for segment in log.segments] == [room * size, room * size, size]
+        assert bases(log) == [0, 4, 8]
+        assert [segment.size for segment in log.segments] == [size * 4, size * 4, size]
 
 
 def test_batches_of_one_append_stay_in_one_segment(tmp_path: Path) -> None:

@@ -187,6 +187,17 @@ def test_snapshot_past_the_end_of_the_log_is_removed(data: Path) -> None:
         assert not (partition / "00000000000000000009.snapshot").exists()
 
 
+def test_snapshots_do_not_pile_up_from_stop_to_stop(data: Path) -> None:
+    for number in range(4):
+        with open_directory(data, **SETTINGS) as directory:
+            log = directory.log("orders", 0)
+            log.append(produced(number))
+            if number == 1:
+                log.roll()
+    names = sorted(path.name for path in (data / "orders-0").glob("*.snapshot"))
+    assert names == [f"{offset:020d}.snapshot" for offset in (2, 4)]  # the last segment's base, and the end
+
+
 class TestTransactions:
     def test_open_transaction_is_known_until_its_marker(self, log: Log) -> None:
         log.append(batch_of(1))

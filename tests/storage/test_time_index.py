@@ -106,6 +106,12 @@ class TestRuleOfEntries:
         assert writer.offsets.count == 3
         assert entries_of(writer.times) == [(9, 1)]
 
+    def test_time_entry_names_the_first_of_equal_batches_before_it(self, tmp_path: Path) -> None:
+        writer = writer_in(tmp_path, interval=len(batch_of(9)))
+        add(writer, batch_of(9), batch_of(9, base_offset=1), batch_of(9, base_offset=2))
+        assert writer.offsets.last == (2, len(batch_of(9)) * 2)
+        assert entries_of(writer.times) == [(9, 0)]
+
     def test_records_without_time_get_offset_entries_only(self, tmp_path: Path) -> None:
         writer = writer_in(tmp_path)
         add(writer, *(batch_of(-1, base_offset=number) for number in range(4)))
