@@ -78,10 +78,17 @@ def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "141"
 
 
+def _heed_interrupts() -> None:
+    """What a shell starts in the background ignores them, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_interrupt_is_one_line_and_no_traceback(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 10)
     command = [*COMMAND, "page-cache", "--watch", "30", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_heed_interrupts
+    ) as child:
         assert child.stdout is not None
         assert child.stderr is not None
         while not child.stdout.readline().startswith("total"):
