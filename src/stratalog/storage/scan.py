@@ -86,13 +86,13 @@ def check(
     """scan(), and offsets must rise from above `previous` and stay below `limit`, and every checksum must hold.
 
     What is yielded is good; the first thing that is not raises. A base offset is outside the checksum: of a batch that
-    leaves a gap and a next one that falls back, the first is the damaged one.
+    leaves a gap and a sound one next that falls back, the first is the damaged one.
     """
     for chunk in scan(file, position, end, chunk_size):
         for index, header in enumerate(chunk.headers):
             problem = _problem(chunk.buffer, header, previous, limit, checksums)
             if problem is None and header.base_offset != previous + 1:
-                following = chunk.headers[index + 1] if index + 1 < len(chunk.headers) else _peek(file, chunk.end, end)
+                following = _sound_batch(file, chunk.origin + header.position + header.size, end)
                 if following is not None and following.base_offset <= header.last_offset:
                     problem = f"offset {header.base_offset} follows {previous}, and {following.base_offset} comes next"
             if problem is not None:
@@ -111,9 +111,15 @@ def _problem(buffer: bytes, header: BatchHeader, previous: int, limit: int, chec
     return None
 
 
-def _peek(file: LogFile, position: int, end: int) -> BatchHeader | None:
-    """The header at `position`; None where there is none that can be read."""
+def _sound_batch(file: LogFile, position: int, end: int) -> BatchHeader | None:
+    """The header of the batch at `position`, if it is whole and its checksum holds: a torn one proves nothing."""
+    if position >= end:
+        return None
     try:
-        return parse_header(file.read(min(HEADER_SIZE, end - position), position)) if position < end else None
+        header = parse_header(file.read(min(HEADER_SIZE, end - position), position))
+        if header is None or header.size > end - position:
+            return None
+        buffer = file.read(header.size, position)
+        return header if Batch(buffer, header).crc_matches() else None
     except StratalogError:
         return None
