@@ -315,3 +315,15 @@ def test_clean_marker_written_by_others_without_snapshot_does_not_forget_produce
     say_clean(data)
     with open_directory(data, **SETTINGS) as directory:
         assert directory.log("orders", 0).append(produced(0)).duplicate
+
+
+def test_marker_of_an_instance_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    """It would end the newer instance's transaction, and let the older one write again."""
+    with LogDirectory.open(tmp_path, background=False) as directory:
+        log = directory.log("orders", 0)
+        log.append(batch_of(START_MS, producer_id=7, producer_epoch=5, base_sequence=0, is_transactional=True))
+        with pytest.raises(InvalidProducerEpochError, match="epoch 3 comes too late"):
+            log.append(build_control_batch(ControlType.COMMIT, 7, 3, 0, START_MS), origin=Origin.COORDINATOR)
+        assert (log.log_end_offset, log.producers.first_open_transaction) == (1, 0)
+        log.append(build_control_batch(ControlType.COMMIT, 7, 5, 0, START_MS), origin=Origin.COORDINATOR)
+        assert log.producers.first_open_transaction is None

@@ -178,6 +178,8 @@ class Log(ReadableLog):
                 return Appended(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp, duplicate=True)
             if origin is Origin.CLIENT:
                 self._producers.check(headers)
+            else:
+                self._producers.check_markers(headers)
         size = len(data)
         if size > self.config.segment_bytes:
             raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from stratalog.errors import CorruptBatchError, CorruptCheckpointError, StorageError
+from stratalog.errors import CorruptBatchError, CorruptCheckpointError, InvalidProducerEpochError, StorageError
 from stratalog.records._framing import BatchHeader
 from stratalog.records.batch import Batch
 from stratalog.records.format import ControlType
@@ -54,6 +54,16 @@ class ProducerTracker:
             else:
                 check_follows(header, before.producer_epoch, before.last_sequence)
             previous[header.producer_id] = header
+
+    def check_markers(self, headers: Sequence[BatchHeader]) -> None:
+        """Raise where a transaction marker comes from before a newer instance of its producer took over."""
+        for header in headers:
+            producer = self.state.get(header.producer_id)
+            if header.is_control and producer is not None and header.producer_epoch < producer.epoch:
+                raise InvalidProducerEpochError(
+                    f"producer {header.producer_id} has epoch {producer.epoch} here; a marker of epoch "
+                    f"{header.producer_epoch} comes too late"
+                )
 
     def note(self, batch: Batch, segment: Segment) -> None:
         """Take note of a batch of a producer that is in the log, in `segment`."""
