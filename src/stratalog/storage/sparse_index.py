@@ -61,6 +61,8 @@ class SparseIndex(ABC):
             mapping = disk.map(fd, count * cls.ENTRY_SIZE, writable=False) if count else None
         finally:
             disk.close(fd)
+        if mapping is not None and not any(memoryview(mapping)[-cls.ENTRY_SIZE :]):
+            count = cls._rising(mapping, count)  # it was not trimmed; to make it again would need room on the disk
         return cls(disk, path, base_offset, mapping, count)
 
     @property
