@@ -21,6 +21,7 @@ from stratalog.storage.disk import Disk
 from stratalog.storage.names import LOCK
 
 _PAGE = 4096
+_SMALL_BLOCK = 64  # no disk has these, but the logs of tests are small, and are to be torn as often as large ones
 
 Names = dict[str, "Inode | None"]  # None: a directory
 
@@ -137,9 +138,13 @@ class FaultyDisk(Disk):
 
     def crash_image(self, rng: random.Random, target: Path) -> None:
         """Write into `target` a state that the directory may have after a power cut now."""
-        leaning = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])  # how often something is as it is now
-        block = rng.choice([512, _PAGE])
+        leaning = rng.choice([0.0, 0.3, 0.6, 0.9, 1.0])  # how often something is as it is now
+        block = rng.choice([_SMALL_BLOCK, 512, _PAGE])
         self._image(self._root, target, rng, leaning, block)
+
+    def durable_image(self, target: Path) -> None:
+        """The worst of them: nothing that was not synced."""
+        self._image(self._root, target, random.Random(0), 0.0, _PAGE)
 
     def _image(self, source: Path, target: Path, rng: random.Random, leaning: float, block: int) -> None:
         target.mkdir()
@@ -188,7 +193,7 @@ class FaultyDisk(Disk):
 
 
 def _mixture(durable: bytes, current: bytes, rng: random.Random, leaning: float, block: int) -> bytes:
-    size = len(current) if rng.random() < leaning else len(durable)
+    size = len(current) if rng.random() < max(leaning, 0.5 * (leaning > 0)) else len(durable)
     mixed = bytearray()
     for start in range(0, size, block):
         content = current if rng.random() < leaning else durable

@@ -1,8 +1,8 @@
 """Power cuts in the middle of random work: what is found afterwards must be what was promised.
 
-`run` works on a log over a FaultyDisk and takes crash images before random calls of the disk, opens each with the real
-disk, and checks: no exception, the records are those that were appended, from the log's start without a gap, nothing
-that was promised is missing, nothing that was cut off is back, and the log goes on from there.
+`run` works on a log over a FaultyDisk and takes crash images before random calls of the disk and between them, opens
+each with the real disk, and checks: no exception, the records are those that were appended, from the log's start
+without a gap, nothing that was promised is missing, nothing that was cut off is back, and the log goes on from there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.storage import LogDirectory
+from stratalog.storage.names import CLEAN_SHUTDOWN
 from tests.storage.faults.checks import check_goes_on, check_log
 from tests.storage.faults.faulty_disk import FaultyDisk
 from tests.storage.faults.workload import Allowed, Workload
@@ -32,7 +33,10 @@ class PowerCuts:
         self._rng = random.Random(f"power cuts {seed}")
         self._until_next = 0
         self._disk = FaultyDisk(where / "live")
+        # Small segments roll and are deleted a lot; in a large one, much is not flushed yet.
         settings: dict[str, Any] = {"flush_messages": 40} if seed % 4 == 3 else {}
+        if seed % 2:
+            settings |= {"segment_bytes": 15_000, "segment_index_bytes": 1024, "retention_bytes": 40_000}
         self.workload = Workload(where / "live", seed, self._disk, **settings)
 
     def run(self) -> None:
@@ -40,6 +44,9 @@ class PowerCuts:
         try:
             while self.taken < self.images:
                 self.workload.step()
+                # Most calls are made by what flushes: between the steps, there is more to lose.
+                if self._rng.random() < 0.2:
+                    self._cut_power()
             self._disk.on_call = None
             check_log(self.workload.log, self.workload.model, self._rng)
         except Exception as error:
@@ -50,10 +57,14 @@ class PowerCuts:
             self._disk.forget()
 
     def _before_call(self) -> None:
-        if self._until_next > 0 or self.taken >= self.images:
-            self._until_next -= 1
+        self._until_next -= 1
+        if self._until_next < 0:
+            self._until_next = self._rng.randint(0, 60)
+            self._cut_power()
+
+    def _cut_power(self) -> None:
+        if self.taken >= self.images:
             return
-        self._until_next = self._rng.randint(0, 30)
         self.taken += 1
         target = self.where / f"image-{self.taken}"
         self._disk.crash_image(random.Random(f"{self.seed}/{self.taken}"), target)
@@ -76,7 +87,14 @@ def check_image(path: Path, workload: Workload, rng: random.Random) -> None:
             # A truncation under way may have moved the start back, to where epochs were forgotten already.
             check_log(log, model, rng, looks=3, epochs_from=allowed.highest_start)
     with LogDirectory.open(path, workload.config, background=False) as directory:
-        check_goes_on(directory.log(*PARTITION))
+        log = directory.log(*PARTITION)
+        check_goes_on(log)
+        found = list(log.records())
+    (path / CLEAN_SHUTDOWN).unlink()
+    with LogDirectory.open(path, workload.config, background=False) as directory:
+        assert list(directory.log(*PARTITION).records()) == found, (
+            "what was appended after the cut is not what is there"
+        )
 
 
 def _check_bounds(allowed: Allowed, start: int, end: int) -> None:

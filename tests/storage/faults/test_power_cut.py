@@ -36,7 +36,7 @@ def test_flush_after_failed_flushes_promises_only_what_it_kept(tmp_path: Path, f
         if reload:
             _fail_a_truncation(built, disk)
         built.append(3).flush()
-        disk.crash_image(_nothing_but_the_durable(), tmp_path / "image")
+        disk.durable_image(tmp_path / "image")
         with LogDirectory.open(tmp_path / "image", built.config, background=False) as directory:
             assert list(directory.log(*PARTITION).records()) == built.expected
     disk.forget()
@@ -58,7 +58,7 @@ def test_roll_after_a_failed_sync_promises_only_what_it_kept(tmp_path: Path) -> 
         with pytest.raises(StorageError, match="roll"):
             built.roll()
         built.roll()
-        disk.crash_image(_nothing_but_the_durable(), tmp_path / "image")
+        disk.durable_image(tmp_path / "image")
         with LogDirectory.open(tmp_path / "image", built.config, background=False) as directory:
             assert list(directory.log(*PARTITION).records()) == built.expected
     disk.forget()
@@ -68,19 +68,19 @@ def test_snapshot_from_before_a_truncation_does_not_come_back(tmp_path: Path) ->
     """It would tell of producers' batches that were cut off, and new ones would be taken for their duplicates."""
     disk = FaultyDisk(tmp_path / "live")
     workload = Workload(tmp_path / "live", 0, disk, segment_bytes=100_000)
-    before = _idempotent(0, 5, 0)
-    workload.append_batches(before)
-    workload.reopen()  # saves a snapshot at the end of the log
+    first = _idempotent(0, 2, 0)
+    workload.append_batches(first)
+    workload.append_batches(_idempotent(2, 3, 2))
+    workload.reopen()  # saves a snapshot at offset 5
     workload.flush()
-    workload.log.truncate(0)
-    after = [*_idempotent(0, 3, 0, generation=1), *_idempotent(3, 4, 3, generation=1)]
-    workload.model = Model()
-    for batch in after:
-        workload.append_batches([batch])
+    workload.log.truncate(2)
+    workload.model = Model(first)
+    workload.append_batches(_idempotent(2, 1, 2, generation=1))
+    workload.append_batches(_idempotent(3, 4, 3, generation=1))
     workload.flush()
-    disk.crash_image(_nothing_but_the_durable(), tmp_path / "image")
+    disk.durable_image(tmp_path / "image")
     with LogDirectory.open(tmp_path / "image", workload.config, background=False) as directory:
-        check_log(directory.log(*PARTITION), Model(after), random.Random(0))
+        check_log(directory.log(*PARTITION), workload.model, random.Random(0))
     workload.directory.close()
     disk.forget()
 
@@ -88,13 +88,3 @@ def test_snapshot_from_before_a_truncation_does_not_come_back(tmp_path: Path) ->
 def _idempotent(offset: int, count: int, sequence: int, generation: int = 0) -> list[AppendedBatch]:
     records = records_from(offset, count, generation=generation)
     return [AppendedBatch(records, 0, 1000, 0, sequence)]
-
-
-class _nothing_but_the_durable(random.Random):  # noqa: N801 - reads as what it is for
-    """Draws such that a crash image has nothing that was not synced."""
-
-    def choice(self, options):  # type: ignore[no-untyped-def]
-        return options[0]
-
-    def random(self) -> float:
-        return 0.5

@@ -75,7 +75,7 @@ class Workload:
             self.look: 5,
             self.end_transaction: 5,
             self.roll: 3,
-            self.flush: 8,
+            self.flush: 4,
             self.truncate: 4,
             self.advance_start: 3,
             self.apply_retention: 4,
