@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 
-from stratalog.storage.config import DirectoryConfig, LogConfig, dotted
+from stratalog.storage.config import DirectoryConfig, LogConfig
 
 _INTRODUCTION = """\
 # Settings
@@ -24,7 +23,7 @@ def settings_page() -> str:
 
 def _table(title: str, settings: type[LogConfig | DirectoryConfig]) -> list[str]:
     rows = [f"## {title}", "", "| setting | default | what it does |", "|---|---|---|"]
-    rows += [f"| `{dotted(s.name)}` | {s.default} | {s.metadata['doc']} |" for s in fields(settings)]
+    rows += [f"| `{one.name}` | {one.default} | {one.doc} |" for one in settings.described()]
     return [*rows, ""]
 
 
