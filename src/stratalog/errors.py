@@ -20,6 +20,12 @@ class ConfigError(StratalogError, ValueError):
     code = 40  # INVALID_CONFIG
 
 
+class MalformedRequestError(StratalogError):
+    """Bytes that can't be read as the request they claim to be."""
+
+    code = 42  # INVALID_REQUEST
+
+
 class InvalidTopicError(StratalogError, ValueError):
     """A topic name or partition number that Kafka does not allow."""
 

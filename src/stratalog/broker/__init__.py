@@ -1,0 +1,1 @@
+"""The broker: Kafka's APIs over the storage engine. Everything here runs on one event loop."""

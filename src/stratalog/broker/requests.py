@@ -1,0 +1,20 @@
+"""What every API handler takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from stratalog.protocol.api_keys import ApiKey
+
+Reply = dict[str, Any]  # by kio's field names; protocol.messages.encode_reply() writes it for a version
+
+
+class RequestContext(NamedTuple):
+    api_key: ApiKey
+    api_version: int
+    client_id: str | None
+    client_host: str
+
+
+Handler = Callable[[Any, RequestContext], Reply | Awaitable[Reply]]

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol, sans-IO: bytes in, messages out, and back. No sockets, no threads, no clock."""

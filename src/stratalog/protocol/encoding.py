@@ -1,0 +1,269 @@
+"""Encoders made from kio's dataclasses: a dict by field names in, the bytes of that entity out.
+
+Fields of fixed size that follow each other are packed in one go. Null where the schema does not allow it, and a field
+that is neither given nor has a default, raise EncodingError: that is a bug in a handler, not a client's doing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from struct import Struct
+from struct import error as StructError
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+Encoder = Callable[[bytearray, Any], None]
+
+_FIXED = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "float64": "d",
+    "error_code": "h",
+    "timedelta_i32": "i",
+    "timedelta_i64": "q",
+    "datetime_i64": "q",
+}
+_NO_ID = bytes(16)
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+class EncodingError(Exception):
+    """A reply that does not fit its schema."""
+
+
+@cache
+def compile_encoder(entity: type[Any]) -> Encoder:
+    flexible: bool = entity.__flexible__
+    steps: list[Encoder] = []
+    run: list[Field[Any]] = []
+    tagged: list[tuple[int, Field[Any]]] = []
+    for member in fields(entity):
+        if "tag" in member.metadata:
+            tagged.append((member.metadata["tag"], member))
+        elif _is_fixed(member):
+            run.append(member)
+        else:
+            if run:
+                steps.append(_packer(run))
+                run = []
+            steps.append(_member(member, flexible))
+    if run:
+        steps.append(_packer(run))
+    if flexible:
+        steps.append(_tags(sorted(tagged, key=lambda entry: entry[0]), flexible))
+    if len(steps) == 1:
+        return steps[0]
+
+    def encode(out: bytearray, values: dict[str, Any]) -> None:
+        for step in steps:
+            step(out, values)
+
+    return encode
+
+
+def _is_fixed(member: Field[Any]) -> bool:
+    kind = member.metadata.get("kafka_type")
+    return kind in _FIXED and get_origin(_inner(member.type)) is not tuple
+
+
+def _packer(members: list[Field[Any]]) -> Encoder:
+    packed = Struct(">" + "".join(_FIXED[member.metadata["kafka_type"]] for member in members))
+    wanted = [(member.name, _default(member)) for member in members]
+    names = ", ".join(member.name for member in members)
+
+    def encode(out: bytearray, values: dict[str, Any]) -> None:
+        try:
+            out += packed.pack(*[values.get(name, default) for name, default in wanted])
+        except StructError as error:
+            given = {name: values.get(name, default) for name, default in wanted}
+            raise EncodingError(f"{names}: {error}; given were {given}") from error
+
+    return encode
+
+
+def _default(member: Field[Any]) -> Any:
+    """As it goes over the wire. MISSING where the schema has none, which the packing then complains about."""
+    default = member.default
+    if default is MISSING and member.name in ("throttle_time", "error_code"):
+        return 0  # "nothing to say", in nearly every response
+    if isinstance(default, timedelta):
+        return default // _MILLISECOND
+    if isinstance(default, datetime):
+        return (default - _EPOCH) // _MILLISECOND
+    if default is None and member.metadata.get("kafka_type") == "datetime_i64":
+        return -1
+    return default
+
+
+def _member(member: Field[Any], flexible: bool) -> Encoder:
+    name = member.name
+    default = _default(member)
+    if default is MISSING and _is_nullable(member):
+        default = None
+    write = _value(member, flexible)
+
+    def encode(out: bytearray, values: dict[str, Any]) -> None:
+        value = values.get(name, default)
+        if value is MISSING:
+            raise EncodingError(f"{name} is not given, and its schema has no default")
+        try:
+            write(out, value)
+        except (AttributeError, TypeError, StructError) as error:
+            raise EncodingError(f"{name}: {error}; given was {value!r:.100}") from error
+
+    return encode
+
+
+def _value(member: Field[Any], flexible: bool) -> Encoder:
+    """How one value of this field is written, after its name was looked up."""
+    nullable = _is_nullable(member)
+    inner = _inner(member.type)
+    if get_origin(inner) is tuple:
+        return _array(_element(get_args(inner)[0], member, flexible), flexible, nullable)
+    if is_dataclass(inner):
+        entity = compile_encoder(inner)  # type: ignore[arg-type]
+        return _nullable_entity(entity) if nullable else entity
+    return _scalar(member.metadata["kafka_type"], flexible, nullable)
+
+
+def _element(kind: Any, member: Field[Any], flexible: bool) -> Encoder:
+    if is_dataclass(kind):
+        return compile_encoder(kind)  # type: ignore[arg-type]
+    return _scalar(member.metadata["kafka_type"], flexible, nullable=False)
+
+
+def _scalar(kind: str, flexible: bool, nullable: bool) -> Encoder:
+    if kind in _FIXED:
+        packed = Struct(">" + _FIXED[kind])
+        return lambda out, value: out.extend(packed.pack(value))
+    if kind == "uuid":
+        return _uuid
+    if kind == "string":
+        return _string(flexible, nullable)
+    if kind in ("bytes", "records"):
+        return _bytes(flexible, nullable)
+    raise EncodingError(f"a field of type {kind} can't be written")
+
+
+def _uuid(out: bytearray, value: uuid.UUID | None) -> None:
+    out += _NO_ID if value is None else value.bytes
+
+
+def _string(flexible: bool, nullable: bool) -> Encoder:
+    def compact(out: bytearray, value: str | None) -> None:
+        if value is None:
+            if not nullable:
+                raise EncodingError("null is not allowed")
+            out.append(0)
+            return
+        data = value.encode()
+        write_varint(out, len(data) + 1)
+        out += data
+
+    def plain(out: bytearray, value: str | None) -> None:
+        if value is None:
+            if not nullable:
+                raise EncodingError("null is not allowed")
+            out += b"\xff\xff"
+            return
+        data = value.encode()
+        out += _INT16.pack(len(data))
+        out += data
+
+    return compact if flexible else plain
+
+
+def _bytes(flexible: bool, nullable: bool) -> Encoder:
+    def compact(out: bytearray, value: bytes | None) -> None:
+        if value is None:
+            if not nullable:
+                raise EncodingError("null is not allowed")
+            out.append(0)
+            return
+        write_varint(out, len(value) + 1)
+        out += value
+
+    def plain(out: bytearray, value: bytes | None) -> None:
+        if value is None and not nullable:
+            raise EncodingError("null is not allowed")
+        out += _INT32.pack(-1 if value is None else len(value))
+        out += value or b""
+
+    return compact if flexible else plain
+
+
+def _array(element: Encoder, flexible: bool, nullable: bool) -> Encoder:
+    def write(out: bytearray, values: Iterable[Any] | None) -> None:
+        if values is None and not nullable:
+            raise EncodingError("null is not allowed")
+        items = None if values is None else tuple(values)
+        if flexible:
+            write_varint(out, 0 if items is None else len(items) + 1)
+        else:
+            out += _INT32.pack(-1 if items is None else len(items))
+        for item in items or ():
+            element(out, item)
+
+    return write
+
+
+def _nullable_entity(entity: Encoder) -> Encoder:
+    """KIP-893: a byte says whether there is one."""
+
+    def write(out: bytearray, value: dict[str, Any] | None) -> None:
+        if value is None:
+            out.append(0xFF)
+        else:
+            out.append(1)
+            entity(out, value)
+
+    return write
+
+
+def _tags(tagged: list[tuple[int, Field[Any]]], flexible: bool) -> Encoder:
+    """Tagged fields are written only where the dict has them: to leave one out is to say its default."""
+    writers = [(tag, member.name, _value(member, flexible)) for tag, member in tagged]
+    if not writers:
+        return lambda out, _: out.append(0)
+
+    def write(out: bytearray, values: dict[str, Any]) -> None:
+        present = [(tag, values[name], encode) for tag, name, encode in writers if name in values]
+        write_varint(out, len(present))
+        for tag, value, encode in present:
+            field = bytearray()
+            encode(field, value)
+            write_varint(out, tag)
+            write_varint(out, len(field))
+            out += field
+
+    return write
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _is_nullable(member: Field[Any]) -> bool:
+    return NoneType in get_args(member.type) and get_origin(member.type) is not tuple
+
+
+def _inner(kind: Any) -> Any:
+    """The type without `| None`."""
+    if get_origin(kind) is not tuple and NoneType in get_args(kind):
+        return next(each for each in get_args(kind) if each is not NoneType)
+    return kind

@@ -1,0 +1,68 @@
+"""Requests from bytes, replies to bytes, for every API but the hot parts of Produce and Fetch.
+
+Requests are parsed by kio into the dataclass of their version. A reply is a nested dict by kio's field names: one dict
+serves all versions. Fields that a version does not have are left out, and fields that the dict does not have take the
+schema's default. Each version's encoder is made once from kio's dataclasses: dataclasses of replies with thousands of
+partitions would cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from stratalog.errors import MalformedRequestError
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.encoding import Encoder, compile_encoder
+
+if "hypothesis" not in sys.modules:  # kio imports it where it is installed: a fifth of a second, for its own tests
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        from kio.index import load_request_schema, load_response_schema
+        from kio.serial import entity_reader
+        from kio.serial.errors import SerialError
+        from kio.serial.readers import Reader
+    finally:
+        del sys.modules["hypothesis"]
+else:
+    from kio.index import load_request_schema, load_response_schema
+    from kio.serial import entity_reader
+    from kio.serial.errors import SerialError
+    from kio.serial.readers import Reader
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def decode_request(key: ApiKey, version: int, body: memoryview) -> Any:
+    """kio's dataclass of this request and version. Raises MalformedRequestError; no field of the result is a view."""
+    try:
+        request, end = _reader(key, version)(body, 0)
+    except (SerialError, ValueError, OverflowError, UnicodeDecodeError) as error:
+        raise MalformedRequestError(f"{key.name} v{version}: {type(error).__name__}: {error}") from error
+    if end != len(body):
+        raise MalformedRequestError(f"{key.name} v{version}: {len(body) - end} bytes too many behind the request")
+    return request
+
+
+def encode_reply(key: ApiKey, version: int, reply: dict[str, Any]) -> bytearray:
+    """The body of a response, without its header."""
+    out = bytearray()
+    _encoder(key, version)(out, reply)
+    return out
+
+
+def to_ms(delta: timedelta) -> int:
+    """kio gives durations as timedelta; settings and clocks here are in milliseconds."""
+    return delta // _MILLISECOND
+
+
+@cache
+def _reader(key: ApiKey, version: int) -> Reader[Any]:
+    return entity_reader(load_request_schema(int(key), version))
+
+
+@cache
+def _encoder(key: ApiKey, version: int) -> Encoder:
+    return compile_encoder(load_response_schema(int(key), version))
