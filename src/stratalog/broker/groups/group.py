@@ -79,11 +79,12 @@ class GroupTable(Protocol):
 class GroupHost(GroupTable, Protocol):
     """What the code that runs a kind of group gets from the coordinator."""
 
-    async def prepare(self, group_id: str, error_for_empty: ErrorCode = ErrorCode.invalid_group_id) -> ErrorCode:
+    async def prepare(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
         """Before anything is appended for a group: makes __consumer_offsets where it is missing, and says whether
-        requests for the group can be served (INVALID_GROUP_ID, COORDINATOR_LOAD_IN_PROGRESS, ...)."""
+        requests for the group can be served (INVALID_GROUP_ID, COORDINATOR_LOAD_IN_PROGRESS, ...). Kafka takes the
+        empty group id only for offsets and for describing and deleting."""
 
-    def status(self, group_id: str) -> ErrorCode:
+    def status(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
         """The same without making anything, for requests that only read."""
 
     def append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
@@ -99,4 +100,7 @@ class GroupHost(GroupTable, Protocol):
 
 
 ReplayConsumerRecord = Callable[[GroupTable, bytes, bytes | None], None]
-"""Applies one record of a KIP-848 group (its key begins with the type: 3 to 8, or 16) to the table."""
+"""Applies one record of a KIP-848 group (its key begins with the type: 3 to 8, or 16) to the table.
+
+Records come as from a compacted log: only the last of each key, no tombstones, in the order of those last writes. So a
+member's record may come before its group's."""

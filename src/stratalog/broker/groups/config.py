@@ -1,0 +1,63 @@
+"""The settings of groups and committed offsets, under Kafka's names, with Kafka's defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stratalog.errors import ConfigError
+from stratalog.settings import INT_MAX, Settings, integer, list_of, one_of, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig(Settings):
+    """What holds for every group of a broker."""
+
+    kind: ClassVar[str] = "groups"
+
+    group_min_session_timeout_ms: int = setting(
+        6_000, integer(1, INT_MAX), "shortest session timeout that a member may ask for"
+    )
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, integer(1, INT_MAX), "longest session timeout that a member may ask for"
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        3_000, integer(0, INT_MAX), "how long an empty group waits for more members before its first generation"
+    )
+    group_max_size: int = setting(INT_MAX, integer(1, INT_MAX), "members that a classic group may have")
+    group_consumer_session_timeout_ms: int = setting(
+        45_000, integer(1, INT_MAX), "a KIP-848 member that is silent for so long is removed"
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000, integer(1, INT_MAX), "how often a KIP-848 member is told to send heartbeats"
+    )
+    group_consumer_max_size: int = setting(INT_MAX, integer(1, INT_MAX), "members that a KIP-848 group may have")
+    group_consumer_assignors: tuple[str, ...] = setting(
+        ("uniform", "range"),
+        list_of(one_of("uniform", "range"), at_least=1),
+        "server-side assignors of KIP-848 groups; the first is for groups whose members name none",
+    )
+    offset_metadata_max_bytes: int = setting(4096, integer(0, INT_MAX), "longest text that a commit may carry")
+    offsets_retention_minutes: int = setting(
+        10_080, integer(1, INT_MAX), "how long offsets are kept after the group became empty"
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, integer(1), "how often offsets are looked at for expiry"
+    )
+    offsets_topic_num_partitions: int = setting(50, integer(1, INT_MAX), "partitions of __consumer_offsets, when made")
+    offsets_topic_segment_bytes: int = setting(
+        100 * 1024**2, integer(256, INT_MAX), "segment.bytes of __consumer_offsets, when made"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.group_max_session_timeout_ms < self.group_min_session_timeout_ms:
+            raise ConfigError(
+                f"group.max.session.timeout.ms is {self.group_max_session_timeout_ms}; it must be at least "
+                f"group.min.session.timeout.ms, {self.group_min_session_timeout_ms}"
+            )
+        if self.group_consumer_session_timeout_ms <= self.group_consumer_heartbeat_interval_ms:
+            raise ConfigError(
+                f"group.consumer.session.timeout.ms is {self.group_consumer_session_timeout_ms}; it must be more than "
+                f"group.consumer.heartbeat.interval.ms, {self.group_consumer_heartbeat_interval_ms}"
+            )
