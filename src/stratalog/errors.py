@@ -133,3 +133,7 @@ class DirectoryLockedError(StorageError):
 
 class CorruptCheckpointError(StorageError):
     """A checkpoint file that can't be read as one."""
+
+
+class GroupRecordError(StratalogError):
+    """A record of __consumer_offsets that can't be read: damaged, or written by a newer version."""
