@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, ClassVar, Self
 
@@ -144,11 +144,16 @@ class Described:
 
 @dataclass(frozen=True)
 class Refused:
-    """A setting of Kafka's that can't be given here: why, and what to do. `default` is what tools are shown."""
+    """A setting of Kafka's that can't be given here: why, and what to do. `default` is the value that holds, and that
+    tools are shown; None: there is nothing to show."""
 
     reason: str
     default: str | None = None
     type: ValueType = ValueType.STRING
+
+    def holds(self, value: object) -> bool:
+        """Whether giving this value asks for nothing that is not so already."""
+        return self.default is not None and (as_text(value) or "").strip() == self.default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,16 +169,16 @@ class Settings:
 
     @classmethod
     def described(cls) -> list[Described]:
-        return [
-            Described(
-                dotted(one.name), one.default, one.metadata["values"], one.metadata["doc"], one.metadata["dynamic"]
-            )
-            for one in fields(cls)
-        ]
+        return [Described(dotted(one.name), one.default, **one.metadata) for one in cls._fields()]
 
     @classmethod
     def names(cls) -> list[str]:
-        return [dotted(one.name) for one in fields(cls)]
+        return [dotted(one.name) for one in cls._fields()]
+
+    @classmethod
+    def _fields(cls) -> list[Field[Any]]:
+        """Those made with setting(): a class may have other fields beside them."""
+        return [one for one in fields(cls) if "values" in one.metadata]
 
     @classmethod
     def refused(cls) -> Mapping[str, Refused]:
@@ -183,14 +188,25 @@ class Settings:
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> Self:
         """From Kafka's dotted names; values may be text."""
-        known = set(cls.names())
-        for name in settings:
-            if name not in known:
-                raise unknown_setting(name, cls.kind, cls.names(), cls.refused())
-        return cls(**{underscored(name): value for name, value in settings.items()})
+        return cls(**cls._arguments(settings))
+
+    def override(self, settings: Mapping[str, object]) -> Self:
+        """These settings with others on top, from Kafka's dotted names."""
+        return replace(self, **self._arguments(settings))
+
+    @classmethod
+    def _arguments(cls, settings: Mapping[str, object]) -> dict[str, Any]:
+        known, refused = set(cls.names()), cls.refused()
+        arguments = {}
+        for name, value in settings.items():
+            if name in known:
+                arguments[underscored(name)] = value
+            elif name not in refused or not refused[name].holds(value):
+                raise unknown_setting(name, cls.kind, cls.names(), refused)
+        return arguments
 
     def settings(self) -> dict[str, Any]:
-        return {dotted(one.name): getattr(self, one.name) for one in fields(self)}
+        return {dotted(one.name): getattr(self, one.name) for one in self._fields()}
 
     def texts(self) -> dict[str, str | None]:
         """As Kafka's protocol and files have them."""

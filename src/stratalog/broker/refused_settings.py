@@ -1,0 +1,128 @@
+"""Settings of Apache Kafka's brokers that are known and refused, each with the reason, in one line.
+
+Who brings a server.properties along is told what to leave out, and is never left to think that it counts.
+"""
+
+from __future__ import annotations
+
+_COORDINATION = "one broker alone needs no coordination with others"
+_REPLICATION = "there is one replica of each partition: nothing is replicated"
+_SECURITY = "TLS, SASL, ACLs and delegation tokens are not available yet; listen on an address that only friends reach"
+_THREADS = "requests are served by one event loop, so there is no pool to size"
+_COMPACTION = "compaction is not available yet; old records go by retention"
+_TIERS = "tiered storage is not available yet"
+_TRANSACTIONS = "transactions are not available yet; idempotent producers are"
+_SHARE = "share groups are not available; consumer groups, classic and new, are"
+_STREAMS = "groups of the Streams protocol are not available; Kafka Streams works with classic groups"
+_QUOTAS = "quotas are not available yet"
+_METRICS = "metrics are served for Prometheus: start with --metrics HOST:PORT"
+_WAITING = "requests that wait are found again by what they wait for; there is no list to purge"
+_PLUGINS = "Java classes can't be loaded here"
+_OLD = "Kafka 4 has removed it"
+
+# A rule that ends with a dot is for all names that begin with it. The first rule that fits a name counts.
+_RULES: tuple[tuple[str, str], ...] = (
+    ("log.dir", "the data directory is given as --data-dir"),
+    ("log.dirs", "the data directory is given as --data-dir"),
+    ("log.dir.failure.timeout.ms", "there is one data directory; where it fails, requests get KAFKA_STORAGE_ERROR"),
+    ("metadata.log.dir", "the data directory is given as --data-dir"),
+    ("listeners", "the address is given as --listen HOST:PORT; advertised.listeners can be set"),
+    ("port", "the address is given as --listen HOST:PORT"),
+    ("host.name", "the address is given as --listen HOST:PORT"),
+    ("advertised.host.name", "set advertised.listeners"),
+    ("advertised.port", "set advertised.listeners"),
+    ("listener.name.", "there is one listener; give the setting without this prefix"),
+    ("listener.security.protocol.map", _SECURITY),
+    ("early.start.listeners", "there is one listener, and it is open when the broker is ready"),
+    ("inter.broker.listener.name", _COORDINATION),
+    ("inter.broker.protocol.version", _OLD),
+    ("log.message.format.version", _OLD),
+    ("log.message.downconversion.enable", _OLD),
+    (
+        "log.message.timestamp.difference.max.ms",
+        f"{_OLD}; use log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms",
+    ),
+    ("zookeeper.", "there is no ZooKeeper: topics and settings are kept in the data directory"),
+    ("process.roles", "this process is broker and controller in one"),
+    ("controller.quota.", _QUOTAS),
+    ("controller.", _COORDINATION),
+    ("controlled.shutdown.", _COORDINATION),
+    ("broker.heartbeat.interval.ms", _COORDINATION),
+    ("broker.session.timeout.ms", _COORDINATION),
+    ("broker.id.generation.enable", _OLD),
+    ("reserved.broker.max.id", _OLD),
+    ("broker.rack", "one broker is in one rack; consumers have nothing to choose from"),
+    ("replica.selector.class", "one broker has no followers to read from"),
+    ("initial.broker.registration.timeout.ms", _COORDINATION),
+    ("auto.leader.rebalance.enable", _REPLICATION),
+    ("leader.imbalance.", _REPLICATION),
+    ("replica.", _REPLICATION),
+    ("num.replica.", _REPLICATION),
+    ("replication.quota.", _REPLICATION),
+    ("alter.log.dirs.", _REPLICATION),
+    ("follower.replication.", _REPLICATION),
+    ("leader.replication.", _REPLICATION),
+    ("metadata.", _COORDINATION),
+    ("eligible.leader.replicas.", _REPLICATION),
+    ("unclean.leader.election.interval.ms", _REPLICATION),
+    ("num.network.threads", _THREADS),
+    ("num.io.threads", _THREADS),
+    ("background.threads", _THREADS),
+    ("num.recovery.threads.per.data.dir", "logs are opened one after the other, which takes no longer on a clean stop"),
+    ("queued.max.requests", f"{_THREADS}; queued.max.request.bytes bounds the memory of requests"),
+    ("request.timeout.ms", _COORDINATION),
+    ("socket.connection.setup.", _COORDINATION),
+    ("max.connection.creation.rate", "use max.connections and max.connections.per.ip"),
+    ("max.connections.per.ip.overrides", "not available; max.connections.per.ip is for every address"),
+    ("connection.failed.authentication.delay.ms", _SECURITY),
+    ("connections.max.reauth.ms", _SECURITY),
+    ("log.cleaner.", _COMPACTION),
+    ("log.local.", _TIERS),
+    ("remote.", _TIERS),
+    ("transaction.", _TRANSACTIONS),
+    ("transactional.", _TRANSACTIONS),
+    ("add.partitions.to.txn.", _TRANSACTIONS),
+    ("producer.id.expiration.check.interval.ms", "producers are forgotten whenever retention is applied"),
+    ("group.share.", _SHARE),
+    ("share.", _SHARE),
+    ("group.streams.", _STREAMS),
+    ("group.coordinator.threads", _THREADS),
+    ("quota.", _QUOTAS),
+    ("client.quota.callback.class", _QUOTAS),
+    ("ssl.", _SECURITY),
+    ("sasl.", _SECURITY),
+    ("security.", _SECURITY),
+    ("authorizer.", _SECURITY),
+    ("super.users", _SECURITY),
+    ("allow.everyone.if.no.acl.found", _SECURITY),
+    ("delegation.token.", _SECURITY),
+    ("principal.builder.class", _SECURITY),
+    ("password.encoder.", _SECURITY),
+    ("metric.reporters", _METRICS),
+    ("auto.include.jmx.reporter", _METRICS),
+    ("metrics.", _METRICS),
+    ("kafka.metrics.", _METRICS),
+    ("telemetry.", _METRICS),
+    ("fetch.purgatory.", _WAITING),
+    ("producer.purgatory.", _WAITING),
+    ("delete.records.purgatory.", _WAITING),
+    ("create.topic.policy.class.name", _PLUGINS),
+    ("alter.config.policy.class.name", _PLUGINS),
+    ("log.flush.start.offset.checkpoint.interval.ms", "a log's start is saved, durably, whenever it changes"),
+    ("log.initial.task.delay.ms", "the housekeeper begins when the broker is ready"),
+    ("unstable.", "there are no features to unlock"),
+    ("confluent.", "it is Confluent Server's, not Apache Kafka's"),
+)
+
+
+def why_refused(name: str) -> str | None:
+    """The reason, or None where the name is no setting of Kafka's that is known to be refused."""
+    for rule, reason in _RULES:
+        if name == rule or (rule.endswith(".") and name.startswith(rule)):
+            return reason
+    return None
+
+
+def refusals() -> tuple[tuple[str, str], ...]:
+    """All rules with their reasons, for the documentation; a name that ends with a dot is a prefix."""
+    return _RULES

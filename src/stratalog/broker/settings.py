@@ -1,0 +1,217 @@
+"""The settings of a broker, under Kafka's names: `BrokerConfig.parse({"num.partitions": "4"})`.
+
+A broker's settings are made of parts, and each name belongs to one of them: what is the broker's own, the defaults for
+topics (`topics`), how a data directory is looked after (`directory`), groups and their offsets (`groups`). A name that
+no part knows is refused, with a near match, or with the reason if it is a setting of Kafka's that can't count here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, Self
+
+from stratalog.broker.refused_settings import why_refused
+from stratalog.broker.topic_defaults import TopicDefaults
+from stratalog.errors import ConfigError
+from stratalog.settings import (
+    INT_MAX,
+    Described,
+    Refused,
+    Settings,
+    Values,
+    ValueType,
+    as_text,
+    boolean,
+    integer,
+    nullable,
+    setting,
+    unknown_setting,
+)
+from stratalog.storage.config import DirectoryConfig, LogConfig
+
+ALIASES = {"broker.id": "node.id"}
+_LISTENER = re.compile(r"(?P<protocol>[A-Za-z_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>[0-9]{1,5})")
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+def _only(value: int, why: str) -> Values:
+    number = integer(value, INT_MAX)
+
+    def check(name: str, given: object) -> object:
+        if number.check(name, given) != value:
+            raise ConfigError(f"{name} is {given}; it must be {value}: {why}")
+        return value
+
+    return Values(ValueType.INT, check, str(value))
+
+
+def _listener() -> Values:
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r}; it must be like PLAINTEXT://host:9092")
+        parse_listener(name, value)
+        return value
+
+    return Values(ValueType.STRING, check, "PLAINTEXT://host:port")
+
+
+def _size_or_unbounded(minimum: int) -> Values:
+    number = integer(-1)
+
+    def check(name: str, value: object) -> object:
+        size = number.check(name, value)
+        if size != -1 and size < minimum:  # type: ignore[operator]
+            raise ConfigError(f"{name} is {size}; it must be {minimum} or more, or -1")
+        return size
+
+    return Values(number.type, check, f"{minimum} or more, or -1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(Settings):
+    kind: ClassVar[str] = "a broker"
+
+    node_id: int = setting(1, integer(0, INT_MAX), "this broker's number; `broker.id` is another name for it")
+    advertised_listeners: str | None = setting(
+        None, nullable(_listener()), "the address that clients are told, where it is not the one listened on"
+    )
+    num_partitions: int = setting(1, integer(1, INT_MAX), "partitions of a topic that is created without a number")
+    default_replication_factor: int = setting(
+        1, _only(1, "this broker is alone, so each partition has one replica"), "replicas of each partition"
+    )
+    auto_create_topics_enable: bool = setting(
+        True, boolean(), "create a topic when a client that allows it asks for its metadata"
+    )
+    delete_topic_enable: bool = setting(True, boolean(), "whether topics can be deleted")
+    stratalog_max_partitions: int = setting(
+        10_000,
+        integer(1, INT_MAX),
+        "partitions there may be in all; what would pass it is refused (INVALID_PARTITIONS)",
+    )
+    socket_request_max_bytes: int = setting(
+        100 * 1024**2, integer(1, INT_MAX), "largest request that is read; a client that sends more is disconnected"
+    )
+    socket_send_buffer_bytes: int = setting(
+        -1, _size_or_unbounded(1), "SO_SNDBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)"
+    )
+    socket_receive_buffer_bytes: int = setting(
+        -1, _size_or_unbounded(1), "SO_RCVBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)"
+    )
+    socket_listen_backlog_size: int = setting(
+        1024, integer(1, INT_MAX), "connections that may wait to be accepted (Kafka's default is 50)"
+    )
+    connections_max_idle_ms: int = setting(600_000, integer(1), "close a connection that is silent for so long")
+    max_connections: int = setting(INT_MAX, integer(0, INT_MAX), "connections at a time", dynamic=True)
+    max_connections_per_ip: int = setting(
+        INT_MAX, integer(0, INT_MAX), "connections at a time from one address", dynamic=True
+    )
+    queued_max_request_bytes: int = setting(
+        512 * 1024**2,
+        _size_or_unbounded(1),
+        "bytes of all requests held in memory before reading waits; -1: no bound (Kafka's default)",
+    )
+    fetch_max_bytes: int = setting(
+        55 * 1024**2, integer(1024, INT_MAX), "most bytes in the answer to a fetch, whatever it asks for", dynamic=True
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        1000, integer(0, INT_MAX), "incremental fetch sessions (KIP-227) that are remembered"
+    )
+    max_request_partition_size_limit: int = setting(
+        2000, integer(1, INT_MAX), "most partitions in one answer to DescribeTopicPartitions"
+    )
+
+    topics: TopicDefaults = field(default_factory=TopicDefaults)
+    directory: DirectoryConfig = field(default_factory=DirectoryConfig)
+    given: Mapping[str, str | None] = field(default_factory=dict)  # what was set, by its name, as text
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if -1 < self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise ConfigError(
+                f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes, "
+                f"{self.socket_request_max_bytes}: the largest request could never be read"
+            )
+        self.log_defaults  # noqa: B018 - raises where the defaults for topics can't be
+
+    @cached_property
+    def log_defaults(self) -> LogConfig:
+        """The settings of a topic that has none of its own."""
+        config = self.topics.log_config()
+        interval = "log.flush.scheduler.interval.ms"
+        if self.topics.log_flush_interval_ms is None and interval in self.given:
+            return config.override({"flush.ms": self.directory.log_flush_scheduler_interval_ms})  # as in Kafka
+        return config
+
+    @property
+    def advertised_address(self) -> Address | None:
+        if self.advertised_listeners is None:
+            return None
+        return parse_listener("advertised.listeners", self.advertised_listeners)
+
+    @classmethod
+    def all_described(cls) -> list[Described]:
+        """Every setting that can be given, of all parts."""
+        return [*cls.described(), *(one for part in PARTS.values() for one in part.described())]
+
+    def all_settings(self) -> dict[str, Any]:
+        parts = [getattr(self, name).settings() for name in PARTS]
+        return {name: value for part in [self.settings(), *parts] for name, value in part.items()}
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, object]) -> Self:
+        """From Kafka's dotted names; values may be text."""
+        own = set(cls.names())
+        arguments: dict[str, dict[str, object]] = {name: {} for name in ("", *PARTS)}
+        named = _without_aliases(settings)
+        for name, value in named.items():
+            if name in own:
+                arguments[""][name] = value
+            else:
+                arguments[_part_of(name)][name] = value
+        parts: dict[str, Any] = {name: part.parse(arguments[name]) for name, part in PARTS.items()}
+        given = {name: as_text(value) for name, value in named.items()}
+        return cls(**cls._arguments(arguments[""]), **parts, given=given)
+
+
+PARTS: Mapping[str, type[Settings]] = {"topics": TopicDefaults, "directory": DirectoryConfig}
+
+
+def _part_of(name: str) -> str:
+    for part, kind in PARTS.items():
+        if name in kind.names():
+            return part
+    reason = why_refused(name)
+    refused = {} if reason is None else {name: Refused(reason)}
+    raise unknown_setting(name, BrokerConfig.kind, [one.name for one in BrokerConfig.all_described()], refused)
+
+
+def _without_aliases(settings: Mapping[str, object]) -> dict[str, object]:
+    named = {name: value for name, value in settings.items() if name not in ALIASES}
+    for alias, name in ALIASES.items():
+        if alias in settings:
+            if name in settings and as_text(settings[name]) != as_text(settings[alias]):
+                raise ConfigError(f"{alias} is {settings[alias]} and {name} is {settings[name]}: give one, or the same")
+            named[name] = settings[alias]
+    return named
+
+
+def parse_listener(name: str, value: str) -> Address:
+    """The address in PLAINTEXT://host:port."""
+    match = _LISTENER.fullmatch(value.strip())
+    if match is None:
+        raise ConfigError(f"{name} is {value!r}; it must be one address like PLAINTEXT://host:9092")
+    if match["protocol"].upper() != "PLAINTEXT":
+        raise ConfigError(f"{name} is {value!r}; only PLAINTEXT is served: {why_refused('security.')}")
+    host, port = match["host"].strip("[]"), int(match["port"])
+    if host in ("", "0.0.0.0", "::"):
+        raise ConfigError(f"{name} is {value!r}; clients can't connect to {host!r}: name a host they can reach")
+    if not 0 < port < 65536:
+        raise ConfigError(f"{name} is {value!r}; a port is 1 to 65535")
+    return Address(host, port)
