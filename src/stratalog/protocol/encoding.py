@@ -6,13 +6,13 @@ that is neither given nor has a default, raise EncodingError: that is a bug in a
 
 from __future__ import annotations
 
+import struct
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from struct import Struct
-from struct import error as StructError
 from types import NoneType
 from typing import Any, get_args, get_origin
 
@@ -86,7 +86,7 @@ def _packer(members: list[Field[Any]]) -> Encoder:
     def encode(out: bytearray, values: dict[str, Any]) -> None:
         try:
             out += packed.pack(*[values.get(name, default) for name, default in wanted])
-        except StructError as error:
+        except struct.error as error:
             given = {name: values.get(name, default) for name, default in wanted}
             raise EncodingError(f"{names}: {error}; given were {given}") from error
 
@@ -120,7 +120,7 @@ def _member(member: Field[Any], flexible: bool) -> Encoder:
             raise EncodingError(f"{name} is not given, and its schema has no default")
         try:
             write(out, value)
-        except (AttributeError, TypeError, StructError) as error:
+        except (AttributeError, TypeError, struct.error, EncodingError) as error:
             raise EncodingError(f"{name}: {error}; given was {value!r:.100}") from error
 
     return encode

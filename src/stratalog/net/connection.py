@@ -1,0 +1,341 @@
+"""One client's connection: frames in, responses out, one request at a time and in order, as Kafka serves them.
+
+A frame is four bytes of size and that many bytes. It is handed out where it was received, and is gone when the call
+returns. A response is a list of bytes and FileSlices; slices go from the file to the socket without passing through
+user space. While a response is not written, or not there yet, nothing more is read: a client that does not read its
+responses gets no more of them, and holds no memory but for its last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from stratalog.net.buffers import NORMAL
+from stratalog.storage.file_slice import FileSlice
+
+if TYPE_CHECKING:
+    from stratalog.net.server import Server
+
+logger = logging.getLogger(__name__)
+
+Part = bytes | bytearray | memoryview | FileSlice
+Response = list[Part] | None  # None: the client wants none
+
+_SIZE = Struct(">i")
+_PREFIX = _SIZE.size
+_SMALLEST_FRAME = 8  # API key, version, correlation id
+_SMALL = 4096  # so much of an incomplete frame is kept apart, and its buffer is free for others
+_WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
+_RECEIVES = 64  # a turn; then others have theirs
+_GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP", b"\x16\x03\x01": "TLS"}
+
+
+class RefusedConnectionError(Exception):
+    """The client broke the protocol so that no response can be made: its connection is closed, for this reason."""
+
+
+class Connection:
+    def __init__(self, sock: socket.socket, host: str, server: Server) -> None:
+        self.host = host
+        self.last_active = server.loop.time()
+        self.is_closed = False
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._server = server
+        self._loop = server.loop
+        self._buffer: memoryview | None = None  # held while a frame is incomplete, or waits for its turn
+        self._start = 0  # of what is not handled yet in the buffer
+        self._filled = 0
+        self._pending = b""  # a small piece of an incomplete frame
+        self._expected = NORMAL  # the size of the last frame: the next is likely as large
+        self._out: deque[Part] = deque()
+        self._out_size = 0
+        self._reply: asyncio.Future[Response] | None = None
+        self._reads = True
+        self._writes = False
+        self._loop.add_reader(self._fd, self._on_readable)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._reply is not None or bool(self._out)
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether it waits for the broker, not the broker for it."""
+        return self._reply is not None
+
+    def close(self, reason: str = "") -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if reason:
+            logger.info("connection of %s closed: %s", self.host, reason)
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._sock.close()
+        if self._reply is not None:
+            self._reply.cancel()
+        self._out.clear()
+        self._release_buffer()
+        self._server.forget(self)
+
+    # Reading
+
+    def _on_readable(self) -> None:
+        if self.is_busy:
+            self._watch_for_the_end()
+            return
+        try:
+            self._receive()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self.close(f"{error}" if self._filled else "")  # a client that just goes is nothing to write about
+
+    def _watch_for_the_end(self) -> None:
+        """A client that went away needs no answer; one that sends more has to wait for it."""
+        gone = False
+        if self._reply is not None:
+            try:
+                gone = not self._sock.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                return
+            except OSError:
+                gone = True
+        if gone:
+            self.close()
+        else:
+            self._pause_reading()
+
+    def _receive(self) -> None:
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._buffer = self._server.buffers.take(max(self._expected, len(self._pending) + NORMAL // 2))
+            self._start, self._filled = 0, len(self._pending)
+            buffer[: self._filled] = self._pending
+            self._pending = b""
+        for _ in range(_RECEIVES):
+            try:
+                count = self._sock.recv_into(buffer[self._filled : self._wanted(buffer)])
+            except BlockingIOError:
+                if self._filled <= _SMALL and not self.is_busy:
+                    self._keep_apart()
+                return
+            if not count:
+                self.close("in the middle of a request" if self._filled else "")
+                return
+            self._server.received += count
+            self._filled += count
+            self.last_active = self._loop.time()
+            incomplete = self._handle_frames()
+            if not incomplete:
+                return
+            assert self._buffer is not None
+            buffer = self._buffer
+
+    def _wanted(self, buffer: memoryview) -> int:
+        """Up to where to receive. Of a large frame just its rest, so that the next begins where the buffer does."""
+        if self._filled - self._start >= _PREFIX:
+            end: int = self._start + _PREFIX + _SIZE.unpack_from(buffer, self._start)[0]
+            if end - self._start > NORMAL:
+                return end
+        elif self._expected > NORMAL and not self._filled:
+            return self._expected
+        return len(buffer)
+
+    def _handle_frames(self) -> bool:
+        """Handle all whole frames in the buffer. Says whether a large one is incomplete, of which more may be there."""
+        buffer = self._buffer
+        assert buffer is not None
+        while self._reply is None and not self._writes:
+            left = self._filled - self._start
+            if left < _PREFIX:
+                break
+            size = _SIZE.unpack_from(buffer, self._start)[0]
+            if not _SMALLEST_FRAME <= size <= self._server.small_frame and not self._accept_size(size, buffer):
+                return False
+            if left - _PREFIX < size:
+                break
+            start = self._start + _PREFIX
+            self._start = start + size
+            self._expected = size + _PREFIX
+            if not self._handle(buffer[start : self._start]):
+                return False
+            if self._out_size >= _WRITE_AT:
+                self._write()
+        if self._out and not self._writes:
+            self._write()
+        return self._make_room()
+
+    def _accept_size(self, size: int, buffer: memoryview) -> bool:
+        first = buffer[self._start + _PREFIX : self._filled]
+        if _SMALLEST_FRAME <= size <= self._server.largest_frame(first):
+            return True
+        greeting = bytes(buffer[self._start : self._start + _PREFIX])
+        spoken = next((name for start, name in _GREETINGS.items() if greeting.startswith(start)), None)
+        if spoken is not None:
+            self.close(f"it speaks {spoken} where Kafka's protocol is spoken, in plain text")
+        else:
+            self.close(f"its frame of {size} bytes is outside the limits (socket.request.max.bytes and the others)")
+        return False
+
+    def _handle(self, frame: memoryview) -> bool:
+        """Says whether the connection is still there."""
+        try:
+            response = self._server.serve(frame, self.host)
+        except RefusedConnectionError as refusal:
+            self.close(str(refusal))
+            return False
+        except Exception:
+            logger.exception("a request of %s failed; its connection is closed", self.host)
+            self.close()
+            return False
+        if isinstance(response, list):
+            self._queue(response)
+        elif response is not None:
+            self._wait_for(response)
+        return True
+
+    def _make_room(self) -> bool:
+        """What is left is moved to where the rest of it finds room, or kept apart if it is little."""
+        buffer = self._buffer
+        if buffer is None or self.is_closed:
+            return False
+        left = self._filled - self._start
+        if left == 0:
+            self._release_buffer()
+            return False
+        if self.is_busy:
+            return False  # it may be more than one frame, and has to wait
+        size = NORMAL if left < _PREFIX else _PREFIX + _SIZE.unpack_from(buffer, self._start)[0]
+        if left <= _SMALL and size <= NORMAL:
+            self._keep_apart()
+            return False
+        if size > len(buffer):
+            larger = self._server.buffers.take(size)
+            larger[:left] = buffer[self._start : self._filled]
+            self._server.buffers.give_back(buffer)
+            self._buffer = larger
+        elif self._start:
+            buffer[:left] = bytes(buffer[self._start : self._filled])  # bytes(): the two may overlap
+        self._start, self._filled = 0, left
+        return size > NORMAL
+
+    def _keep_apart(self) -> None:
+        buffer = self._buffer
+        assert buffer is not None
+        self._pending = bytes(buffer[self._start : self._filled])
+        self._release_buffer()
+
+    def _release_buffer(self) -> None:
+        if self._buffer is not None:
+            self._server.buffers.give_back(self._buffer)
+            self._buffer = None
+        self._start = self._filled = 0
+
+    def _pause_reading(self) -> None:
+        if self._reads:
+            self._loop.remove_reader(self._fd)
+            self._reads = False
+
+    def _resume(self) -> None:
+        """The answer is written: go on with what came meanwhile."""
+        if not self._reads:
+            self._loop.add_reader(self._fd, self._on_readable)
+            self._reads = True
+        if self._buffer is not None:
+            self._handle_frames()
+
+    # Answering
+
+    def _wait_for(self, response: Awaitable[Response]) -> None:
+        self._reply = asyncio.ensure_future(response, loop=self._loop)
+        self._reply.add_done_callback(self._on_reply)
+
+    def _on_reply(self, reply: asyncio.Future[Response]) -> None:
+        if self.is_closed:
+            if not reply.cancelled():
+                reply.exception()  # or it would be complained about
+            return
+        self._reply = None
+        self.last_active = self._loop.time()
+        try:
+            response = reply.result()
+        except (asyncio.CancelledError, RefusedConnectionError) as error:
+            self.close(str(error))
+            return
+        except Exception:
+            logger.exception("a request of %s failed; its connection is closed", self.host)
+            self.close()
+            return
+        if response is not None:
+            self._queue(response)
+            self._write()
+        if not self.is_busy and not self.is_closed:
+            self._resume()
+
+    def _queue(self, response: list[Part]) -> None:
+        self._out.extend(response)
+        self._out_size += sum(map(len, response))
+
+    def _write(self) -> None:
+        try:
+            while self._out:
+                self._write_some()
+        except BlockingIOError:
+            if not self._writes:
+                self._writes = True
+                self._loop.add_writer(self._fd, self._on_writable)
+        except OSError:
+            self.close()
+        else:
+            self._out_size = 0
+            if self._writes:
+                self._writes = False
+                self._loop.remove_writer(self._fd)
+
+    def _write_some(self) -> None:
+        part = self._out.popleft()
+        if isinstance(part, FileSlice):
+            try:
+                count = os.sendfile(self._fd, part.fileno(), part.position, part.length) if part.length else 0
+            except BlockingIOError:
+                self._out.appendleft(part)
+                raise
+            if count == 0 and part.length:
+                self.close(f"{part}: the file is shorter than it was")
+                return
+            rest: Part = FileSlice(part.file, part.position + count, part.length - count)
+        else:
+            if self._out and not isinstance(self._out[0], FileSlice):
+                part = self._join(part)
+            more = socket.MSG_MORE if self._out else 0
+            try:
+                count = self._sock.send(part, more)
+            except BlockingIOError:
+                self._out.appendleft(part)
+                raise
+            rest = memoryview(part)[count:]
+        self._server.sent += count
+        self.last_active = self._loop.time()
+        if len(rest):
+            self._out.appendleft(rest)
+
+    def _join(self, first: bytes | bytearray | memoryview) -> bytes:
+        parts = [first]
+        while self._out and not isinstance(self._out[0], FileSlice):
+            parts.append(self._out.popleft())  # type: ignore[arg-type]
+        return b"".join(parts)
+
+    def _on_writable(self) -> None:
+        self._write()
+        if not self.is_busy and not self.is_closed:
+            self._resume()

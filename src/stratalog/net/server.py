@@ -1,0 +1,152 @@
+"""The listener: accepts connections within the limits, and ends those that are idle for too long.
+
+Serves on one event loop. A full table of file descriptors makes it wait, not die.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from stratalog.net.buffers import ReceiveBuffers
+from stratalog.net.connection import Connection, Response
+
+logger = logging.getLogger(__name__)
+
+Serve = Callable[[memoryview, str], Response | Awaitable[Response]]
+"""A whole frame without its size, and the client's host -> the response. The frame is only lent."""
+
+_ACCEPTS = 64  # a turn
+_PAUSE_WITHOUT_DESCRIPTORS = 0.5
+_LONGEST_SWEEP_INTERVAL = 5.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A stranger's share."""
+
+    idle_seconds: float
+    connections: int
+    connections_per_host: int
+    backlog: int = 128
+    send_buffer: int = -1  # -1: as the system sees fit
+    receive_buffer: int = -1
+
+
+class Server:
+    def __init__(
+        self, serve: Serve, largest_frame: Callable[[memoryview], int], limits: Limits, *, small_frame: int
+    ) -> None:
+        self.serve = serve
+        self.largest_frame = largest_frame
+        """Given how a frame begins: how large it may be."""
+        self.small_frame = small_frame
+        """A size that is fine for any."""
+        self.limits = limits
+        self.loop = asyncio.get_running_loop()
+        self.buffers = ReceiveBuffers()
+        self.received = 0  # bytes
+        self.sent = 0
+        self.accepted = 0
+        self.refused = 0
+        self.connections: set[Connection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._listeners: list[socket.socket] = []
+        self._sweep: asyncio.TimerHandle | None = None
+
+    def listen(self, host: str, port: int) -> int:
+        """Bind and listen; the port, which the system chose where 0 was asked for."""
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family[0], socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self.limits.receive_buffer > 0:  # before listening, or it comes too late for the window's scale
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer)
+            listener.setblocking(False)
+            listener.bind(family[4])
+            listener.listen(self.limits.backlog)
+        except BaseException:
+            listener.close()
+            raise
+        self._listeners.append(listener)
+        self.loop.add_reader(listener.fileno(), self._accept, listener)
+        if self._sweep is None:
+            self._sweep_idle()
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    def stop_listening(self) -> None:
+        for listener in self._listeners:
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    async def close(self, grace_seconds: float) -> None:
+        """Let requests under way be answered, for so long; then close every connection."""
+        self.stop_listening()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        deadline = self.loop.time() + grace_seconds
+        while any(connection.is_busy for connection in self.connections) and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.close()
+
+    def forget(self, connection: Connection) -> None:
+        """Called by a connection that was closed."""
+        self.connections.discard(connection)
+        self._per_host[connection.host] -= 1
+        if not self._per_host[connection.host]:
+            del self._per_host[connection.host]
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as error:
+                # No descriptor is free. Without a pause the loop would spin, as the listener stays readable.
+                logger.error("can't accept connections: %s; trying again in %s s", error, _PAUSE_WITHOUT_DESCRIPTORS)
+                self.loop.remove_reader(listener.fileno())
+                self.loop.call_later(_PAUSE_WITHOUT_DESCRIPTORS, self._accept_again, listener)
+                return
+            self._admit(sock, address[0])
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            self.loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _admit(self, sock: socket.socket, host: str) -> None:
+        limits = self.limits
+        if len(self.connections) >= limits.connections:
+            self._refuse(sock, host, f"max.connections is {limits.connections}")
+            return
+        if self._per_host[host] >= limits.connections_per_host:
+            self._refuse(sock, host, f"max.connections.per.ip is {limits.connections_per_host}")
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if limits.send_buffer > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer)
+        self.accepted += 1
+        self._per_host[host] += 1
+        self.connections.add(Connection(sock, host, self))
+
+    def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
+        self.refused += 1
+        logger.warning("connection of %s refused: %s", host, reason)
+        sock.close()
+
+    def _sweep_idle(self) -> None:
+        """One timer for all connections. One that waits for the broker's answer is not idle."""
+        idle = self.limits.idle_seconds
+        self._sweep = self.loop.call_later(min(idle / 4, _LONGEST_SWEEP_INTERVAL), self._sweep_idle)
+        oldest = self.loop.time() - idle
+        for connection in [each for each in self.connections if each.last_active < oldest and not each.is_answering]:
+            connection.close(f"nothing came or went for {idle:g} s (connections.max.idle.ms)")

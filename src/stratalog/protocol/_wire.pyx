@@ -1,0 +1,251 @@
+"""The hot requests, read in place: Produce and Fetch, whose frames come by the ten thousand a second.
+
+Every length and count is checked against the bytes that are left before anything is made of it. Strings become Python
+objects; record bytes stay where they are, as positions in the frame.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+from stratalog.errors import MalformedRequestError
+
+cdef int _NULL = -1
+
+
+cdef class _Cursor:
+    cdef const uint8_t[::1] view
+    cdef const uint8_t* data
+    cdef Py_ssize_t position
+    cdef Py_ssize_t end
+    cdef bint flexible
+
+    def __cinit__(self, const uint8_t[::1] view not None, Py_ssize_t position, bint flexible):
+        self.view = view
+        self.data = &view[0] if view.shape[0] else NULL
+        self.end = view.shape[0]
+        self.position = position
+        self.flexible = flexible
+
+    cdef int need(self, Py_ssize_t count) except -1:
+        if count < 0 or count > self.end - self.position:
+            raise MalformedRequestError(
+                f"{count} bytes are announced at position {self.position}, {self.end - self.position} are left"
+            )
+        return 0
+
+    cdef int8(self):
+        self.need(1)
+        self.position += 1
+        return <signed char> self.data[self.position - 1]
+
+    cdef int16_t int16(self) except? -2:
+        self.need(2)
+        cdef const uint8_t* p = self.data + self.position
+        self.position += 2
+        return <int16_t> ((p[0] << 8) | p[1])
+
+    cdef int32_t int32(self) except? -2:
+        self.need(4)
+        cdef const uint8_t* p = self.data + self.position
+        self.position += 4
+        return <int32_t> ((<uint32_t> p[0] << 24) | (p[1] << 16) | (p[2] << 8) | p[3])
+
+    cdef int64_t int64(self) except? -2:
+        cdef int64_t high = self.int32()
+        return (high << 32) | <uint32_t> self.int32()
+
+    cdef Py_ssize_t varint(self) except -2:
+        """Unsigned, at most 32 bits."""
+        cdef Py_ssize_t value = 0
+        cdef int shift = 0
+        cdef uint8_t byte
+        while True:
+            self.need(1)
+            byte = self.data[self.position]
+            self.position += 1
+            value |= <Py_ssize_t> (byte & 0x7F) << shift
+            if not byte & 0x80:
+                if value > 0xFFFFFFFF:
+                    raise MalformedRequestError(f"a length at position {self.position} does not fit 32 bits")
+                return value
+            shift += 7
+            if shift > 28:
+                raise MalformedRequestError(f"a length at position {self.position} has more than five bytes")
+
+    cdef Py_ssize_t length(self, bint short) except -2:
+        """Of a string, bytes or an array; -1 is null."""
+        if self.flexible:
+            return self.varint() - 1
+        return self.int16() if short else self.int32()
+
+    cdef Py_ssize_t count(self, Py_ssize_t smallest) except -2:
+        """Of an array whose elements take at least `smallest` bytes each; -1 is null."""
+        cdef Py_ssize_t count = self.length(False)
+        if count < _NULL:
+            raise MalformedRequestError(f"an array of {count} elements at position {self.position}")
+        if count * smallest > self.end - self.position:
+            raise MalformedRequestError(
+                f"an array of {count} elements at position {self.position}, {self.end - self.position} bytes are left"
+            )
+        return count
+
+    cdef string(self):
+        cdef Py_ssize_t size = self.length(True)
+        if size == _NULL:
+            return None
+        self.need(size)
+        self.position += size
+        try:
+            return PyUnicode_DecodeUTF8(<const char*> self.data + self.position - size, size, NULL)
+        except UnicodeDecodeError as error:
+            raise MalformedRequestError(f"a string at position {self.position - size} is not UTF-8") from error
+
+    cdef topic_id(self):
+        self.need(16)
+        self.position += 16
+        return PyBytes_FromStringAndSize(<const char*> self.data + self.position - 16, 16)
+
+    cdef int skip_tags(self) except -1:
+        """Tagged fields that are not looked at."""
+        cdef Py_ssize_t tags, size
+        if not self.flexible:
+            return 0
+        tags = self.varint()
+        while tags > 0:
+            self.varint()
+            size = self.varint()
+            self.need(size)
+            self.position += size
+            tags -= 1
+        return 0
+
+    cdef int finish(self) except -1:
+        if self.position != self.end:
+            raise MalformedRequestError(f"{self.end - self.position} bytes too many behind the request")
+        return 0
+
+
+def parse_request_header(const uint8_t[::1] frame not None):
+    """(API key, version, correlation id, client id, position of what follows), without the tagged fields: whether there
+    are any depends on key and version."""
+    cdef _Cursor cursor = _Cursor(frame, 0, False)
+    key = cursor.int16()
+    version = cursor.int16()
+    correlation_id = cursor.int32()
+    return key, version, correlation_id, cursor.string(), cursor.position
+
+
+def skip_tagged_fields(const uint8_t[::1] frame not None, Py_ssize_t position):
+    """The position behind the tagged fields at `position`."""
+    cdef _Cursor cursor = _Cursor(frame, position, True)
+    cursor.skip_tags()
+    return cursor.position
+
+
+def parse_produce(const uint8_t[::1] frame not None, Py_ssize_t position, int version):
+    """(transactional id, acks, timeout, [(topic name or the 16 bytes of its id, [(partition, start, end), ...]), ...]).
+
+    Record bytes are frame[start:end]; start is -1 where they are null.
+    """
+    cdef _Cursor cursor = _Cursor(frame, position, version >= 9)
+    cdef Py_ssize_t topic, partition, partition_count, size, start
+    cdef bint by_id = version >= 13
+    transactional_id = cursor.string()
+    acks = cursor.int16()
+    timeout = cursor.int32()
+    cdef Py_ssize_t topic_count = cursor.count(3)
+    topics = []
+    for topic in range(topic_count):
+        name = cursor.topic_id() if by_id else cursor.string()
+        if name is None:
+            raise MalformedRequestError(f"the topic at position {cursor.position} has no name")
+        partition_count = cursor.count(5)
+        partitions = []
+        for partition in range(partition_count):
+            index = cursor.int32()
+            size = cursor.length(False)
+            start = -1
+            if size != _NULL:
+                cursor.need(size)
+                start = cursor.position
+                cursor.position += size
+            cursor.skip_tags()
+            partitions.append((index, start, start + size))
+        cursor.skip_tags()
+        topics.append((name, partitions))
+    cursor.skip_tags()
+    cursor.finish()
+    return transactional_id, acks, timeout, topics
+
+
+def parse_fetch(const uint8_t[::1] frame not None, Py_ssize_t position, int version):
+    """(replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch, topics, forgotten).
+
+    topics: [(name or id, [(partition, current leader epoch, offset, last fetched epoch, max bytes), ...]), ...]
+    forgotten: [(name or id, [partition, ...]), ...]
+    """
+    cdef _Cursor cursor = _Cursor(frame, position, version >= 12)
+    cdef Py_ssize_t topic, partition, partition_count, forgotten_count
+    cdef bint by_id = version >= 13
+    replica_id = -1
+    if version < 15:
+        replica_id = cursor.int32()
+    max_wait = cursor.int32()
+    min_bytes = cursor.int32()
+    max_bytes = cursor.int32()
+    isolation_level = cursor.int8()
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id = cursor.int32()
+        session_epoch = cursor.int32()
+    cdef Py_ssize_t topic_count = cursor.count(3)
+    topics = []
+    for topic in range(topic_count):
+        name = cursor.topic_id() if by_id else cursor.string()
+        if name is None:
+            raise MalformedRequestError(f"the topic at position {cursor.position} has no name")
+        partition_count = cursor.count(16)
+        partitions = []
+        for partition in range(partition_count):
+            index = cursor.int32()
+            leader_epoch = cursor.int32() if version >= 9 else -1
+            offset = cursor.int64()
+            last_epoch = cursor.int32() if version >= 12 else -1
+            if version >= 5:
+                cursor.int64()  # the log start offset of a follower
+            size = cursor.int32()
+            cursor.skip_tags()
+            partitions.append((index, leader_epoch, offset, last_epoch, size))
+        cursor.skip_tags()
+        topics.append((name, partitions))
+    forgotten = []
+    if version >= 7:
+        forgotten_count = cursor.count(3)
+        for topic in range(forgotten_count):
+            name = cursor.topic_id() if by_id else cursor.string()
+            partition_count = cursor.count(4)
+            forgotten.append((name, [cursor.int32() for partition in range(partition_count)]))
+            cursor.skip_tags()
+    if version >= 11:
+        cursor.string()  # the consumer's rack
+    if cursor.flexible:
+        replica_id = _fetch_tags(cursor, version, replica_id)
+    cursor.finish()
+    return replica_id, max_wait, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten
+
+
+cdef _fetch_tags(_Cursor cursor, int version, replica_id):
+    """From v15 on the replica's state is a tagged field; the cluster id is one too."""
+    cdef Py_ssize_t tags = cursor.varint()
+    cdef Py_ssize_t tag, size
+    while tags > 0:
+        tag = cursor.varint()
+        size = cursor.varint()
+        cursor.need(size)
+        if tag == 1 and version >= 15:
+            inner = _Cursor(cursor.view[cursor.position:cursor.position + size], 0, True)
+            replica_id = (<_Cursor> inner).int32()
+        cursor.position += size
+        tags -= 1
+    return replica_id
