@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
+from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.refused_settings import why_refused
 from stratalog.broker.topic_defaults import TopicDefaults
 from stratalog.errors import ConfigError
@@ -33,6 +34,7 @@ from stratalog.settings import (
 from stratalog.storage.config import DirectoryConfig, LogConfig
 
 ALIASES = {"broker.id": "node.id"}
+_ALONE = "this broker is alone, so each partition has one replica"
 _LISTENER = re.compile(r"(?P<protocol>[A-Za-z_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>[0-9]{1,5})")
 
 
@@ -83,8 +85,9 @@ class BrokerConfig(Settings):
         None, nullable(_listener()), "the address that clients are told, where it is not the one listened on"
     )
     num_partitions: int = setting(1, integer(1, INT_MAX), "partitions of a topic that is created without a number")
-    default_replication_factor: int = setting(
-        1, _only(1, "this broker is alone, so each partition has one replica"), "replicas of each partition"
+    default_replication_factor: int = setting(1, _only(1, _ALONE), "replicas of each partition")
+    offsets_topic_replication_factor: int = setting(
+        1, _only(1, _ALONE), "replicas of the partitions of __consumer_offsets"
     )
     auto_create_topics_enable: bool = setting(
         True, boolean(), "create a topic when a client that allows it asks for its metadata"
@@ -129,6 +132,7 @@ class BrokerConfig(Settings):
 
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
+    groups: GroupConfig = field(default_factory=GroupConfig)
     given: Mapping[str, str | None] = field(default_factory=dict)  # what was set, by its name, as text
 
     def __post_init__(self) -> None:
@@ -180,7 +184,7 @@ class BrokerConfig(Settings):
         return cls(**cls._arguments(arguments[""]), **parts, given=given)
 
 
-PARTS: Mapping[str, type[Settings]] = {"topics": TopicDefaults, "directory": DirectoryConfig}
+PARTS: Mapping[str, type[Settings]] = {"topics": TopicDefaults, "directory": DirectoryConfig, "groups": GroupConfig}
 
 
 def _part_of(name: str) -> str:
