@@ -32,6 +32,24 @@ class InvalidTopicError(StratalogError, ValueError):
     code = 17  # INVALID_TOPIC_EXCEPTION
 
 
+class UnknownTopicError(StratalogError, LookupError):
+    """A topic or partition that does not exist."""
+
+    code = 3  # UNKNOWN_TOPIC_OR_PARTITION
+
+
+class TopicExistsError(StratalogError):
+    """A topic of this name exists already."""
+
+    code = 36  # TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitionsError(StratalogError, ValueError):
+    """A number of partitions that can't be."""
+
+    code = 37  # INVALID_PARTITIONS
+
+
 class InvalidRecordError(StratalogError, ValueError):
     """A batch that is well framed and has the right checksum, but breaks a rule of the log."""
 

@@ -151,7 +151,7 @@ def parse_produce(const uint8_t[::1] frame not None, Py_ssize_t position, int ve
     cdef _Cursor cursor = _Cursor(frame, position, version >= 9)
     cdef Py_ssize_t topic, partition, partition_count, size, start
     cdef bint by_id = version >= 13
-    transactional_id = cursor.string()
+    transactional_id = cursor.string() if version >= 3 else None
     acks = cursor.int16()
     timeout = cursor.int32()
     cdef Py_ssize_t topic_count = cursor.count(3)

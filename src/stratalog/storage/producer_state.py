@@ -66,6 +66,7 @@ class Producer:
 class ProducerState:
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self._open: dict[int, int] = {}  # first offsets of open transactions by producer, oldest first
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -79,7 +80,7 @@ class ProducerState:
     @property
     def first_open_transaction(self) -> int | None:
         """The first offset of the oldest transaction that is still open."""
-        return min((p.transaction_first_offset for p in self if p.transaction_first_offset is not None), default=None)
+        return next(iter(self._open.values()), None)  # asked at each fetch, however many producers there are
 
     def find_duplicate(self, header: BatchHeader) -> ProducerBatch | None:
         """The batch in the log that this one repeats."""
@@ -108,6 +109,7 @@ class ProducerState:
         producer.last_timestamp = header.max_timestamp
         if header.is_transactional and producer.transaction_first_offset is None:
             producer.transaction_first_offset = header.base_offset
+            self._open[header.producer_id] = header.base_offset
 
     def complete(self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int) -> CompletedTransaction | None:
         """Take note of a transaction marker; the transaction it ends, if one was open."""
@@ -117,6 +119,7 @@ class ProducerState:
         first_offset, producer.transaction_first_offset = producer.transaction_first_offset, None
         if first_offset is None:
             return None
+        self._open.pop(header.producer_id, None)
         return CompletedTransaction(header.producer_id, first_offset, header.last_offset, aborted)
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
@@ -164,6 +167,9 @@ class ProducerState:
         state = cls()
         for producer in parse_snapshot(content, name):
             state._producers[producer.producer_id] = producer
+        unfinished = [p for p in state if p.transaction_first_offset is not None]
+        for producer in sorted(unfinished, key=lambda p: p.transaction_first_offset or 0):
+            state._open[producer.producer_id] = producer.transaction_first_offset or 0
         return state
 
 

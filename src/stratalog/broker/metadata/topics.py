@@ -1,0 +1,285 @@
+"""The topics that exist, and their partitions: looked up on every request, changed by few.
+
+Readers see a whole: topics and partitions are replaced together, on the event loop. Changes block (they sync files), so
+they are made in the background thread, one at a time.
+
+What survives: a change that returned survives kill -9 and a power cut. A topic is in the metadata before its logs exist,
+so logs that a crash kept from being made are made at the next start; a topic that is being deleted says so in the
+metadata first, so a crash half way does not bring a part of it back. Directories that no topic knows, as in a data
+directory of Apache Kafka, become topics with the ids that their files have.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from stratalog.broker.metadata.store import MetadataStore, Topic
+from stratalog.broker.partition import Partition
+from stratalog.broker.topic_defaults import topic_config
+from stratalog.errors import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    StratalogError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from stratalog.storage import checkpoints, names
+from stratalog.storage.config import LogConfig
+from stratalog.storage.log_directory import LogDirectory
+
+__all__ = ["Topic", "TopicRegistry"]
+
+logger = logging.getLogger(__name__)
+
+
+class _View(NamedTuple):
+    """What readers see, replaced as a whole."""
+
+    topics: dict[str, Topic]
+    by_id: dict[bytes, Topic]
+    partitions: dict[str, tuple[Partition, ...]]
+
+
+class TopicRegistry:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        store: MetadataStore,
+        defaults: Callable[[], LogConfig],
+        *,
+        most_partitions: int,
+        on_loop: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`on_loop` runs a callable on the event loop, from any thread."""
+        self._directory = directory
+        self._store = store
+        self._defaults = defaults
+        self._most_partitions = most_partitions
+        self._on_loop = on_loop
+        self._listeners: list[Callable[[], None]] = []
+        self._view = _View({}, {}, {})
+        self.version = 0  # counts changes, for whoever keeps something made of this
+
+    # Looking up
+
+    def get(self, name: str) -> Topic | None:
+        return self._view.topics.get(name)
+
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        return self._view.by_id.get(topic_id.bytes)
+
+    def by_id_bytes(self, topic_id: bytes) -> Topic | None:
+        return self._view.by_id.get(topic_id)
+
+    def all(self) -> list[Topic]:
+        """Sorted by name."""
+        return [topic for _, topic in sorted(self._view.topics.items())]
+
+    def partitions(self, name: str) -> tuple[Partition, ...]:
+        """Of a topic, by index; none where it does not exist."""
+        return self._view.partitions.get(name, ())
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        partitions = self._view.partitions.get(name)
+        if partitions is None or not 0 <= index < len(partitions):
+            return None
+        return partitions[index]
+
+    def all_partitions(self) -> Iterable[Partition]:
+        return (partition for partitions in self._view.partitions.values() for partition in partitions)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(topic.partition_count for topic in self._view.topics.values())
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """`call` is called after each change, on the event loop."""
+        self._listeners.append(call)
+
+    # Changing: in the background thread
+
+    def load(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """At the start: open every log, finish what a crash interrupted, adopt what only the disk knows."""
+        on_disk = self._find_directories()
+        for topic in [topic for topic in self._store.metadata.topics.values() if topic.deleting]:
+            self._remove_logs(topic, on_disk.pop(topic.name, set()))
+            self._forget(topic.name)
+        self._adopt(on_disk)
+        topics = self._store.metadata.topics
+        total = sum(topic.partition_count for topic in topics.values())
+        partitions: dict[str, tuple[Partition, ...]] = {}
+        done = 0
+        for topic in topics.values():
+            config = self._config_of(topic)
+            opened = []
+            for index in range(topic.partition_count):
+                opened.append(self._open(topic, index, config))
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+            partitions[topic.name] = tuple(opened)
+        self._publish(partitions)
+
+    def check_new(self, name: str, partition_count: int, settings: Mapping[str, str]) -> None:
+        """Raise what create() would raise of its arguments."""
+        names.check_topic(name)
+        if self._store.metadata.topics.get(name) is not None or self.get(name) is not None:
+            raise TopicExistsError(f"topic {name!r} exists already")
+        collision = _collision(name, self._view.topics)
+        if collision is not None:
+            raise InvalidTopicError(
+                f"topic {name!r} would collide with {collision!r}: '.' and '_' are the same in the names of metrics"
+            )
+        self._check_count(name, partition_count, partition_count)
+        topic_config(self._defaults(), settings)
+
+    def create(
+        self, name: str, partition_count: int, settings: Mapping[str, str], topic_id: uuid.UUID | None = None
+    ) -> Topic:
+        self.check_new(name, partition_count, settings)
+        topic = Topic(name, topic_id or uuid.uuid4(), partition_count, dict(settings))
+        self._store.change(topics={**self._store.metadata.topics, name: topic})
+        try:
+            config = self._config_of(topic)
+            opened = tuple(self._open(topic, index, config) for index in range(partition_count))
+        except (StratalogError, OSError):
+            self._undo_create(topic)
+            raise
+        self._publish({**self._view.partitions, name: opened})
+        return topic
+
+    def check_growth(self, name: str, total: int) -> None:
+        topic = self._known(name)
+        if total <= topic.partition_count:
+            raise InvalidPartitionsError(
+                f"topic {name!r} has {topic.partition_count} partitions; {total} is not more, and there can't be fewer"
+            )
+        self._check_count(name, total, total - topic.partition_count)
+
+    def add_partitions(self, name: str, total: int) -> Topic:
+        self.check_growth(name, total)
+        old = self._known(name)
+        grown = Topic(name, old.id, total, old.settings)
+        self._store.change(topics={**self._store.metadata.topics, name: grown})
+        config = self._config_of(grown)
+        new = [self._open(grown, index, config) for index in range(old.partition_count, total)]
+        self._publish({**self._view.partitions, name: (*self.partitions(name), *new)})
+        return grown
+
+    def alter_settings(self, name: str, settings: Mapping[str, str]) -> Topic:
+        """These settings in the place of those that the topic had; they count from now on."""
+        old = self._known(name)
+        altered = Topic(name, old.id, old.partition_count, dict(settings))
+        config = self._config_of(altered)
+        self._store.change(topics={**self._store.metadata.topics, name: altered})
+        for partition in self.partitions(name):
+            partition.log.reconfigure(config)
+        self._publish(self._view.partitions)
+        return altered
+
+    def reconfigure_all(self) -> None:
+        """The defaults have changed."""
+        for topic in self._store.metadata.topics.values():
+            config = self._config_of(topic)
+            for partition in self.partitions(topic.name):
+                partition.log.reconfigure(config)
+
+    def delete(self, name: str) -> None:
+        topic = self._known(name)
+        doomed = Topic(name, topic.id, topic.partition_count, topic.settings, deleting=True)
+        self._store.change(topics={**self._store.metadata.topics, name: doomed})
+        gone = self.partitions(name)
+        self._publish({other: each for other, each in self._view.partitions.items() if other != name})
+        for partition in gone:
+            self._on_loop(partition.end_waiting)
+        self._remove_logs(topic, set(range(topic.partition_count)))
+        self._forget(name)
+
+    # How it is done
+
+    def _known(self, name: str) -> Topic:
+        topic = self.get(name)
+        if topic is None:
+            raise UnknownTopicError(f"topic {name!r} does not exist")
+        return topic
+
+    def _check_count(self, name: str, partition_count: int, new: int) -> None:
+        if partition_count < 1:
+            raise InvalidPartitionsError(f"topic {name!r}: {partition_count} partitions; there must be at least one")
+        room = self._most_partitions - self.partition_count
+        if new > room:
+            raise InvalidPartitionsError(
+                f"topic {name!r}: {new} more partitions are too many; there is room for {max(room, 0)} "
+                f"(stratalog.max.partitions is {self._most_partitions})"
+            )
+
+    def _config_of(self, topic: Topic) -> LogConfig:
+        return topic_config(self._defaults(), topic.settings)
+
+    def _open(self, topic: Topic, index: int, config: LogConfig) -> Partition:
+        return Partition(topic.name, index, self._directory.log(topic.name, index, config, topic_id=topic.id))
+
+    def _undo_create(self, topic: Topic) -> None:
+        made = {partition.partition for partition in self._directory.partitions() if partition.topic == topic.name}
+        try:
+            self._remove_logs(topic, made)
+            self._forget(topic.name)
+        except StratalogError as error:
+            logger.error("topic %s could not be created, nor taken back: %s", topic.name, error)
+
+    def _remove_logs(self, topic: Topic, indexes: Iterable[int]) -> None:
+        for index in sorted(indexes):
+            self._directory.delete(topic.name, index)
+
+    def _forget(self, name: str) -> None:
+        self._store.change(topics={other: each for other, each in self._store.metadata.topics.items() if other != name})
+
+    def _publish(self, partitions: dict[str, tuple[Partition, ...]]) -> None:
+        topics = {name: topic for name, topic in self._store.metadata.topics.items() if not topic.deleting}
+        self._view = _View(topics, {topic.id.bytes: topic for topic in topics.values()}, partitions)
+        self.version += 1
+        self._on_loop(self._tell)
+
+    def _tell(self) -> None:
+        for call in self._listeners:
+            call()
+
+    def _find_directories(self) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = defaultdict(set)
+        for partition in self._directory.partitions():
+            found[partition.topic].add(partition.partition)
+        return found
+
+    def _adopt(self, on_disk: Mapping[str, set[int]]) -> None:
+        known = dict(self._store.metadata.topics)
+        adopted = {}
+        for name, indexes in on_disk.items():
+            topic = known.get(name)
+            if topic is None:
+                adopted[name] = Topic(name, self._id_on_disk(name, indexes), max(indexes) + 1)
+                logger.info("topic %s with %d partitions was found in the data directory", name, max(indexes) + 1)
+            elif max(indexes) >= topic.partition_count:
+                adopted[name] = Topic(name, topic.id, max(indexes) + 1, topic.settings)
+                logger.warning("topic %s has directories up to partition %d: they are served", name, max(indexes))
+        if adopted:
+            self._store.change(topics={**known, **adopted})
+
+    def _id_on_disk(self, name: str, indexes: Iterable[int]) -> uuid.UUID:
+        for index in sorted(indexes):
+            path = self._directory.path / str(names.TopicPartition(name, index)) / names.PARTITION_METADATA
+            topic_id = checkpoints.read_partition_metadata(path)
+            if topic_id is not None:
+                return topic_id
+        return uuid.uuid4()
+
+
+def _collision(name: str, topics: Iterable[str]) -> str | None:
+    """Kafka's rule: names that differ only in '.' and '_' can't both exist."""
+    if "." not in name and "_" not in name:
+        return None
+    plain = name.replace(".", "_")
+    return next((other for other in topics if other.replace(".", "_") == plain), None)
