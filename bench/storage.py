@@ -12,22 +12,18 @@ import argparse
 import os
 import random
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from bench import records as record_rates
 from bench.measure import Comparison, Cost, compare, cost_of
+from bench.report import Row, directory, report
 from stratalog.records import Record, build_batch
 from stratalog.storage import LogConfig, LogDirectory
 
@@ -36,30 +32,12 @@ APPEND_TOTAL = 384 * 1024 * 1024
 CONFIG = LogConfig(max_message_bytes=4 * 1024 * 1024, segment_bytes=2**31 - 1)
 
 
-@dataclass(frozen=True)
-class Row:
-    what: str
-    measured: str
-    target: str
-    met: bool | None
-    cpu: str = ""
-
-
 def batch_of(size: int, value_size: int) -> bytearray:
     """A batch of about `size` bytes, with 8-byte keys and values of `value_size` random bytes."""
     count = max(1, (size - 61) // (value_size + 20))
     return build_batch(
         [Record(key=os.urandom(8), value=os.urandom(value_size), timestamp=1_700_000_000_000) for _ in range(count)]
     )
-
-
-@contextmanager
-def directory(parent: Path | None) -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="stratalog-bench-", dir=parent))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def append_against_write(parent: Path | None, size: int, value_size: int, total: int = APPEND_TOTAL) -> Comparison:
@@ -209,19 +187,6 @@ def _open_once(path: Path) -> tuple[float, int]:
     return float(seconds), int(memory)
 
 
-def report(rows: Iterator[Row], console: Console) -> bool:
-    table = Table(title="storage")
-    for column in ("what", "measured", "target", "", "CPU"):
-        table.add_column(column)
-    met = True
-    for row in rows:
-        mark = "" if row.met is None else "met" if row.met else "[red]missed[/red]"
-        table.add_row(row.what, row.measured, row.target, mark, row.cpu)
-        met = met and row.met is not False
-    console.print(table)
-    return met
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, help="where to put the files (default: the system's temporary directory)")
@@ -238,7 +203,7 @@ def main() -> int:
     chosen = [arguments.only] if arguments.only else list(parts)
     with Console(stderr=True).status("measuring ..."):
         rows = [row for part in chosen for row in parts[part]()]
-    return 0 if report(iter(rows), Console()) else 1
+    return 0 if report("storage", rows, Console()) else 1
 
 
 if __name__ == "__main__":

@@ -87,6 +87,10 @@ class KafkaServer:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
         return self.data_dir / f"{topic}-{partition}"
 

@@ -1,0 +1,133 @@
+"""The broker as a process against the bare system calls in another one. `make bench` runs it.
+
+The generator (this process) has one core and sends prepared bytes; the broker, or the bare peer, has the other. Every
+round starts a new process on a new directory, warms it up, and measures; both sides take turns, and the figures are
+medians of five rounds. CPU is the server's own, from /proc. Files lie in a temporary directory (`--dir` for another)
+and are deleted after each round, and no round flushes. The records of fetch answers are thrown away by the kernel
+unless `--receive copy`: copying them costs a generator more than sending them costs a broker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import broker_life
+from bench.broker_frames import batch_of, produce_ring
+from bench.broker_processes import GENERATOR_CORE
+from bench.broker_sides import MIB, FetchLoad, Options, ProduceLoad, Result, against
+from bench.measure import ROUNDS
+from bench.report import Row, report
+
+# A virtual machine may hand freed memory back to its host, and then a write to the page cache costs three times as
+# much. Rounds that write little find the pages of the round before again.
+LARGEST_ROUND_MIB = 320
+POOL_BYTES = 16 * MIB
+
+
+def produce(options: Options, size: int, name: str, target: float) -> Iterator[Row]:
+    for value_bytes in (options.value_bytes, 100):
+        result = produce_result(options, size, value_bytes)
+        aim = target if value_bytes == options.value_bytes else None
+        what = f"produce, {name} requests of {value_bytes:,}-byte values, against recv and write"
+        yield ratio_row(what, result, aim)
+        if size == MIB and aim is not None:
+            user = result.a_gb(lambda load: load.user)
+            yield Row("user CPU a GB in, 1 MiB requests", f"{user:.2f} s", "<= 0.60 s", user <= 0.6)
+
+
+def produce_result(options: Options, size: int, value_bytes: int) -> Result:
+    pool = [batch_of(size - 128, value_bytes) for _ in range(POOL_BYTES // size)]
+    load = ProduceLoad(options, produce_ring(pool, len(pool)), options.in_flight)
+    return against(load.to_broker, load.to_bare_peer, options.rounds)
+
+
+def fetch(options: Options) -> Iterator[Row]:
+    for name, batch_bytes, target in (("1 MiB", MIB, 0.90), ("16 KiB", 16 * 1024, None)):
+        load = FetchLoad(options, batch_bytes)
+        result = against(load.from_broker, load.from_bare_peer, options.rounds)
+        yield ratio_row(f"fetch, 1 MiB answers of {name} batches, against sendfile", result, target)
+        if target is not None:
+            user = result.a_gb(lambda load: load.user)
+            yield Row("user CPU a GB out, 1 MiB answers", f"{user:.2f} s", "<= 0.20 s", user <= 0.2)
+
+
+def ratio_row(what: str, result: Result, target: float | None) -> Row:
+    ratio = result.comparison.ratio
+    if target is None:
+        return Row(what, f"{ratio:.2f}", "", None, result.cpu())
+    return Row(what, f"{ratio:.2f}", f">= {target:.2f}", ratio >= target, result.cpu())
+
+
+def small(options: Options) -> Iterator[Row]:
+    ring = produce_ring([batch_of(0, 100) for _ in range(64)], 4096)
+    for connections, in_flight, target in ((1, 100, 20_000), (1, 5, None), (20, 5, None)):
+        load = ProduceLoad(options, ring, in_flight, connections)
+        result = against(load.to_broker, load.to_bare_peer, options.rounds)
+        rate, a_cpu_second = result.requests_a_second(), result.requests_a_cpu_second()
+        yield Row(
+            f"requests of one 100-byte record, connections: {connections}, in flight on each: {in_flight}",
+            f"{rate:,.0f}/s",
+            "" if target is None else f">= {target:,}/s",
+            None if target is None else rate >= target,
+            f"{a_cpu_second:,.0f} a CPU second, {1e6 / a_cpu_second:.1f} us each; "
+            f"bare peer {result.others_requests_a_second():,.0f}/s; {result.busy()}",
+        )
+
+
+PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
+    "produce-1m": lambda options: produce(options, MIB, "1 MiB", 0.85),
+    "produce-64k": lambda options: produce(options, MIB // 16, "64 KiB", 0.70),
+    "fetch": fetch,
+    "small": small,
+    "ready": lambda options: broker_life.ready(options.parent),
+    "memory": lambda options: broker_life.memory(options.parent),
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--only", choices=list(PARTS), action="append", help="one part; may be given several times")
+    parser.add_argument("--dir", type=Path, help="where to put the files; None: the system's temporary directory")
+    parser.add_argument("--seconds", type=float, default=1.0, help="a round's length at most")
+    parser.add_argument("--mib", type=int, default=LARGEST_ROUND_MIB, help="the most that a round writes")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the median is taken")
+    parser.add_argument("--value-bytes", type=int, default=1000, help="a record's size in the rows with a target")
+    parser.add_argument("--in-flight", type=int, default=5, help="requests under way on a connection")
+    parser.add_argument("--receive", choices=["discard", "copy"], default="discard", help="fetched records")
+    parser.add_argument("--kafka", action="store_true", help="against Apache Kafka instead of the bare peers")
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = arguments()
+    options = Options(
+        given.dir,
+        given.seconds,
+        given.mib * MIB,
+        given.value_bytes,
+        given.in_flight,
+        given.receive == "discard",
+        given.rounds,
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 16_384)), hard))
+    os.sched_setaffinity(0, {GENERATOR_CORE})
+    with Console(stderr=True).status("measuring ..."):
+        if given.kafka:
+            from bench import broker_kafka  # takes Kafka's clients along: not for a run that does not want them
+
+            rows = list(broker_kafka.rows(options))
+        else:
+            rows = [row for part in given.only or PARTS for row in PARTS[part](options)]
+    return 0 if report("broker", rows, Console()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The same load against Apache Kafka on the same machine, for scale. Needs `make compat` to have fetched it.
+
+Kafka is started once and warmed up, as a JVM wants it; every round gets a new topic. It has one core, as the broker
+has, and then both cores, which it shares with the generator. Figures are the broker's speed as a multiple of Kafka's.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.compat.fetch_kafka import CACHE, KAFKA_VERSION
+from tests.compat.kafka_server import KafkaServer
+
+from bench.broker_frames import TOPIC, batch_of, produce_ring
+from bench.broker_load import Load
+from bench.broker_processes import CORES, SERVER_CORE, cpu_of
+from bench.broker_sides import MIB, FetchLoad, Options, ProduceLoad, against
+from bench.broker_wire import Wire
+from bench.report import Row, directory
+
+WARM_UP_ROUNDS = 5
+SETTINGS = {"log.segment.delete.delay.ms": "100", "num.network.threads": "3", "num.io.threads": "8"}
+
+
+class Kafka:
+    """A `Server`: the running Kafka on some of the cores."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._server = server
+        self.port = server.port
+
+    def cpu(self) -> tuple[float, float]:
+        return cpu_of(self._server.pid)
+
+    def pin(self, cores: set[int]) -> None:
+        for thread in Path(f"/proc/{self._server.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
+
+    def forget_topic(self) -> None:
+        with Wire(self.port) as wire:
+            wire.delete_topic(TOPIC)
+
+
+def rows(options: Options) -> Iterator[Row]:
+    if not (CACHE / f"kafka-{KAFKA_VERSION}").is_dir():
+        yield Row("Apache Kafka", "not there", "", None, "python -m tests.compat.fetch_kafka brings it")
+        return
+    with directory(options.parent) as path:
+        os.sched_setaffinity(0, CORES)  # what is started inherits the cores
+        with KafkaServer(path / "kafka", SETTINGS) as server:
+            os.sched_setaffinity(0, {CORES[0]})
+            kafka = Kafka(server)
+            for name, ours, theirs in loads(options):
+                yield from compared(options, kafka, name, ours, theirs)
+
+
+Ours = Callable[[], Load]
+Theirs = Callable[[Kafka], Load]
+
+
+def loads(options: Options) -> Iterator[tuple[str, Ours, Theirs]]:
+    for name, size in (("1 MiB", MIB), ("64 KiB", MIB // 16)):
+        pool = [batch_of(size - 128, options.value_bytes) for _ in range(16 * MIB // size)]
+        produce = ProduceLoad(options, produce_ring(pool, len(pool)), options.in_flight)
+        yield f"produce, {name} requests", produce.to_broker, produce.to_new_topic
+    fetch = FetchLoad(options, MIB)
+    yield "fetch, 1 MiB answers", fetch.from_broker, fetch.from_new_topic
+    small = ProduceLoad(options, produce_ring([batch_of(0, 100) for _ in range(64)], 4096), 100)
+    yield "requests of one 100-byte record, 100 in flight", small.to_broker, small.to_new_topic
+
+
+def compared(options: Options, kafka: Kafka, name: str, ours: Ours, theirs: Theirs) -> Iterator[Row]:
+    def on_kafka() -> Load:
+        load = theirs(kafka)
+        kafka.forget_topic()
+        return load
+
+    for cores, where in (({SERVER_CORE}, "one core"), (set(CORES), "all cores")):
+        kafka.pin(cores)
+        for _ in range(WARM_UP_ROUNDS):
+            on_kafka()
+        result = against(ours, on_kafka, options.rounds)
+        other = statistics.median(load.cpu / load.wall for load in result.others)
+        yield Row(
+            f"{name}, against Kafka {KAFKA_VERSION} on {where}",
+            f"{result.comparison.ratio:.2f} x",
+            "",
+            None,
+            f"{result.cpu()}; {result.requests_a_second():,.0f} against {result.others_requests_a_second():,.0f} "
+            f"requests/s; Kafka used {other:.1f} cores",
+        )

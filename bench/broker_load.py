@@ -1,0 +1,230 @@
+"""The load generator: sends prepared frames, keeps so many of them in flight, looks at every answer's error code.
+
+It runs in a process and on a core of its own, and costs so little there that the other side is what is measured;
+`Load.busy` says how little. Sockets block, with a time limit set in the kernel: no system call but send and recv.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from types import TracebackType
+
+from bench.broker_frames import FETCH_ANSWER, PRODUCE_ANSWER, Ring, from_varint
+
+WAIT_SECONDS = 30
+FETCH_BUFFER = 2 * 1024 * 1024
+
+
+class WrongAnswerError(Exception):
+    """The other side answered with an error, out of order, or with something else than was asked for."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one side did in a stretch of time, and what it cost."""
+
+    requests: int
+    bytes: int
+    wall: float
+    busy: float  # the generator's CPU seconds a second
+    user: float = 0.0  # of the other side's process
+    system: float = 0.0
+
+    @property
+    def cpu(self) -> float:
+        return self.user + self.system
+
+    @property
+    def gb(self) -> float:
+        return self.bytes / 1e9
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A stretch of load ends with whichever comes first."""
+
+    seconds: float
+    requests: int
+
+
+def connect(port: int) -> socket.socket:
+    sock = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
+    sock.settimeout(None)
+    # Python's own time-outs would cost a poll before each call
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", WAIT_SECONDS, 0))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class Producing:
+    """One connection with `in_flight` Produce requests under way. `ordered`: correlation ids must come back."""
+
+    def __init__(self, port: int, ring: Ring, in_flight: int, *, ordered: bool) -> None:
+        self._sock = connect(port)
+        self._ring = ring
+        self._in_flight = in_flight
+        self._ordered = ordered
+        self._buffer = bytearray(PRODUCE_ANSWER.size * max(in_flight, 64))
+        self._view = memoryview(self._buffer)
+        self._have = 0
+        self.sent = 0
+        self.answered = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.answered * self._ring.frame_bytes
+
+    def begin(self) -> None:
+        self._send(self._in_flight)
+
+    def step(self, *, more: bool) -> None:
+        """Wait for answers, check them, send as many requests again if `more` are wanted."""
+        got = self._sock.recv_into(self._view[self._have :])
+        if not got:
+            raise WrongAnswerError(f"the connection was closed after {self.answered} answers")
+        self._have += got
+        count = self._have // PRODUCE_ANSWER.size
+        if not count:
+            self._check_size()
+            return
+        if more:  # before the answers are looked at: the other side has work meanwhile
+            self._send(count)
+        whole = count * PRODUCE_ANSWER.size
+        self._check(self._view[:whole])
+        self.answered += count
+        self._have -= whole
+        self._view[: self._have] = self._view[whole : whole + self._have]
+
+    def _send(self, count: int) -> None:
+        for part in self._ring.slices(self.sent, count):
+            self._sock.sendall(part)
+        self.sent += count
+
+    def _check_size(self) -> None:
+        if self._have >= 4 and int.from_bytes(self._buffer[:4], "big") != PRODUCE_ANSWER.size - 4:
+            raise WrongAnswerError(f"an answer of another size: {self._buffer[: self._have].hex(' ')}")
+
+    def _check(self, answers: memoryview) -> None:
+        expected = self.answered % self._ring.count
+        for size, correlation_id, error in PRODUCE_ANSWER.iter_unpack(answers):
+            if error or size != PRODUCE_ANSWER.size - 4 or (self._ordered and correlation_id != expected):
+                raise WrongAnswerError(
+                    f"Produce answer of {size} bytes: error {error}, correlation id {correlation_id} for {expected}: "
+                    f"{bytes(answers[: PRODUCE_ANSWER.size * 2]).hex(' ')}"
+                )
+            expected += 1
+            if expected == self._ring.count:
+                expected = 0
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class Fetching:
+    """One connection with `in_flight` Fetch requests under way.
+
+    An answer's head is received and checked. Its records are received into one buffer, or with `discard` thrown away
+    by the kernel (MSG_TRUNC): then the generator copies nothing, and is never what the other side waits for.
+    """
+
+    def __init__(self, port: int, ring: Ring, in_flight: int, *, least: int, ordered: bool, discard: bool) -> None:
+        self._sock = connect(port)
+        self._ring = ring
+        self._in_flight = in_flight
+        self._least = least
+        self._ordered = ordered
+        self._flags = socket.MSG_WAITALL | (socket.MSG_TRUNC if discard else 0)
+        self._head = bytearray(FETCH_ANSWER.size)
+        self._rest = memoryview(bytearray(FETCH_BUFFER))
+        self.sent = 0
+        self.answered = 0
+        self.bytes = 0
+
+    def begin(self) -> None:
+        for _ in range(self._in_flight):
+            self._send()
+
+    def step(self, *, more: bool) -> None:
+        self._exactly(self._sock.recv_into(self._head, len(self._head), socket.MSG_WAITALL), len(self._head))
+        size = self._check()
+        rest = size + 4 - len(self._head)
+        got = 0
+        while got < rest:  # WAITALL may come back early all the same
+            part = self._sock.recv_into(self._rest, rest - got, self._flags)
+            if not part:
+                break
+            got += part
+        self._exactly(got, rest)
+        self.answered += 1
+        self.bytes += size + 4
+        if more:
+            self._send()
+
+    def _send(self) -> None:
+        at = self.sent % self._ring.count * self._ring.frame_bytes
+        self._sock.sendall(self._ring.frames[at : at + self._ring.frame_bytes])
+        self.sent += 1
+
+    def _check(self) -> int:
+        size, correlation_id, error, topics, partitions, partition_error, _, length = FETCH_ANSWER.unpack(self._head)
+        if self._ordered and (
+            correlation_id != self.answered % self._ring.count
+            or (error, topics, partitions, partition_error) != (0, 2, 2, 0)
+            or from_varint(length) - 1 < self._least
+        ):
+            raise WrongAnswerError(f"Fetch answer of {size} bytes: {self._head.hex(' ')}")
+        return int(size)
+
+    @staticmethod
+    def _exactly(got: int, wanted: int) -> None:
+        if got != wanted:
+            raise WrongAnswerError(f"the connection was closed {wanted - got} bytes early")
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class Generator:
+    """Drives some connections in turn. A context manager: they are closed with it."""
+
+    def __init__(self, connections: list[Producing] | list[Fetching]) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> Generator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def run(self, limit: Limit) -> Load:
+        """Load until the limit, then wait for the answers that are under way; they count."""
+        connections = self._connections
+        requests, size = self._answered(), self._bytes()
+        clock = time.perf_counter
+        before, start = os.times(), clock()
+        deadline = start + limit.seconds
+        for connection in connections:
+            connection.begin()
+        while clock() < deadline and self._answered() - requests < limit.requests:
+            for connection in connections:
+                connection.step(more=True)
+        for connection in connections:
+            while connection.answered < connection.sent:
+                connection.step(more=False)
+        wall, after = clock() - start, os.times()
+        cpu = after.user - before.user + after.system - before.system
+        return Load(self._answered() - requests, self._bytes() - size, wall, cpu / wall)
+
+    def _answered(self) -> int:
+        return sum(connection.answered for connection in self._connections)
+
+    def _bytes(self) -> int:
+        return sum(connection.bytes for connection in self._connections)

@@ -1,0 +1,127 @@
+"""What the benchmarks ask of a broker beside the load: topics, their ids, and the greetings of a client."""
+
+from __future__ import annotations
+
+import io
+import socket
+import time
+import uuid
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
+from kio.schema.api_versions.v3.response import ApiVersionsResponse
+from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.create_topics.v7.response import CreateTopicsResponse
+from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
+from kio.schema.delete_topics.v5.response import DeleteTopicsResponse
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v7.response import ListOffsetsResponse
+from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v12.response import MetadataResponse
+from kio.schema.produce.v9.response import ProduceResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+from typing_extensions import Buffer
+
+from bench.broker_load import WAIT_SECONDS, WrongAnswerError, connect
+
+WAIT = i32Timedelta.parse(timedelta(seconds=WAIT_SECONDS))
+
+
+class Wire:
+    """One connection, one request at a time, parsed with kio."""
+
+    def __init__(self, port: int) -> None:
+        self._sock = connect(port)
+        self._correlation_id = 0
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sock.close()
+
+    def greet(self) -> None:
+        """What every client does first: ApiVersions, then Metadata of all topics."""
+        request = ApiVersionsRequest(client_software_name="bench", client_software_version="1")
+        if self._call(request, ApiVersionsResponse).error_code:
+            raise WrongAnswerError("ApiVersions failed")
+        self._call(MetadataRequest(topics=None, include_topic_authorized_operations=False), MetadataResponse)
+
+    def create_topic(self, name: str, partitions: int = 1, settings: dict[str, str] | None = None) -> None:
+        configs = tuple(CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items())
+        topic = CreatableTopic(
+            name=TopicName(name),
+            num_partitions=i32(partitions),
+            replication_factor=i16(1),
+            assignments=(),
+            configs=configs,
+        )
+        for answer in self._call(CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse).topics:
+            if answer.error_code:
+                raise WrongAnswerError(f"CreateTopics: {answer.error_code!r} {answer.error_message}")
+
+    def await_leader(self, name: str) -> None:
+        """Kafka says that a topic is created before its partitions can be used."""
+        partition = ListOffsetsPartition(partition_index=i32(0), timestamp=i64(-1))
+        topic = ListOffsetsTopic(name=TopicName(name), partitions=(partition,))
+        request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(topic,))
+        deadline = time.monotonic() + WAIT_SECONDS
+        while error := self._call(request, ListOffsetsResponse).topics[0].partitions[0].error_code:
+            if time.monotonic() > deadline:
+                raise WrongAnswerError(f"{name}-0 has no leader: {error!r}")
+            time.sleep(0.01)
+
+    def delete_topic(self, name: str) -> None:
+        request = DeleteTopicsRequest(topic_names=(TopicName(name),), timeout=WAIT)
+        for answer in self._call(request, DeleteTopicsResponse).responses:
+            if answer.error_code:
+                raise WrongAnswerError(f"DeleteTopics: {answer.error_code!r} {answer.error_message}")
+
+    def topic_id(self, name: str) -> uuid.UUID:
+        asked = MetadataRequestTopic(topic_id=None, name=TopicName(name))
+        request = MetadataRequest(
+            topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        topic = self._call(request, MetadataResponse).topics[0]
+        if topic.error_code or topic.topic_id is None:
+            raise WrongAnswerError(f"Metadata of {name}: {topic.error_code!r}")
+        found: uuid.UUID = topic.topic_id
+        return found
+
+    def produce(self, frame: Buffer) -> None:
+        """Send a prepared Produce frame; every partition in it must be written."""
+        for topic in self._exchange(frame, ProduceResponse).responses:
+            for partition in topic.partition_responses:
+                if partition.error_code:
+                    raise WrongAnswerError(f"Produce to {topic.name}-{partition.index}: {partition.error_code!r}")
+
+    def _call(self, request: Any, answer: Any) -> Any:
+        self._correlation_id += 1
+        header = request.__header_schema__(
+            request_api_key=request.__api_key__,
+            request_api_version=request.__version__,
+            correlation_id=i32(self._correlation_id),
+            client_id="bench",
+        )
+        out = io.BytesIO()
+        entity_writer(type(header))(out, header)
+        entity_writer(type(request))(out, request)
+        return self._exchange(len(out.getvalue()).to_bytes(4, "big") + out.getvalue(), answer)
+
+    def _exchange(self, frame: Buffer, answer: Any) -> Any:
+        self._sock.sendall(frame)
+        data = self._receive(int.from_bytes(self._receive(4), "big"))
+        size = entity_reader(answer.__header_schema__)(data, 0)[1]
+        return entity_reader(answer)(data, size)[0]
+
+    def _receive(self, size: int) -> bytes:
+        data = self._sock.recv(size, socket.MSG_WAITALL)
+        if len(data) != size:
+            raise WrongAnswerError("the connection was closed")
+        return data
