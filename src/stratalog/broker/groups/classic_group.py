@@ -1,0 +1,378 @@
+"""A classic group: members join, one of them (the leader) assigns, all get their share, until somebody comes or goes.
+
+    Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...
+    (nobody)  (joins are awaited)   (the leader's assignment is)
+
+Pure: the time is passed in, answers go through the callback that came with the request (called exactly once), what must
+survive goes through `store`, which raises where it can't be kept. `wake_at_ms` says when `expire` has to be called.
+The rules and their order are Apache Kafka's.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.classic_members import Member
+from stratalog.broker.groups.classic_messages import (
+    AnswerJoin,
+    AnswerSync,
+    DescribedGroup,
+    DescribedMember,
+    JoinAnswer,
+    JoinRequest,
+    MemberIdentity,
+    Now,
+    SyncAnswer,
+    SyncRequest,
+)
+from stratalog.broker.groups.classic_rebalance import RebalancingGroup, State, Store, append_error
+from stratalog.broker.groups.config import GroupConfig
+from stratalog.broker.groups.consumer_protocol import PROTOCOL_TYPE
+from stratalog.broker.groups.group import GroupKind
+from stratalog.errors import StratalogError
+
+log = logging.getLogger(__name__)
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # as in Kafka: a new member may be gone, and sends no heartbeats
+MAX_PENDING_MEMBERS: Final = 1_000  # ids given out that nobody has joined with yet; the oldest give way
+LONGEST_CLIENT_ID_IN_MEMBER_ID: Final = 255
+
+
+def new_member_id(prefix: str) -> str:
+    return f"{prefix[:LONGEST_CLIENT_ID_IN_MEMBER_ID]}-{uuid.uuid4()}"
+
+
+class ClassicGroup(RebalancingGroup):
+    kind: GroupKind = "classic"
+
+    def __init__(
+        self, group_id: str, config: GroupConfig, store: Store, make_member_id: Callable[[str], str] = new_member_id
+    ) -> None:
+        super().__init__(group_id, config, store)
+        self._make_member_id = make_member_id
+
+    # What it is
+
+    @property
+    def state_name(self) -> str:
+        return str(self.state)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is State.EMPTY
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    @property
+    def leader(self) -> str | None:
+        return self._members.leader
+
+    @property
+    def member_ids(self) -> list[str]:
+        return [member.member_id for member in self._members]
+
+    @property
+    def pending_ids(self) -> list[str]:
+        return list(self._pending)
+
+    def subscribed_to(self, topic: str) -> bool:
+        """Consumers whose subscription can't be read are taken to read everything."""
+        return self._protocol_type == PROTOCOL_TYPE if self._topics is None else topic in self._topics
+
+    def describe(self) -> DescribedGroup:
+        protocol = self.protocol_name if self.state is State.STABLE else None
+        members = tuple(
+            DescribedMember(
+                one.member_id,
+                one.group_instance_id,
+                one.client_id,
+                one.client_host,
+                one.metadata(protocol),
+                one.assignment,
+            )
+            for one in self._members
+        )
+        return DescribedGroup(self.state_name, self.protocol_type, protocol or "", members)
+
+    # Offsets
+
+    def check_commit(
+        self,
+        member_id: str,
+        generation_or_epoch: int,
+        group_instance_id: str | None,
+        api_version: int,  # noqa: ARG002
+    ) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        if generation_or_epoch < 0 and self.state is State.EMPTY:
+            return ErrorCode.none  # an admin, or a consumer that assigns its partitions itself
+        if generation_or_epoch < 0 and not member_id and group_instance_id is None:
+            return ErrorCode.unknown_member_id
+        error = self._members.check(member_id, group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if generation_or_epoch != self.generation:
+            return ErrorCode.illegal_generation
+        if self.state is State.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def committed(self, member_id: str, now: Now) -> None:
+        """A commit is a sign of life."""
+        member = self._members.get(member_id)
+        if member is not None and self.state in (State.STABLE, State.PREPARING_REBALANCE):
+            self._renew(member, now)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:  # noqa: ARG002
+        return ErrorCode.group_id_not_found if self.state is State.DEAD else ErrorCode.none
+
+    def check_offset_delete(self) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.group_id_not_found
+        if self.state is not State.EMPTY and self._protocol_type != PROTOCOL_TYPE:
+            return ErrorCode.non_empty_group
+        return ErrorCode.none
+
+    def offset_expires_since(self, commit_timestamp_ms: int) -> int | None:
+        if self._protocol_type is None:
+            return commit_timestamp_ms  # only offsets, no members ever
+        if self.state is State.EMPTY:
+            return commit_timestamp_ms if self._state_since_ms is None else self._state_since_ms
+        if self.state is State.STABLE and self._topics is not None:
+            return commit_timestamp_ms
+        return None
+
+    # Joining
+
+    def join(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+        if self.state is State.DEAD:
+            answer(JoinAnswer(ErrorCode.coordinator_not_available, request.member_id))
+        elif not self._has_room_for(request.member_id):
+            self._pending.pop(request.member_id, None)
+            if request.member_id in self._members:
+                self._remove(request.member_id)
+                self._after_removal(now)
+            answer(JoinAnswer(ErrorCode.group_max_size_reached, ""))
+        elif not self._supports(request):
+            answer(JoinAnswer(ErrorCode.inconsistent_group_protocol, request.member_id))
+        elif not request.member_id:
+            self._join_new(request, now, answer)
+        elif request.member_id in self._pending and request.group_instance_id is None:
+            self._add(request.member_id, request, now, answer)
+        else:
+            error = self._members.check(request.member_id, request.group_instance_id)
+            member = self._members.get(request.member_id)
+            if error is not ErrorCode.none or member is None:
+                answer(JoinAnswer(error, request.member_id))
+            else:
+                self._rejoin(member, request, now, answer)
+
+    def _has_room_for(self, member_id: str) -> bool:
+        most = self._config.group_max_size
+        member = self._members.get(member_id)
+        if self.state is State.PREPARING_REBALANCE:
+            # By those that have joined, so that a group that is too large loses the last ones to come back.
+            return (member is not None and member.answer_join is not None) or self._members.awaiting_join < most
+        return self.state is State.EMPTY or member is not None or len(self._members) < most
+
+    def _supports(self, request: JoinRequest) -> bool:
+        if self.state is State.EMPTY:
+            return bool(request.protocol_type and request.protocols)
+        return request.protocol_type == self._protocol_type and self._members.support(request.protocols)
+
+    def _join_new(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+        member_id = self._make_member_id(request.group_instance_id or request.client_id)
+        if request.group_instance_id is not None:
+            holder = self._members.static_id(request.group_instance_id)
+            if holder is None:
+                self._add(member_id, request, now, answer)
+            else:
+                self._replace(holder, member_id, request, now, answer)
+        elif request.needs_known_member_id:
+            while len(self._pending) >= MAX_PENDING_MEMBERS:
+                del self._pending[next(iter(self._pending))]
+            self._pending[member_id] = self._wake(now.monotonic_ms + request.session_timeout_ms)
+            answer(JoinAnswer(ErrorCode.member_id_required, member_id))
+        else:
+            self._add(member_id, request, now, answer)
+
+    def _add(self, member_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+        member = Member(
+            member_id,
+            request.group_instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.protocols,
+            is_new=True,
+            knows_its_id=bool(request.member_id),
+        )
+        self._pending.pop(member_id, None)
+        if not self._members:
+            self._protocol_type = request.protocol_type
+        self._members.add(member)
+        self._members.await_join(member, answer)
+        member.expires_at_ms = self._wake(now.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._new_member_came = True
+        self._rebalance(now)
+
+    def _rejoin(self, member: Member, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+        unchanged = member.has_protocols(request.protocols)
+        is_leader = self._members.leader == member.member_id
+        if self.state is State.EMPTY:
+            answer(JoinAnswer(ErrorCode.unknown_member_id, member.member_id))
+        elif unchanged and self.state is State.COMPLETING_REBALANCE:
+            answer(self._current_generation(member))  # it did not get the answer the first time
+        elif unchanged and self.state is State.STABLE and not is_leader:
+            answer(self._current_generation(member))
+        else:
+            # The leader rejoins a stable group to have it assigned anew: it may know of new partitions.
+            self._update(member, request)
+            self._members.await_join(member, answer)
+            self._rebalance(now)
+
+    def _update(self, member: Member, request: JoinRequest) -> None:
+        self._members.set_protocols(member, request.protocols)
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.client_id, member.client_host = request.client_id, request.client_host
+
+    def _replace(self, old_id: str, new_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+        """A static member came back after a restart: it goes on where it was, and its former self is fenced."""
+        member = self._members.get(old_id)
+        assert member is not None
+        old_leader = self._members.leader
+        before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
+        before_client = (member.client_id, member.client_host)
+        self._members.finish_join(member, JoinAnswer(ErrorCode.fenced_instance_id, old_id))
+        member.finish_sync(SyncAnswer(ErrorCode.fenced_instance_id))
+        self._rename(member, new_id)
+        self._update(member, request)
+        member.is_new = False
+        self._renew(member, now)
+        if self.state is not State.STABLE or self._members.select_protocol() != self.protocol_name:
+            self._members.await_join(member, answer)
+            self._rebalance(now)
+            return
+        try:
+            self._store_members({one.member_id: one.assignment for one in self._members})
+        except StratalogError as error:
+            log.warning("group %r: static member %r was not replaced: %s", self.group_id, old_id, error)
+            self._rename(member, old_id)
+            self._members.set_protocols(member, before[0])
+            member.session_timeout_ms, member.rebalance_timeout_ms = before[1:]
+            member.client_id, member.client_host = before_client
+            answer(JoinAnswer(append_error(error), ""))
+            return
+        self._topics = self._read_topics()
+        current = self._current_generation(member)
+        if request.may_skip_assignment:
+            answer(current._replace(skip_assignment=self._members.leader == new_id))
+        else:
+            # Told that somebody else leads, an older client does not assign anew: the others were not asked to join.
+            answer(current._replace(leader=old_leader or "", members=()))
+
+    def _rename(self, member: Member, new_id: str) -> None:
+        if member.member_id in self._yet_to_sync:
+            self._yet_to_sync.remove(member.member_id)
+            self._yet_to_sync.add(new_id)
+        self._members.rename(member, new_id)
+
+    # Assigning
+
+    def sync(self, request: SyncRequest, now: Now, answer: AnswerSync) -> None:
+        error = self._check_sync(request)
+        member = self._members.get(request.member_id)
+        if error is not ErrorCode.none or member is None:
+            answer(SyncAnswer(error))
+            return
+        self._yet_to_sync.discard(member.member_id)
+        if not self._yet_to_sync:
+            self._sync_until_ms = None
+        if self.state is State.STABLE:
+            answer(self._assignment(member))
+            return
+        member.finish_sync(SyncAnswer(ErrorCode.rebalance_in_progress))
+        member.answer_sync = answer
+        if self._members.leader == member.member_id:
+            self._assign(request.assignments, now)
+
+    def _check_sync(self, request: SyncRequest) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self._members.check(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if request.generation != self.generation:
+            return ErrorCode.illegal_generation
+        if request.protocol_type not in (None, self._protocol_type):
+            return ErrorCode.inconsistent_group_protocol
+        if request.protocol_name is not None and self.protocol_name not in (None, request.protocol_name):
+            return ErrorCode.inconsistent_group_protocol
+        if self.state is State.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    # Coming, staying and going
+
+    def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now: Now) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        error = self._members.check(member_id, group_instance_id)
+        member = self._members.get(member_id)
+        if error is not ErrorCode.none or member is None:
+            return error
+        if generation != self.generation:
+            return ErrorCode.illegal_generation
+        self._renew(member, now)
+        return ErrorCode.rebalance_in_progress if self.state is State.PREPARING_REBALANCE else ErrorCode.none
+
+    def leave(self, identities: Sequence[MemberIdentity], now: Now) -> list[ErrorCode]:
+        """An error for each. A static member may be named by its instance id alone, as admins do."""
+        if self.state is State.DEAD:
+            return [ErrorCode.coordinator_not_available for _ in identities]
+        errors = [self._leave(identity) for identity in identities]
+        if ErrorCode.none in errors:
+            self._after_removal(now)
+        return errors
+
+    def _leave(self, identity: MemberIdentity) -> ErrorCode:
+        member_id = identity.member_id
+        if not member_id:
+            holder = self._members.static_id(identity.group_instance_id)
+            if holder is None:
+                return ErrorCode.unknown_member_id
+            member_id = holder
+        elif self._pending.pop(member_id, None) is not None:
+            return ErrorCode.none
+        error = self._members.check(member_id, identity.group_instance_id)
+        if error is ErrorCode.none:
+            self._remove(member_id)
+        return error
+
+    def abandon_join(self, answer: AnswerJoin, now: Now) -> None:
+        """The client hung up while it waited. A member that never learned its id can't come back; others may."""
+        for member in self._members:
+            if member.answer_join is answer:
+                self._members.finish_join(member, JoinAnswer(ErrorCode.none, ""))
+                if member.is_new and not member.knows_its_id and member.group_instance_id is None:
+                    self._remove(member.member_id)
+                    self._after_removal(now)
+                else:
+                    self._renew(member, now)
+                return
+
+    def abandon_sync(self, answer: AnswerSync, now: Now) -> None:
+        for member in self._members:
+            if member.answer_sync is answer:
+                member.answer_sync = None
+                self._renew(member, now)

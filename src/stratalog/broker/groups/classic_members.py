@@ -1,0 +1,189 @@
+"""The members of a classic group: who they are, who waits for what, and which protocols all of them know. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.classic_messages import AnswerJoin, AnswerSync, JoinAnswer, JoinedMember, SyncAnswer
+from stratalog.broker.groups.offset_records import StoredMember
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: Mapping[str, bytes]
+    assignment: bytes = b""
+    is_new: bool = False  # has not been in a generation yet, so it sends no heartbeats
+    knows_its_id: bool = True  # a new member of before version 4 learns its id with its first generation
+    expires_at_ms: int | None = None  # None: it waits for an answer of ours, and that does not count as silence
+    answer_join: AnswerJoin | None = None
+    answer_sync: AnswerSync | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.answer_join is not None or self.answer_sync is not None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        return b"" if protocol_name is None else self.protocols.get(protocol_name, b"")
+
+    def has_protocols(self, protocols: Mapping[str, bytes]) -> bool:
+        """The same ones, in the same order of preference."""
+        return list(self.protocols.items()) == list(protocols.items())
+
+    def finish_join(self, answer: JoinAnswer) -> None:
+        waiting, self.answer_join = self.answer_join, None
+        if waiting is not None:
+            waiting(answer)
+
+    def finish_sync(self, answer: SyncAnswer) -> None:
+        waiting, self.answer_sync = self.answer_sync, None
+        if waiting is not None:
+            waiting(answer)
+
+    def fail(self, join_error: ErrorCode, member_id: str, sync_error: ErrorCode) -> None:
+        self.finish_join(JoinAnswer(join_error, member_id))
+        self.finish_sync(SyncAnswer(sync_error))
+
+    def joined(self, protocol_name: str | None) -> JoinedMember:
+        return JoinedMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
+
+    def stored(self, protocol_name: str | None, assignment: bytes) -> StoredMember:
+        return StoredMember(
+            self.member_id,
+            self.group_instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol_name),
+            assignment,
+        )
+
+
+class Members:
+    """In the order in which they came. The first is the leader until it leaves."""
+
+    def __init__(self) -> None:
+        self.leader: str | None = None
+        self._by_id: dict[str, Member] = {}
+        self._static: dict[str, str] = {}  # group instance id -> member id
+        self._supporters: Counter[str] = Counter()  # protocol name -> members that know it
+        self._awaiting_join = 0
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._by_id.values()))
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def get(self, member_id: str) -> Member | None:
+        return self._by_id.get(member_id)
+
+    def static_id(self, group_instance_id: str | None) -> str | None:
+        return None if group_instance_id is None else self._static.get(group_instance_id)
+
+    def check(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Whether a request comes from a member, and from the one that holds its instance id now."""
+        if group_instance_id is not None:
+            holder = self._static.get(group_instance_id)
+            if holder is None:
+                return ErrorCode.unknown_member_id
+            if holder != member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if member_id in self._by_id else ErrorCode.unknown_member_id
+
+    def add(self, member: Member) -> None:
+        self._by_id[member.member_id] = member
+        if member.group_instance_id is not None:
+            self._static[member.group_instance_id] = member.member_id
+        self._supporters.update(member.protocols.keys())
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        member = self._by_id.pop(member_id, None)
+        if member is None:
+            return None
+        self._supporters.subtract(member.protocols.keys())
+        self._supporters += Counter()  # drops names that nobody knows any more
+        if member.answer_join is not None:
+            self._awaiting_join -= 1
+        if member.group_instance_id is not None and self._static.get(member.group_instance_id) == member_id:
+            del self._static[member.group_instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self._by_id), None)
+        return member
+
+    def rename(self, member: Member, new_id: str) -> None:
+        """A static member came back: the same member under a new id. Leadership goes with it."""
+        was_leader = self.leader == member.member_id
+        del self._by_id[member.member_id]
+        member.member_id = new_id
+        self._by_id[new_id] = member
+        assert member.group_instance_id is not None, "only static members get a new id"
+        self._static[member.group_instance_id] = new_id
+        if was_leader:
+            self.leader = new_id
+
+    def set_protocols(self, member: Member, protocols: Mapping[str, bytes]) -> None:
+        self._supporters.subtract(member.protocols.keys())
+        member.protocols = protocols
+        self._supporters.update(protocols.keys())
+        self._supporters += Counter()
+
+    # Waiting for the join phase
+
+    def await_join(self, member: Member, answer: AnswerJoin) -> None:
+        """An earlier request of the same member, which its client gave up on, is told to come again."""
+        self.finish_join(member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id))
+        member.answer_join = answer
+        self._awaiting_join += 1
+
+    def finish_join(self, member: Member, answer: JoinAnswer) -> None:
+        if member.answer_join is not None:
+            self._awaiting_join -= 1
+            member.finish_join(answer)
+
+    @property
+    def awaiting_join(self) -> int:
+        return self._awaiting_join
+
+    def elect_joined_leader(self) -> bool:
+        """The leader must be one that has joined; whether there is one."""
+        leader = None if self.leader is None else self._by_id[self.leader]
+        if leader is not None and leader.answer_join is not None:
+            return True
+        for member in self._by_id.values():
+            if member.answer_join is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    # Protocols
+
+    def support(self, protocols: Mapping[str, bytes]) -> bool:
+        """Whether one of these protocols is known to all."""
+        return any(self._supporters[name] == len(self._by_id) for name in protocols)
+
+    def select_protocol(self) -> str:
+        """Of those that all know, the one that most members prefer."""
+        candidates = {name for name, count in self._supporters.items() if count == len(self._by_id)}
+        votes = Counter(
+            next(name for name in member.protocols if name in candidates) for member in self._by_id.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def longest_rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self._by_id.values()), default=0)

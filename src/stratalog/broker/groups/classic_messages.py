@@ -1,0 +1,86 @@
+"""What goes into a classic group and what comes out, free of protocol versions. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+
+class Now(NamedTuple):
+    """The time as the caller knows it: wall time is stored, monotonic time is what deadlines count by."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+class JoinRequest(NamedTuple):
+    member_id: str  # "": the broker gives one
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Mapping[str, bytes]  # in the order of the member's preference
+    needs_known_member_id: bool = False  # from version 4: a new member is told its id and must come again with it
+    may_skip_assignment: bool = False  # from version 9
+
+
+class JoinedMember(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+class JoinAnswer(NamedTuple):
+    error: ErrorCode
+    member_id: str
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()  # for the leader only
+
+
+class SyncRequest(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    protocol_type: str | None  # None before version 5
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]  # from the leader only
+
+
+class SyncAnswer(NamedTuple):
+    error: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+class MemberIdentity(NamedTuple):
+    member_id: str
+    group_instance_id: str | None = None
+
+
+AnswerJoin = Callable[[JoinAnswer], None]
+AnswerSync = Callable[[SyncAnswer], None]
+
+
+class DescribedMember(NamedTuple):
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class DescribedGroup(NamedTuple):
+    state_name: str
+    protocol_type: str
+    protocol_name: str
+    members: tuple[DescribedMember, ...]
