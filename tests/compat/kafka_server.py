@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -31,6 +31,7 @@ POLL_SECONDS = 0.05
 STARTED = "Kafka Server started"
 CLUSTER_ID = "c3RyYXRhbG9nLWNvbXBhdA"  # any 16 bytes in URL-safe base64
 
+SMALL_HEAP = ("-Xms128m", "-Xmx512m")
 SMALL = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
@@ -65,11 +66,14 @@ def free_port() -> int:
 class KafkaServer:
     """One broker on `directory`; `settings` override server.properties and may change between starts."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, jvm_options: Sequence[str] = SMALL_HEAP
+    ) -> None:
         self.directory = directory
         self.data_dir = directory / "data"
         self.log_file = directory / "server.log"
         self.settings = dict(settings or {})
+        self.jvm_options = jvm_options
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
@@ -106,8 +110,7 @@ class KafkaServer:
         if self.log_file.exists():
             self.log_file.rename(self.directory / f"server.log.{time.time_ns()}")
         options = (
-            "-Xms128m",
-            "-Xmx512m",
+            *self.jvm_options,
             f"-Dorg.slf4j.simpleLogger.logFile={self.log_file}",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
