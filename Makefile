@@ -31,6 +31,7 @@ compat: $(READY)
 
 bench: $(READY)
 	@$(BIN)/python -m bench.storage
+	@$(BIN)/python -m bench.broker
 
 faults: $(READY)
 	@$(BIN)/python -m bench.faults

@@ -101,10 +101,11 @@ def compared(options: Options, kafka: Kafka, name: str, ours: Ours, theirs: Thei
         for _ in range(WARM_UP_ROUNDS):
             on_kafka()
     result = against(ours, on_kafka, options.rounds)
+    ours_rate, theirs_rate = result.requests_a_second(), result.others_requests_a_second()
     return Row(
         f"{name}, against Kafka {KAFKA_VERSION}",
         f"{result.comparison.ratio:.2f} x",
         "",
         None,
-        f"{result.cpu()}; {result.requests_a_second():,.0f} against {result.others_requests_a_second():,.0f} requests/s",
+        f"{result.cpu()}; {ours_rate:,.0f} against {theirs_rate:,.0f} requests/s",
     )
