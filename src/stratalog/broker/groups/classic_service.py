@@ -1,0 +1,155 @@
+"""What members and admins may ask of classic groups, whatever the version of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.classic_group import ClassicGroup
+from stratalog.broker.groups.classic_messages import (
+    AnswerJoin,
+    AnswerSync,
+    DescribedGroup,
+    JoinAnswer,
+    JoinRequest,
+    MemberIdentity,
+    SyncAnswer,
+    SyncRequest,
+)
+from stratalog.broker.groups.classic_rebalance import append_error
+from stratalog.broker.groups.coordinator import GroupCoordinator
+from stratalog.errors import StratalogError
+
+MOST_BYTES_OF_PROTOCOLS = 1024 * 1024  # of one member; more could not be stored in any case (max.message.bytes)
+LONGEST_NAME = 2**15 - 1  # bytes; what a string of a record holds
+
+
+class ListedGroup(NamedTuple):
+    group_id: str
+    protocol_type: str
+    state_name: str
+    kind: str
+
+
+class ClassicGroups:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+        self._config = coordinator.config
+
+    def _find(self, group_id: str) -> ClassicGroup | None:
+        group = self._coordinator.group(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    # Of members
+
+    def join(self, group_id: str, request: JoinRequest, answer: AnswerJoin) -> None:
+        """For a group that `prepare` found to be fine. `answer` is called once, now or when the rebalance is over."""
+        error = self._check(request)
+        group = None
+        if error is ErrorCode.none:
+            group, error = self._group_to_join(group_id, request.member_id)
+        if group is None:
+            answer(JoinAnswer(error, request.member_id))
+            return
+        group.join(request, self._coordinator.now(), answer)
+        self._coordinator.settle(group)
+
+    def _check(self, request: JoinRequest) -> ErrorCode:
+        config = self._config
+        if not (
+            config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
+        ):
+            return ErrorCode.invalid_session_timeout
+        if sum(len(name) + len(data) for name, data in request.protocols.items()) > MOST_BYTES_OF_PROTOCOLS:
+            return ErrorCode.message_too_large
+        names = (request.member_id, request.group_instance_id or "", request.protocol_type, *request.protocols)
+        if any(len(name.encode()) > LONGEST_NAME for name in names):
+            return ErrorCode.invalid_request
+        return ErrorCode.none
+
+    def _group_to_join(self, group_id: str, member_id: str) -> tuple[ClassicGroup | None, ErrorCode]:
+        group = self._coordinator.group(group_id)
+        if isinstance(group, ClassicGroup):
+            return group, ErrorCode.none
+        if group is not None and not group.is_empty:
+            return None, ErrorCode.inconsistent_group_protocol  # KIP-848 members are in it
+        if member_id:
+            return None, ErrorCode.unknown_member_id
+        if group is not None:
+            try:
+                self._coordinator.append(group_id, group.tombstones())
+            except StratalogError as error:
+                return None, append_error(error)
+        return self._coordinator.new_classic_group(group_id), ErrorCode.none
+
+    def abandon_join(self, group_id: str, answer: AnswerJoin) -> None:
+        """The client went away while it waited."""
+        group = self._find(group_id)
+        if group is not None:
+            group.abandon_join(answer, self._coordinator.now())
+            self._coordinator.settle(group)
+
+    def sync(self, group_id: str, request: SyncRequest, answer: AnswerSync) -> None:
+        group = self._find(group_id)
+        if group is None:
+            answer(SyncAnswer(ErrorCode.unknown_member_id))
+            return
+        group.sync(request, self._coordinator.now(), answer)
+        self._coordinator.settle(group)
+
+    def abandon_sync(self, group_id: str, answer: AnswerSync) -> None:
+        group = self._find(group_id)
+        if group is not None:
+            group.abandon_sync(answer, self._coordinator.now())
+            self._coordinator.settle(group)
+
+    def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
+        group = self._find(group_id)
+        if group is None:
+            return ErrorCode.unknown_member_id
+        error = group.heartbeat(member_id, group_instance_id, generation, self._coordinator.now())
+        self._coordinator.settle(group)
+        return error
+
+    def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
+        group = self._find(group_id)
+        if group is None:
+            return [ErrorCode.unknown_member_id for _ in identities]
+        errors = group.leave(identities, self._coordinator.now())
+        self._coordinator.settle(group)
+        return errors
+
+    # Of admins
+
+    def describe(self, group_id: str) -> DescribedGroup | None:
+        """None where there is no such group, or it is none of this kind."""
+        group = self._find(group_id)
+        return None if group is None else group.describe()
+
+    def list(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
+        """Of every kind. Nothing given: all; upper and lower case are the same."""
+        wanted_states = {state.lower() for state in states}
+        wanted_kinds = {kind.lower() for kind in kinds}
+        return [
+            ListedGroup(group.group_id, group.protocol_type, group.state_name, group.kind)
+            for group in self._coordinator.groups()
+            if (not wanted_states or group.state_name.lower() in wanted_states)
+            and (not wanted_kinds or group.kind in wanted_kinds)
+        ]
+
+    def delete(self, group_id: str) -> ErrorCode:
+        """A group of any kind, with its offsets."""
+        group = self._coordinator.group(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if not group.is_empty:
+            return ErrorCode.non_empty_group
+        try:
+            self._coordinator.append_deletions(group_id, self._coordinator.offsets.delete_group(group_id))
+            self._coordinator.append(group_id, group.tombstones())
+        except StratalogError as error:
+            return append_error(error)
+        self._coordinator.remove(group_id)
+        return ErrorCode.none

@@ -1,0 +1,344 @@
+"""The coordinator: every group of this broker, its timers, and the log that all of it is remembered in.
+
+State is shown to clients only once the records that make it are in the log, so what was acknowledged is there again
+after kill -9: members (with a fresh session timeout), generations, offsets. While a partition of `__consumer_offsets`
+is being read, its groups answer COORDINATOR_LOAD_IN_PROGRESS.
+
+Runs on the event loop's thread. Nothing waits here but `prepare` and `load`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.classic_group import ClassicGroup
+from stratalog.broker.groups.classic_messages import Now
+from stratalog.broker.groups.config import GroupConfig
+from stratalog.broker.groups.group import Group, GroupRecord, ReplayConsumerRecord, TimerHandle
+from stratalog.broker.groups.offset_records import (
+    GROUP_KEY_TYPE,
+    GroupKey,
+    OffsetKey,
+    key_type,
+    parse_group,
+    parse_key,
+    parse_offset,
+)
+from stratalog.broker.groups.offsets import Change, Offsets
+from stratalog.broker.groups.offsets_topic import OffsetsLog, partition_of
+from stratalog.clock import Clock
+from stratalog.errors import StratalogError
+
+log = logging.getLogger(__name__)
+
+LONGEST_GROUP_ID = 2**15 - 1  # bytes; what the key of a record holds
+MAX_UNBORN_GROUPS = 5_000  # of which there is no more than a member id given out; the oldest give way
+_CONSUMER_KEY_TYPES = frozenset((*range(3, 9), 16))
+_MOST_BYTES_OF_TOMBSTONES = 256 * 1024  # in one batch
+
+CallLater = Callable[[float, Callable[[], None]], TimerHandle]
+
+
+class _Timer(NamedTuple):
+    at_ms: int
+    handle: TimerHandle
+
+
+class GroupCoordinator:
+    """A GroupHost. classic_service.py and offset_service.py have what requests do with it, apis/ the requests."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        clock: Clock,
+        offsets_log: OffsetsLog,
+        call_later: CallLater,
+        replay_consumer_record: ReplayConsumerRecord,
+    ) -> None:
+        self.config = config
+        self.offsets = Offsets(config)
+        self.call_later = call_later
+        self._clock = clock
+        self._log = offsets_log
+        self._replay_consumer_record = replay_consumer_record
+        self._groups: dict[str, Group] = {}
+        self._timers: dict[str, _Timer] = {}
+        self._unborn: dict[str, None] = {}  # in the order in which they came
+        self._partition_count: int | None = None
+        self._loaded: set[int] = set()
+        self._load_ended = False
+        self._creating: asyncio.Task[None] | None = None
+        self._loaded_listeners: list[Callable[[Group], None]] = []
+        self._topic_ids: Mapping[str, object] = {}
+        self._expiry: TimerHandle | None = None
+        self._closed = False
+
+    # Time
+
+    def now(self) -> Now:
+        return Now(self._clock.now_ms(), int(self._clock.monotonic() * 1000))
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    # Whether a group can be served
+
+    def status(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
+        if self._closed:
+            return ErrorCode.coordinator_not_available
+        if not group_id and not may_be_empty:
+            return ErrorCode.invalid_group_id
+        if not _fits_a_record(group_id):
+            return ErrorCode.invalid_group_id
+        return self._progress(group_id)
+
+    def _progress(self, group_id: str) -> ErrorCode:
+        if self._partition_count is None:
+            count = self._log.partition_count
+            if count is None:
+                return ErrorCode.none  # there is nothing to load
+            if not self._load_ended:
+                return ErrorCode.coordinator_load_in_progress
+            self._partition_count, self._loaded = count, set(range(count))  # made since, so there was nothing to load
+        partition = partition_of(group_id, self._partition_count)
+        if partition in self._loaded:
+            return ErrorCode.none
+        return ErrorCode.coordinator_not_available if self._load_ended else ErrorCode.coordinator_load_in_progress
+
+    @property
+    def is_loading(self) -> bool:
+        return not self._load_ended and self._log.partition_count is not None
+
+    async def prepare(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
+        error = self.status(group_id, may_be_empty=may_be_empty)
+        if error is ErrorCode.none and self._log.partition_count is None:
+            if self._creating is None or self._creating.done():
+                self._creating = asyncio.ensure_future(self._log.create())
+            try:
+                await asyncio.shield(self._creating)  # others wait for it too: who hangs up does not stop it
+            except StratalogError as failure:
+                log.error("__consumer_offsets could not be created: %s", failure)
+                return ErrorCode.coordinator_not_available
+            return self.status(group_id, may_be_empty=may_be_empty)
+        return error
+
+    # The groups
+
+    def group(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def groups(self) -> list[Group]:
+        return list(self._groups.values())
+
+    def put(self, group: Group) -> None:
+        self._close(self._groups.get(group.group_id), unless=group)
+        self._groups[group.group_id] = group
+
+    def remove(self, group_id: str) -> None:
+        self._close(self._groups.pop(group_id, None))
+
+    def _close(self, group: Group | None, *, unless: Group | None = None) -> None:
+        if group is None or group is unless:
+            return
+        timer = self._timers.pop(group.group_id, None)
+        if timer is not None:
+            timer.handle.cancel()
+        self._unborn.pop(group.group_id, None)
+        if isinstance(group, ClassicGroup):
+            group.close(ErrorCode.unknown_member_id)
+
+    def new_classic_group(self, group_id: str) -> ClassicGroup:
+        group = ClassicGroup(group_id, self.config, lambda records: self.append(group_id, records))
+        self.put(group)
+        return group
+
+    def settle(self, group: ClassicGroup) -> None:
+        """After every call on a classic group: its timer is set, and what is nothing any more is forgotten."""
+        if self._groups.get(group.group_id) is not group:
+            return
+        if group.is_empty and not group.is_stored and not self.offsets.of(group.group_id):
+            if not group.has_pending:
+                self.remove(group.group_id)
+                return
+            self._unborn[group.group_id] = None
+            while len(self._unborn) > MAX_UNBORN_GROUPS:
+                self.remove(next(iter(self._unborn)))
+        else:
+            self._unborn.pop(group.group_id, None)
+        self._set_timer(group)
+
+    def _set_timer(self, group: ClassicGroup) -> None:
+        timer = self._timers.get(group.group_id)
+        at = group.wake_at_ms
+        if timer is not None and at is not None and timer.at_ms <= at:
+            return  # early is fine: it is set again then, so heartbeats need not touch it
+        if timer is not None:
+            timer.handle.cancel()
+            del self._timers[group.group_id]
+        if at is not None:
+            seconds = max(at - self.now().monotonic_ms, 0) / 1000
+            self._timers[group.group_id] = _Timer(at, self.call_later(seconds, lambda: self._wake(group)))
+
+    def _wake(self, group: ClassicGroup) -> None:
+        if self._groups.get(group.group_id) is group:
+            self._timers.pop(group.group_id, None)
+            group.expire(self.now())
+            self.settle(group)
+
+    # The log
+
+    def append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
+        if records:
+            count = self._partition_count or self._log.partition_count or 1
+            self._log.append(partition_of(group_id, count), records, self._clock.now_ms())
+
+    def append_changes(self, group_id: str, changes: Sequence[Change], more: Sequence[GroupRecord] = ()) -> None:
+        """Offsets that go or come, and then other records, all in one batch. Raises StratalogError."""
+        self.append(group_id, [*(change.record() for change in changes), *more])
+        self.offsets.apply(changes)
+
+    def append_deletions(self, group_id: str, changes: Iterable[Change]) -> None:
+        """Tombstones, of which there may be more than a batch holds. Raises StratalogError; some may be done then."""
+        for some in _in_batches(changes):
+            self.append_changes(group_id, some)
+
+    # Starting and stopping
+
+    async def load(self) -> None:
+        """Read the whole of __consumer_offsets, once, at the start. Groups are served as their partition is done."""
+        self._schedule_expiry()
+        try:
+            self._partition_count = self._log.partition_count
+            for partition in range(self._partition_count or 0):
+                await self._load_partition(partition)
+        finally:
+            self._load_ended = True
+
+    async def _load_partition(self, partition: int) -> None:
+        try:
+            records = await self._log.read(partition)
+        except StratalogError as error:
+            log.error("__consumer_offsets-%d can't be read, its groups are not served: %s", partition, error)
+            return
+        if not self._closed:
+            self._replay(partition, records)
+
+    def on_loaded(self, call: Callable[[Group], None]) -> None:
+        self._loaded_listeners.append(call)
+        for group in self.groups():
+            if group.kind == "consumer" and self.status(group.group_id) is ErrorCode.none:
+                call(group)
+
+    def _replay(self, partition: int, records: Sequence[GroupRecord]) -> None:
+        for key, value in records:
+            try:
+                self._replay_one(key, value)
+            except StratalogError as error:
+                log.error("__consumer_offsets-%d: a record is passed over: %s", partition, error)
+        for group_id in self.offsets.group_ids():
+            if group_id not in self._groups:
+                self.new_classic_group(group_id)  # it only has offsets
+        self._loaded.add(partition)
+        for group in self.groups():
+            if self._partition_count is None or partition_of(group.group_id, self._partition_count) != partition:
+                continue
+            if isinstance(group, ClassicGroup):
+                group.start_sessions(self.now())
+                self.settle(group)
+            else:
+                for call in self._loaded_listeners:
+                    call(group)
+
+    def _replay_one(self, key: bytes, value: bytes | None) -> None:
+        kind = key_type(key)
+        if kind in _CONSUMER_KEY_TYPES:
+            self._replay_consumer_record(self, key, value)
+            return
+        if kind > GROUP_KEY_TYPE:
+            log.warning("__consumer_offsets: a record of type %d is passed over: share and streams groups", kind)
+            return
+        match parse_key(key):
+            case GroupKey(group_id):
+                if value is None:
+                    self.remove(group_id)
+                else:
+                    self.new_classic_group(group_id).restore(parse_group(value))
+            case OffsetKey() as offset_key:
+                self.offsets.apply([Change(offset_key, None if value is None else parse_offset(value))])
+
+    def close(self) -> None:
+        """The broker stops: whoever waits is told, and no timer fires any more."""
+        self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for timer in self._timers.values():
+            timer.handle.cancel()
+        self._timers.clear()
+        for group in self.groups():
+            if isinstance(group, ClassicGroup):
+                group.close(ErrorCode.coordinator_not_available)
+
+    # Forgetting
+
+    def _schedule_expiry(self) -> None:
+        seconds = self.config.offsets_retention_check_interval_ms / 1000
+        self._expiry = self.call_later(seconds, self._expire)
+
+    def _expire(self) -> None:
+        self.expire_offsets()
+        self._schedule_expiry()
+
+    def expire_offsets(self) -> None:
+        """Offsets that nobody has used for offsets.retention.minutes, and groups that have nothing left."""
+        for group in self.groups():
+            if self.status(group.group_id, may_be_empty=True) is not ErrorCode.none:
+                continue
+            try:
+                self.append_deletions(group.group_id, self.offsets.expire(group, self.now_ms()))
+                if _is_over(group) and not self.offsets.of(group.group_id):
+                    self.append(group.group_id, group.tombstones())
+                    self.remove(group.group_id)
+            except StratalogError as error:
+                log.error("group %r: what has expired could not be deleted: %s", group.group_id, error)
+
+    def topics_changed(self, topic_ids: Mapping[str, object]) -> None:
+        """Offsets of a topic go with it. Call it with name -> id of all topics, after each change."""
+        gone = {name for name, topic_id in self._topic_ids.items() if topic_ids.get(name) != topic_id}
+        self._topic_ids = topic_ids
+        if not gone:
+            return
+        for group_id in self.offsets.group_ids():
+            for topic in gone.intersection(self.offsets.of(group_id)):
+                try:
+                    self.append_deletions(group_id, self.offsets.delete_topic(group_id, topic))
+                except StratalogError as error:
+                    log.error("group %r: offsets of the deleted topic %s are left: %s", group_id, topic, error)
+
+
+def _is_over(group: Group) -> bool:
+    return group.is_empty and not (isinstance(group, ClassicGroup) and group.has_pending)
+
+
+def _fits_a_record(text: str) -> bool:
+    try:
+        return len(text.encode()) <= LONGEST_GROUP_ID
+    except UnicodeEncodeError:
+        return False
+
+
+def _in_batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    some: list[Change] = []
+    size = 0
+    for change in changes:
+        some.append(change)
+        size += len(change.record()[0])
+        if size >= _MOST_BYTES_OF_TOMBSTONES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

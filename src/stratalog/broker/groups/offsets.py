@@ -1,0 +1,123 @@
+"""The committed offsets of all groups: group id -> topic -> partition -> offset. Pure.
+
+A change is made in two steps: a method says which records it takes, and `apply` makes it so, once those are in the log.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.config import GroupConfig
+from stratalog.broker.groups.group import Group, GroupRecord
+from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey, offset_record, offset_tombstone
+
+_END_OF_TIME = 2**63 - 1
+_NO_OFFSETS: Mapping[str, Mapping[int, CommittedOffset]] = {}
+
+
+class Commit(NamedTuple):
+    """One partition of an OffsetCommit."""
+
+    topic: str
+    topic_id: uuid.UUID | None
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class Change(NamedTuple):
+    """A key and what it gets; None: it is deleted."""
+
+    key: OffsetKey
+    offset: CommittedOffset | None
+
+    def record(self) -> GroupRecord:
+        return offset_tombstone(*self.key) if self.offset is None else offset_record(*self.key, self.offset)
+
+
+class Offsets:
+    def __init__(self, config: GroupConfig) -> None:
+        self._config = config
+        self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+
+    def of(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
+        """By topic and partition."""
+        return self._groups.get(group_id, _NO_OFFSETS)
+
+    def find(self, key: OffsetKey) -> CommittedOffset | None:
+        return self.of(key.group_id).get(key.topic, {}).get(key.partition)
+
+    def group_ids(self) -> list[str]:
+        return list(self._groups)
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            if change.offset is None:
+                self._forget(change.key)
+            else:
+                group_id, topic, partition = change.key
+                self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = change.offset
+
+    def _forget(self, key: OffsetKey) -> None:
+        topics = self._groups.get(key.group_id, {})
+        partitions = topics.get(key.topic, {})
+        partitions.pop(key.partition, None)
+        if not partitions:
+            topics.pop(key.topic, None)
+        if not topics:
+            self._groups.pop(key.group_id, None)
+
+    # What a request, or time, changes
+
+    def commit(
+        self, group_id: str, commits: Sequence[Commit], now_ms: int, retention_ms: int | None
+    ) -> tuple[list[ErrorCode], list[Change]]:
+        """An error for each commit, and what those without one change. `retention_ms` is set by old clients only."""
+        errors, changes = [], []
+        expires = None if retention_ms is None else min(now_ms + retention_ms, _END_OF_TIME)
+        for one in commits:
+            metadata = one.metadata or ""
+            if len(metadata) > self._config.offset_metadata_max_bytes:
+                errors.append(ErrorCode.offset_metadata_too_large)
+                continue
+            errors.append(ErrorCode.none)
+            offset = CommittedOffset(one.offset, one.leader_epoch, metadata, now_ms, expires, one.topic_id)
+            changes.append(Change(OffsetKey(group_id, one.topic, one.partition), offset))
+        return errors, changes
+
+    def delete(self, keys: Iterable[OffsetKey]) -> list[Change]:
+        """Only what is there needs a tombstone."""
+        return [Change(key, None) for key in dict.fromkeys(keys) if self.find(key) is not None]
+
+    def delete_group(self, group_id: str) -> list[Change]:
+        return [Change(key, None) for key in self._keys(group_id)]
+
+    def delete_topic(self, group_id: str, topic: str) -> list[Change]:
+        return [Change(OffsetKey(group_id, topic, each), None) for each in self.of(group_id).get(topic, {})]
+
+    def expire(self, group: Group, now_ms: int) -> list[Change]:
+        """Kafka's rule: topics that are subscribed to are kept; for the others the group says what time counts from,
+        unless the commit itself named its end."""
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        changes = []
+        for topic, partitions in self.of(group.group_id).items():
+            if group.subscribed_to(topic):
+                continue
+            for partition, offset in partitions.items():
+                since = group.offset_expires_since(offset.commit_timestamp_ms)
+                if since is None:
+                    continue
+                ends = offset.expire_timestamp_ms
+                if now_ms >= ends if ends is not None else now_ms - since >= retention_ms:
+                    changes.append(Change(OffsetKey(group.group_id, topic, partition), None))
+        return changes
+
+    def _keys(self, group_id: str) -> Iterator[OffsetKey]:
+        for topic, partitions in self.of(group_id).items():
+            for partition in partitions:
+                yield OffsetKey(group_id, topic, partition)
