@@ -1,0 +1,314 @@
+"""The state of a KIP-848 consumer group: members, epochs, target and current assignments. Pure.
+
+The state is a function of the group's records: `apply` is the only thing that changes it, both while the broker runs
+and when it starts. Records of a group may come in any order that compaction leaves, so each of them can make a member.
+
+The group's epoch rises with every change that calls for a new target assignment; the target's epoch follows when it has
+been computed; the members' epochs follow as they are reconciled with it.
+
+Known gap: members of the classic protocol can't be in such a group, so a group changes its kind only while it is empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.consumer_member import Member
+from stratalog.broker.groups.consumer_records import (
+    Assignment,
+    ConsumerRecord,
+    CurrentMember,
+    GroupMetadata,
+    MemberMetadata,
+    PartitionMetadata,
+    RecordType,
+    RegularExpression,
+    TargetMember,
+    TargetMetadata,
+    Tombstone,
+    decode,
+    encode,
+)
+from stratalog.broker.groups.group import GroupKind, GroupRecord, GroupTable
+
+_FIRST_COMMIT_VERSION_WITH_EPOCH = 9
+
+
+class TopicInfo(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def id(self) -> uuid.UUID: ...
+
+    @property
+    def partition_count(self) -> int: ...
+
+
+class Topics(Protocol):
+    """What exists. The broker's TopicRegistry is one."""
+
+    def get(self, name: str) -> TopicInfo | None: ...
+
+    def by_id(self, topic_id: uuid.UUID) -> TopicInfo | None: ...
+
+    def all(self) -> Iterable[TopicInfo]: ...
+
+
+class ConsumerGroup:
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.members: dict[str, Member] = {}
+        self.target: dict[str, Assignment] = {}
+        self.resolved: dict[str, tuple[str, ...]] = {}  # topics by regular expression
+        self.has_partition_metadata = False  # a record that Kafka 4.0 left, to be deleted
+        self.topics_seen = -1  # the version of the topics that the hash is of; not kept over a restart
+        self._static: dict[str, str] = {}  # member id by instance id
+        self._owner: dict[tuple[uuid.UUID, int], str] = {}
+        self._topic_names: frozenset[str] | None = None
+
+    # What the coordinator asks of any group
+
+    @property
+    def group_id(self) -> str:
+        return self._group_id
+
+    @property
+    def kind(self) -> GroupKind:
+        return "consumer"
+
+    @property
+    def protocol_type(self) -> str:
+        return "consumer"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state_name(self) -> str:
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.assignment_epoch:
+            return "Assigning"
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return "Stable"
+        return "Reconciling"
+
+    def check_commit(
+        self,
+        member_id: str,
+        generation_or_epoch: int,
+        group_instance_id: str | None,  # noqa: ARG002 (a member of this kind is known by its id)
+        api_version: int,
+    ) -> ErrorCode:
+        if generation_or_epoch < 0 and not self.members:
+            return ErrorCode.none  # an admin client, or a consumer that assigns itself
+        if member_id not in self.members:
+            return ErrorCode.unknown_member_id
+        if api_version < _FIRST_COMMIT_VERSION_WITH_EPOCH:
+            return ErrorCode.unsupported_version
+        return self._check_epoch(member_id, generation_or_epoch)
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        if member_id is None and member_epoch < 0:
+            return ErrorCode.none
+        if member_id is None or member_id not in self.members:
+            return ErrorCode.unknown_member_id
+        return self._check_epoch(member_id, member_epoch)
+
+    def _check_epoch(self, member_id: str, epoch: int) -> ErrorCode:
+        return ErrorCode.none if self.members[member_id].member_epoch == epoch else ErrorCode.stale_member_epoch
+
+    def check_offset_delete(self) -> ErrorCode:
+        return ErrorCode.none
+
+    def subscribed_to(self, topic: str) -> bool:
+        return topic in self.topic_names()
+
+    def offset_expires_since(self, commit_timestamp_ms: int) -> int | None:
+        return commit_timestamp_ms
+
+    def tombstones(self) -> list[GroupRecord]:
+        members = sorted(self.members)
+        targets = sorted(self.target)
+        records = [Tombstone(RecordType.CURRENT_MEMBER, self.group_id, member_id) for member_id in members]
+        records += [Tombstone(RecordType.TARGET_MEMBER, self.group_id, member_id) for member_id in targets]
+        records += [Tombstone(RecordType.TARGET_METADATA, self.group_id)]
+        records += [Tombstone(RecordType.MEMBER_METADATA, self.group_id, member_id) for member_id in members]
+        records += [Tombstone(RecordType.REGULAR_EXPRESSION, self.group_id, regex) for regex in sorted(self.resolved)]
+        if self.has_partition_metadata:
+            records.append(Tombstone(RecordType.PARTITION_METADATA, self.group_id))
+        records.append(Tombstone(RecordType.GROUP_METADATA, self.group_id))
+        return [encode(record) for record in records]
+
+    # What a heartbeat needs to know
+
+    def static_member(self, instance_id: str) -> Member | None:
+        member_id = self._static.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def owner_of(self, topic_id: uuid.UUID, partition: int) -> str | None:
+        """The member that may be reading the partition: it has it, or has not said yet that it gave it up."""
+        return self._owner.get((topic_id, partition))
+
+    def members_with_regex(self, regex: str) -> int:
+        return sum(member.subscribed_topic_regex == regex for member in self.members.values())
+
+    def regexes(self) -> set[str]:
+        return {member.subscribed_topic_regex for member in self.members.values() if member.subscribed_topic_regex}
+
+    def topic_names_of(self, member: Member) -> frozenset[str]:
+        """Names that the member subscribes to, by name or by pattern, whether they exist or not."""
+        return frozenset(member.subscribed_topic_names).union(self.resolved.get(member.subscribed_topic_regex, ()))
+
+    def topic_ids_of(self, member: Member, topics: Topics) -> frozenset[uuid.UUID]:
+        found = (topics.get(name) for name in self.topic_names_of(member))
+        return frozenset(topic.id for topic in found if topic is not None)
+
+    def topic_names(self) -> frozenset[str]:
+        """What anybody here subscribes to."""
+        if self._topic_names is None:
+            distinct = {
+                (member.subscribed_topic_names, member.subscribed_topic_regex): member
+                for member in self.members.values()
+            }
+            self._topic_names = frozenset().union(*(self.topic_names_of(member) for member in distinct.values()))
+        return self._topic_names
+
+    def preferred_assignor(self, configured: tuple[str, ...]) -> str:
+        """What most members ask for; the first one configured where they ask for none."""
+        votes = Counter(
+            member.server_assignor for member in self.members.values() if member.server_assignor in configured
+        )
+        names = sorted(votes, key=lambda name: (-votes[name], configured.index(str(name))))
+        return str(names[0]) if names else configured[0]
+
+    # How it changes
+
+    def copy(self) -> ConsumerGroup:
+        """A group that can be changed without this one noticing. Members and assignments themselves never change."""
+        twin = ConsumerGroup(self._group_id)
+        twin.__dict__.update(self.__dict__)
+        for name in ("members", "target", "resolved", "_static", "_owner"):
+            setattr(twin, name, dict(getattr(self, name)))
+        return twin
+
+    def apply(self, record: ConsumerRecord) -> None:
+        match record:
+            case GroupMetadata():
+                self.epoch = record.epoch
+                self.metadata_hash = record.metadata_hash
+            case PartitionMetadata():
+                self.has_partition_metadata = True
+            case MemberMetadata():
+                self._topic_names = None
+                self._forget_instance(self._member(record.member_id))
+                self.members[record.member_id] = self._member(record.member_id).with_metadata(record)
+                if record.instance_id is not None:
+                    self._static[record.instance_id] = record.member_id
+            case TargetMetadata():
+                self.assignment_epoch = record.assignment_epoch
+            case TargetMember():
+                self.target[record.member_id] = record.partitions
+            case CurrentMember():
+                self._set_current(self._member(record.member_id).with_current(record))
+            case RegularExpression():
+                self._topic_names = None
+                self.resolved[record.pattern] = record.topics
+            case Tombstone():
+                self._delete(record.type, record.name)
+
+    def _delete(self, record_type: RecordType, name: str) -> None:
+        self._topic_names = None
+        member = self.members.get(name)
+        match record_type:
+            case RecordType.PARTITION_METADATA:
+                self.has_partition_metadata = False
+            case RecordType.TARGET_METADATA:
+                self.assignment_epoch = 0
+            case RecordType.TARGET_MEMBER:
+                self.target.pop(name, None)
+            case RecordType.REGULAR_EXPRESSION:
+                self.resolved.pop(name, None)
+            case RecordType.CURRENT_MEMBER if member is not None:
+                self._set_current(Member(name).with_metadata(member.metadata_record(self._group_id)))
+            case RecordType.MEMBER_METADATA if member is not None:
+                self._release(member)
+                self._forget_instance(member)
+                del self.members[name]
+            case _:
+                pass  # something that was not there
+
+    def _forget_instance(self, member: Member) -> None:
+        if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
+            del self._static[member.instance_id]
+
+    def _member(self, member_id: str) -> Member:
+        return self.members.get(member_id) or Member(member_id)
+
+    def _set_current(self, member: Member) -> None:
+        before = self.members.get(member.member_id)
+        if before is not None:
+            self._release(before)
+        self.members[member.member_id] = member
+        for partition in _partitions(member):
+            self._owner[partition] = member.member_id
+
+    def _release(self, member: Member) -> None:
+        for partition in _partitions(member):
+            if self._owner.get(partition) == member.member_id:
+                del self._owner[partition]
+
+
+def metadata_hash(names: Iterable[str], topics: Topics) -> int:
+    """A number that changes when a topic of these is made, deleted, made anew or grows; 0 where none exists.
+
+    Kafka has another hash in its place. Either side takes the other's for a change of topics, and assigns once more.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    some = False
+    for name in sorted(names):
+        topic = topics.get(name)
+        if topic is not None:
+            some = True
+            digest.update(f"{topic.name}\0{topic.id.hex}\0{topic.partition_count}\0".encode())
+    return int.from_bytes(digest.digest(), "big", signed=True) if some else 0
+
+
+def partition_counts(names: Iterable[str], topics: Topics) -> Mapping[uuid.UUID, int]:
+    found = (topics.get(name) for name in names)
+    return {topic.id: topic.partition_count for topic in found if topic is not None}
+
+
+def replay(table: GroupTable, key: bytes, value: bytes | None) -> None:
+    """Apply one record of `__consumer_offsets` to the groups that exist. Raises GroupRecordError."""
+    record = decode(key, value)
+    group = table.group(record.group_id)
+    if isinstance(record, Tombstone):
+        if not isinstance(group, ConsumerGroup):
+            return
+        if record.type is RecordType.GROUP_METADATA:
+            table.remove(record.group_id)
+            return
+    elif not isinstance(group, ConsumerGroup):
+        # A classic group of this id was empty then, and its tombstone may be gone.
+        group = ConsumerGroup(record.group_id)
+        table.put(group)
+    group.apply(record)
+
+
+def _partitions(member: Member) -> Iterable[tuple[uuid.UUID, int]]:
+    for assignment in (member.assigned, member.pending_revocation):
+        for topic_id, partitions in assignment.items():
+            for partition in partitions:
+                yield topic_id, partition

@@ -1,0 +1,405 @@
+"""What a heartbeat does to a KIP-848 group, as records. Pure.
+
+Nothing here changes the group that is asked: a `Change` is a copy of it, made when the first record is written, and the
+records that lead there. The coordinator appends them, and only then applies them to the group itself. So a group's
+state is what its records say, and an append that fails has changed nothing.
+
+Differences from Kafka 4.1, in favour of a member that starts anew: one that is known and joins again with epoch 0 is
+let in (Kafka 4.2 does that; 4.1 fences it until its session ends), a static one also under its old member id, and a
+static member that comes back does not count as a further one in a full group. Regular expressions are resolved in the
+heartbeat that brings them, and again in the first one after topics have changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.assignors import ASSIGNORS, Subscriber
+from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics, metadata_hash, partition_counts
+from stratalog.broker.groups.consumer_member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    Goal,
+    Member,
+    is_subset,
+    reconcile,
+)
+from stratalog.broker.groups.consumer_records import (
+    Assignment,
+    ConsumerRecord,
+    GroupMetadata,
+    MemberState,
+    RecordType,
+    RegularExpression,
+    TargetMember,
+    TargetMetadata,
+    Tombstone,
+)
+from stratalog.broker.groups.topic_pattern import compile_pattern
+from stratalog.broker.groups.topic_pattern_syntax import TopicPatternError
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_ID = 2**15 - 1  # bytes; what the key of a record holds
+_FIRST_VERSION_WITH_MEMBER_IDS_BY_CLIENTS = 1
+
+
+class GroupRefusedError(Exception):
+    """A request that is answered with an error and changes nothing."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A ConsumerGroupHeartbeat request. None, and -1 for the timeout: as it was in the last one."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Assignment | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it says everything, as the first one does, and the first one after an error."""
+        subscribes = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
+        return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What else a heartbeat depends on."""
+
+    topics: Topics
+    topics_version: int  # changes when the topics do
+    assignors: tuple[str, ...]
+    max_size: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    member_id: str
+    member_epoch: int
+    assignment: Assignment | None = None  # None: as the member knows it
+
+
+class Change:
+    """A group as it will be, and the records that make it so."""
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self.group = group
+        self.records: list[ConsumerRecord] = []
+
+    def write(self, record: ConsumerRecord) -> None:
+        if not self.records:
+            self.group = self.group.copy()
+        self.records.append(record)
+        self.group.apply(record)
+
+
+def check_request(request: Heartbeat, api_version: int, assignors: tuple[str, ...]) -> None:
+    """Raise GroupRefusedError for what no group would accept."""
+    client_makes_id = api_version >= _FIRST_VERSION_WITH_MEMBER_IDS_BY_CLIENTS
+    if client_makes_id or request.member_epoch > 0 or request.member_epoch == LEAVE_EPOCH:
+        _refuse_blank("MemberId", request.member_id)
+    _refuse_blank("GroupId", request.group_id)
+    _refuse_blank("InstanceId", request.instance_id)
+    _refuse_blank("RackId", request.rack_id)
+    if request.member_epoch == JOIN_EPOCH:
+        _check_joining(request)
+    elif request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+        raise _invalid("InstanceId can't be null.")
+    elif request.member_epoch < STATIC_LEAVE_EPOCH:
+        raise _invalid("MemberEpoch is invalid.")
+    if request.rebalance_timeout_ms < -1:
+        raise _invalid(f"RebalanceTimeoutMs is {request.rebalance_timeout_ms}; it must not be negative.")
+    if request.server_assignor is not None and request.server_assignor not in assignors:
+        raise GroupRefusedError(
+            ErrorCode.unsupported_assignor,
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
+        )
+
+
+def _check_joining(request: Heartbeat) -> None:
+    if request.rebalance_timeout_ms == -1:
+        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+    if request.owned is None or request.owned:
+        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        raise _invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
+
+
+def _refuse_blank(name: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not value.strip():
+        raise _invalid(f"{name} can't be empty.")
+    if len(value.encode()) > _LONGEST_ID:
+        raise _invalid(f"{name} has {len(value.encode())} bytes; {_LONGEST_ID} are allowed.")
+
+
+def _invalid(message: str) -> GroupRefusedError:
+    return GroupRefusedError(ErrorCode.invalid_request, message)
+
+
+def heartbeat(change: Change, request: Heartbeat, around: Surroundings) -> Answer:
+    """A member joins, says that it is there, or says what it has given up."""
+    before = _find_member(change, request, around.max_size)
+    member = _update(before, request)
+    if member.member_id not in change.group.members or member != before:
+        change.write(member.metadata_record(change.group.group_id))
+    names_changed = member.subscribed_topic_names != before.subscribed_topic_names
+    regex_changed = _update_regex(change, before, member, around)
+    _update_epoch(change, around, bump=names_changed or regex_changed)
+    if change.group.epoch > change.group.assignment_epoch:
+        _update_target(change, around)
+    _reconcile(change, member.member_id, request, around, subscription_changed=names_changed or regex_changed)
+    after = change.group.members[member.member_id]
+    is_told = request.member_epoch == JOIN_EPOCH or request.is_full or after.assigned != before.assigned
+    return Answer(after.member_id, after.member_epoch, after.assigned if is_told else None)
+
+
+def leave(change: Change, request: Heartbeat, around: Surroundings) -> Answer:
+    """A member leaves for good, or, being static, for as long as its session lasts."""
+    group = change.group
+    if request.instance_id is None:
+        member = group.members.get(request.member_id)
+        if member is None:
+            raise _unknown_member(request, group)
+    else:
+        member = _static_member(group, request)
+    if request.member_epoch == STATIC_LEAVE_EPOCH:
+        away = replace(member, member_epoch=STATIC_LEAVE_EPOCH, pending_revocation={})
+        change.write(away.current_record(group.group_id))
+    else:
+        fence(change, member.member_id, around.topics)
+    return Answer(request.member_id, request.member_epoch)
+
+
+def fence(change: Change, member_id: str, topics: Topics) -> None:
+    """Remove a member. The others get its partitions when they send their next heartbeats."""
+    group_id = change.group.group_id
+    regex = change.group.members[member_id].subscribed_topic_regex
+    _remove(change, member_id)
+    if regex and not change.group.members_with_regex(regex):
+        change.write(Tombstone(RecordType.REGULAR_EXPRESSION, group_id, regex))
+    change.write(GroupMetadata(group_id, change.group.epoch + 1, metadata_hash(change.group.topic_names(), topics)))
+
+
+def _remove(change: Change, member_id: str) -> None:
+    for record_type in (RecordType.CURRENT_MEMBER, RecordType.TARGET_MEMBER, RecordType.MEMBER_METADATA):
+        change.write(Tombstone(record_type, change.group.group_id, member_id))
+
+
+def _find_member(change: Change, request: Heartbeat, max_size: int) -> Member:
+    group = change.group
+    known = group.members.get(request.member_id)
+    if request.instance_id is not None:
+        return _find_static_member(change, request, max_size)
+    if known is None:
+        if request.member_epoch != JOIN_EPOCH:
+            raise _unknown_member(request, group)
+        return _new_member(group, request, max_size)
+    _check_epoch(known, request)
+    return known
+
+
+def _find_static_member(change: Change, request: Heartbeat, max_size: int) -> Member:
+    group = change.group
+    instance_id = str(request.instance_id)
+    if request.member_epoch != JOIN_EPOCH:
+        member = _static_member(group, request)
+        _check_epoch(member, request)
+        return member
+    existing = group.static_member(instance_id)
+    if existing is None:
+        return group.members.get(request.member_id) or _new_member(group, request, max_size)
+    if existing.member_epoch == STATIC_LEAVE_EPOCH:
+        return _replace_static_member(change, existing, request.member_id)
+    if existing.member_id == request.member_id:
+        return existing
+    raise GroupRefusedError(
+        ErrorCode.unreleased_instance_id,
+        f"Static member {request.member_id} with instance id {instance_id} cannot join the group because the "
+        f"instance id is owned by {existing.member_id} member.",
+    )
+
+
+def _new_member(group: ConsumerGroup, request: Heartbeat, max_size: int) -> Member:
+    if len(group.members) >= max_size:
+        raise GroupRefusedError(
+            ErrorCode.group_max_size_reached,
+            f"The consumer group has reached its maximum capacity of {max_size} members.",
+        )
+    return Member(request.member_id)
+
+
+def _replace_static_member(change: Change, existing: Member, member_id: str) -> Member:
+    """A static member is back, mostly under a new member id: it takes over what the old one had."""
+    group_id = change.group.group_id
+    target = change.group.target.get(existing.member_id, {})
+    member = replace(existing, member_id=member_id, member_epoch=0, previous_member_epoch=0)
+    _remove(change, existing.member_id)
+    change.write(member.metadata_record(group_id))
+    change.write(TargetMember(group_id, member_id, target))
+    change.write(member.current_record(group_id))
+    return member
+
+
+def _static_member(group: ConsumerGroup, request: Heartbeat) -> Member:
+    member = group.static_member(str(request.instance_id))
+    if member is None:
+        raise GroupRefusedError(ErrorCode.unknown_member_id, f"Instance id {request.instance_id} is unknown.")
+    if member.member_id != request.member_id:
+        raise GroupRefusedError(
+            ErrorCode.fenced_instance_id,
+            f"Static member {request.member_id} with instance id {request.instance_id} was fenced by member "
+            f"{member.member_id}.",
+        )
+    return member
+
+
+def _unknown_member(request: Heartbeat, group: ConsumerGroup) -> GroupRefusedError:
+    return GroupRefusedError(
+        ErrorCode.unknown_member_id, f"Member {request.member_id} is not a member of group {group.group_id}."
+    )
+
+
+def _check_epoch(member: Member, request: Heartbeat) -> None:
+    if request.member_epoch == JOIN_EPOCH or request.member_epoch == member.member_epoch:
+        return
+    # The answer with the new epoch may have been lost; the member then has less than what it was given, not more.
+    is_previous = request.member_epoch == member.previous_member_epoch < member.member_epoch
+    if not is_previous or not is_subset(request.owned, member.assigned):
+        compared = "greater" if request.member_epoch > member.member_epoch else "smaller"
+        raise GroupRefusedError(
+            ErrorCode.fenced_member_epoch,
+            f"The consumer group member has a {compared} member epoch ({request.member_epoch}) than the one known by "
+            f"the group coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _update(member: Member, request: Heartbeat) -> Member:
+    names, regex, timeout = (
+        request.subscribed_topic_names,
+        request.subscribed_topic_regex,
+        request.rebalance_timeout_ms,
+    )
+    return replace(
+        member,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout == -1 else timeout,
+        subscribed_topic_names=member.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+        subscribed_topic_regex=member.subscribed_topic_regex if regex is None else regex,
+        server_assignor=member.server_assignor if request.server_assignor is None else request.server_assignor,
+    )
+
+
+def _update_regex(change: Change, before: Member, member: Member, around: Surroundings) -> bool:
+    old, new = before.subscribed_topic_regex, member.subscribed_topic_regex
+    if old == new:
+        return False
+    if old and not change.group.members_with_regex(old):
+        change.write(Tombstone(RecordType.REGULAR_EXPRESSION, change.group.group_id, old))
+    if new:
+        try:
+            _resolve(change, new, _names(around.topics), around.now_ms)
+        except TopicPatternError as error:
+            raise GroupRefusedError(
+                ErrorCode.invalid_regular_expression,
+                f"SubscribedTopicRegex `{new:.200}` is not a valid regular expression: {error}.",
+            ) from error
+    return True
+
+
+def _resolve(change: Change, regex: str, names: Iterable[str], now_ms: int) -> bool:
+    """Whether the pattern matches other topics than before."""
+    group = change.group
+    topics = compile_pattern(regex).matching(names)
+    if group.resolved.get(regex) == topics:
+        return False
+    change.write(RegularExpression(group.group_id, regex, topics, version=0, timestamp=now_ms))
+    return True
+
+
+def _update_epoch(change: Change, around: Surroundings, *, bump: bool) -> None:
+    group = change.group
+    if group.topics_seen != around.topics_version:
+        names = _names(around.topics)
+        for regex in sorted(change.group.regexes()):
+            try:
+                bump |= _resolve(change, regex, names, around.now_ms)
+            except TopicPatternError as error:
+                _log.warning("group %s: %r keeps the topics it matched before: %s", group.group_id, regex, error)
+    elif not bump and group.epoch > 0:
+        return
+    digest = metadata_hash(change.group.topic_names(), around.topics)
+    if bump or group.epoch == 0 or digest != group.metadata_hash:
+        change.write(GroupMetadata(group.group_id, group.epoch + 1, digest))
+        if change.group.has_partition_metadata:
+            change.write(Tombstone(RecordType.PARTITION_METADATA, group.group_id))
+
+
+def _names(topics: Topics) -> list[str]:
+    return [topic.name for topic in topics.all()]
+
+
+def _update_target(change: Change, around: Surroundings) -> None:
+    group = change.group
+    topic_ids: dict[tuple[tuple[str, ...], str], frozenset[uuid.UUID]] = {}  # most members subscribe to the same
+    subscribers = {}
+    for member_id, member in group.members.items():
+        subscription = member.subscribed_topic_names, member.subscribed_topic_regex
+        if subscription not in topic_ids:
+            topic_ids[subscription] = group.topic_ids_of(member, around.topics)
+        subscribers[member_id] = Subscriber(topic_ids[subscription], member.instance_id)
+    assign = ASSIGNORS[group.preferred_assignor(around.assignors)]
+    target = assign(subscribers, partition_counts(group.topic_names(), around.topics), group.target)
+    for member_id, partitions in target.items():
+        if group.target.get(member_id) != partitions:
+            change.write(TargetMember(group.group_id, member_id, partitions))
+    change.write(TargetMetadata(group.group_id, group.epoch))
+
+
+def _reconcile(
+    change: Change, member_id: str, request: Heartbeat, around: Surroundings, *, subscription_changed: bool
+) -> None:
+    group = change.group
+    member = group.members[member_id]
+    if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
+        return
+    if member.state is MemberState.UNKNOWN and (request.owned is None or request.owned):
+        raise GroupRefusedError(
+            ErrorCode.fenced_member_epoch,
+            "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin.",
+        )
+    goal = Goal(
+        epoch=group.assignment_epoch,
+        partitions=group.target.get(member_id, {}),
+        subscribed_topic_ids=group.topic_ids_of(member, around.topics),
+        owner_of=group.owner_of,
+    )
+    after = reconcile(member, goal, request.owned, subscription_changed=subscription_changed)
+    if after != member:
+        change.write(after.current_record(group.group_id))

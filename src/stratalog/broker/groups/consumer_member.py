@@ -1,0 +1,181 @@
+"""A member of a KIP-848 group, and the steps it takes from what it owns to what it shall own. Pure.
+
+A member never gets a partition that another one may still be reading. So it first gives up what it shall not have any
+more, and says so in a heartbeat; then it gets the target's epoch, and of its new partitions those that are free. For
+the others it waits, in the same epoch, until their owners have done the same.
+
+`member_epoch` is what the member must send with its next heartbeat. It may also send `previous_member_epoch`, in case
+the answer that raised it got lost.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+
+from stratalog.broker.groups.consumer_records import Assignment, CurrentMember, MemberMetadata, MemberState
+
+JOIN_EPOCH = 0
+LEAVE_EPOCH = -1
+STATIC_LEAVE_EPOCH = -2  # a static member that says it will be back
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] = ()  # sorted
+    subscribed_topic_regex: str = ""  # "": none
+    server_assignor: str | None = None
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = field(default_factory=dict)
+    pending_revocation: Assignment = field(default_factory=dict)
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.member_epoch == target_epoch
+
+    def metadata_record(self, group_id: str) -> MemberMetadata:
+        return MemberMetadata(
+            group_id=group_id,
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=self.subscribed_topic_names,
+            subscribed_topic_regex=self.subscribed_topic_regex,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            server_assignor=self.server_assignor,
+        )
+
+    def current_record(self, group_id: str) -> CurrentMember:
+        return CurrentMember(
+            group_id=group_id,
+            member_id=self.member_id,
+            member_epoch=self.member_epoch,
+            previous_member_epoch=self.previous_member_epoch,
+            state=self.state,
+            assigned=self.assigned,
+            pending_revocation=self.pending_revocation,
+        )
+
+    def with_metadata(self, record: MemberMetadata) -> Member:
+        return replace(
+            self,
+            instance_id=record.instance_id,
+            rack_id=record.rack_id,
+            client_id=record.client_id,
+            client_host=record.client_host,
+            rebalance_timeout_ms=record.rebalance_timeout_ms,
+            subscribed_topic_names=record.subscribed_topic_names,
+            subscribed_topic_regex=record.subscribed_topic_regex or "",
+            server_assignor=record.server_assignor,
+        )
+
+    def with_current(self, record: CurrentMember) -> Member:
+        return replace(
+            self,
+            member_epoch=record.member_epoch,
+            previous_member_epoch=record.previous_member_epoch,
+            state=record.state,
+            assigned=record.assigned,
+            pending_revocation=record.pending_revocation,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a member is to be reconciled with."""
+
+    epoch: int
+    partitions: Assignment
+    subscribed_topic_ids: Collection[uuid.UUID]
+    owner_of: Callable[[uuid.UUID, int], str | None]
+
+
+def reconcile(member: Member, goal: Goal, owned: Assignment | None, *, subscription_changed: bool) -> Member:
+    """The member after its next step; itself where it must wait.
+
+    `owned` is what the member says it reads; None where it says nothing, and then nothing counts as given up.
+    `subscription_changed` takes partitions of topics away at once that the member does not subscribe to any more.
+    """
+    match member.state:
+        case MemberState.STABLE if member.member_epoch == goal.epoch:
+            return _without_unsubscribed(member, goal, owned) if subscription_changed else member
+        case MemberState.UNREVOKED_PARTITIONS if _overlap(owned, member.pending_revocation):
+            return _without_unsubscribed(member, goal, owned) if subscription_changed else member
+        case _:
+            return _next_assignment(member, goal, owned)
+
+
+def _next_assignment(member: Member, goal: Goal, owned: Assignment | None) -> Member:
+    wanted = {topic: ids for topic, ids in goal.partitions.items() if topic in goal.subscribed_topic_ids}
+    kept = _intersection(member.assigned, wanted)
+    to_revoke = _difference(member.assigned, kept)
+    if to_revoke and _overlap(owned, to_revoke):
+        return replace(
+            member,
+            previous_member_epoch=member.member_epoch,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            pending_revocation=to_revoke,
+        )
+    missing = _difference(wanted, kept)
+    free = {
+        topic: frozenset(p for p in partitions if goal.owner_of(topic, p) in (None, member.member_id))
+        for topic, partitions in missing.items()
+    }
+    return replace(
+        member,
+        member_epoch=goal.epoch,
+        previous_member_epoch=member.member_epoch,
+        state=MemberState.STABLE if free == missing else MemberState.UNRELEASED_PARTITIONS,
+        assigned=_union(kept, free),
+        pending_revocation={},
+    )
+
+
+def _without_unsubscribed(member: Member, goal: Goal, owned: Assignment | None) -> Member:
+    kept = {topic: ids for topic, ids in member.assigned.items() if topic in goal.subscribed_topic_ids}
+    if kept == member.assigned:
+        return member
+    to_revoke = _union(member.pending_revocation, _difference(member.assigned, kept))
+    if not _overlap(owned, to_revoke):
+        return replace(member, previous_member_epoch=member.member_epoch, assigned=kept)
+    return replace(
+        member,
+        previous_member_epoch=member.member_epoch,
+        state=MemberState.UNREVOKED_PARTITIONS,
+        assigned=kept,
+        pending_revocation=to_revoke,
+    )
+
+
+def _overlap(owned: Assignment | None, partitions: Assignment) -> bool:
+    if owned is None:
+        return True
+    return any(not ids.isdisjoint(owned.get(topic, ())) for topic, ids in partitions.items())
+
+
+def is_subset(owned: Assignment | None, partitions: Assignment) -> bool:
+    return owned is not None and all(ids <= partitions.get(topic, frozenset()) for topic, ids in owned.items())
+
+
+def _intersection(one: Assignment, other: Assignment) -> dict[uuid.UUID, frozenset[int]]:
+    return {topic: both for topic, ids in one.items() if (both := ids & other.get(topic, frozenset()))}
+
+
+def _difference(one: Assignment, other: Assignment) -> dict[uuid.UUID, frozenset[int]]:
+    return {topic: rest for topic, ids in one.items() if (rest := ids - other.get(topic, frozenset()))}
+
+
+def _union(one: Assignment, other: Assignment) -> dict[uuid.UUID, frozenset[int]]:
+    topics = (*one, *(topic for topic in other if topic not in one))
+    return {topic: ids for topic in topics if (ids := one.get(topic, frozenset()) | other.get(topic, frozenset()))}

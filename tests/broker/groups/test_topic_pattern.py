@@ -1,0 +1,147 @@
+"""Regular expressions over topic names: what they match, what is refused, and that none of them runs away."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.broker.groups.topic_pattern import TopicPattern, compile_pattern
+from stratalog.broker.groups.topic_pattern_syntax import MAX_LENGTH, TopicPatternError
+
+NAMES = ["orders", "orders-eu", "orders.dead", "payments", "payments_v2", "Orders", "a", "aa", "0"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("orders", ["orders"]),
+        ("orders.*", ["orders", "orders-eu", "orders.dead"]),
+        ("orders[.]dead", ["orders.dead"]),
+        (r"orders\.dead", ["orders.dead"]),
+        (r"\Qorders.dead\E", ["orders.dead"]),
+        (r"\Qorders.dead", ["orders.dead"]),
+        ("^orders$", ["orders"]),
+        ("(?i)ORDERS", ["Orders", "orders"]),
+        ("(?i:O)rders", ["Orders", "orders"]),
+        ("(?:(?i)o)RDERS|orders", ["orders"]),
+        ("(?-i)orders", ["orders"]),
+        ("(?sU)o.*", ["orders", "orders-eu", "orders.dead"]),
+        ("[[:upper:]].*", ["Orders"]),
+        ("[^[:lower:]].*", ["0", "Orders"]),
+        ("[[:^alpha:]]", ["0"]),
+        (r"\d", ["0"]),
+        (r"[\d]", ["0"]),
+        (r"\D", ["a"]),
+        (r"\w+", ["0", "Orders", "a", "aa", "orders", "payments", "payments_v2"]),
+        (r"orders\b.*", ["orders", "orders-eu", "orders.dead"]),
+        (r"payments\B.+", ["payments_v2"]),
+        (r"\Aa\z", ["a"]),
+        ("a{1,2}", ["a", "aa"]),
+        ("a{2}", ["aa"]),
+        ("a{2,}", ["aa"]),
+        ("a+?", ["a", "aa"]),
+        ("(?P<x>a)(?<y>a)?", ["a", "aa"]),
+        (r"\x61", ["a"]),
+        (r"\x{61}", ["a"]),
+        ("[]a]", ["a"]),
+        ("[a-]", ["a"]),
+        ("(orders|payments)(-eu|_v2)", ["orders-eu", "payments_v2"]),
+        ("", []),
+        ("()|a", ["a"]),
+        ("ä|a", ["a"]),
+        ("(a*)*", ["a", "aa"]),
+        ("(a|a)*$", ["a", "aa"]),
+        (".", ["0", "a"]),
+        ("a$b|aa", ["aa"]),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, matched: list[str]) -> None:
+    assert compile_pattern(pattern).matching(NAMES) == tuple(matched)
+
+
+def test_a_brace_that_counts_nothing_stands_for_itself() -> None:
+    assert TopicPattern("a{,2}").matching(["a{,2}", "a"]) == ("a{,2}",)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("(", "ends too early|missing"),
+        ("(a", "missing \\)"),
+        ("a)", "unmatched \\)"),
+        ("*a", "nothing to repeat"),
+        ("a|+", "nothing to repeat"),
+        ("(?i)*", "nothing to repeat"),
+        ("a**", "repetition of a repetition"),
+        ("a*+", "repetition of a repetition"),
+        ("a{2}{3}", "repetition of a repetition"),
+        ("a{1001}", "1000"),
+        ("a{3,2}", "3 to 2"),
+        ("[", "ends too early"),
+        ("[a", "ends too early"),
+        ("[z-a]", "ends before it begins"),
+        ("[[:nope:]]", "does not exist"),
+        (r"(a)\1", "not supported"),
+        (r"\pL", "not supported"),
+        (r"\k<x>", "not supported"),
+        ("a\\", "ends too early"),
+        ("(?=a)a", "look-around"),
+        ("(?!a)a", "look-around"),
+        ("(?<=a)a", "look-around"),
+        ("(?<!a)a", "look-around"),
+        ("(?>a)", "look-around"),
+        ("(?P=x)", "look-around"),
+        ("(?P<>a)", "name"),
+        (r"\xzz", "hexadecimal"),
+        ("a" * (MAX_LENGTH + 1), "allowed"),
+        ("(" * 100 + ")" * 100, "inside each other"),
+        ("((a{1000}){1000}){1000}", "too large"),
+        ("((()*){1000}){1000}", "too large"),
+    ],
+)
+def test_a_pattern_that_is_not_allowed_is_refused(pattern: str, problem: str) -> None:
+    with pytest.raises(TopicPatternError, match=problem):
+        TopicPattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(a|aa)+b", ".*.*.*.*.*.*.*.*b", "(.*a){20}b", "(a?){200}a{200}b"])
+def test_patterns_that_hang_a_backtracking_matcher_end_soon(pattern: str) -> None:
+    assert TopicPattern(pattern).matching(["a" * 249]) == ()
+
+
+def test_a_pattern_that_would_take_seconds_is_given_up() -> None:
+    names = ["ab" * 120 + str(number) for number in range(5_000)]
+    with pytest.raises(TopicPatternError, match="too long"):
+        TopicPattern("(" + "(a|b|.)?" * 150 + "){5}x").matching(names)
+
+
+def test_topics_that_are_known_are_not_matched_again() -> None:
+    pattern = TopicPattern("a.*")
+    assert pattern.matching(["ab", "b"]) == ("ab",)
+    assert pattern.matching(["ab", "ac", "b"]) == ("ab", "ac")
+    assert pattern.matching(["ac"]) == ("ac",)
+    assert pattern.matching([]) == ()
+
+
+characters = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\.", r"\w", "^", "$", r"\b", r"\B"])
+patterns = st.recursive(
+    characters,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda pair: f"(?:{pair[0]}|{pair[1]})"),
+        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{0,2}", "{1,}", "*?"])).map(
+            lambda pair: f"(?:{pair[0]}){pair[1]}"
+        ),
+        inner.map(lambda part: f"(?:{part}|)"),
+    ),
+    max_leaves=6,
+)
+
+
+@given(patterns, st.lists(st.text("ab.-_", min_size=1, max_size=6), min_size=1, max_size=6))
+def test_patterns_match_what_pythons_own_matcher_does(pattern: str, names: list[str]) -> None:
+    expected = {name for name in names if re.fullmatch(pattern.replace("$", r"\Z"), name)}
+    assert set(TopicPattern(pattern).matching(names)) == expected
