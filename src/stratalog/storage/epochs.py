@@ -6,7 +6,7 @@ the batches, which carry their epochs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stratalog.errors import CorruptBatchError, CorruptCheckpointError, FencedLeaderEpochError
@@ -47,12 +47,17 @@ class EpochTracker:
         self.current = epoch
 
     def truncate_end(self, offset: int) -> None:
-        if self.epochs.truncate_end(offset):
-            self._save(self.epochs)
+        self._replace(lambda epochs: epochs.truncate_end(offset))
 
     def truncate_start(self, offset: int) -> None:
-        if self.epochs.truncate_start(offset):
-            self._save(self.epochs)
+        self._replace(lambda epochs: epochs.truncate_start(offset))
+
+    def _replace(self, change: Callable[[LeaderEpochs], bool]) -> None:
+        """As a whole: readers take no lock."""
+        epochs = LeaderEpochs(self.epochs.entries)
+        if change(epochs):
+            self._save(epochs)
+            self.epochs = epochs
 
     def _save(self, epochs: LeaderEpochs) -> None:
         self._disk.replace(self._path, checkpoints.format_epochs(epochs.entries))

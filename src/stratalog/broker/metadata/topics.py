@@ -3,9 +3,9 @@
 Readers see a whole: topics and partitions are replaced together, on the event loop. Changes block (they sync files), so
 they are made in the background thread, one at a time.
 
-What survives: a change that returned survives kill -9 and a power cut. A topic is in the metadata before its logs exist,
-so logs that a crash kept from being made are made at the next start; a topic that is being deleted says so in the
-metadata first, so a crash half way does not bring a part of it back. Directories that no topic knows, as in a data
+What survives: a change that returned survives kill -9 and a power cut. A topic is in the metadata before its logs
+exist, so logs that a crash kept from being made are made at the next start; a topic that is being deleted says so in
+the metadata first, so a crash half way does not bring a part of it back. Directories that no topic knows, as in a data
 directory of Apache Kafka, become topics with the ids that their files have.
 """
 
@@ -41,6 +41,7 @@ class _View(NamedTuple):
 
     topics: dict[str, Topic]
     by_id: dict[bytes, Topic]
+    by_plain_name: dict[str, str]  # the names by what they are in the names of metrics
     partitions: dict[str, tuple[Partition, ...]]
 
 
@@ -61,7 +62,7 @@ class TopicRegistry:
         self._most_partitions = most_partitions
         self._on_loop = on_loop
         self._listeners: list[Callable[[], None]] = []
-        self._view = _View({}, {}, {})
+        self._view = _View({}, {}, {}, {})
         self.version = 0  # counts changes, for whoever keeps something made of this
 
     # Looking up
@@ -124,17 +125,17 @@ class TopicRegistry:
             partitions[topic.name] = tuple(opened)
         self._publish(partitions)
 
-    def check_new(self, name: str, partition_count: int, settings: Mapping[str, str]) -> None:
-        """Raise what create() would raise of its arguments."""
+    def check_new(self, name: str, partition_count: int, settings: Mapping[str, str], *, besides: int = 0) -> None:
+        """Raise what create() would raise of its arguments, where `besides` so many partitions are to be made."""
         names.check_topic(name)
         if self._store.metadata.topics.get(name) is not None or self.get(name) is not None:
             raise TopicExistsError(f"topic {name!r} exists already")
-        collision = _collision(name, self._view.topics)
+        collision = self._view.by_plain_name.get(_plain(name))
         if collision is not None:
             raise InvalidTopicError(
                 f"topic {name!r} would collide with {collision!r}: '.' and '_' are the same in the names of metrics"
             )
-        self._check_count(name, partition_count, partition_count)
+        self._check_count(name, partition_count, partition_count + besides)
         topic_config(self._defaults(), settings)
 
     def create(
@@ -188,8 +189,11 @@ class TopicRegistry:
             for partition in self.partitions(topic.name):
                 partition.log.reconfigure(config)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
+        """Delete the topic; with an id, only if it still has that one."""
         topic = self._known(name)
+        if topic_id not in (None, topic.id):
+            raise UnknownTopicError(f"topic {name!r} with the id {topic_id} does not exist any more")
         doomed = Topic(name, topic.id, topic.partition_count, topic.settings, deleting=True)
         self._store.change(topics={**self._store.metadata.topics, name: doomed})
         gone = self.partitions(name)
@@ -240,7 +244,8 @@ class TopicRegistry:
 
     def _publish(self, partitions: dict[str, tuple[Partition, ...]]) -> None:
         topics = {name: topic for name, topic in self._store.metadata.topics.items() if not topic.deleting}
-        self._view = _View(topics, {topic.id.bytes: topic for topic in topics.values()}, partitions)
+        by_id = {topic.id.bytes: topic for topic in topics.values()}
+        self._view = _View(topics, by_id, {_plain(name): name for name in topics}, partitions)
         self.version += 1
         self._on_loop(self._tell)
 
@@ -277,9 +282,6 @@ class TopicRegistry:
         return uuid.uuid4()
 
 
-def _collision(name: str, topics: Iterable[str]) -> str | None:
+def _plain(name: str) -> str:
     """Kafka's rule: names that differ only in '.' and '_' can't both exist."""
-    if "." not in name and "_" not in name:
-        return None
-    plain = name.replace(".", "_")
-    return next((other for other in topics if other.replace(".", "_") == plain), None)
+    return name.replace(".", "_")

@@ -1,0 +1,151 @@
+"""DescribeCluster (key 60) 0-2, DescribeTopicPartitions (key 75) 0.
+
+DescribeCluster: the one broker there is, which is its own controller and is never fenced. There is no listener for
+controllers, so who asks for those gets MISMATCHED_ENDPOINT_TYPE.
+
+DescribeTopicPartitions: topics by name, in pages. A page ends after response_partition_limit partitions, or after
+max.request.partition.size.limit if that is less; its cursor says where the next begins. Without names it is all topics.
+
+Known gaps: there is no authorizer, so every operation is allowed. With one replica there are no eligible leader
+replicas beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.metadata.topics import Topic, TopicRegistry
+from stratalog.broker.partition import Partition
+from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.broker.settings import Address, BrokerConfig
+from stratalog.errors import StratalogError
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.storage import names
+
+ALL_CLUSTER_OPERATIONS = 8096  # create, alter, describe, cluster action, describe and alter configs, idempotent write
+ALL_TOPIC_OPERATIONS = 3576  # read, write, create, delete, alter, describe, describe and alter configs
+_NOT_ASKED = -(2**31)
+_BROKERS, _CONTROLLERS = 1, 2
+
+
+class ClusterApis:
+    def __init__(
+        self, topics: TopicRegistry, config: BrokerConfig, cluster_id: str, address: Callable[[], Address]
+    ) -> None:
+        """`address` is what clients are told."""
+        self._topics = topics
+        self._config = config
+        self._cluster_id = cluster_id
+        self._address = address
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
+        }
+
+    def describe_cluster(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        endpoint_type = getattr(request, "endpoint_type", _BROKERS)
+        if endpoint_type != _BROKERS:
+            return _wrong_endpoint(endpoint_type)
+        host, port = self._address()
+        node_id = self._config.node_id
+        return {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "endpoint_type": _BROKERS,
+            "cluster_id": self._cluster_id,
+            "controller_id": node_id,
+            "brokers": [{"broker_id": node_id, "host": host, "port": port, "rack": None, "is_fenced": False}],
+            "cluster_authorized_operations": (
+                ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
+            ),
+        }
+
+    def describe_topic_partitions(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        cursor = request.cursor
+        start, first_partition = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
+        asked = {topic.name for topic in request.topics}
+        if cursor is not None and (first_partition < 0 or (asked and start not in asked)):
+            return {"topics": [_failed(name, ErrorCode.invalid_request) for name in sorted(asked)]}
+        room = max(min(request.response_partition_limit, self._config.max_request_partition_size_limit), 1)
+        described: list[Reply] = []
+        for name in sorted(asked or {topic.name for topic in self._topics.all()}):
+            if name < start:
+                continue
+            if room == 0:
+                return {"topics": described, "next_cursor": {"topic_name": name, "partition_index": 0}}
+            topic = self._topics.get(name)
+            if topic is None:
+                described.append(_failed(name, _why_unknown(name)))
+                continue
+            first = first_partition if name == start else 0
+            partitions = self._topics.partitions(name)[first : first + room]
+            described.append(self._describe(topic, partitions))
+            following = first + len(partitions)
+            if following < topic.partition_count:
+                return {"topics": described, "next_cursor": {"topic_name": name, "partition_index": following}}
+            room -= len(partitions)
+        return {"topics": described, "next_cursor": None}
+
+    def _describe(self, topic: Topic, partitions: tuple[Partition, ...]) -> Reply:
+        nodes = (self._config.node_id,)
+        return {
+            "error_code": ErrorCode.none,
+            "name": topic.name,
+            "topic_id": topic.id,
+            "is_internal": topic.is_internal,
+            "topic_authorized_operations": ALL_TOPIC_OPERATIONS,
+            "partitions": [
+                {
+                    "error_code": ErrorCode.none,
+                    "partition_index": partition.index,
+                    "leader_id": self._config.node_id,
+                    "leader_epoch": partition.leader_epoch,
+                    "replica_nodes": nodes,
+                    "isr_nodes": nodes,
+                    "eligible_leader_replicas": (),
+                    "last_known_elr": (),
+                    "offline_replicas": (),
+                }
+                for partition in partitions
+            ],
+        }
+
+
+def _wrong_endpoint(endpoint_type: int) -> Reply:
+    if endpoint_type == _CONTROLLERS:
+        code = ErrorCode.mismatched_endpoint_type
+        message = "endpoint type is 2, controllers; this is a broker's listener (1), and there is none for controllers"
+    else:
+        code = ErrorCode.unsupported_endpoint_type
+        message = f"endpoint type is {endpoint_type}; 1 (brokers) is served"
+    return {
+        "error_code": code,
+        "error_message": message,
+        "endpoint_type": _BROKERS,
+        "cluster_id": "",
+        "controller_id": -1,
+        "brokers": (),
+    }
+
+
+def _failed(name: str, code: int) -> Reply:
+    return {
+        "error_code": code,
+        "name": name,
+        "topic_id": None,
+        "partitions": (),
+        "topic_authorized_operations": _NOT_ASKED,
+    }
+
+
+def _why_unknown(name: str) -> int:
+    try:
+        names.check_topic(name)
+    except StratalogError as error:
+        return error.code
+    return ErrorCode.unknown_topic_or_partition

@@ -1,0 +1,106 @@
+"""A data directory with topics, and the admin APIs over it: requests go in as bytes and come out as kio's entities."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader
+
+from stratalog.broker.apis.cluster import ClusterApis
+from stratalog.broker.apis.delete_records import DeleteRecordsApi
+from stratalog.broker.apis.leader_epochs import LeaderEpochsApi
+from stratalog.broker.apis.log_dirs import LogDirsApi
+from stratalog.broker.apis.producers import ProducerApis
+from stratalog.broker.apis.topics import TopicApis
+from stratalog.broker.metadata.store import MetadataStore
+from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.broker.requests import Handler, RequestContext
+from stratalog.broker.settings import Address, BrokerConfig
+from stratalog.clock import ManualClock
+from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.encoding import compile_encoder
+from stratalog.protocol.messages import decode_request, encode_reply
+from stratalog.storage.disk import Disk
+from stratalog.storage.log_directory import LogDirectory
+
+T = TypeVar("T")
+START_MS = 1_700_000_000_000
+ADDRESS = Address("broker.example", 9092)
+
+
+class AdminLab:
+    def __init__(self, data: Path, disk: Disk | None = None, **settings: object) -> None:
+        dotted = {name.replace("_", "."): value for name, value in settings.items()}
+        self.config = BrokerConfig.parse({"log.index.size.max.bytes": 1024, **dotted})
+        self.clock = ManualClock(START_MS)
+        disk = disk or Disk()
+        self.directory = LogDirectory.open(data, disk=disk, clock=self.clock, background=False)
+        self.store = MetadataStore(data, disk)
+        self.topics = TopicRegistry(
+            self.directory,
+            self.store,
+            lambda: self.config.log_defaults,
+            most_partitions=self.config.stratalog_max_partitions,
+            on_loop=lambda call: call(),
+        )
+        self.topics.load()
+        self.background_calls = 0
+        self.before_background: Callable[[], None] = lambda: None
+        self._handlers: dict[ApiKey, Handler] = {
+            **TopicApis(self.topics, self.config, self.clock, self.run_in_background, _described).routes(),
+            **DeleteRecordsApi(self.topics, self.run_in_background).routes(),
+            **LogDirsApi(self.topics, data).routes(),
+            **ClusterApis(self.topics, self.config, "the-cluster", lambda: ADDRESS).routes(),
+            **ProducerApis(self.topics, self.store, self.run_in_background).routes(),
+            **LeaderEpochsApi(self.topics).routes(),
+        }
+
+    async def run_in_background(self, call: Callable[[], T], /) -> T:
+        self.background_calls += 1
+        self.before_background()
+        await asyncio.sleep(0)
+        return call()
+
+    async def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
+        """The answer of this version, as a client reads it."""
+        body = bytearray()
+        compile_encoder(load_request_schema(int(key), version))(body, fields)
+        request = decode_request(key, version, memoryview(bytes(body)))
+        reply = self._handlers[key](request, RequestContext(key, version, "lab", "127.0.0.1"))
+        if inspect.isawaitable(reply):
+            reply = await reply
+        assert isinstance(reply, dict)
+        answer = bytes(encode_reply(key, version, reply))
+        response, end = entity_reader(load_response_schema(int(key), version))(memoryview(answer), 0)
+        assert end == len(answer)
+        return response
+
+    def answer(self, key: ApiKey, version: int | None = None, **fields: Any) -> Any:
+        """ask(), from outside an event loop; of the newest version."""
+        return asyncio.run(self.ask(key, VERSIONS[key].highest if version is None else version, **fields))
+
+    def close(self) -> None:
+        self.directory.close()
+
+
+def versions(key: ApiKey) -> range:
+    return range(VERSIONS[key].lowest, VERSIONS[key].highest + 1)
+
+
+def together(*calls: Awaitable[Any]) -> list[Any]:
+    async def gather() -> list[Any]:
+        return list(await asyncio.gather(*calls))
+
+    return asyncio.run(gather())
+
+
+def _described(settings: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": value, "read_only": False, "config_source": 1, "is_sensitive": False}
+        for name, value in settings.items()
+    ]
