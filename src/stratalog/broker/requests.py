@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 from stratalog.protocol.api_keys import ApiKey
 
-Reply = dict[str, Any]  # by kio's field names; protocol.messages.encode_reply() writes it for a version
+Reply = dict[str, Any]
+"""By kio's field names; protocol.messages.encode_reply() writes it for a version. A handler may also give the encoded
+body itself, as a bytearray."""
 
 
 class RequestContext(NamedTuple):
@@ -17,4 +19,4 @@ class RequestContext(NamedTuple):
     client_host: str
 
 
-Handler = Callable[[Any, RequestContext], Reply | Awaitable[Reply]]
+Handler = Callable[[Any, RequestContext], Reply | bytearray | Awaitable[Reply | bytearray]]

@@ -38,7 +38,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 def decode_request(key: ApiKey, version: int, body: memoryview) -> Any:
     """kio's dataclass of this request and version. Raises MalformedRequestError; no field of the result is a view."""
     try:
-        request, end = _reader(key, version)(body, 0)
+        request, end = _reader(key, version)(body.toreadonly(), 0)  # kio takes no other
     except (SerialError, ValueError, OverflowError, UnicodeDecodeError) as error:
         raise MalformedRequestError(f"{key.name} v{version}: {type(error).__name__}: {error}") from error
     if end != len(body):

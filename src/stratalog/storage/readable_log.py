@@ -20,6 +20,7 @@ from stratalog.records.batch import Batch
 from stratalog.records.reader import records_of
 from stratalog.storage.file_slice import FileSlice
 from stratalog.storage.segment import Segment, TimestampedOffset
+from stratalog.storage.transaction_index import AbortedTransaction
 
 _RECORDS_READ = 1024 * 1024
 
@@ -72,8 +73,8 @@ class ReadableLog(ABC):
     def read(self, offset: int, max_bytes: int, *, max_offset: int | None = None, at_least_one: bool = True) -> Read:
         """The batches from the one that holds `offset` on, as a range of a file.
 
-        At most `max_bytes`, so the last batch may be cut off, but with `at_least_one` the first is whole however
-        large. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches are sound: those that
+        At most `max_bytes`, so the last batch may be cut off, but the first is whole however large, or with
+        `at_least_one` false left out. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches are sound: those that
         this process did not write itself have had their checksums checked.
         """
         if max_bytes < 0:
@@ -147,6 +148,23 @@ class ReadableLog(ABC):
                 if truncations == self._truncations:
                     return found
 
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of any record; -1 where none has one."""
+        return max((segment.max_timestamp for segment in self._segments.all if segment.size), default=-1)
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Those that have records between the two offsets, for a reader that has to leave them out."""
+        segments = self._segments
+        found = []
+        for segment in segments.all[max(bisect_right(segments.bases, start) - 1, 0) :]:
+            for aborted in segment.transaction_index.entries():
+                if aborted.last_offset >= start and aborted.first_offset < end:
+                    found.append(aborted)
+                if aborted.last_stable_offset >= end:
+                    return found
+        return found
+
     def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList, truncations: int) -> None:
         """Unless a segment was deleted or cut meanwhile: then that is all there is to the error, and the caller looks
         again."""
@@ -188,8 +206,8 @@ def _find_timestamp(segments: SegmentList, timestamp: int, start_offset: int) ->
 def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_least_one: bool) -> FileSlice:
     position = header.position
     length = max_bytes
-    if at_least_one and length < header.size:
-        length = header.size
+    if length < header.size:
+        length = header.size if at_least_one else 0
     if length > stop - position:
         length = max(stop - position, 0)
     try:

@@ -31,6 +31,7 @@ class TransactionIndex:
     def __init__(self, disk: Disk, path: Path) -> None:
         self.path = path
         self._disk = disk
+        self._known: list[AbortedTransaction] | None = None  # asked for at each fetch of a read_committed reader
 
     def append(self, aborted: AbortedTransaction) -> None:
         fd = self._disk.open(self.path, create=True)
@@ -44,8 +45,16 @@ class TransactionIndex:
                 raise
         finally:
             self._disk.close(fd)
+        if self._known is not None:
+            self._known.append(aborted)
 
     def entries(self) -> list[AbortedTransaction]:
+        known = self._known
+        if known is None:
+            known = self._known = self._read()
+        return known
+
+    def _read(self) -> list[AbortedTransaction]:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -57,9 +66,11 @@ class TransactionIndex:
         entries = self.entries()
         kept = [entry for entry in entries if entry.last_offset < offset]
         if len(kept) < len(entries):
+            self._known = None
             self._disk.replace(self.path, b"".join(_ENTRY.pack(0, *entry) for entry in kept))
 
     def reset(self) -> None:
+        self._known = None
         self._disk.remove(self.path)
 
     def sync(self) -> None:

@@ -1,0 +1,281 @@
+"""Fetch (key 1), versions 4-18, with sessions (KIP-227): topics by name below 13, by id from there on.
+
+Records go from the file to the socket. A fetch that finds less than min_bytes waits until enough came or its time is
+over, and costs nothing meanwhile. read_committed readers get up to the last stable offset, with the aborted
+transactions in it. What a session's partitions were told before is not told again.
+
+Known gaps: nobody replicates from a broker that is alone, so a replica's id is answered with NOT_LEADER_OR_FOLLOWER;
+there is no rack to read from but this one; no tiered segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
+from stratalog.broker.counters import Counters
+from stratalog.broker.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    MOST_CACHED_PARTITIONS,
+    CachedPartition,
+    FetchSession,
+    FetchSessions,
+    TopicKey,
+)
+from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.broker.partition import Partition
+from stratalog.broker.waiting import WaitingFetch
+from stratalog.errors import OffsetOutOfRangeError, StratalogError
+from stratalog.net.connection import Part
+from stratalog.protocol._wire import parse_fetch
+from stratalog.protocol.fetch import FIRST_FLEXIBLE, FetchedPartition, encode_fetch_response
+from stratalog.protocol.responses import response_start
+
+if TYPE_CHECKING:
+    from stratalog.protocol._wire import FetchPartition
+
+_READ_COMMITTED = 1
+_FIRST_WITH_SESSIONS = 7
+_FIRST_BY_ID = 13
+
+
+class _Fetch(NamedTuple):
+    """A request, once its session is known."""
+
+    version: int
+    correlation_id: int
+    session: FetchSession | None
+    partitions: Iterable[CachedPartition]
+    is_replica: bool
+    committed_only: bool
+    min_bytes: int
+    max_bytes: int
+    is_full: bool  # tells everything, not just what changed
+
+
+class _Answer(NamedTuple):
+    told: list[tuple[CachedPartition, FetchedPartition]]
+    size: int
+    must_not_wait: bool
+    waits_for: list[Partition]
+
+
+class FetchApi:
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        sessions: FetchSessions,
+        counters: Counters,
+        *,
+        max_bytes: Callable[[], int],
+        longest_wait: float,
+    ) -> None:
+        self._topics = topics
+        self._sessions = sessions
+        self._counters = counters
+        self._max_bytes = max_bytes
+        self._longest_wait = longest_wait
+        self._waiting: set[WaitingFetch] = set()
+        self._draining = False
+
+    def drain(self) -> None:
+        """Answer all that wait with what there is; nothing waits from here on."""
+        self._draining = True
+        for waiting in tuple(self._waiting):
+            waiting.finish()
+
+    def serve(
+        self, frame: memoryview, position: int, version: int, correlation_id: int
+    ) -> list[Part] | Awaitable[list[Part]]:
+        replica_id, max_wait, min_bytes, max_bytes, isolation, session_id, epoch, topics, forgotten = parse_fetch(
+            frame, position, version
+        )
+        session, error = self._session(version, session_id, epoch, topics, forgotten)
+        if error:
+            return self._respond(version, correlation_id, [], int(error), 0)
+        is_full = version < _FIRST_WITH_SESSIONS or epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+        fetch = _Fetch(
+            version,
+            correlation_id,
+            session,
+            session.partitions.values() if session is not None else _sessionless(topics),
+            replica_id >= 0,
+            isolation == _READ_COMMITTED,
+            min_bytes,
+            min(max_bytes, self._max_bytes()),
+            is_full,
+        )
+        answer = self._read(fetch)
+        missing = min_bytes - answer.size
+        if missing <= 0 or max_wait <= 0 or answer.must_not_wait or self._draining or not answer.waits_for:
+            return self._finish(fetch, answer)
+        return self._wait(fetch, answer, missing, min(max_wait / 1000, self._longest_wait))
+
+    async def _wait(self, fetch: _Fetch, answer: _Answer, missing: int, seconds: float) -> list[Part]:
+        waiting = WaitingFetch(answer.waits_for, missing, seconds)
+        self._waiting.add(waiting)
+        try:
+            await waiting.done
+        finally:
+            self._waiting.discard(waiting)
+        return self._finish(fetch, self._read(fetch))
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    # Sessions
+
+    def _session(
+        self,
+        version: int,
+        session_id: int,
+        epoch: int,
+        topics: list[tuple[TopicKey, list[FetchPartition]]],
+        forgotten: list[tuple[TopicKey, list[int]]],
+    ) -> tuple[FetchSession | None, int]:
+        if version < _FIRST_WITH_SESSIONS:
+            return None, 0
+        by_id = version >= _FIRST_BY_ID
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if session_id:
+                self._sessions.close(session_id)
+            if epoch == FINAL_EPOCH:
+                return None, 0
+            session = self._sessions.open(sum(len(partitions) for _, partitions in topics), by_topic_id=by_id)
+            if session is not None:
+                session.update(topics)
+            return session, 0
+        found = self._sessions.resume(session_id, epoch, by_topic_id=by_id)
+        if isinstance(found, FetchSession):
+            found.update(topics, forgotten)
+            if topics and self._sessions.cached_partitions > MOST_CACHED_PARTITIONS:
+                self._sessions.close(session_id)
+                return None, ErrorCode.fetch_session_id_not_found  # makes the client fetch in full
+            return found, 0
+        return None, found
+
+    # Reading
+
+    def _read(self, fetch: _Fetch) -> _Answer:
+        told = []
+        size = 0
+        must_not_wait = False
+        waits_for = []
+        for cached in fetch.partitions:
+            partition, fetched = self._fetch_partition(cached, fetch, fetch.max_bytes - size, first=size == 0)
+            if partition is not None:
+                waits_for.append(partition)
+            if fetched is None:
+                continue
+            if fetched.records is not None:
+                size += len(fetched.records)
+            if fetched.error_code or fetched.diverging_epoch is not None:
+                must_not_wait = True
+            told.append((cached, fetched))
+        return _Answer(told, size, must_not_wait, waits_for)
+
+    def _fetch_partition(
+        self, cached: CachedPartition, fetch: _Fetch, room: int, *, first: bool
+    ) -> tuple[Partition | None, FetchedPartition | None]:
+        """The partition, if it may be waited for, and what to tell of it; None where there is nothing new."""
+        index, current_epoch, offset, last_epoch, max_bytes = cached.wanted
+        partition, error = self._find(cached.topic, index)
+        if partition is None:
+            return None, FetchedPartition(index, int(error))
+        if fetch.is_replica:
+            return None, FetchedPartition(index, int(ErrorCode.not_leader_or_follower))
+        log = partition.log
+        end, start = log.log_end_offset, log.log_start_offset
+        knows_all = offset == end == cached.high_watermark and start == cached.log_start_offset and not fetch.is_full
+        if knows_all and current_epoch in (-1, partition.leader_epoch):
+            return partition, None  # at the end: the most common case by far
+        error = check_leader_epoch(partition, current_epoch)
+        if error:
+            return None, FetchedPartition(index, int(error))
+        if last_epoch >= 0:
+            diverging = _diverging_epoch(partition, last_epoch, offset)
+            if diverging is not None:
+                return None, FetchedPartition(index, 0, end, -1, start, diverging_epoch=diverging)
+        return partition, self._read_partition(cached, partition, fetch, min(max(room, 0), max(max_bytes, 0)), first)
+
+    def _read_partition(
+        self, cached: CachedPartition, partition: Partition, fetch: _Fetch, max_bytes: int, first: bool
+    ) -> FetchedPartition | None:
+        log = partition.log
+        offset = cached.wanted[2]
+        stable = partition.last_stable_offset
+        limit = stable if fetch.committed_only else None
+        try:
+            read = log.read(offset, max_bytes, max_offset=limit, at_least_one=first)
+            records = read.slice if read.slice.length else None
+            aborted = None
+            if fetch.committed_only:
+                aborted = []
+                if records is not None:
+                    found = log.aborted_transactions(offset, stable)
+                    aborted = [(one.producer_id, one.first_offset) for one in found]
+        except OffsetOutOfRangeError:
+            return FetchedPartition(cached.partition, int(ErrorCode.offset_out_of_range))
+        except StratalogError as error:
+            self._counters.failed_fetch += 1
+            return FetchedPartition(cached.partition, error.code)
+        end, start = read.log_end_offset, read.log_start_offset
+        is_news = records is not None or end != cached.high_watermark or start != cached.log_start_offset
+        if not is_news and not fetch.is_full:
+            return None
+        return FetchedPartition(cached.partition, 0, end, min(stable, end), start, aborted, records)
+
+    def _find(self, topic: TopicKey, index: int) -> tuple[Partition | None, int]:
+        if isinstance(topic, bytes):
+            known = self._topics.by_id_bytes(topic)
+            if known is None:
+                return None, ErrorCode.unknown_topic_id
+            topic = known.name
+        return self._topics.partition(topic, index), ErrorCode.unknown_topic_or_partition
+
+    # Answering
+
+    def _finish(self, fetch: _Fetch, answer: _Answer) -> list[Part]:
+        by_topic: dict[TopicKey, list[FetchedPartition]] = {}
+        session = fetch.session
+        for cached, fetched in answer.told:
+            by_topic.setdefault(cached.topic, []).append(fetched)
+            if session is not None:
+                # An error is told again each time, until the client does something about it.
+                cached.high_watermark = -1 if fetched.error_code else fetched.high_watermark
+                cached.log_start_offset = -1 if fetched.error_code else fetched.log_start_offset
+                if fetched.records is not None:
+                    session.move_to_end(cached)
+        self._counters.record_bytes_out += answer.size
+        session_id = 0 if session is None else session.id
+        return self._respond(fetch.version, fetch.correlation_id, list(by_topic.items()), 0, session_id)
+
+    def _respond(
+        self,
+        version: int,
+        correlation_id: int,
+        topics: list[tuple[TopicKey, list[FetchedPartition]]],
+        error_code: int,
+        session_id: int,
+    ) -> list[Part]:
+        pieces, size = encode_fetch_response(version, error_code, session_id, topics)
+        start = response_start(correlation_id, size, flexible=version >= FIRST_FLEXIBLE)
+        return [start, *cast("list[Part]", pieces)]
+
+
+def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> list[CachedPartition]:
+    return [CachedPartition(topic, wanted[0], wanted) for topic, partitions in topics for wanted in partitions]
+
+
+def _diverging_epoch(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:
+    """Where the client's log and this one part: (epoch, its end), if the client is past that."""
+    found = partition.log.leader_epochs.end_offset(last_epoch, partition.log.log_end_offset)
+    if found is None:
+        return None
+    epoch, end = found
+    return (epoch, end) if epoch < last_epoch or end < offset else None

@@ -1,0 +1,14 @@
+"""What a client takes for a partition's leader epoch, against what it is."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.partition import Partition
+
+
+def check_leader_epoch(partition: Partition, epoch: int) -> ErrorCode:
+    """-1 where the client does not say."""
+    if epoch in (-1, partition.leader_epoch):
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if epoch < partition.leader_epoch else ErrorCode.unknown_leader_epoch

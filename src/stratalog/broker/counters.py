@@ -1,0 +1,24 @@
+"""What happened, counted. Plain numbers: the metrics page reads them when it is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from stratalog.protocol.api_keys import ApiKey
+
+
+class Counters:
+    def __init__(self) -> None:
+        self.requests: Counter[ApiKey] = Counter()
+        self.request_seconds: dict[ApiKey, float] = dict.fromkeys(ApiKey, 0.0)
+        self.refused_requests = 0  # that could not be read, or not be answered
+        self.failed_produce = 0
+        self.failed_fetch = 0
+        self.records_in = 0
+        self.record_bytes_in = 0
+        self.record_bytes_out = 0
+        self.waiting_fetches = 0
+
+    def produced(self, records: int, size: int) -> None:
+        self.records_in += records
+        self.record_bytes_in += size

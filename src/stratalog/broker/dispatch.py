@@ -1,0 +1,115 @@
+"""From a frame to its handler, and from the handler's reply to a response.
+
+Produce and Fetch are read in place and answered by hand; all others go through kio and their handler's dict. What can't
+be read, and keys and versions that are not served, end the connection, as with Kafka: there is no response that such
+a client would understand. ApiVersions alone always gets an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from struct import Struct
+
+from stratalog.broker.apis import versions
+from stratalog.broker.apis.fetch import FetchApi
+from stratalog.broker.apis.produce import ProduceApi
+from stratalog.broker.counters import Counters
+from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.clock import Clock
+from stratalog.errors import MalformedRequestError
+from stratalog.net.connection import Part, RefusedConnectionError, Response
+from stratalog.protocol._wire import parse_request_header, skip_tagged_fields
+from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.messages import decode_request, encode_reply
+from stratalog.protocol.responses import frame_response
+
+LARGEST_CONTROL_REQUEST = 4 * 1024 * 1024
+"""Requests without records are made into objects, which take up to a hundred times their bytes."""
+
+_KEY = Struct(">h")
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        produce: ProduceApi,
+        fetch: FetchApi,
+        routes: dict[ApiKey, Handler],
+        counters: Counters,
+        clock: Clock,
+        *,
+        largest_request: int,
+    ) -> None:
+        self._produce = produce
+        self._fetch = fetch
+        self._routes = routes
+        self._counters = counters
+        self._clock = clock
+        self._largest_request = largest_request
+        self._served = {int(key): (key, *VERSIONS[key]) for key in VERSIONS}
+
+    @property
+    def small_frame(self) -> int:
+        """A frame of this size is fine whatever it holds."""
+        return min(self._largest_request, LARGEST_CONTROL_REQUEST)
+
+    def largest_frame(self, start: memoryview) -> int:
+        """How large a frame that starts like this may be (four bytes may be all there is of it, or fewer)."""
+        if len(start) >= _KEY.size and _KEY.unpack_from(start)[0] != ApiKey.PRODUCE:
+            return self.small_frame
+        return self._largest_request
+
+    def serve(self, frame: memoryview, host: str) -> Response | Awaitable[Response]:
+        started = self._clock.monotonic()
+        try:
+            return self._serve(frame, host, started)
+        except MalformedRequestError as error:
+            self._counters.refused_requests += 1
+            raise RefusedConnectionError(f"a request that can't be read: {error}") from error
+
+    def _serve(self, frame: memoryview, host: str, started: float) -> Response | Awaitable[Response]:
+        number, version, correlation_id, client_id, position = parse_request_header(frame)
+        served = self._served.get(number)
+        if served is None:
+            self._counters.refused_requests += 1
+            raise RefusedConnectionError(f"a request with API key {number}, which is not served")
+        key, lowest, highest, first_flexible = served
+        if not lowest <= version <= highest:
+            return self._answer_unknown_version(key, version, correlation_id)
+        flexible = version >= first_flexible
+        if flexible:
+            position = skip_tagged_fields(frame, position)
+        self._counters.requests[key] += 1
+        response: Response | Awaitable[list[Part]]
+        if key is ApiKey.PRODUCE:
+            produced = self._produce.serve(frame, position, version, correlation_id)
+            response = None if produced is None else [produced]
+        elif key is ApiKey.FETCH:
+            response = self._fetch.serve(frame, position, version, correlation_id)
+        else:
+            request = decode_request(key, version, frame[position:])
+            reply = self._routes[key](request, RequestContext(key, version, client_id, host))
+            # The tags of ApiVersions' response are in its body only: its reader may not know of tags yet.
+            flexible = flexible and key is not ApiKey.API_VERSIONS
+            if not isinstance(reply, dict | bytearray):
+                return self._answer_later(reply, key, version, correlation_id, flexible)
+            response = [_frame(reply, key, version, correlation_id, flexible)]
+        self._counters.request_seconds[key] += self._clock.monotonic() - started
+        return response
+
+    async def _answer_later(
+        self, reply: Awaitable[Reply | bytearray], key: ApiKey, version: int, correlation_id: int, flexible: bool
+    ) -> Response:
+        return [_frame(await reply, key, version, correlation_id, flexible)]
+
+    def _answer_unknown_version(self, key: ApiKey, version: int, correlation_id: int) -> Response:
+        if key is not ApiKey.API_VERSIONS:
+            self._counters.refused_requests += 1
+            lowest, highest, _ = VERSIONS[key]
+            raise RefusedConnectionError(f"{key.name} v{version} is not served; {lowest} to {highest} are")
+        return [frame_response(correlation_id, versions.unsupported(), flexible=False)]
+
+
+def _frame(reply: Reply | bytearray, key: ApiKey, version: int, correlation_id: int, flexible: bool) -> bytes:
+    body = reply if isinstance(reply, bytearray) else encode_reply(key, version, reply)
+    return frame_response(correlation_id, body, flexible=flexible)

@@ -1,0 +1,130 @@
+"""Incremental fetch sessions (KIP-227): what a consumer fetches is remembered, so that it says only what changes.
+
+A session is known by id and epoch, and each request of it moves the epoch on by one. There is room for so many
+sessions, and for so many partitions in all; who finds none fetches in full each time, which is slower, and as right. A
+session that was not used for two minutes may be put out for a new one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.clock import Clock
+
+if TYPE_CHECKING:
+    from stratalog.protocol._wire import FetchPartition
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+_HIGHEST_EPOCH = 2**31 - 1
+_HIGHEST_ID = 2**31 - 1
+_MAY_GO_AFTER_SECONDS = 120
+MOST_CACHED_PARTITIONS = 500_000
+
+TopicKey = str | bytes  # a name, or from version 13 on the bytes of an id
+
+
+class CachedPartition:
+    """What the consumer asked for last, and what it was told."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "partition", "topic", "wanted")
+
+    def __init__(self, topic: TopicKey, partition: int, wanted: FetchPartition) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.wanted = wanted
+        self.high_watermark = -1  # -1: was told nothing yet
+        self.log_start_offset = -1
+
+
+class FetchSession:
+    def __init__(self, session_id: int, by_topic_id: bool, now: float) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.by_topic_id = by_topic_id
+        self.last_used = now
+        self.partitions: OrderedDict[tuple[TopicKey, int], CachedPartition] = OrderedDict()
+
+    def update(
+        self,
+        topics: Sequence[tuple[TopicKey, list[FetchPartition]]],
+        forgotten: Sequence[tuple[TopicKey, list[int]]] = (),
+    ) -> None:
+        for topic, indexes in forgotten:
+            for index in indexes:
+                self.partitions.pop((topic, index), None)
+        for topic, partitions in topics:
+            for wanted in partitions:
+                known = self.partitions.get((topic, wanted[0]))
+                if known is None:
+                    self.partitions[topic, wanted[0]] = CachedPartition(topic, wanted[0], wanted)
+                else:
+                    known.wanted = wanted
+
+    def move_to_end(self, cached: CachedPartition) -> None:
+        """It has had its turn: the others come first the next time."""
+        self.partitions.move_to_end((cached.topic, cached.partition))
+
+
+class FetchSessions:
+    def __init__(self, slots: int, clock: Clock) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
+        self._random = random.Random()
+        self.evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def cached_partitions(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions.values())
+
+    def close(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+
+    def open(self, partition_count: int, *, by_topic_id: bool) -> FetchSession | None:
+        """A new session; None where there is no room for it."""
+        if not self._make_room(partition_count):
+            return None
+        session_id = self._new_id()
+        session = self._sessions[session_id] = FetchSession(session_id, by_topic_id, self._clock.monotonic())
+        return session
+
+    def resume(self, session_id: int, epoch: int, *, by_topic_id: bool) -> FetchSession | ErrorCode:
+        """The session, for its next request, or what to tell the client."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return ErrorCode.fetch_session_id_not_found
+        if session.epoch != epoch:
+            return ErrorCode.invalid_fetch_session_epoch
+        if session.by_topic_id != by_topic_id:
+            return ErrorCode.fetch_session_topic_id_error
+        session.epoch = 1 if epoch == _HIGHEST_EPOCH else epoch + 1
+        session.last_used = self._clock.monotonic()
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def _make_room(self, partition_count: int) -> bool:
+        if self._slots == 0 or partition_count > MOST_CACHED_PARTITIONS:
+            return False
+        while len(self._sessions) >= self._slots or self.cached_partitions + partition_count > MOST_CACHED_PARTITIONS:
+            oldest = next(iter(self._sessions.values()))
+            if self._clock.monotonic() - oldest.last_used < _MAY_GO_AFTER_SECONDS:
+                return False
+            self.close(oldest.id)
+            self.evicted += 1
+        return True
+
+    def _new_id(self) -> int:
+        """Random, so that nobody takes over another's session by counting."""
+        while True:
+            session_id = self._random.randint(1, _HIGHEST_ID)
+            if session_id not in self._sessions:
+                return session_id
