@@ -17,7 +17,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stratalog.broker.groups.classic_members import Member
+from stratalog.broker.groups.classic_members import Member, protocols_size
 from stratalog.broker.groups.classic_messages import (
     AnswerJoin,
     AnswerSync,
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # as in Kafka: a new member may be gone, and sends no heartbeats
 MAX_PENDING_MEMBERS: Final = 1_000  # ids given out that nobody has joined with yet; the oldest give way
+MOST_BYTES_OF_PROTOCOLS: Final = 16 * 1024**2  # of all members; a record of the group holds a small part of that
 LONGEST_CLIENT_ID_IN_MEMBER_ID: Final = 255
 
 
@@ -155,7 +156,7 @@ class ClassicGroup(RebalancingGroup):
     def join(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
         if self.state is State.DEAD:
             answer(JoinAnswer(ErrorCode.coordinator_not_available, request.member_id))
-        elif not self._has_room_for(request.member_id):
+        elif not self._has_room_for(request):
             self._pending.pop(request.member_id, None)
             if request.member_id in self._members:
                 self._remove(request.member_id)
@@ -175,9 +176,12 @@ class ClassicGroup(RebalancingGroup):
             else:
                 self._rejoin(member, request, now, answer)
 
-    def _has_room_for(self, member_id: str) -> bool:
+    def _has_room_for(self, request: JoinRequest) -> bool:
         most = self._config.group_max_size
-        member = self._members.get(member_id)
+        member = self._members.get(request.member_id or self._members.static_id(request.group_instance_id) or "")
+        size = self._members.protocol_bytes + protocols_size(request.protocols)
+        if size - (0 if member is None else protocols_size(member.protocols)) > MOST_BYTES_OF_PROTOCOLS:
+            return False
         if self.state is State.PREPARING_REBALANCE:
             # By those that have joined, so that a group that is too large loses the last ones to come back.
             return (member is not None and member.answer_join is not None) or self._members.awaiting_join < most
@@ -214,7 +218,6 @@ class ClassicGroup(RebalancingGroup):
             request.rebalance_timeout_ms,
             request.protocols,
             is_new=True,
-            knows_its_id=bool(request.member_id),
         )
         self._pending.pop(member_id, None)
         if not self._members:
@@ -360,11 +363,12 @@ class ClassicGroup(RebalancingGroup):
         return error
 
     def abandon_join(self, answer: AnswerJoin, now: Now) -> None:
-        """The client hung up while it waited. A member that never learned its id can't come back; others may."""
+        """The client hung up while it waited. A member has its session timeout to come back; one that was in no
+        generation yet has nothing to come back to, and joins as a new one."""
         for member in self._members:
             if member.answer_join is answer:
                 self._members.finish_join(member, JoinAnswer(ErrorCode.none, ""))
-                if member.is_new and not member.knows_its_id and member.group_instance_id is None:
+                if member.is_new:
                     self._remove(member.member_id)
                     self._after_removal(now)
                 else:

@@ -12,6 +12,10 @@ from stratalog.broker.groups.classic_messages import AnswerJoin, AnswerSync, Joi
 from stratalog.broker.groups.offset_records import StoredMember
 
 
+def protocols_size(protocols: Mapping[str, bytes]) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols.items())
+
+
 @dataclass(slots=True, eq=False)
 class Member:
     member_id: str
@@ -23,7 +27,6 @@ class Member:
     protocols: Mapping[str, bytes]
     assignment: bytes = b""
     is_new: bool = False  # has not been in a generation yet, so it sends no heartbeats
-    knows_its_id: bool = True  # a new member of before version 4 learns its id with its first generation
     expires_at_ms: int | None = None  # None: it waits for an answer of ours, and that does not count as silence
     answer_join: AnswerJoin | None = None
     answer_sync: AnswerSync | None = None
@@ -78,6 +81,7 @@ class Members:
         self._static: dict[str, str] = {}  # group instance id -> member id
         self._supporters: Counter[str] = Counter()  # protocol name -> members that know it
         self._awaiting_join = 0
+        self.protocol_bytes = 0  # of all members' protocols, which the leader gets in one answer
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -108,7 +112,7 @@ class Members:
         self._by_id[member.member_id] = member
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
-        self._supporters.update(member.protocols.keys())
+        self._count(member.protocols, 1)
         if self.leader is None:
             self.leader = member.member_id
 
@@ -116,8 +120,7 @@ class Members:
         member = self._by_id.pop(member_id, None)
         if member is None:
             return None
-        self._supporters.subtract(member.protocols.keys())
-        self._supporters += Counter()  # drops names that nobody knows any more
+        self._count(member.protocols, -1)
         if member.answer_join is not None:
             self._awaiting_join -= 1
         if member.group_instance_id is not None and self._static.get(member.group_instance_id) == member_id:
@@ -138,10 +141,16 @@ class Members:
             self.leader = new_id
 
     def set_protocols(self, member: Member, protocols: Mapping[str, bytes]) -> None:
-        self._supporters.subtract(member.protocols.keys())
+        self._count(member.protocols, -1)
         member.protocols = protocols
-        self._supporters.update(protocols.keys())
-        self._supporters += Counter()
+        self._count(protocols, 1)
+
+    def _count(self, protocols: Mapping[str, bytes], by: int) -> None:
+        self.protocol_bytes += by * protocols_size(protocols)
+        for name in protocols:
+            self._supporters[name] += by
+            if not self._supporters[name]:
+                del self._supporters[name]
 
     # Waiting for the join phase
 

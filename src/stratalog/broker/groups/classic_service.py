@@ -22,7 +22,7 @@ from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.errors import StratalogError
 
-MOST_BYTES_OF_PROTOCOLS = 1024 * 1024  # of one member; more could not be stored in any case (max.message.bytes)
+MOST_PROTOCOLS = 100  # that a member may know; clients name one to five
 LONGEST_NAME = 2**15 - 1  # bytes; what a string of a record holds
 
 
@@ -62,8 +62,8 @@ class ClassicGroups:
             config.group_min_session_timeout_ms <= request.session_timeout_ms <= config.group_max_session_timeout_ms
         ):
             return ErrorCode.invalid_session_timeout
-        if sum(len(name) + len(data) for name, data in request.protocols.items()) > MOST_BYTES_OF_PROTOCOLS:
-            return ErrorCode.message_too_large
+        if len(request.protocols) > MOST_PROTOCOLS:
+            return ErrorCode.invalid_request
         names = (request.member_id, request.group_instance_id or "", request.protocol_type, *request.protocols)
         if any(len(name.encode()) > LONGEST_NAME for name in names):
             return ErrorCode.invalid_request

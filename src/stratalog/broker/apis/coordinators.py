@@ -1,0 +1,54 @@
+"""FindCoordinator (key 10), versions 0-6: who looks after a group. On one node that is this broker, for every group.
+
+Several keys at once from version 4. Nothing is made by asking.
+
+Known gaps: transactions do not exist yet (COORDINATOR_NOT_AVAILABLE), nor do share groups (INVALID_REQUEST).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.apis.groups import MOST_GROUPS, distinct
+from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.broker.settings import Address
+from stratalog.protocol.api_keys import ApiKey
+
+_GROUP, _TRANSACTION = 0, 1
+_FIRST_VERSION_WITH_SEVERAL_KEYS = 4
+
+
+class CoordinatorApi:
+    def __init__(self, node_id: int, address: Callable[[], Address]) -> None:
+        self._node_id = node_id
+        self._address = address
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
+
+    def find_coordinator(self, request: Any, context: RequestContext) -> Reply:
+        found = self._find(getattr(request, "key_type", _GROUP))
+        if context.api_version < _FIRST_VERSION_WITH_SEVERAL_KEYS:
+            return found
+        keys = distinct(request.coordinator_keys, MOST_GROUPS, "FindCoordinator")
+        return {"coordinators": [{**found, "key": key} for key in keys]}
+
+    def _find(self, key_type: int) -> Reply:
+        nobody = {"node_id": -1, "host": "", "port": -1}
+        if key_type == _TRANSACTION:
+            said = "Transactions are not served yet."
+            return {**nobody, "error_code": ErrorCode.coordinator_not_available, "error_message": said}
+        if key_type != _GROUP:
+            said = f"Key type {key_type} is not known; 0 is a group."
+            return {**nobody, "error_code": ErrorCode.invalid_request, "error_message": said}
+        address = self._address()
+        return {
+            "node_id": self._node_id,
+            "host": address.host,
+            "port": address.port,
+            "error_code": ErrorCode.none,
+            "error_message": None,
+        }

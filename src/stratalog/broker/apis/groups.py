@@ -1,0 +1,271 @@
+"""Classic consumer groups: their members, and what admins ask of groups.
+
+| key | API | versions | notes |
+|---|---|---|---|
+| 11 | JoinGroup | 0-9 | waits for the rebalance; members get their id first from 4, static members from 5 |
+| 12 | Heartbeat | 0-4 | |
+| 13 | LeaveGroup | 0-5 | several members at once from 3 |
+| 14 | SyncGroup | 0-5 | waits for the leader's assignment |
+| 15 | DescribeGroups | 0-6 | a group that does not exist is Dead; from 6 that is GROUP_ID_NOT_FOUND |
+| 16 | ListGroups | 0-5 | filters by state from 4, by kind from 5 |
+| 42 | DeleteGroups | 0-2 | groups of every kind, with their offsets |
+
+Known gaps: a group that has KIP-848 members can't be joined with JoinGroup until it is empty (Kafka can mix them while
+a group is being upgraded). There is no authorizer, so whoever asks is told that every operation is allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.classic_messages import (
+    DescribedGroup,
+    JoinAnswer,
+    JoinRequest,
+    MemberIdentity,
+    SyncAnswer,
+    SyncRequest,
+)
+from stratalog.broker.groups.classic_service import ClassicGroups
+from stratalog.broker.groups.coordinator import GroupCoordinator
+from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.errors import MalformedRequestError
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.messages import to_ms
+
+ALL_GROUP_OPERATIONS = sum(
+    1 << code for code in (3, 6, 8, 10, 11)
+)  # read, delete, describe, describe and alter configs
+_NOT_ASKED = -(2**31)
+_UNNAMED = "member"  # begins the member id of a client without an id of its own
+
+_FIRST_JOIN_WITH_REQUIRED_MEMBER_ID = 4
+_FIRST_JOIN_WITH_NULL_PROTOCOL = 7
+_FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT = 9
+_FIRST_LEAVE_OF_SEVERAL = 3
+_FIRST_DESCRIBE_WITH_NOT_FOUND = 6
+
+MOST_GROUPS = 10_000  # in one request; an answer is many times as large as the few bytes that ask for it
+
+T = TypeVar("T")
+
+
+def distinct(items: Iterable[T], most: int, what: str) -> list[T]:
+    """Each once: what is asked for a thousand times in one request is answered once."""
+    once = list(dict.fromkeys(items))
+    if len(once) > most:
+        raise MalformedRequestError(f"{what} asks for {len(once)} things at once; {most} are the most")
+    return once
+
+
+class GroupApis:
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+        self._groups = ClassicGroups(coordinator)
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.JOIN_GROUP: self.join_group,
+            ApiKey.SYNC_GROUP: self.sync_group,
+            ApiKey.HEARTBEAT: self.heartbeat,
+            ApiKey.LEAVE_GROUP: self.leave_group,
+            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
+            ApiKey.LIST_GROUPS: self.list_groups,
+            ApiKey.DELETE_GROUPS: self.delete_groups,
+        }
+
+    # Of members
+
+    async def join_group(self, request: Any, context: RequestContext) -> Reply:
+        error = await self._coordinator.prepare(request.group_id)
+        if error is not ErrorCode.none:
+            return _joined(JoinAnswer(error, request.member_id), context.api_version)
+        waiting = _Answer[JoinAnswer]()
+        try:
+            self._groups.join(request.group_id, _join_request(request, context), waiting)
+            return _joined(await waiting.future, context.api_version)
+        except asyncio.CancelledError:
+            self._groups.abandon_join(request.group_id, waiting)
+            raise
+
+    async def sync_group(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+        error = self._coordinator.status(request.group_id)
+        if error is not ErrorCode.none:
+            return _synced(SyncAnswer(error))
+        waiting = _Answer[SyncAnswer]()
+        try:
+            self._groups.sync(request.group_id, _sync_request(request), waiting)
+            return _synced(await waiting.future)
+        except asyncio.CancelledError:
+            self._groups.abandon_sync(request.group_id, waiting)
+            raise
+
+    def heartbeat(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+        error = self._coordinator.status(request.group_id)
+        if error is ErrorCode.none:
+            instance_id = getattr(request, "group_instance_id", None)
+            error = self._groups.heartbeat(request.group_id, request.member_id, instance_id, request.generation_id)
+        return {"error_code": error}
+
+    def leave_group(self, request: Any, context: RequestContext) -> Reply:
+        error = self._coordinator.status(request.group_id)
+        if error is not ErrorCode.none:
+            return {"error_code": error, "members": []}
+        if context.api_version < _FIRST_LEAVE_OF_SEVERAL:
+            return {"error_code": self._groups.leave(request.group_id, [MemberIdentity(request.member_id)])[0]}
+        identities = [MemberIdentity(one.member_id, one.group_instance_id) for one in request.members]
+        errors = self._groups.leave(request.group_id, identities)
+        return {
+            "error_code": ErrorCode.none,
+            "members": [
+                {"member_id": one.member_id, "group_instance_id": one.group_instance_id, "error_code": each}
+                for one, each in zip(identities, errors, strict=True)
+            ],
+        }
+
+    # Of admins
+
+    def describe_groups(self, request: Any, context: RequestContext) -> Reply:
+        operations = ALL_GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
+        return {
+            "groups": [
+                {**self._describe(group_id, context.api_version), "authorized_operations": operations}
+                for group_id in distinct(request.groups, MOST_GROUPS, "DescribeGroups")
+            ]
+        }
+
+    def _describe(self, group_id: str, version: int) -> Reply:
+        error = self._coordinator.status(group_id, may_be_empty=True)
+        if error is not ErrorCode.none:
+            return _described(group_id, DescribedGroup("", "", "", ()), error)
+        group = self._groups.describe(group_id)
+        if group is not None:
+            return _described(group_id, group)
+        dead = DescribedGroup("Dead", "", "", ())
+        if version < _FIRST_DESCRIBE_WITH_NOT_FOUND:
+            return _described(group_id, dead)
+        exists = self._coordinator.group(group_id) is not None
+        said = f"Group {group_id} is not a classic group." if exists else f"Group {group_id} not found."
+        return _described(group_id, dead, ErrorCode.group_id_not_found, said)
+
+    def list_groups(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+        if self._coordinator.is_loading:
+            return {"error_code": ErrorCode.coordinator_load_in_progress, "groups": []}
+        states, kinds = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
+        return {
+            "error_code": ErrorCode.none,
+            "groups": [
+                {
+                    "group_id": one.group_id,
+                    "protocol_type": one.protocol_type,
+                    "group_state": one.state_name,
+                    "group_type": one.kind,
+                }
+                for one in self._groups.list(states, kinds)
+            ],
+        }
+
+    def delete_groups(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+        results = []
+        for group_id in distinct(request.groups_names, MOST_GROUPS, "DeleteGroups"):
+            error = self._coordinator.status(group_id, may_be_empty=True)
+            if error is ErrorCode.none:
+                error = self._groups.delete(group_id)
+            results.append({"group_id": group_id, "error_code": error})
+        return {"results": results}
+
+
+class _Answer(Generic[T]):
+    """A future as a callback. A client that went away has cancelled it."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, answer: T) -> None:
+        if not self.future.done():
+            self.future.set_result(answer)
+
+
+def _join_request(request: Any, context: RequestContext) -> JoinRequest:
+    session_timeout = to_ms(request.session_timeout)
+    rebalance_timeout = to_ms(request.rebalance_timeout) if hasattr(request, "rebalance_timeout") else session_timeout
+    protocols: dict[str, bytes] = {}
+    for protocol in request.protocols:
+        protocols.setdefault(protocol.name, protocol.metadata)
+    return JoinRequest(
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        context.client_id or _UNNAMED,
+        f"/{context.client_host}",  # as Java shows an address, and tools are used to
+        session_timeout,
+        max(rebalance_timeout, 0),
+        request.protocol_type,
+        protocols,
+        context.api_version >= _FIRST_JOIN_WITH_REQUIRED_MEMBER_ID,
+        context.api_version >= _FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT,
+    )
+
+
+def _joined(answer: JoinAnswer, version: int) -> Reply:
+    no_protocol = None if version >= _FIRST_JOIN_WITH_NULL_PROTOCOL else ""
+    return {
+        "error_code": answer.error,
+        "generation_id": answer.generation,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": no_protocol if answer.protocol_name is None else answer.protocol_name,
+        "leader": answer.leader,
+        "skip_assignment": answer.skip_assignment,
+        "member_id": answer.member_id,
+        "members": [
+            {"member_id": one.member_id, "group_instance_id": one.group_instance_id, "metadata": one.metadata}
+            for one in answer.members
+        ],
+    }
+
+
+def _sync_request(request: Any) -> SyncRequest:
+    return SyncRequest(
+        request.member_id,
+        getattr(request, "group_instance_id", None),
+        request.generation_id,
+        getattr(request, "protocol_type", None),
+        getattr(request, "protocol_name", None),
+        {one.member_id: one.assignment for one in request.assignments},
+    )
+
+
+def _synced(answer: SyncAnswer) -> Reply:
+    return {
+        "error_code": answer.error,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name,
+        "assignment": answer.assignment,
+    }
+
+
+def _described(
+    group_id: str, group: DescribedGroup, error: ErrorCode = ErrorCode.none, message: str | None = None
+) -> Reply:
+    return {
+        "error_code": error,
+        "error_message": message,
+        "group_id": group_id,
+        "group_state": group.state_name,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol_name,
+        "members": [
+            {
+                "member_id": one.member_id,
+                "group_instance_id": one.group_instance_id,
+                "client_id": one.client_id,
+                "client_host": one.client_host,
+                "member_metadata": one.metadata,
+                "member_assignment": one.assignment,
+            }
+            for one in group.members
+        ],
+    }
