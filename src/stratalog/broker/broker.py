@@ -18,14 +18,28 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from stratalog.broker.apis.cluster import ClusterApis
+from stratalog.broker.apis.committed_offsets import CommittedOffsetApis
+from stratalog.broker.apis.consumer_groups import ConsumerGroupApis
+from stratalog.broker.apis.coordinators import CoordinatorApi
+from stratalog.broker.apis.delete_records import DeleteRecordsApi
 from stratalog.broker.apis.fetch import FetchApi
+from stratalog.broker.apis.groups import GroupApis
+from stratalog.broker.apis.leader_epochs import LeaderEpochsApi
 from stratalog.broker.apis.list_offsets import ListOffsetsApi
+from stratalog.broker.apis.log_dirs import LogDirsApi
 from stratalog.broker.apis.metadata import MetadataApi
 from stratalog.broker.apis.produce import ProduceApi
+from stratalog.broker.apis.producers import ProducerApis
+from stratalog.broker.apis.topics import TopicApis
 from stratalog.broker.apis.versions import VersionsApi
 from stratalog.broker.counters import Counters
 from stratalog.broker.dispatch import Dispatcher
 from stratalog.broker.fetch_sessions import FetchSessions
+from stratalog.broker.groups import consumer_group
+from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
+from stratalog.broker.groups.coordinator import GroupCoordinator
+from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler
@@ -51,6 +65,7 @@ class Broker:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._listened = Address("", 0)
+        self._loading: asyncio.Task[None] | None = None  # of groups; until then they answer that they are loading
         disk = Disk()
         self.directory = LogDirectory.open(
             data_dir, config.log_defaults, directory_config=config.directory, disk=disk, clock=clock
@@ -100,15 +115,38 @@ class Broker:
         self.server = Server(dispatcher.serve, dispatcher.largest_frame, limits, small_frame=dispatcher.small_frame)
 
     def _routes(self) -> dict[ApiKey, Handler]:
+        config, topics, background = self.config, self.topics, self.run_in_background
+        self.groups = GroupCoordinator(
+            config.groups,
+            self._clock,
+            OffsetsTopic(topics, config.groups, background),
+            self._loop.call_later,
+            consumer_group.replay,
+        )
+        topics.on_change(self._tell_groups)
+        consumer_groups = ConsumerGroups(self.groups, topics, config.groups)
         families = (
             VersionsApi(),
-            MetadataApi(self.topics, self.config, self.cluster_id, self.address, self.run_in_background),
-            ListOffsetsApi(self.topics),
+            MetadataApi(topics, config, self.cluster_id, self.address, background),
+            ListOffsetsApi(topics),
+            LeaderEpochsApi(topics),
+            ProducerApis(topics, self.store, background),
+            TopicApis(topics, config, self._clock, background, lambda _: []),
+            DeleteRecordsApi(topics, background),
+            LogDirsApi(topics, self.directory.path),
+            ClusterApis(topics, config, self.cluster_id, self.address),
+            CoordinatorApi(config.node_id, self.address),
+            GroupApis(self.groups),
+            CommittedOffsetApis(self.groups, topics),
+            ConsumerGroupApis(consumer_groups, topics, config.groups),
         )
         routes: dict[ApiKey, Handler] = {}
         for family in families:
             routes |= family.routes()
         return routes
+
+    def _tell_groups(self) -> None:
+        self.groups.topics_changed({topic.name: topic.id for topic in self.topics.all()})
 
     @classmethod
     async def start(
@@ -126,6 +164,7 @@ class Broker:
         try:
             broker.topics.load(progress)
             broker._listened = Address(host, broker.server.listen(host, port))
+            broker._loading = asyncio.create_task(broker.groups.load())
         except BaseException:
             await broker.stop()
             raise
@@ -154,6 +193,9 @@ class Broker:
         """Answer what is under way, let go of clients, flush and close everything."""
         self.server.stop_listening()
         self.fetch.drain()
+        if self._loading is not None:
+            self._loading.cancel()
+        self.groups.close()  # first: members that wait for a rebalance are told to look for a coordinator
         await self.server.close(grace_seconds)
         await self._loop.run_in_executor(None, self._background.shutdown)
         await self._loop.run_in_executor(None, self.directory.close)

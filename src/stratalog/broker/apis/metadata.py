@@ -15,6 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.settings import Address, BrokerConfig
@@ -28,8 +29,6 @@ ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _NOT_ASKED = -(2**31)
 _KEPT_ANSWERS = 64
 _LARGEST_KEPT = 1024 * 1024
-
-RunInBackground = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class MetadataApi:
