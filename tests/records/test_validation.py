@@ -304,3 +304,35 @@ def test_batch_view_survives_the_same_mutations() -> None:
         except StratalogError as error:
             outcome = error
         assert outcome is not None
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_record_dated_before_the_earliest_is_refused(codec: int) -> None:
+    data = build_batch([record(timestamp=time) for time in (500, 1000, 300, 900)], codec=codec)
+    headers = parse_for_append(data, MAX)
+    check_contents(data, headers, earliest=300)
+    with pytest.raises(InvalidTimestampError, match=r"a record's timestamp is 300; the earliest .* is 301"):
+        check_contents(data, headers, earliest=301)
+
+
+def test_record_without_a_timestamp_is_never_too_early() -> None:
+    for times in ((-1, -1), (400, -1, 500)):
+        data = build_batch([record(timestamp=time) for time in times])
+        check_contents(data, parse_for_append(data, MAX), earliest=400)
+    with pytest.raises(InvalidTimestampError, match="timestamp is 400"):
+        check_contents(data, parse_for_append(data, MAX), earliest=401)
+
+
+def test_earliest_holds_where_the_sum_of_base_and_delta_overflows() -> None:
+    data = edited(build_batch([record(timestamp=time) for time in (1000, 0)]), BASE_TIMESTAMP, "q", -(2**63) + 10)
+    with pytest.raises(InvalidTimestampError, match=rf"timestamp is {-(2**63) + 10 - 1000};"):
+        check_contents(data, parse_for_append(data, MAX), earliest=0)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_inflated_records_are_handed_out_to_who_asks(codec: int) -> None:
+    plain = build_batch(numbered(9))
+    data = build_batch(numbered(9), codec=codec) + build_batch(numbered(9), codec=codec)
+    payloads: list[Any] = []
+    check_contents(data, parse_for_append(data, MAX), payloads=payloads)
+    assert [bytes(payload) for payload in payloads] == [bytes(plain[61:])] * 2

@@ -14,6 +14,7 @@ from stratalog.storage.names import CLEAN_SHUTDOWN, LOCK, segment_file
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 START_MS = 1_700_000_000_000
+ANY_TIME = {"message_timestamp_after_max_ms": 2**63 - 1}  # the clock stands still, and records are dated past it
 
 
 def timed(*timestamps: int, size: int = 8) -> list[Record]:
@@ -38,11 +39,12 @@ def write_segment(partition: Path, base_offset: int, *batches: bytes | bytearray
 
 
 def open_directory(path: Path, *, clock: ManualClock | None = None, **settings: Any) -> LogDirectory:
-    return LogDirectory.open(path, LogConfig(**settings), clock=clock or ManualClock(START_MS), background=False)
+    config = LogConfig(**ANY_TIME | settings)
+    return LogDirectory.open(path, config, clock=clock or ManualClock(START_MS), background=False)
 
 
 def open_with(path: Path, directory_config: DirectoryConfig, clock: ManualClock, **settings: Any) -> LogDirectory:
-    config = LogConfig(**settings)
+    config = LogConfig(**ANY_TIME | settings)
     return LogDirectory.open(path, config, directory_config=directory_config, clock=clock, background=False)
 
 

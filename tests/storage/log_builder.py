@@ -22,6 +22,7 @@ from stratalog.records.format import Codec
 from stratalog.storage import Appended, DirectoryConfig, Log, LogConfig, LogDirectory
 from stratalog.storage.disk import Disk
 from stratalog.storage.names import LOCK, TopicPartition
+from tests.storage.hand_made import ANY_TIME
 
 PARTITION = TopicPartition("orders", 0)
 START_MS = 1_700_000_000_000
@@ -75,7 +76,7 @@ class LogBuilder:
         self.generation = 0
         self.disk = disk or Disk()
         self.clock = clock or ManualClock(START_MS)
-        self.config = LogConfig(**settings)
+        self.config = LogConfig(**ANY_TIME | settings)
         self._directory_config = directory_config
         self._background = background
         self._records: list[Record] = []  # by offset, from 0; those before the log's start too

@@ -7,27 +7,67 @@ import pytest
 
 from stratalog.errors import ConfigError
 from stratalog.storage import DirectoryConfig, LogConfig
+from tests.golden.settings import settings_of_kafka
 
 LONG_MAX = 2**63 - 1
 
 
-def test_defaults_are_kafkas() -> None:
-    assert LogConfig().settings() == {
-        "segment.bytes": 1073741824,
-        "segment.ms": 604800000,
-        "segment.jitter.ms": 0,
-        "segment.index.bytes": 10485760,
-        "index.interval.bytes": 4096,
-        "max.message.bytes": 1048588,
-        "message.timestamp.type": "CreateTime",
-        "cleanup.policy": "delete",
-        "retention.ms": 604800000,
-        "retention.bytes": -1,
-        "file.delete.delay.ms": 60000,
-        "producer.id.expiration.ms": 86400000,
-        "flush.messages": LONG_MAX,
-        "flush.ms": LONG_MAX,
-    }
+def test_every_setting_of_a_topic_in_kafka_is_taken_or_refused_with_kafkas_default() -> None:
+    defaults = LogConfig().texts() | {name: one.default for name, one in LogConfig.refused().items()}
+    for name, theirs in settings_of_kafka("topic").items():
+        assert defaults.get(name) == theirs["default"], name
+
+
+def test_types_are_kafkas() -> None:
+    types = {one.name: one.values.type for one in LogConfig.described()}
+    types |= {name: one.type for name, one in LogConfig.refused().items()}
+    for name, theirs in settings_of_kafka("topic").items():
+        assert types[name].name == theirs["type"], name
+
+
+def test_settings_that_kafka_does_not_have_are_few() -> None:
+    ours = set(LogConfig.names()) - set(settings_of_kafka("topic"))
+    assert ours == {"producer.id.expiration.ms"}  # a broker's in Kafka; here a log may be used without a broker
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("cleanup.policy", "compact", "compaction is not available yet"),
+        ("cleanup.policy", "delete,compact", "compaction is not available yet"),
+        ("delete.retention.ms", "1000", "compaction is not available yet"),
+        ("min.cleanable.dirty.ratio", "0.1", "compaction is not available yet"),
+        ("remote.storage.enable", "true", "tiered storage is not available yet"),
+        ("local.retention.ms", "1000", "tiered storage is not available yet"),
+        ("leader.replication.throttled.replicas", "*", "one replica"),
+        ("message.format.version", "2.0", "Kafka 4 has removed it"),
+        ("message.downconversion.enable", "true", "Kafka 4 has removed it"),
+        ("message.timestamp.difference.max.ms", "1", r"use message\.timestamp\.before\.max\.ms"),
+    ],
+)
+def test_what_is_not_available_is_refused_by_name_with_the_reason(name: str, value: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} .*: .*{reason}"):
+        LogConfig.parse({name: value})
+
+
+def test_refused_setting_is_taken_with_the_value_that_holds_anyway() -> None:
+    holding = {name: one.default for name, one in LogConfig.refused().items() if one.default is not None}
+    assert holding["remote.storage.enable"] == "false"
+    assert LogConfig.parse(holding) == LogConfig()
+
+
+def test_settings_on_top_of_others_change_only_themselves() -> None:
+    base = LogConfig(segment_bytes=4096, retention_ms=5)
+    assert base.override({"retention.ms": "7"}) == LogConfig(segment_bytes=4096, retention_ms=7)
+    with pytest.raises(ConfigError, match=r"retention\.ms is -2"):
+        base.override({"retention.ms": "-2"})
+
+
+@pytest.mark.parametrize("level", [-1, 1, 9])
+def test_gzip_has_no_level_0(level: int) -> None:
+    assert LogConfig(compression_gzip_level=level).compression_gzip_level == level
+    with pytest.raises(ConfigError, match=r"compression\.gzip\.level is 0; it must be 1 to 9, or -1"):
+        LogConfig(compression_gzip_level=0)
 
 
 def test_text_and_numbers_give_the_same_settings() -> None:
@@ -76,6 +116,11 @@ def test_ill_typed_number_is_refused_with_name_and_value(value: Any) -> None:
         ("file.delete.delay.ms", 0, LONG_MAX),
         ("flush.messages", 1, LONG_MAX),
         ("flush.ms", 0, LONG_MAX),
+        ("message.timestamp.before.max.ms", 0, LONG_MAX),
+        ("message.timestamp.after.max.ms", 0, LONG_MAX),
+        ("compression.lz4.level", 1, 17),
+        ("compression.zstd.level", -131072, 22),
+        ("min.insync.replicas", 1, 2**31 - 1),
     ],
 )
 def test_range_ends_are_taken_and_what_lies_beyond_is_refused(name: str, smallest: int, largest: int) -> None:
@@ -95,7 +140,7 @@ def test_housekeeping_intervals_are_positive(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("message.timestamp.type", "createtime"), ("message.timestamp.type", 1), ("cleanup.policy", "compact,drop")],
+    [("message.timestamp.type", "createtime"), ("message.timestamp.type", 1), ("compression.type", "none")],
 )
 def test_unknown_choice_is_refused_with_the_known_ones(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} is {value!r}; it must be one of: "):

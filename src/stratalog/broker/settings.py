@@ -19,6 +19,7 @@ from stratalog.broker.topic_defaults import TopicDefaults
 from stratalog.errors import ConfigError
 from stratalog.settings import (
     INT_MAX,
+    LONG_MAX,
     Described,
     Refused,
     Settings,
@@ -43,7 +44,7 @@ class Address(NamedTuple):
     port: int
 
 
-def _only(value: int, why: str) -> Values:
+def _only(value: int, why: str, kind: ValueType = ValueType.INT) -> Values:
     number = integer(value, INT_MAX)
 
     def check(name: str, given: object) -> object:
@@ -51,7 +52,7 @@ def _only(value: int, why: str) -> Values:
             raise ConfigError(f"{name} is {given}; it must be {value}: {why}")
         return value
 
-    return Values(ValueType.INT, check, str(value))
+    return Values(kind, check, str(value))
 
 
 def _listener() -> Values:
@@ -64,8 +65,8 @@ def _listener() -> Values:
     return Values(ValueType.STRING, check, "PLAINTEXT://host:port")
 
 
-def _size_or_unbounded(minimum: int) -> Values:
-    number = integer(-1)
+def _size_or_unbounded(minimum: int, maximum: int = LONG_MAX) -> Values:
+    number = integer(-1, maximum)
 
     def check(name: str, value: object) -> object:
         size = number.check(name, value)
@@ -87,7 +88,7 @@ class BrokerConfig(Settings):
     num_partitions: int = setting(1, integer(1, INT_MAX), "partitions of a topic that is created without a number")
     default_replication_factor: int = setting(1, _only(1, _ALONE), "replicas of each partition")
     offsets_topic_replication_factor: int = setting(
-        1, _only(1, _ALONE), "replicas of the partitions of __consumer_offsets"
+        1, _only(1, _ALONE, ValueType.SHORT), "replicas of the partitions of __consumer_offsets"
     )
     auto_create_topics_enable: bool = setting(
         True, boolean(), "create a topic when a client that allows it asks for its metadata"
@@ -102,10 +103,14 @@ class BrokerConfig(Settings):
         100 * 1024**2, integer(1, INT_MAX), "largest request that is read; a client that sends more is disconnected"
     )
     socket_send_buffer_bytes: int = setting(
-        -1, _size_or_unbounded(1), "SO_SNDBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)"
+        -1,
+        _size_or_unbounded(1, INT_MAX),
+        "SO_SNDBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
     )
     socket_receive_buffer_bytes: int = setting(
-        -1, _size_or_unbounded(1), "SO_RCVBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)"
+        -1,
+        _size_or_unbounded(1, INT_MAX),
+        "SO_RCVBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
     )
     socket_listen_backlog_size: int = setting(
         1024, integer(1, INT_MAX), "connections that may wait to be accepted (Kafka's default is 50)"

@@ -85,9 +85,12 @@ def parse_for_append(data, Py_ssize_t max_batch_bytes):
         PyBuffer_Release(&view)
 
 
-def check_contents(data, list headers, max_inflated=DEFAULT_MAX_INFLATED):
-    """What a client's batches must satisfy on top: no control batch, and every record inside sound. Corrects a wrong
-    max timestamp. Returns how many records have no key."""
+def check_contents(
+    data, list headers, max_inflated=DEFAULT_MAX_INFLATED, long long earliest=LLONG_MIN, list payloads=None
+):
+    """What a client's batches must satisfy on top: no control batch, every record inside sound, none dated before
+    `earliest`. Corrects a wrong max timestamp. Returns how many records have no key. Who needs the inflated records
+    of each batch anyway gives a list for them as `payloads`."""
     cdef BatchHeader header
     cdef Walk walk
     cdef int null_keys = 0
@@ -96,8 +99,12 @@ def check_contents(data, list headers, max_inflated=DEFAULT_MAX_INFLATED):
             raise InvalidRecordError("the control bit is set; only the broker writes control batches")
         if header.attributes & TIMESTAMP_TYPE_BIT:
             raise InvalidTimestampError("timestamp type is LogAppendTime, which only the log itself may set")
-        if header.attributes & CODEC_MASK:
-            _check_records(Batch(data, header).payload(max_inflated), header, 0, -1, &walk)
+        payload = None
+        if header.attributes & CODEC_MASK or payloads is not None:
+            payload = Batch(data, header).payload(max_inflated)
+            _check_records(payload, header, 0, -1, &walk)
+            if payloads is not None:
+                payloads.append(payload)
         else:
             _check_records(data, header, header.position + HEADER_SIZE, header.position + header.size, &walk)
         null_keys += walk.null_keys
@@ -106,9 +113,40 @@ def check_contents(data, list headers, max_inflated=DEFAULT_MAX_INFLATED):
                 f"base timestamp is {header.base_timestamp} and a record's is {walk.max_timestamp_delta} past it: "
                 "that is no time"
             )
+        if earliest != LLONG_MIN:
+            _check_not_before(earliest, header, Batch(data, header).payload() if payload is None else payload)
         if header.base_timestamp + walk.max_timestamp_delta != header.max_timestamp:
             set_max_timestamp(data, header, header.base_timestamp + walk.max_timestamp_delta)
     return null_keys
+
+
+cdef _check_not_before(long long earliest, BatchHeader header, payload):
+    """For records that were checked already. A walk of its own, so that logs without this rule don't pay for it."""
+    cdef Py_buffer view
+    cdef RecordFields record
+    cdef const unsigned char *p
+    cdef const unsigned char *end
+    cdef long long absent = -1 - header.base_timestamp  # the delta of a record without a timestamp, which may be
+    cdef long long least = LLONG_MAX
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        p = <const unsigned char *>view.buf
+        end = p + view.len
+        with nogil:
+            while p < end and read_record(p, end, &record) == NULL:
+                if record.timestamp_delta < least and record.timestamp_delta != absent:
+                    least = record.timestamp_delta
+                p = record.end
+    finally:
+        PyBuffer_Release(&view)
+    if least == LLONG_MAX:
+        return
+    timestamp = int(header.base_timestamp) + int(least)  # Python's numbers: their sum can't overflow
+    if timestamp < earliest:
+        raise InvalidTimestampError(
+            f"a record's timestamp is {timestamp}; the earliest that message.timestamp.before.max.ms allows now is "
+            f"{earliest}"
+        )
 
 
 def check_records(payload, BatchHeader header, Py_ssize_t start=0, Py_ssize_t end=-1):

@@ -61,10 +61,8 @@ class ActiveSegment(Segment):
         recover() must follow.
         """
         super().__init__(disk, directory, base_offset, rebuild_lock=write_lock)
-        self._config = config
-        self._segment_bytes = config.segment_bytes
         self._created_ms = now_ms
-        self._roll_after_ms = config.segment_ms - random.randint(0, min(config.segment_jitter_ms, config.segment_ms))
+        self._go_by(config)
         self._file = LogFile(disk, self.path(names.LOG), create=True, writable=True)
         self.size = disk.size(self._file.fd)
         self.next_offset = base_offset
@@ -76,6 +74,15 @@ class ActiveSegment(Segment):
         self._writeback_to = self.size
         self.sync_failed = False
         self.index = self._open_indexes(keep=keep_indexes)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        self._go_by(config)
+        self.index.interval = config.index_interval_bytes
+
+    def _go_by(self, config: LogConfig) -> None:
+        self._config = config
+        self._segment_bytes = config.segment_bytes
+        self._roll_after_ms = config.segment_ms - random.randint(0, min(config.segment_jitter_ms, config.segment_ms))
 
     def _open_indexes(self, *, keep: bool) -> IndexWriter:
         room = self._config.segment_index_bytes
@@ -130,13 +137,20 @@ class ActiveSegment(Segment):
 
     def _preallocate(self, size: int) -> None:
         """Get blocks ahead, more the longer the segment is: a write that finds them costs the kernel a fifth less.
-        Where there are none to be had, the write itself will say so, or not need them."""
+        Where there are none to be had, the write itself will say so, or not need them.
+
+        With `preallocate`, blocks for the whole segment are got by its first append, which fails where there are none.
+        """
         step = max(size, min(max(self.size, _LEAST_PREALLOCATED), _MOST_PREALLOCATED))
-        self._preallocated_to = self.size + step
+        if self._config.preallocate:
+            step = max(size, self._segment_bytes - self.size)
         try:
             self._disk.preallocate(self._file.fd, self.size, step)
         except OSError as error:
+            if self._config.preallocate and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             logger.debug("%s: can't be preallocated: %s", self.path(names.LOG), error)
+        self._preallocated_to = self.size + step
 
     def cut_torn_tail(self) -> None:
         """Cut off what an append that failed may have left. Raises OSError."""

@@ -147,7 +147,9 @@ class DirectoryConfig(Settings):
 
     log_retention_check_interval_ms: int = setting(300_000, integer(1), "how often retention is applied")
     log_flush_scheduler_interval_ms: int = setting(1_000, integer(1), "how often flush.ms is looked at")
-    log_flush_offset_checkpoint_interval_ms: int = setting(60_000, integer(1), "how often recovery points are saved")
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        60_000, integer(1, INT_MAX), "how often recovery points are saved"
+    )
     max_open_segments: int = setting(
         4096, integer(1), "sealed segments that stay open (at most half of ulimit -n); others are opened on use"
     )

@@ -21,9 +21,9 @@ class IndexWriter:
 
     __slots__ = (
         "_entry_timestamp",
-        "_interval",
         "_reserved",
         "_since_entry",
+        "interval",
         "is_full",
         "max_timestamp",
         "max_timestamp_offset",
@@ -40,7 +40,7 @@ class IndexWriter:
     def __init__(self, offsets: OffsetIndex, times: TimeIndex, interval: int) -> None:
         self.offsets = offsets
         self.times = times
-        self._interval = interval
+        self.interval = interval
         self._reserved = 0
         self._restart()
 
@@ -57,7 +57,7 @@ class IndexWriter:
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
-            if since > self._interval and not self.is_full:
+            if since > self.interval and not self.is_full:
                 self._add_entry(header.last_offset, position)
                 since = 0
             size = header.size
@@ -85,7 +85,7 @@ class IndexWriter:
         """As truncate(), where the next batch to come is the one that ends at `offset` and had an entry: it gets it
         again."""
         self.truncate(offset)
-        self._since_entry = self._interval + 1
+        self._since_entry = self.interval + 1
 
     def clear(self) -> None:
         self.offsets.count = 0

@@ -33,7 +33,7 @@ from stratalog.records.batch import Batch
 from stratalog.records.reader import read_control
 from stratalog.storage import retention
 from stratalog.storage.active_segment import ActiveSegment
-from stratalog.storage.appending import Appended, Origin, writable
+from stratalog.storage.appending import Appended, AppendRules, Origin, writable
 from stratalog.storage.config import LogConfig
 from stratalog.storage.epochs import EpochTracker
 from stratalog.storage.home import LogHome
@@ -76,7 +76,7 @@ class Log(ReadableLog):
         self._home = home
         self._disk = home.disk
         self._clock = home.clock
-        self._stamps_time = config.message_timestamp_type == "LogAppendTime"
+        self._rules = AppendRules(config, home.clock)
         self._write_lock = threading.RLock()
         self._flush_lock = threading.Lock()
         self._closed = False
@@ -140,16 +140,22 @@ class Log(ReadableLog):
         """
         if type(data) is not bytearray:
             data = writable(data)
-        headers = validation.parse_for_append(data, self.config.max_message_bytes)
+        rules = self._rules
+        headers = validation.parse_for_append(data, rules.max_message_bytes)
         if origin is Origin.CLIENT:
-            validation.check_contents(data, headers)
+            if rules.plain:
+                validation.check_contents(data, headers)
+            else:
+                data, headers = rules.apply(data, headers)
+            if headers[-1].max_timestamp > rules.latest_timestamp or len(headers) > 1:
+                rules.check_not_after(headers)
         else:
             for header in headers:
                 if header.is_control:
                     read_control(Batch(data, header))  # raises where it can't be read: it will be, once it is written
         with self._write_lock:
             try:
-                appended = self._append(data, headers, leader_epoch, origin)
+                appended = self._append(data, headers, rules, leader_epoch, origin)
             except OSError as error:
                 raise StorageError(f"{self.path}: nothing was appended: {error}") from error
             except StratalogError:
@@ -162,7 +168,12 @@ class Log(ReadableLog):
         return appended
 
     def _append(
-        self, data: bytearray | memoryview, headers: list[BatchHeader], leader_epoch: int | None, origin: Origin
+        self,
+        data: bytearray | memoryview,
+        headers: list[BatchHeader],
+        rules: AppendRules,
+        leader_epoch: int | None,
+        origin: Origin,
     ) -> Appended:
         if self._closed or self._must_reload:
             self._check_open()
@@ -186,12 +197,12 @@ class Log(ReadableLog):
         epoch = self._epochs.current if leader_epoch is None else leader_epoch
         if epoch != self._epochs.epochs.latest:
             self._epochs.begin(epoch, self._end_offset)
-        if self._stamps_time:
+        if rules.stamps_time:
             timestamp = self._clock.now_ms()
         base_offset = self._end_offset
         if base_offset > _HIGHEST_BASE_OFFSET:
             raise StorageError(f"{self.path}: offset {base_offset} is too near the highest there is")
-        end_offset = stamp(data, headers, base_offset, epoch, timestamp if self._stamps_time else -1)
+        end_offset = stamp(data, headers, base_offset, epoch, timestamp if rules.stamps_time else -1)
         if self._active.must_roll_before(size, end_offset - 1, timestamp, self._clock):
             self._roll(self._clock.now_ms())
         position = self._active.size
@@ -213,6 +224,15 @@ class Log(ReadableLog):
             if header.producer_id >= 0:
                 self._producers.note(Batch(data, header), self._active)
                 self._names_changed += header.is_control  # a .txnindex may be new
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Go by other settings from now on. An append that is under way keeps to the old ones. What is about to be
+        appended, rolled, flushed or deleted goes by the new ones, the growing segment too; but segment.index.bytes
+        counts from the next segment on."""
+        with self._write_lock:
+            self.config = config
+            self._rules = AppendRules(config, self._clock)
+            self._active.reconfigure(config)
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one; nothing where the active one is empty."""
