@@ -12,9 +12,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.clock import Clock
+from stratalog.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from stratalog.protocol._wire import FetchPartition

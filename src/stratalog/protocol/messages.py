@@ -8,29 +8,18 @@ partitions would cost more than all the rest.
 
 from __future__ import annotations
 
-import sys
 from datetime import timedelta
 from functools import cache
 from typing import Any
 
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader
+from kio.serial.errors import SerialError
+from kio.serial.readers import Reader
+
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.encoding import Encoder, compile_encoder
-
-if "hypothesis" not in sys.modules:  # kio imports it where it is installed: a fifth of a second, for its own tests
-    sys.modules["hypothesis"] = None  # type: ignore[assignment]
-    try:
-        from kio.index import load_request_schema, load_response_schema
-        from kio.serial import entity_reader
-        from kio.serial.errors import SerialError
-        from kio.serial.readers import Reader
-    finally:
-        del sys.modules["hypothesis"]
-else:
-    from kio.index import load_request_schema, load_response_schema
-    from kio.serial import entity_reader
-    from kio.serial.errors import SerialError
-    from kio.serial.readers import Reader
 
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.errors import StratalogError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage import names
 
 ALL_CLUSTER_OPERATIONS = 8096  # create, alter, describe, cluster action, describe and alter configs, idempotent write

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.apis.groups import MOST_GROUPS
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_records import CommittedOffset
@@ -28,6 +26,7 @@ from stratalog.broker.metadata.store import Topic
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
 
 MOST_PARTITIONS = 100_000  # in one OffsetFetch

@@ -14,8 +14,6 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
@@ -24,6 +22,7 @@ from stratalog.broker.groups.consumer_member import Member
 from stratalog.broker.groups.consumer_records import Assignment
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
 
 _CONSUMER_MEMBER = 1

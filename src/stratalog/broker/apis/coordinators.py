@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.apis.groups import MOST_GROUPS, distinct
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.settings import Address
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 
 _GROUP, _TRANSACTION = 0, 1
 _FIRST_VERSION_WITH_SEVERAL_KEYS = 4

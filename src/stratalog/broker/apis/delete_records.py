@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import OffsetOutOfRangeError, StratalogError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 
 _HIGH_WATERMARK = -1
 _INVALID_LOW_WATERMARK = -1

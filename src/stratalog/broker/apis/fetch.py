@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
 from stratalog.broker.counters import Counters
 from stratalog.broker.fetch_sessions import (
@@ -32,6 +30,7 @@ from stratalog.broker.waiting import WaitingFetch
 from stratalog.errors import OffsetOutOfRangeError, StratalogError
 from stratalog.net.connection import Part
 from stratalog.protocol._wire import parse_fetch
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import FIRST_FLEXIBLE, FetchedPartition, encode_fetch_response
 from stratalog.protocol.responses import response_start
 

@@ -20,8 +20,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.classic_messages import (
     DescribedGroup,
     JoinAnswer,
@@ -35,6 +33,7 @@ from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
 
 ALL_GROUP_OPERATIONS = sum(

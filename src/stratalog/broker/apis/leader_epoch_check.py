@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.partition import Partition
+from stratalog.protocol.error_codes import ErrorCode
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> ErrorCode:

@@ -11,13 +11,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 
 _UNKNOWN = (-1, -1)
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import StratalogError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 
 _LATEST = -1
 _EARLIEST = -2

@@ -11,12 +11,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 
 
 class LogDirsApi:

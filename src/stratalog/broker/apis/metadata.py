@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.errors import StratalogError, TopicExistsError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import encode_reply
 from stratalog.storage import names
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.counters import Counters
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.errors import StratalogError, UnsupportedMagicError
 from stratalog.net.connection import RefusedConnectionError
 from stratalog.protocol._wire import parse_produce
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce import FIRST_FLEXIBLE, ProducedPartition, encode_produce_response
 from stratalog.protocol.responses import frame_response
 

@@ -5,8 +5,8 @@ metadata, durably, before the first of a block is given: no id is given twice, w
 skips some. A producer that names an id and epoch it had (KIP-360) but no transactional id gets a new id, as in Kafka.
 
 Known gaps: transactions. A transactional id is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, of all codes: it is
-the one that Java's client, librdkafka, aiokafka and kafka-python all take for fatal at once. With UNSUPPORTED_VERSION or
-INVALID_REQUEST librdkafka would ask again until its timeout. And it says what is so: the id may not be used here.
+the one that Java's client, librdkafka, aiokafka and kafka-python all take for fatal at once. With UNSUPPORTED_VERSION
+or INVALID_REQUEST librdkafka would ask again until its timeout. And it says what is so: the id may not be used here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import StorageError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.producer_state import Producer
 
 _NONE = -1

@@ -18,8 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.apis.error_fields import RefusedError, error_fields
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
@@ -28,6 +26,7 @@ from stratalog.broker.settings import BrokerConfig
 from stratalog.clock import Clock
 from stratalog.errors import InvalidPartitionsError, StratalogError, UnknownTopicError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
 from stratalog.storage import names
 

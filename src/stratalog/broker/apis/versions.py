@@ -12,10 +12,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import encode_reply
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

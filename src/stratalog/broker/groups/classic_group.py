@@ -15,8 +15,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.classic_members import Member, protocols_size
 from stratalog.broker.groups.classic_messages import (
     AnswerJoin,
@@ -35,6 +33,7 @@ from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_protocol import PROTOCOL_TYPE
 from stratalog.broker.groups.group import GroupKind
 from stratalog.errors import StratalogError
+from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 

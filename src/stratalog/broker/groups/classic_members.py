@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.classic_messages import AnswerJoin, AnswerSync, JoinAnswer, JoinedMember, SyncAnswer
 from stratalog.broker.groups.offset_records import StoredMember
+from stratalog.protocol.error_codes import ErrorCode
 
 
 def protocols_size(protocols: Mapping[str, bytes]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
+from stratalog.protocol.error_codes import ErrorCode
 
 
 class Now(NamedTuple):

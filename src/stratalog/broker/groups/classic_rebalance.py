@@ -9,8 +9,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.classic_members import Member, Members
 from stratalog.broker.groups.classic_messages import JoinAnswer, Now, SyncAnswer
 from stratalog.broker.groups.config import GroupConfig
@@ -18,6 +16,7 @@ from stratalog.broker.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_
 from stratalog.broker.groups.group import GroupRecord
 from stratalog.broker.groups.offset_records import StoredGroup, group_record, group_tombstone
 from stratalog.errors import GroupRecordError, StratalogError
+from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import (
     AnswerJoin,
@@ -21,6 +19,7 @@ from stratalog.broker.groups.classic_messages import (
 from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.errors import StratalogError
+from stratalog.protocol.error_codes import ErrorCode
 
 MOST_PROTOCOLS = 100  # that a member may know; clients name one to five
 LONGEST_NAME = 2**15 - 1  # bytes; what a string of a record holds

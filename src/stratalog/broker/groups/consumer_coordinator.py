@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
 from stratalog.broker.groups.consumer_heartbeat import (
@@ -36,6 +34,7 @@ from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STA
 from stratalog.broker.groups.consumer_records import CurrentMember, MemberState, RecordType, Tombstone, encode
 from stratalog.broker.groups.group import Group, GroupHost, GroupRecord, TimerHandle
 from stratalog.errors import StorageError, StratalogError
+from stratalog.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +65,11 @@ class ConsumerGroups:
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(request)
         return self._heartbeat(request)
+
+    def close(self) -> None:
+        """The broker stops: nobody is removed for being silent any more."""
+        self._session_timers.stop_all()
+        self._rebalance_timers.stop_all()
 
     def describe(self, group_id: str) -> ConsumerGroup:
         """Raises GroupRefusedError, with the error to answer with."""
@@ -225,3 +229,8 @@ class _Timers:
         timer = self._running.pop((group_id, member_id), None)
         if timer is not None:
             timer.cancel()
+
+    def stop_all(self) -> None:
+        for timer in self._running.values():
+            timer.cancel()
+        self._running.clear()

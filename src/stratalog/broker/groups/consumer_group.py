@@ -17,8 +17,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.consumer_member import Member
 from stratalog.broker.groups.consumer_records import (
     Assignment,
@@ -36,6 +34,7 @@ from stratalog.broker.groups.consumer_records import (
     encode,
 )
 from stratalog.broker.groups.group import GroupKind, GroupRecord, GroupTable
+from stratalog.protocol.error_codes import ErrorCode
 
 _FIRST_COMMIT_VERSION_WITH_EPOCH = 9
 

@@ -17,8 +17,6 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.assignors import ASSIGNORS, Subscriber
 from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics, metadata_hash, partition_counts
 from stratalog.broker.groups.consumer_member import (
@@ -43,6 +41,7 @@ from stratalog.broker.groups.consumer_records import (
 )
 from stratalog.broker.groups.topic_pattern import compile_pattern
 from stratalog.broker.groups.topic_pattern_syntax import TopicPatternError
+from stratalog.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
 

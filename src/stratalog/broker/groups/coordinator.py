@@ -14,8 +14,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import Now
 from stratalog.broker.groups.config import GroupConfig
@@ -33,6 +31,7 @@ from stratalog.broker.groups.offsets import Change, Offsets
 from stratalog.broker.groups.offsets_topic import OffsetsLog, partition_of
 from stratalog.clock import Clock
 from stratalog.errors import StratalogError
+from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 

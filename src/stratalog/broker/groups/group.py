@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from kio.schema.errors import ErrorCode
+from stratalog.protocol.error_codes import ErrorCode
 
 GroupKind = Literal["classic", "consumer"]
 GroupRecord = tuple[bytes, bytes | None]  # key and value of a record of __consumer_offsets; None: a tombstone

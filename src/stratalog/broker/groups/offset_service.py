@@ -6,14 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
 from stratalog.broker.groups.offsets import Commit
 from stratalog.errors import StratalogError
+from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 

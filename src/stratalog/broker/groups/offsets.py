@@ -9,11 +9,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import Group, GroupRecord
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey, offset_record, offset_tombstone
+from stratalog.protocol.error_codes import ErrorCode
 
 _END_OF_TIME = 2**63 - 1
 _NO_OFFSETS: Mapping[str, Mapping[int, CommittedOffset]] = {}
