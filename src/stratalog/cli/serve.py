@@ -81,11 +81,12 @@ async def _serve(
 
 
 async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
-    from stratalog.broker.metrics import exposition
-    from stratalog.net.http_page import serve_page
+    from stratalog.broker.metrics import MetricsPage
+    from stratalog.net.http_page import HttpPage
 
+    page = HttpPage("/metrics", MetricsPage(broker).render)
     try:
-        bound = await serve_page(host, port, "/metrics", exposition(broker))
+        bound = await page.listen(host, port)
     except OSError as error:
         raise CommandError(f"can't serve metrics on {host}:{port}: {error.strerror or error}") from error
     return f", metrics on http://{host}:{bound}/metrics"

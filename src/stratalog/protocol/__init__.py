@@ -9,6 +9,6 @@ import sys
 if "hypothesis" not in sys.modules:
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
     try:
-        import kio.schema.errors
+        import kio.schema.errors  # noqa: F401 - for what it does to sys.modules
     finally:
         del sys.modules["hypothesis"]

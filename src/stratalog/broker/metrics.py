@@ -1,0 +1,91 @@
+"""What a broker tells Prometheus: made when it is asked for, from numbers that are there anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from stratalog.broker.broker import Broker
+
+
+class BrokerCollector(Collector):
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._requests()
+        yield from self._traffic()
+        yield from self._connections()
+        yield from self._partitions()
+        yield from self._groups()
+
+    def _requests(self) -> Iterator[Metric]:
+        counters = self._broker.counters
+        requests = SummaryMetricFamily(
+            "stratalog_request_seconds", "Requests by API; time in the broker, without long polls", labels=["api"]
+        )
+        for key, count in sorted(counters.requests.items()):
+            requests.add_metric([key.name.lower()], count, counters.request_seconds[key])
+        yield requests
+        yield CounterMetricFamily(
+            "stratalog_refused_requests", "Requests that ended their connection", counters.refused_requests
+        )
+
+    def _traffic(self) -> Iterator[Metric]:
+        counters, server = self._broker.counters, self._broker.server
+        yield CounterMetricFamily("stratalog_records_in", "Records appended by producers", counters.records_in)
+        yield CounterMetricFamily("stratalog_record_bytes_in", "Bytes of their batches", counters.record_bytes_in)
+        yield CounterMetricFamily("stratalog_record_bytes_out", "Bytes of batches fetched", counters.record_bytes_out)
+        yield CounterMetricFamily("stratalog_failed_produce", "Appends that failed", counters.failed_produce)
+        yield CounterMetricFamily("stratalog_failed_fetch", "Reads that failed", counters.failed_fetch)
+        yield CounterMetricFamily("stratalog_network_bytes_in", "Bytes received", server.received)
+        yield CounterMetricFamily("stratalog_network_bytes_out", "Bytes sent", server.sent)
+
+    def _connections(self) -> Iterator[Metric]:
+        server, sessions = self._broker.server, self._broker.fetch_sessions
+        yield GaugeMetricFamily("stratalog_connections", "Connections that are open", len(server.connections))
+        yield CounterMetricFamily("stratalog_connections_accepted", "Connections accepted", server.accepted)
+        yield CounterMetricFamily("stratalog_connections_refused", "Connections over a limit", server.refused)
+        yield GaugeMetricFamily("stratalog_waiting_fetches", "Fetches in a long poll", self._broker.fetch.waiting)
+        yield GaugeMetricFamily("stratalog_fetch_sessions", "Incremental fetch sessions", len(sessions))
+        yield CounterMetricFamily("stratalog_fetch_sessions_evicted", "Sessions put out for others", sessions.evicted)
+
+    def _partitions(self) -> Iterator[Metric]:
+        labels = ["topic", "partition"]
+        start = GaugeMetricFamily("stratalog_log_start_offset", "First offset of a log", labels=labels)
+        end = GaugeMetricFamily("stratalog_log_end_offset", "Offset that the next record gets", labels=labels)
+        size = GaugeMetricFamily("stratalog_log_bytes", "Bytes of a log", labels=labels)
+        segments = GaugeMetricFamily("stratalog_log_segments", "Segments of a log", labels=labels)
+        for partition in self._broker.topics.all_partitions():
+            names = [partition.topic, str(partition.index)]
+            log = partition.log
+            start.add_metric(names, log.log_start_offset)
+            end.add_metric(names, log.log_end_offset)
+            size.add_metric(names, log.size)
+            segments.add_metric(names, len(log.segments))
+        yield from (start, end, size, segments)
+        yield GaugeMetricFamily("stratalog_topics", "Topics", len(self._broker.topics.all()))
+
+    def _groups(self) -> Iterator[Metric]:
+        states = GaugeMetricFamily("stratalog_groups", "Consumer groups by kind and state", labels=["kind", "state"])
+        counts: dict[tuple[str, str], int] = {}
+        for group in self._broker.groups.groups():
+            key = (group.kind, group.state_name)
+            counts[key] = counts.get(key, 0) + 1
+        for names, count in sorted(counts.items()):
+            states.add_metric(names, count)
+        yield states
+
+
+class MetricsPage:
+    def __init__(self, broker: Broker) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(BrokerCollector(broker))
+        ProcessCollector(registry=self._registry)
+
+    def render(self) -> tuple[str, bytes]:
+        return CONTENT_TYPE_LATEST, generate_latest(self._registry)
