@@ -16,7 +16,7 @@ import resource
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -155,24 +155,36 @@ class LogDirectory:
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition with all its records. Its directory is renamed first: half of it is never served."""
-        log = self.log(topic, partition)
-        key = TopicPartition(topic, partition)
+        self.delete_all([TopicPartition(topic, partition)])
+
+    def delete_all(self, partitions: Iterable[TopicPartition]) -> None:
+        """delete() for many, at the cost of one where it waits for the disk. Those that do not exist are fine."""
         with self._lock:
-            log.close()
-            del self._logs[key]
-            doomed = self.path / f"{str(key)[:_LONGEST_DOOMED]}.{uuid.uuid4().hex}-delete"
+            if self._closed:
+                raise LogClosedError(f"{self.path}: the data directory is closed")
             try:
-                self._disk.rename(log.path, doomed)
+                doomed = [(key, self._doom(key)) for key in partitions]
                 self._disk.sync_directory(self.path)
-                for checkpoint in (
-                    self._home.recovery_points,
-                    self._home.log_start_offsets,
-                    self.high_watermarks,
-                ):
-                    checkpoint.update({key: None})
-                self._remove_partition(doomed)
+                for checkpoint in (self._home.recovery_points, self._home.log_start_offsets, self.high_watermarks):
+                    checkpoint.update(dict.fromkeys(key for key, _ in doomed))
+                for _, path in doomed:
+                    if path is not None:
+                        self._remove_partition(path)
             except OSError as error:
-                raise StorageError(f"{log.path}: can't be deleted: {error}") from error
+                raise StorageError(f"{self.path}: partitions can't be deleted: {error}") from error
+
+    def _doom(self, key: TopicPartition) -> Path | None:
+        """Close the log, and rename its directory; None where there is no such directory."""
+        path = self.path / str(key)
+        log = self._logs.get(key)
+        if log is not None:
+            log.close()
+        doomed = None
+        if path.exists():
+            doomed = self.path / f"{str(key)[:_LONGEST_DOOMED]}.{uuid.uuid4().hex}-delete"
+            self._disk.rename(path, doomed)
+        self._logs.pop(key, None)
+        return doomed
 
     def turn(self) -> None:
         """Do now what the housekeeper finds due; for use without `background`."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stratalog.errors import CorruptCheckpointError, StorageError
+from stratalog.storage import names
 from stratalog.storage.disk import Disk
 
 METADATA_FILE = "stratalog-metadata.json"
@@ -70,7 +71,7 @@ class MetadataStore:
                 f"{self._properties}: the directory belongs to node.id {known}, this broker's is {node_id}; "
                 f"start it with --set node.id={known}, or on another directory"
             )
-        if "cluster.id" in found:
+        if found.get("cluster.id"):
             return found["cluster.id"]
         cluster_id = _new_id()
         lines = ["version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={_new_id()}"]
@@ -128,18 +129,22 @@ def _format(metadata: Metadata) -> bytes:
 def _parse(content: Any) -> Metadata:
     if content["version"] != _FORMAT:
         raise ValueError(f"version is {content['version']!r}; {_FORMAT} is known")
-    topics = {
-        name: Topic(
-            name,
-            uuid.UUID(entry["id"]),
-            int(entry["partitions"]),
-            {str(key): str(value) for key, value in entry["settings"].items()},
-            bool(entry.get("deleting", False)),
-        )
-        for name, entry in content["topics"].items()
-    }
+    topics = {name: _parse_topic(name, entry) for name, entry in content["topics"].items()}
     settings = {str(key): str(value) for key, value in content["broker_settings"].items()}
-    return Metadata(topics, int(content["next_producer_id"]), settings)
+    return Metadata(topics, _number("next_producer_id", content["next_producer_id"], 0), settings)
+
+
+def _parse_topic(name: str, entry: Any) -> Topic:
+    names.check_topic(name)
+    settings = {str(key): str(value) for key, value in entry["settings"].items()}
+    partition_count = _number(f"partitions of {name}", entry["partitions"], 1)
+    return Topic(name, uuid.UUID(entry["id"]), partition_count, settings, bool(entry.get("deleting", False)))
+
+
+def _number(name: str, value: object, minimum: int) -> int:
+    if not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name} is {value!r}; it must be a number from {minimum} on")
+    return value
 
 
 def _new_id() -> str:

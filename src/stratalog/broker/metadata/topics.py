@@ -7,6 +7,9 @@ What survives: a change that returned survives kill -9 and a power cut. A topic 
 exist, so logs that a crash kept from being made are made at the next start; a topic that is being deleted says so in
 the metadata first, so a crash half way does not bring a part of it back. Directories that no topic knows, as in a data
 directory of Apache Kafka, become topics with the ids that their files have.
+
+A change that fails (a full disk) is taken back, and readers see nothing of it. Where that fails too, something is left
+in the metadata that nobody sees; it is cleared away when the name is wanted again, or at the next start.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
+from stratalog.broker.metadata.adoption import find_topics
 from stratalog.broker.metadata.store import MetadataStore, Topic
 from stratalog.broker.partition import Partition
 from stratalog.broker.topic_defaults import topic_config
@@ -27,13 +32,14 @@ from stratalog.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from stratalog.storage import checkpoints, names
+from stratalog.storage import names
 from stratalog.storage.config import LogConfig
 from stratalog.storage.log_directory import LogDirectory
 
 __all__ = ["Topic", "TopicRegistry"]
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class _View(NamedTuple):
@@ -107,10 +113,11 @@ class TopicRegistry:
         """At the start: open every log, finish what a crash interrupted, adopt what only the disk knows."""
         on_disk = self._find_directories()
         for topic in [topic for topic in self._store.metadata.topics.values() if topic.deleting]:
-            self._remove_logs(topic, on_disk.pop(topic.name, set()))
-            self._forget(topic.name)
-        self._adopt(on_disk)
-        topics = self._store.metadata.topics
+            self._finish_deletion(topic, on_disk.pop(topic.name, set()))
+        found = find_topics(self._directory.path, on_disk, self._store.metadata.topics, self._most_partitions)
+        if found:
+            self._store.change(topics={**self._store.metadata.topics, **found})
+        topics = {name: topic for name, topic in self._store.metadata.topics.items() if not topic.deleting}
         total = sum(topic.partition_count for topic in topics.values())
         partitions: dict[str, tuple[Partition, ...]] = {}
         done = 0
@@ -123,12 +130,12 @@ class TopicRegistry:
                 if progress is not None:
                     progress(done, total)
             partitions[topic.name] = tuple(opened)
-        self._publish(partitions)
+        self._publish(topics, partitions)
 
     def check_new(self, name: str, partition_count: int, settings: Mapping[str, str], *, besides: int = 0) -> None:
         """Raise what create() would raise of its arguments, where `besides` so many partitions are to be made."""
         names.check_topic(name)
-        if self._store.metadata.topics.get(name) is not None or self.get(name) is not None:
+        if self.get(name) is not None:
             raise TopicExistsError(f"topic {name!r} exists already")
         collision = self._view.by_plain_name.get(_plain(name))
         if collision is not None:
@@ -142,15 +149,18 @@ class TopicRegistry:
         self, name: str, partition_count: int, settings: Mapping[str, str], topic_id: uuid.UUID | None = None
     ) -> Topic:
         self.check_new(name, partition_count, settings)
+        left_over = self._store.metadata.topics.get(name)
+        if left_over is not None:
+            self._remove(left_over)
         topic = Topic(name, topic_id or uuid.uuid4(), partition_count, dict(settings))
-        self._store.change(topics={**self._store.metadata.topics, name: topic})
+        self._save(topic)
         try:
             config = self._config_of(topic)
             opened = tuple(self._open(topic, index, config) for index in range(partition_count))
-        except (StratalogError, OSError):
-            self._undo_create(topic)
+        except StratalogError:
+            self._take_back(lambda: self._remove(topic), f"creating topic {name}")
             raise
-        self._publish({**self._view.partitions, name: opened})
+        self._publish_topic(topic, opened)
         return topic
 
     def check_growth(self, name: str, total: int) -> None:
@@ -165,10 +175,14 @@ class TopicRegistry:
         self.check_growth(name, total)
         old = self._known(name)
         grown = Topic(name, old.id, total, old.settings)
-        self._store.change(topics={**self._store.metadata.topics, name: grown})
-        config = self._config_of(grown)
-        new = [self._open(grown, index, config) for index in range(old.partition_count, total)]
-        self._publish({**self._view.partitions, name: (*self.partitions(name), *new)})
+        self._save(grown)
+        try:
+            config = self._config_of(grown)
+            new = [self._open(grown, index, config) for index in range(old.partition_count, total)]
+        except StratalogError:
+            self._take_back(lambda: self._shrink(old, total), f"adding partitions to topic {name}")
+            raise
+        self._publish_topic(grown, (*self.partitions(name), *new))
         return grown
 
     def alter_settings(self, name: str, settings: Mapping[str, str]) -> Topic:
@@ -176,32 +190,32 @@ class TopicRegistry:
         old = self._known(name)
         altered = Topic(name, old.id, old.partition_count, dict(settings))
         config = self._config_of(altered)
-        self._store.change(topics={**self._store.metadata.topics, name: altered})
+        self._save(altered)
         for partition in self.partitions(name):
             partition.log.reconfigure(config)
-        self._publish(self._view.partitions)
+        self._publish_topic(altered, self.partitions(name))
         return altered
 
     def reconfigure_all(self) -> None:
         """The defaults have changed."""
-        for topic in self._store.metadata.topics.values():
+        for topic in self.all():
             config = self._config_of(topic)
             for partition in self.partitions(topic.name):
                 partition.log.reconfigure(config)
 
     def delete(self, name: str, topic_id: uuid.UUID | None = None) -> None:
-        """Delete the topic; with an id, only if it still has that one."""
+        """Delete the topic; with an id, only if it still has that one. It is gone for good when its deletion is in the
+        metadata: files that can't be removed are left to the next start."""
         topic = self._known(name)
         if topic_id not in (None, topic.id):
             raise UnknownTopicError(f"topic {name!r} with the id {topic_id} does not exist any more")
-        doomed = Topic(name, topic.id, topic.partition_count, topic.settings, deleting=True)
-        self._store.change(topics={**self._store.metadata.topics, name: doomed})
+        doomed = replace(topic, deleting=True)
+        self._save(doomed)
         gone = self.partitions(name)
-        self._publish({other: each for other, each in self._view.partitions.items() if other != name})
+        self._publish(_without(name, self._view.topics), _without(name, self._view.partitions))
         for partition in gone:
             self._on_loop(partition.end_waiting)
-        self._remove_logs(topic, set(range(topic.partition_count)))
-        self._forget(name)
+        self._finish_deletion(doomed, range(topic.partition_count))
 
     # How it is done
 
@@ -227,23 +241,46 @@ class TopicRegistry:
     def _open(self, topic: Topic, index: int, config: LogConfig) -> Partition:
         return Partition(topic.name, index, self._directory.log(topic.name, index, config, topic_id=topic.id))
 
-    def _undo_create(self, topic: Topic) -> None:
-        made = {partition.partition for partition in self._directory.partitions() if partition.topic == topic.name}
+    def _take_back(self, undo: Callable[[], None], what: str) -> None:
         try:
-            self._remove_logs(topic, made)
+            undo()
+        except StratalogError as error:
+            logger.error("%s failed, and could not be taken back either: %s", what, error)
+
+    def _remove(self, topic: Topic) -> None:
+        """A topic that nobody sees, with all that there is of it."""
+        if not topic.deleting:
+            self._save(replace(topic, deleting=True))
+        self._remove_logs(topic.name, self._find_directories().get(topic.name, ()))
+        self._forget(topic.name)
+
+    def _shrink(self, topic: Topic, total: int) -> None:
+        """To what it had, from what it was to have."""
+        found = self._find_directories().get(topic.name, set())
+        self._remove_logs(topic.name, found & set(range(topic.partition_count, total)))
+        self._save(topic)
+
+    def _finish_deletion(self, topic: Topic, indexes: Iterable[int]) -> None:
+        try:
+            self._remove_logs(topic.name, indexes)
             self._forget(topic.name)
         except StratalogError as error:
-            logger.error("topic %s could not be created, nor taken back: %s", topic.name, error)
+            logger.warning("topic %s is deleted, but some of its files are left: %s", topic.name, error)
 
-    def _remove_logs(self, topic: Topic, indexes: Iterable[int]) -> None:
-        for index in sorted(indexes):
-            self._directory.delete(topic.name, index)
+    def _remove_logs(self, name: str, indexes: Iterable[int]) -> None:
+        self._directory.delete_all(names.TopicPartition(name, index) for index in indexes)
+
+    def _save(self, topic: Topic) -> None:
+        self._store.change(topics={**self._store.metadata.topics, topic.name: topic})
 
     def _forget(self, name: str) -> None:
-        self._store.change(topics={other: each for other, each in self._store.metadata.topics.items() if other != name})
+        self._store.change(topics=_without(name, self._store.metadata.topics))
 
-    def _publish(self, partitions: dict[str, tuple[Partition, ...]]) -> None:
-        topics = {name: topic for name, topic in self._store.metadata.topics.items() if not topic.deleting}
+    def _publish_topic(self, topic: Topic, partitions: tuple[Partition, ...]) -> None:
+        view = self._view
+        self._publish({**view.topics, topic.name: topic}, {**view.partitions, topic.name: partitions})
+
+    def _publish(self, topics: dict[str, Topic], partitions: dict[str, tuple[Partition, ...]]) -> None:
         by_id = {topic.id.bytes: topic for topic in topics.values()}
         self._view = _View(topics, by_id, {_plain(name): name for name in topics}, partitions)
         self.version += 1
@@ -259,27 +296,9 @@ class TopicRegistry:
             found[partition.topic].add(partition.partition)
         return found
 
-    def _adopt(self, on_disk: Mapping[str, set[int]]) -> None:
-        known = dict(self._store.metadata.topics)
-        adopted = {}
-        for name, indexes in on_disk.items():
-            topic = known.get(name)
-            if topic is None:
-                adopted[name] = Topic(name, self._id_on_disk(name, indexes), max(indexes) + 1)
-                logger.info("topic %s with %d partitions was found in the data directory", name, max(indexes) + 1)
-            elif max(indexes) >= topic.partition_count:
-                adopted[name] = Topic(name, topic.id, max(indexes) + 1, topic.settings)
-                logger.warning("topic %s has directories up to partition %d: they are served", name, max(indexes))
-        if adopted:
-            self._store.change(topics={**known, **adopted})
 
-    def _id_on_disk(self, name: str, indexes: Iterable[int]) -> uuid.UUID:
-        for index in sorted(indexes):
-            path = self._directory.path / str(names.TopicPartition(name, index)) / names.PARTITION_METADATA
-            topic_id = checkpoints.read_partition_metadata(path)
-            if topic_id is not None:
-                return topic_id
-        return uuid.uuid4()
+def _without(name: str, all_of_them: Mapping[str, T]) -> dict[str, T]:
+    return {other: each for other, each in all_of_them.items() if other != name}
 
 
 def _plain(name: str) -> str:
