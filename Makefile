@@ -5,16 +5,20 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo test check compat bench faults format clean
+.PHONY: demo serve test check compat bench faults format clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up .venv (once; a minute or two)"
 	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 demo: $(READY)
 	@$(BIN)/stratalog demo
+
+serve: $(READY)
+	@$(BIN)/stratalog serve
 
 test: $(READY)
 	@$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -48,7 +48,9 @@ class BrokerProcess:
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            # Compiled modules are kept, whatever the tests' own environment says: it is started many times.
+            environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         assert self._process.stdout is not None
         self.ready_line = self._process.stdout.readline()
         if not self.ready_line.startswith("ready "):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
+import platform
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -179,7 +179,7 @@ class Broker:
         if self.config.advertised_address is not None:
             return self.config.advertised_address
         host, port = self._listened
-        return Address(socket.gethostname() if host in ("", "0.0.0.0", "::") else host, port)
+        return Address(platform.node() if host in ("", "0.0.0.0", "::") else host, port)
 
     def run_in_background(self, call: Callable[[], T]) -> Awaitable[T]:
         """Of what takes long, one at a time."""
