@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from stratalog.broker.apis.cluster import ClusterApis
 from stratalog.broker.apis.committed_offsets import CommittedOffsetApis
+from stratalog.broker.apis.configs import ConfigApis
 from stratalog.broker.apis.consumer_groups import ConsumerGroupApis
 from stratalog.broker.apis.coordinators import CoordinatorApi
 from stratalog.broker.apis.delete_records import DeleteRecordsApi
@@ -40,6 +41,7 @@ from stratalog.broker.groups import consumer_group
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offsets_topic import OffsetsTopic
+from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler
@@ -60,7 +62,6 @@ GRACE_SECONDS = 5.0
 class Broker:
     def __init__(self, data_dir: Path, config: BrokerConfig, clock: Clock) -> None:
         """Opens the data directory and its metadata; start() is for users."""
-        self.config = config
         self.counters = Counters()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -73,6 +74,7 @@ class Broker:
         try:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="stratalog-background")
             self.store = MetadataStore(self.directory.path, disk)
+            self.settings = LiveSettings(config, self.store)
             self.cluster_id = self.store.identity(config.node_id)
             self.topics = TopicRegistry(
                 self.directory,
@@ -104,15 +106,10 @@ class Broker:
             self._clock,
             largest_request=config.socket_request_max_bytes,
         )
-        limits = Limits(
-            idle_seconds=config.connections_max_idle_ms / 1000,
-            connections=config.max_connections,
-            connections_per_host=config.max_connections_per_ip,
-            backlog=config.socket_listen_backlog_size,
-            send_buffer=config.socket_send_buffer_bytes,
-            receive_buffer=config.socket_receive_buffer_bytes,
+        self.server = Server(
+            dispatcher.serve, dispatcher.largest_frame, _limits(config), small_frame=dispatcher.small_frame
         )
-        self.server = Server(dispatcher.serve, dispatcher.largest_frame, limits, small_frame=dispatcher.small_frame)
+        self.settings.on_change(self._settings_changed)
 
     def _routes(self) -> dict[ApiKey, Handler]:
         config, topics, background = self.config, self.topics, self.run_in_background
@@ -125,13 +122,15 @@ class Broker:
         )
         topics.on_change(self._tell_groups)
         consumer_groups = ConsumerGroups(self.groups, topics, config.groups)
+        configs = ConfigApis(topics, self.settings, background, self._told_elsewhere)
         families = (
             VersionsApi(),
             MetadataApi(topics, config, self.cluster_id, self.address, background),
             ListOffsetsApi(topics),
             LeaderEpochsApi(topics),
             ProducerApis(topics, self.store, background),
-            TopicApis(topics, config, self._clock, background, lambda _: []),
+            TopicApis(topics, config, self._clock, background, configs.describe_new_topic),
+            configs,
             DeleteRecordsApi(topics, background),
             LogDirsApi(topics, self.directory.path),
             ClusterApis(topics, config, self.cluster_id, self.address),
@@ -144,6 +143,23 @@ class Broker:
         for family in families:
             routes |= family.routes()
         return routes
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As it is now: some settings can be changed while the broker runs."""
+        return self.settings.current
+
+    def _settings_changed(self) -> None:
+        """Called in the background thread."""
+        self.topics.reconfigure_all()
+        self._on_loop(self._apply_limits)
+
+    def _apply_limits(self) -> None:
+        self.server.limits = _limits(self.config)
+
+    def _told_elsewhere(self) -> dict[str, str]:
+        host, port = self._listened
+        return {"listeners": f"PLAINTEXT://{host}:{port}", "log.dirs": str(self.directory.path)}
 
     def _tell_groups(self) -> None:
         self.groups.topics_changed({topic.name: topic.id for topic in self.topics.all()})
@@ -199,3 +215,14 @@ class Broker:
         await self.server.close(grace_seconds)
         await self._loop.run_in_executor(None, self._background.shutdown)
         await self._loop.run_in_executor(None, self.directory.close)
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    return Limits(
+        idle_seconds=config.connections_max_idle_ms / 1000,
+        connections=config.max_connections,
+        connections_per_host=config.max_connections_per_ip,
+        backlog=config.socket_listen_backlog_size,
+        send_buffer=config.socket_send_buffer_bytes,
+        receive_buffer=config.socket_receive_buffer_bytes,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -173,32 +173,52 @@ class BrokerConfig(Settings):
         parts = [getattr(self, name).settings() for name in PARTS]
         return {name: value for part in [self.settings(), *parts] for name, value in part.items()}
 
+    def all_texts(self) -> dict[str, str | None]:
+        return {name: as_text(value) for name, value in self.all_settings().items()}
+
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> Self:
         """From Kafka's dotted names; values may be text."""
-        own = set(cls.names())
-        arguments: dict[str, dict[str, object]] = {name: {} for name in ("", *PARTS)}
-        named = _without_aliases(settings)
-        for name, value in named.items():
-            if name in own:
-                arguments[""][name] = value
-            else:
-                arguments[_part_of(name)][name] = value
-        parts: dict[str, Any] = {name: part.parse(arguments[name]) for name, part in PARTS.items()}
-        given = {name: as_text(value) for name, value in named.items()}
-        return cls(**cls._arguments(arguments[""]), **parts, given=given)
+        own, parts = _routed(settings)
+        made: dict[str, Any] = {name: part.parse(parts[name]) for name, part in PARTS.items()}
+        given = {name: as_text(value) for name, value in _without_aliases(settings).items()}
+        return cls(**cls._arguments(own), **made, given=given)
+
+    def override(self, settings: Mapping[str, object]) -> Self:
+        """These settings with others on top; `given` stays as it was."""
+        own, parts = _routed(settings)
+        made: dict[str, Any] = {name: getattr(self, name).override(parts[name]) for name in PARTS}
+        return replace(self, **self._arguments(own), **made)
 
 
 PARTS: Mapping[str, type[Settings]] = {"topics": TopicDefaults, "directory": DirectoryConfig, "groups": GroupConfig}
+
+
+def _routed(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
+    """The broker's own settings, and those of each part."""
+    own: dict[str, object] = {}
+    parts: dict[str, dict[str, object]] = {name: {} for name in PARTS}
+    names = set(BrokerConfig.names())
+    for name, value in _without_aliases(settings).items():
+        if name in names:
+            own[name] = value
+        else:
+            parts[_part_of(name)][name] = value
+    return own, parts
 
 
 def _part_of(name: str) -> str:
     for part, kind in PARTS.items():
         if name in kind.names():
             return part
+    raise unknown_broker_setting(name)
+
+
+def unknown_broker_setting(name: str) -> ConfigError:
+    """The error for a name that can't be given, to be raised."""
     reason = why_refused(name)
     refused = {} if reason is None else {name: Refused(reason)}
-    raise unknown_setting(name, BrokerConfig.kind, [one.name for one in BrokerConfig.all_described()], refused)
+    return unknown_setting(name, BrokerConfig.kind, [one.name for one in BrokerConfig.all_described()], refused)
 
 
 def _without_aliases(settings: Mapping[str, object]) -> dict[str, object]:

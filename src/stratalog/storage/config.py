@@ -44,7 +44,7 @@ def _cleanup_policies() -> Values:
             raise ConfigError(f"{name} is {value!r}: {NO_COMPACTION}")
         return known.check(name, value)
 
-    return list_of(Values(known.type, check, known.said), at_least=1)
+    return list_of(Values(known.type, check, known.said))
 
 
 def _gzip_level() -> Values:
@@ -92,7 +92,9 @@ class LogConfig(Settings):
     compression_gzip_level: int = setting(-1, _gzip_level(), "level where compression.type is gzip")
     compression_lz4_level: int = setting(9, integer(1, 17), "level where compression.type is lz4")
     compression_zstd_level: int = setting(3, integer(-131072, 22), "level where compression.type is zstd")
-    cleanup_policy: tuple[str, ...] = setting(("delete",), _cleanup_policies(), "what happens to old segments")
+    cleanup_policy: tuple[str, ...] = setting(
+        ("delete",), _cleanup_policies(), "what happens to old segments; empty: nothing, they stay"
+    )
     retention_ms: int = setting(_WEEK_MS, integer(-1), "delete segments older than this; -1: never")
     retention_bytes: int = setting(-1, integer(-1), "delete old segments while the log is larger; -1: never")
     file_delete_delay_ms: int = setting(60_000, integer(0), "time from a segment's deletion to its files'")

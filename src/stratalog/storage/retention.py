@@ -53,6 +53,8 @@ def doomed(
 def _reason(segment: SegmentFacts, config: LogConfig, log_start_offset: int, now_ms: int, excess: int) -> str | None:
     if segment.next_offset <= log_start_offset:
         return f"all its offsets lie before the log start offset, {log_start_offset}"
+    if "delete" not in config.cleanup_policy:
+        return None
     if excess >= segment.size and excess > 0:
         return f"the log is {excess} bytes larger than retention.bytes, {config.retention_bytes}"
     if config.retention_ms >= 0:

@@ -40,7 +40,8 @@ class Topic:
 class Metadata:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     next_producer_id: int = 0
-    broker_settings: Mapping[str, str] = field(default_factory=dict)  # those changed while the broker ran
+    broker_settings: Mapping[str, str] = field(default_factory=dict)  # changed while it ran, for this broker
+    cluster_settings: Mapping[str, str] = field(default_factory=dict)  # the same, for all brokers
 
 
 class MetadataStore:
@@ -121,6 +122,7 @@ def _format(metadata: Metadata) -> bytes:
         "version": _FORMAT,
         "next_producer_id": metadata.next_producer_id,
         "broker_settings": dict(metadata.broker_settings),
+        "cluster_settings": dict(metadata.cluster_settings),
         "topics": topics,
     }
     return (json.dumps(content, indent=1) + "\n").encode()
@@ -130,15 +132,21 @@ def _parse(content: Any) -> Metadata:
     if content["version"] != _FORMAT:
         raise ValueError(f"version is {content['version']!r}; {_FORMAT} is known")
     topics = {name: _parse_topic(name, entry) for name, entry in content["topics"].items()}
-    settings = {str(key): str(value) for key, value in content["broker_settings"].items()}
-    return Metadata(topics, _number("next_producer_id", content["next_producer_id"], 0), settings)
+    next_producer_id = _number("next_producer_id", content["next_producer_id"], 0)
+    cluster_settings = _texts(content.get("cluster_settings", {}))
+    return Metadata(topics, next_producer_id, _texts(content["broker_settings"]), cluster_settings)
 
 
 def _parse_topic(name: str, entry: Any) -> Topic:
     names.check_topic(name)
-    settings = {str(key): str(value) for key, value in entry["settings"].items()}
     partition_count = _number(f"partitions of {name}", entry["partitions"], 1)
-    return Topic(name, uuid.UUID(entry["id"]), partition_count, settings, bool(entry.get("deleting", False)))
+    return Topic(
+        name, uuid.UUID(entry["id"]), partition_count, _texts(entry["settings"]), bool(entry.get("deleting", False))
+    )
+
+
+def _texts(settings: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in settings.items()}
 
 
 def _number(name: str, value: object, minimum: int) -> int:
