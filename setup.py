@@ -11,6 +11,7 @@ KERNELS = (
     "stratalog.records._column_decoder",
     "stratalog.records._column_encoder",
     "stratalog.storage._mapping",
+    "stratalog.protocol._shape",
     "stratalog.protocol._wire",
 )
 

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 
 Encoder = Callable[[bytearray, Any], None]
 
-_FIXED = {
+FIXED_TYPES = {
     "bool": "?",
     "int8": "b",
     "int16": "h",
@@ -75,11 +75,11 @@ def compile_encoder(entity: type[Any]) -> Encoder:
 
 def _is_fixed(member: Field[Any]) -> bool:
     kind = member.metadata.get("kafka_type")
-    return kind in _FIXED and get_origin(_inner(member.type)) is not tuple
+    return kind in FIXED_TYPES and get_origin(inner_type(member.type)) is not tuple
 
 
 def _packer(members: list[Field[Any]]) -> Encoder:
-    packed = Struct(">" + "".join(_FIXED[member.metadata["kafka_type"]] for member in members))
+    packed = Struct(">" + "".join(FIXED_TYPES[member.metadata["kafka_type"]] for member in members))
     wanted = [(member.name, _default(member)) for member in members]
     names = ", ".join(member.name for member in members)
 
@@ -110,7 +110,7 @@ def _default(member: Field[Any]) -> Any:
 def _member(member: Field[Any], flexible: bool) -> Encoder:
     name = member.name
     default = _default(member)
-    if default is MISSING and _is_nullable(member):
+    if default is MISSING and is_nullable(member):
         default = None
     write = _value(member, flexible)
 
@@ -128,8 +128,8 @@ def _member(member: Field[Any], flexible: bool) -> Encoder:
 
 def _value(member: Field[Any], flexible: bool) -> Encoder:
     """How one value of this field is written, after its name was looked up."""
-    nullable = _is_nullable(member)
-    inner = _inner(member.type)
+    nullable = is_nullable(member)
+    inner = inner_type(member.type)
     if get_origin(inner) is tuple:
         return _array(_element(get_args(inner)[0], member, flexible), flexible, nullable)
     if is_dataclass(inner):
@@ -145,8 +145,8 @@ def _element(kind: Any, member: Field[Any], flexible: bool) -> Encoder:
 
 
 def _scalar(kind: str, flexible: bool, nullable: bool) -> Encoder:
-    if kind in _FIXED:
-        packed = Struct(">" + _FIXED[kind])
+    if kind in FIXED_TYPES:
+        packed = Struct(">" + FIXED_TYPES[kind])
         return lambda out, value: out.extend(packed.pack(value))
     if kind == "uuid":
         return _uuid
@@ -279,11 +279,11 @@ def write_topic(out: bytearray, topic: str | bytes, *, flexible: bool) -> None:
     out += name
 
 
-def _is_nullable(member: Field[Any]) -> bool:
+def is_nullable(member: Field[Any]) -> bool:
     return NoneType in get_args(member.type) and get_origin(member.type) is not tuple
 
 
-def _inner(kind: Any) -> Any:
+def inner_type(kind: Any) -> Any:
     """The type without `| None`."""
     if get_origin(kind) is not tuple and NoneType in get_args(kind):
         return next(each for each in get_args(kind) if each is not NoneType)

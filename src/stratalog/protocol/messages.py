@@ -1,6 +1,6 @@
 """Requests from bytes, replies to bytes, for every API but the hot parts of Produce and Fetch.
 
-Requests are parsed by kio into the dataclass of their version. A reply is a nested dict by kio's field names: one dict
+Requests are parsed by kio into the dataclass of their version, once their shape is known to be sound. A reply is a nested dict by kio's field names: one dict
 serves all versions. Fields that a version does not have are left out, and fields that the dict does not have take the
 schema's default. Each version's encoder is made once from kio's dataclasses: dataclasses of replies with thousands of
 partitions would cost more than all the rest.
@@ -8,6 +8,7 @@ partitions would cost more than all the rest.
 
 from __future__ import annotations
 
+from array import array
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -18,20 +19,29 @@ from kio.serial.errors import SerialError
 from kio.serial.readers import Reader
 
 from stratalog.errors import MalformedRequestError
+from stratalog.protocol._shape import check_shape
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.encoding import Encoder, compile_encoder
+from stratalog.protocol.shapes import compile_shape
+
+MOST_ELEMENTS = 100_000
+"""In the arrays of one request, in all. An element of a few bytes becomes an object of hundreds, and may be answered with
+thousands."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def decode_request(key: ApiKey, version: int, body: memoryview) -> Any:
     """kio's dataclass of this request and version. Raises MalformedRequestError; no field of the result is a view."""
+    shape, reader = _reader(key, version)
     try:
-        request, end = _reader(key, version)(body.toreadonly(), 0)  # kio takes no other
-    except (SerialError, ValueError, OverflowError, UnicodeDecodeError) as error:
+        check_shape(body, shape, MOST_ELEMENTS)
+        request, end = reader(body.toreadonly(), 0)  # kio takes no other
+    except MalformedRequestError as error:
+        raise MalformedRequestError(f"{key.name} v{version}: {error}") from error
+    except (SerialError, ValueError, OverflowError) as error:
         raise MalformedRequestError(f"{key.name} v{version}: {type(error).__name__}: {error}") from error
-    if end != len(body):
-        raise MalformedRequestError(f"{key.name} v{version}: {len(body) - end} bytes too many behind the request")
+    assert end == len(body)
     return request
 
 
@@ -48,8 +58,9 @@ def to_ms(delta: timedelta) -> int:
 
 
 @cache
-def _reader(key: ApiKey, version: int) -> Reader[Any]:
-    return entity_reader(load_request_schema(int(key), version))
+def _reader(key: ApiKey, version: int) -> tuple[array[int], Reader[Any]]:
+    schema = load_request_schema(int(key), version)
+    return compile_shape(schema), entity_reader(schema)
 
 
 @cache
