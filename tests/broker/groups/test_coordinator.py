@@ -1,0 +1,556 @@
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups import coordinator as coordinator_module
+from stratalog.broker.groups.classic_group import ClassicGroup
+from stratalog.broker.groups.classic_messages import MemberIdentity, SyncRequest
+from stratalog.broker.groups.classic_service import ClassicGroups
+from stratalog.broker.groups.config import GroupConfig
+from stratalog.broker.groups.group import Group, GroupHost, GroupKind, GroupRecord
+from stratalog.broker.groups.offset_records import OffsetKey, group_key, parse_key
+from stratalog.broker.groups.offset_service import Committer, OffsetService
+from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets_topic import partition_of
+from stratalog.errors import StorageError, StratalogError
+from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
+from tests.broker.groups.members import Join, Sync, join_request
+
+NONE = ErrorCode.none
+WEEK_MS = 7 * 86_400_000
+TOPIC_ID = uuid.UUID(int=1)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+async def started(config: GroupConfig | None = None, offsets_log: ListLog | None = None) -> ManualCoordinator:
+    coordinator = ManualCoordinator(config, offsets_log)
+    await coordinator.load()
+    return coordinator
+
+
+def stable(coordinator: ManualCoordinator, group_id: str = "g", **changes: Any) -> str:
+    """A stable group of one member; the member's id."""
+    groups = ClassicGroups(coordinator)
+    join, sync = Join(), Sync()
+    groups.join(group_id, join_request(**changes), join)
+    coordinator.timers.advance(3_000)
+    answer = join.answer
+    shares = {answer.member_id: b"all"}
+    groups.sync(group_id, SyncRequest(answer.member_id, None, answer.generation, None, None, shares), sync)
+    assert sync.answer.error is NONE
+    return answer.member_id
+
+
+def commit(
+    coordinator: ManualCoordinator, offset: int = 5, *, group_id: str = "g", member_id: str = "", generation: int = -1,
+    topic: str = "orders", api_version: int = 8,
+) -> ErrorCode:  # fmt: skip
+    who = Committer(group_id, member_id, generation, None, api_version)
+    (error,) = OffsetService(coordinator).commit(who, [Commit(topic, TOPIC_ID, 0, offset, 0, "")], None)
+    return error
+
+
+def committed(coordinator: ManualCoordinator, group_id: str = "g", topic: str = "orders") -> int | None:
+    found = OffsetService(coordinator).find(group_id, topic, 0)
+    return None if found is None else found.offset
+
+
+def test_coordinator_is_a_host_for_groups() -> None:
+    host: GroupHost = ManualCoordinator()
+    assert host.group("g") is None
+
+
+# What is remembered
+
+
+def test_group_and_offsets_are_back_after_a_restart() -> None:
+    async def test() -> None:
+        before = await started()
+        member = stable(before)
+        assert commit(before, 7, member_id=member, generation=1) is NONE
+        after = await started(offsets_log=before.log)
+        group = after.group("g")
+        assert isinstance(group, ClassicGroup)
+        assert (group.state_name, group.generation, group.member_ids) == ("Stable", 1, [member])
+        assert committed(after) == 7
+        assert ClassicGroups(after).heartbeat("g", member, None, 1) is NONE
+        after.timers.advance(9_999)
+        assert group.member_ids == [member], "a whole session timeout after the start"
+        after.timers.advance(10_000)
+        assert group.is_empty
+
+    run(test())
+
+
+def test_group_that_only_has_offsets_is_back_as_empty() -> None:
+    async def test() -> None:
+        before = await started()
+        assert commit(before) is NONE
+        after = await started(offsets_log=before.log)
+        assert [(group.group_id, group.state_name, group.protocol_type) for group in after.groups()] == [
+            ("g", "Empty", "")
+        ]
+
+    run(test())
+
+
+def test_partition_is_served_as_soon_as_it_is_loaded() -> None:
+    async def test() -> None:
+        before = await started()
+        by_partition = {partition_of(name, 3): name for name in "abcdefgh"}
+        for name in by_partition.values():
+            commit(before, group_id=name)
+        before.log.unreadable = {1}
+        after = await started(offsets_log=before.log)
+        assert [after.status(by_partition[index]) for index in (0, 1, 2)] == [
+            NONE,
+            ErrorCode.coordinator_not_available,
+            NONE,
+        ]
+        assert committed(after, by_partition[0]) == committed(after, by_partition[2]) == 5
+
+    run(test())
+
+
+def test_damaged_record_is_passed_over_and_the_rest_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        before = await started()
+        commit(before)
+        where = partition_of("g", 3)
+        before.log.partitions[where] += [
+            (b"\0\1\0", b""),
+            (group_key("g"), b"\0\x09"),
+            (b"\0\x0f", b""),
+            (b"", b""),
+        ]
+        after = await started(offsets_log=before.log)
+        assert committed(after) == 5
+
+    run(test())
+    said = caplog.text
+    assert "classic group has version 9" in said
+    assert "record of type 15 is passed over" in said
+
+
+def test_offset_that_could_not_be_written_was_not_committed() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        commit(coordinator, 5)
+        coordinator.log.failure = StorageError("disk full")
+        assert commit(coordinator, 6) is ErrorCode.not_coordinator
+        assert committed(coordinator) == 5
+        coordinator.log.failure = type("TooLarge", (StratalogError,), {"code": 10})()
+        assert commit(coordinator, 6) is ErrorCode.invalid_commit_offset_size
+        assert commit(coordinator, 6, group_id="new") is ErrorCode.invalid_commit_offset_size
+        assert coordinator.group("new") is None
+
+    run(test())
+
+
+def test_records_of_a_group_go_to_one_partition_by_kafkas_hash() -> None:
+    # java: Math.abs("g".hashCode()) % 50 and so on, with org.apache.kafka.common.utils.Utils.abs
+    assert [partition_of(name, 50) for name in ("", "g", "my-group", "ä", "😀", "polygenelubricants")] == [
+        0, 3, 12, 28, 49, 0,
+    ]  # fmt: skip
+
+
+# Who may commit
+
+
+def test_commit_with_a_generation_to_no_group_depends_on_the_version() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        assert commit(coordinator, generation=3, member_id="m", api_version=8) is ErrorCode.illegal_generation
+        assert commit(coordinator, generation=3, member_id="m", api_version=9) is ErrorCode.group_id_not_found
+        assert coordinator.groups() == []
+
+    run(test())
+
+
+def test_commit_of_a_member_keeps_its_session() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        member = stable(coordinator)
+        for _ in range(3):
+            coordinator.timers.advance(9_000)
+            assert commit(coordinator, member_id=member, generation=1) is NONE
+        assert commit(coordinator, member_id="other", generation=1) is ErrorCode.unknown_member_id
+        assert commit(coordinator) is ErrorCode.unknown_member_id
+
+    run(test())
+
+
+# What is not kept
+
+
+def test_group_that_never_was_leaves_nothing_behind() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        groups = ClassicGroups(coordinator)
+        join = Join()
+        groups.join("g", join_request(needs_known_member_id=True), join)
+        assert join.answer.error is ErrorCode.member_id_required
+        assert len(coordinator.groups()) == 1
+        coordinator.timers.advance(10_000)
+        assert coordinator.groups() == []
+        assert coordinator.log.records == []
+        assert coordinator.timers.waiting == 1, "that of the retention of offsets"
+
+    run(test())
+
+
+def test_groups_that_never_were_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "MAX_UNBORN_GROUPS", 3)
+
+    async def test() -> None:
+        coordinator = await started()
+        stable(coordinator, "real")
+        groups = ClassicGroups(coordinator)
+        for number in range(10):
+            groups.join(f"g{number}", join_request(needs_known_member_id=True), Join())
+        assert sorted(group.group_id for group in coordinator.groups()) == ["g7", "g8", "g9", "real"]
+
+    run(test())
+
+
+def test_refused_join_makes_no_group() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        for request in (join_request(session_ms=1), join_request("made-up"), join_request(protocols={})):
+            ClassicGroups(coordinator).join("g", request, Join())
+        assert coordinator.groups() == []
+
+    run(test())
+
+
+def test_member_id_that_lapses_does_not_take_the_offsets_of_the_group_with_it() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        commit(coordinator)
+        ClassicGroups(coordinator).join("g", join_request(needs_known_member_id=True), Join())
+        coordinator.timers.advance(10_000)
+        assert committed(coordinator) == 5
+        assert [group.group_id for group in coordinator.groups()] == ["g"]
+
+    run(test())
+
+
+def test_offsets_of_an_empty_group_expire_and_the_group_with_them() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        member = stable(coordinator)
+        commit(coordinator, member_id=member, generation=1)
+        ClassicGroups(coordinator).leave("g", [MemberIdentity(member)])
+        coordinator.timers.advance(WEEK_MS - 1)
+        assert committed(coordinator) == 5
+        coordinator.timers.advance(600_000)
+        assert committed(coordinator) is None
+        assert coordinator.groups() == []
+        after = await started(offsets_log=coordinator.log)
+        assert after.groups() == []
+
+    run(test())
+
+
+def test_offsets_of_a_group_that_reads_the_topic_do_not_expire() -> None:
+    async def test() -> None:
+        coordinator = await started(GroupConfig(offsets_retention_minutes=1))
+        member = stable(coordinator, session_ms=1_800_000)
+        commit(coordinator, member_id=member, generation=1)
+        commit(coordinator, member_id=member, generation=1, topic="abandoned")
+        coordinator.timers.advance(700_000)
+        assert committed(coordinator) == 5
+        assert committed(coordinator, topic="abandoned") is None
+
+    run(test())
+
+
+def test_empty_group_without_offsets_is_deleted_with_the_next_check() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        member = stable(coordinator)
+        ClassicGroups(coordinator).leave("g", [MemberIdentity(member)])
+        assert [group.state_name for group in coordinator.groups()] == ["Empty"]
+        coordinator.timers.advance(600_000)
+        assert coordinator.groups() == []
+        assert coordinator.log.records[-1] == (group_key("g"), None)
+
+    run(test())
+
+
+def test_expiry_that_could_not_be_written_is_tried_again() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        commit(coordinator)
+        coordinator.log.failure = StorageError("disk full")
+        coordinator.timers.advance(WEEK_MS + 600_000)
+        assert committed(coordinator) == 5
+        coordinator.log.failure = None
+        coordinator.timers.advance(600_000)
+        assert committed(coordinator) is None
+
+    run(test())
+
+
+def test_offsets_go_with_their_topic() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        coordinator.topics_changed({"orders": 1, "payments": 2})
+        commit(coordinator)
+        commit(coordinator, topic="payments")
+        coordinator.topics_changed({"orders": 1, "payments": 2, "new": 3})
+        assert (committed(coordinator), committed(coordinator, topic="payments")) == (5, 5)
+        coordinator.topics_changed({"payments": 2, "new": 3})
+        assert (committed(coordinator), committed(coordinator, topic="payments")) == (None, 5)
+        coordinator.topics_changed({"payments": 4})
+        assert committed(coordinator, topic="payments") is None, "made again under the same name"
+        after = await started(offsets_log=coordinator.log)
+        assert after.offsets.group_ids() == []
+
+    run(test())
+
+
+def test_thousands_of_tombstones_are_written_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "_MOST_BYTES_OF_TOMBSTONES", 100)
+
+    async def test() -> None:
+        coordinator = await started()
+        commits = [Commit("orders", TOPIC_ID, number, 1, 0, "") for number in range(20)]
+        OffsetService(coordinator).commit(Committer("g", "", -1, None, 8), commits, None)
+        before = coordinator.log.appends
+        assert ClassicGroups(coordinator).delete("g") is NONE
+        assert coordinator.log.appends - before == 4
+        assert coordinator.offsets.group_ids() == []
+
+    run(test())
+
+
+def test_stopped_coordinator_has_no_timers_and_serves_nobody() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        stable(coordinator)
+        coordinator.close()
+        assert coordinator.timers.waiting == 0
+        assert coordinator.status("g") is ErrorCode.coordinator_not_available
+
+    run(test())
+
+
+# The topic
+
+
+def test_topic_is_made_once_for_all_who_come_at_the_same_time() -> None:
+    async def test() -> None:
+        coordinator = await started(offsets_log=ListLog(None))
+        errors = await asyncio.gather(*(coordinator.prepare(f"g{number}") for number in range(10)))
+        assert set(errors) == {NONE}
+        assert coordinator.log.created == 1
+
+    run(test())
+
+
+def test_client_that_hangs_up_does_not_stop_the_making_of_the_topic() -> None:
+    class SlowLog(ListLog):
+        async def create(self) -> None:
+            await asyncio.sleep(0.001)
+            await super().create()
+
+    async def test() -> None:
+        coordinator = await started(offsets_log=SlowLog(None))
+        first, second = (asyncio.ensure_future(coordinator.prepare("g")) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second is NONE
+        assert coordinator.log.created == 1
+
+    run(test())
+
+
+def test_topic_that_cannot_be_made_is_tried_again() -> None:
+    async def test() -> None:
+        coordinator = await started(offsets_log=ListLog(None))
+        coordinator.log.failure = StorageError("disk full")
+        assert await coordinator.prepare("g") is ErrorCode.coordinator_not_available
+        coordinator.log.failure = None
+        assert await coordinator.prepare("g") is NONE
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("group_id", "member", "offsets"),
+    [
+        ("g", NONE, NONE),
+        ("", ErrorCode.invalid_group_id, NONE),
+        ("ä" * 16_383, NONE, NONE),
+        ("ä" * 16_384, ErrorCode.invalid_group_id, ErrorCode.invalid_group_id),
+    ],
+)
+def test_group_ids_are_checked(group_id: str, member: ErrorCode, offsets: ErrorCode) -> None:
+    async def test() -> None:
+        coordinator = await started()
+        assert coordinator.status(group_id) is await coordinator.prepare(group_id) is member
+        assert coordinator.status(group_id, may_be_empty=True) is offsets
+
+    run(test())
+
+
+# Beside groups of the other kind
+
+
+class OtherGroup:
+    """As much of a KIP-848 group as the coordinator sees."""
+
+    kind: GroupKind = "consumer"
+    state_name = "Stable"
+    protocol_type = "consumer"
+
+    def __init__(self, group_id: str, *, is_empty: bool = False) -> None:
+        self.group_id = group_id
+        self.is_empty = is_empty
+
+    def check_commit(
+        self, member_id: str, generation_or_epoch: int, group_instance_id: str | None, api_version: int
+    ) -> ErrorCode:
+        return ErrorCode.stale_member_epoch
+
+    def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        return ErrorCode.stale_member_epoch
+
+    def check_offset_delete(self) -> ErrorCode:
+        return NONE
+
+    def subscribed_to(self, topic: str) -> bool:
+        return topic == "orders"
+
+    def offset_expires_since(self, commit_timestamp_ms: int) -> int | None:
+        return commit_timestamp_ms
+
+    def tombstones(self) -> list[GroupRecord]:
+        return [(b"\0\3\0\1" + self.group_id.encode(), None)]
+
+
+def test_group_with_kip_848_members_refuses_classic_ones() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        coordinator.put(OtherGroup("g"))
+        groups = ClassicGroups(coordinator)
+        join, sync = Join(), Sync()
+        groups.join("g", join_request(), join)
+        assert join.answer.error is ErrorCode.inconsistent_group_protocol
+        groups.sync("g", SyncRequest("m", None, 1, None, None, {}), sync)
+        assert sync.answer.error is ErrorCode.unknown_member_id
+        assert groups.heartbeat("g", "m", None, 1) is ErrorCode.unknown_member_id
+        assert groups.leave("g", [MemberIdentity("m")]) == [ErrorCode.unknown_member_id]
+        assert groups.describe("g") is None
+        assert groups.delete("g") is ErrorCode.non_empty_group
+        assert [one.kind for one in groups.list((), ())] == ["consumer"]
+        assert commit(coordinator) is ErrorCode.stale_member_epoch
+        assert OffsetService(coordinator).check_fetch("g", "m", 1) is ErrorCode.stale_member_epoch
+
+    run(test())
+
+
+def test_empty_kip_848_group_becomes_a_classic_one_and_keeps_its_offsets() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        commit(coordinator)
+        coordinator.put(OtherGroup("g", is_empty=True))
+        stale = Join()
+        ClassicGroups(coordinator).join("g", join_request("m"), stale)
+        assert stale.answer.error is ErrorCode.unknown_member_id
+        coordinator.log.failure = StorageError("disk full")
+        failed = Join()
+        ClassicGroups(coordinator).join("g", join_request(), failed)
+        assert failed.answer.error is ErrorCode.not_coordinator
+        coordinator.log.failure = None
+        stable(coordinator)
+        assert committed(coordinator) == 5
+        assert (b"\0\3\0\1g", None) in coordinator.log.records
+        group = coordinator.group("g")
+        assert group is not None
+        assert group.kind == "classic"
+
+    run(test())
+
+
+def test_classic_group_that_is_replaced_tells_whoever_waits() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        join = Join()
+        ClassicGroups(coordinator).join("g", join_request(), join)
+        coordinator.put(OtherGroup("g"))
+        assert join.answer.error is ErrorCode.unknown_member_id
+        coordinator.timers.advance(1_000_000)
+        group = coordinator.group("g")
+        assert group is not None
+        assert group.kind == "consumer"
+
+    run(test())
+
+
+def test_empty_kip_848_group_is_deleted_with_its_offsets() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        commit(coordinator)
+        coordinator.put(OtherGroup("g", is_empty=True))
+        assert ClassicGroups(coordinator).delete("g") is NONE
+        assert coordinator.log.records[-1] == (b"\0\3\0\1g", None)
+        assert committed(coordinator) is None
+
+    run(test())
+
+
+def test_records_of_kip_848_groups_are_handed_on_and_their_owner_is_told_when_all_is_loaded() -> None:
+    seen: list[tuple[bytes, bytes | None]] = []
+
+    class Replaying(ManualCoordinator):
+        def __init__(self, offsets_log: ListLog) -> None:
+            super().__init__(None, offsets_log)
+            self._replay_consumer_record = self._note
+
+        def _note(self, groups: Any, key: bytes, value: bytes | None) -> None:
+            seen.append((key, value))
+            groups.put(OtherGroup(key[4:].decode()))
+
+    async def test() -> None:
+        log = ListLog(1)
+        records: list[GroupRecord] = [(bytes((0, kind)) + b"\0\1g", b"v") for kind in (3, 4, 5, 6, 7, 8, 16)]
+        log.partitions[0] = [*records, (b"\0\x09\0\1g", b"v")]
+        coordinator = Replaying(log)
+        early: list[Group] = []
+        late: list[Group] = []
+        coordinator.on_loaded(early.append)
+        await coordinator.load()
+        coordinator.on_loaded(late.append)
+        assert seen == records
+        assert [group.group_id for group in early] == [group.group_id for group in late] == ["g"]
+
+    run(test())
+
+
+def test_offset_deletion_spares_topics_that_are_subscribed_to() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        commit(coordinator)
+        commit(coordinator, topic="payments")
+        coordinator.put(OtherGroup("g"))
+        service = OffsetService(coordinator)
+        assert service.delete("g", [("orders", 0), ("payments", 0), ("payments", 1)]) == [
+            ErrorCode.group_subscribed_to_topic,
+            NONE,
+            NONE,
+        ]
+        assert (committed(coordinator), committed(coordinator, topic="payments")) == (5, None)
+        assert parse_key(coordinator.log.records[-1][0]) == OffsetKey("g", "payments", 0)
+
+    run(test())
