@@ -1,13 +1,16 @@
 """Whether bytes have the shape of a request: a walk over lengths and counts that makes nothing of them.
 
 Before a stranger's request becomes objects, every length and count in it is checked against the bytes that are left, and
-its arrays against a bound on their elements. Without that a few bytes can make a parser ask for 34 GB.
+its arrays against a bound on their elements. Without that a few bytes can make a parser ask for 34 GB. Tagged fields,
+which a newer client may send and who does not know them has to step over (KIP-482), are left out on the way.
 
 A shape is an array of numbers, made by shapes.py: an operation, its argument, and for arrays and nullable structures the
 operations of what they hold.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
 
 from stratalog.errors import MalformedRequestError
 
@@ -19,7 +22,7 @@ cpdef enum Operation:
     ARRAY = 4  # argument: as above; next: how many numbers describe an element
     COMPACT_ARRAY = 5
     NULLABLE = 6  # a byte, negative for null; argument: how many numbers describe what follows
-    TAGS = 7  # tagged fields, none of which is looked at
+    TAGS = 7  # tagged fields, none of which is known
 
 cdef enum Fault:
     _FINE = 0
@@ -33,6 +36,10 @@ cdef struct Walk:
     int64_t position
     int64_t end
     int64_t elements  # that there may still be
+    bint tagged  # whether there were tagged fields
+    uint8_t* out  # where all but tagged fields is copied to, if anywhere
+    int64_t out_size
+    int64_t copied  # up to where
 
 
 cdef inline Fault take(Walk* walk, int64_t count) noexcept nogil:
@@ -82,8 +89,12 @@ cdef Fault read_length(Walk* walk, int32_t operation, int64_t* length) noexcept 
 
 cdef Fault skip_tags(Walk* walk) noexcept nogil:
     cdef int64_t count, number
+    cdef int64_t start = walk.position
     cdef Fault fault = read_varint(walk, &count)
-    if fault == _FINE:
+    if fault != _FINE:
+        return fault
+    if count:
+        walk.tagged = True
         walk.elements -= count
         if walk.elements < 0:
             return _TOO_MANY
@@ -94,7 +105,17 @@ cdef Fault skip_tags(Walk* walk) noexcept nogil:
             fault = read_varint(walk, &number)
         if fault == _FINE:
             fault = take(walk, number)
+    if fault == _FINE and walk.out != NULL:
+        copy_up_to(walk, start)
+        walk.out[walk.out_size] = 0
+        walk.out_size += 1
+        walk.copied = walk.position
     return fault
+
+
+cdef void copy_up_to(Walk* walk, int64_t end) noexcept nogil:
+    memcpy(walk.out + walk.out_size, walk.data + walk.copied, end - walk.copied)
+    walk.out_size += end - walk.copied
 
 
 cdef Fault walk_array(Walk* walk, const int32_t* shape, int64_t count) noexcept nogil:
@@ -148,24 +169,43 @@ cdef Fault follow(Walk* walk, const int32_t* shape, int32_t size) noexcept nogil
 
 
 def check_shape(const uint8_t[::1] frame not None, const int32_t[::1] shape not None, Py_ssize_t most_elements):
-    """The whole frame must be of this shape, with so many elements of arrays (and tagged fields) at most, in all."""
+    """The whole frame must be of this shape, with so many elements of arrays (and tagged fields) at most, in all.
+
+    None, or where there are tagged fields, the same request without them.
+    """
+    cdef Walk walk = start_walk(frame, most_elements)
+    cdef Fault fault = follow(&walk, &shape[0], <int32_t> shape.shape[0])
+    if fault != _FINE or walk.position != walk.end:
+        raise MalformedRequestError(explain(&walk, fault, most_elements))
+    if not walk.tagged:
+        return None
+    stripped = PyBytes_FromStringAndSize(NULL, walk.end)
+    walk = start_walk(frame, most_elements)
+    walk.out = <uint8_t*> PyBytes_AS_STRING(stripped)
+    follow(&walk, &shape[0], <int32_t> shape.shape[0])
+    copy_up_to(&walk, walk.end)
+    return memoryview(stripped)[:walk.out_size]
+
+
+cdef Walk start_walk(const uint8_t[::1] frame, Py_ssize_t most_elements):
     cdef Walk walk
-    cdef Fault fault
     walk.data = &frame[0] if frame.shape[0] else NULL
-    walk.position = 0
+    walk.position = walk.out_size = walk.copied = 0
     walk.end = frame.shape[0]
     walk.elements = most_elements
-    with nogil:
-        fault = follow(&walk, &shape[0] if shape.shape[0] else NULL, <int32_t> shape.shape[0])
-    if fault == _FINE and walk.position == walk.end:
-        return
+    walk.tagged = False
+    walk.out = NULL
+    return walk
+
+
+cdef str explain(Walk* walk, Fault fault, Py_ssize_t most_elements):
     where = f"at position {walk.position} of {walk.end}"
-    if fault == _FINE:
-        raise MalformedRequestError(f"{walk.end - walk.position} bytes too many behind the request")
     if fault == _TOO_SHORT:
-        raise MalformedRequestError(f"more bytes or elements are announced {where} than are left")
+        return f"more bytes or elements are announced {where} than are left"
     if fault == _NULL:
-        raise MalformedRequestError(f"a length {where} is negative")
+        return f"a length {where} is negative"
     if fault == _VARINT:
-        raise MalformedRequestError(f"a length {where} does not fit 32 bits")
-    raise MalformedRequestError(f"more than {most_elements} elements in arrays, counted up to the one {where}")
+        return f"a length {where} does not fit 32 bits"
+    if fault == _TOO_MANY:
+        return f"more than {most_elements} elements in arrays, counted up to the one {where}"
+    return f"{walk.end - walk.position} bytes too many behind the request"
