@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from stratalog.broker.refused_settings import refusals, why_refused
+from stratalog.broker.settings import BrokerConfig
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("controller.quorum.voters", "needs no coordination"),
+        ("controller.quota.window.num", "quotas"),  # the finer rule comes first
+        ("listener.name.internal.ssl.key.password", "without this prefix"),
+        ("sasl.enabled.mechanisms", "not available yet"),
+        ("transaction.state.log.replication.factor", "transactions are not available yet"),
+        ("remote.log.storage.system.enable", "tiered storage"),
+        ("inter.broker.protocol.version", "Kafka 4 has removed it"),
+    ],
+)
+def test_reason_is_given(name: str, reason: str) -> None:
+    assert reason in (why_refused(name) or "")
+
+
+@pytest.mark.parametrize("name", ["controllers", "logg.dirs", "log.dirsx", ""])
+def test_name_that_only_looks_alike_is_not_refused_as_known(name: str) -> None:
+    assert why_refused(name) is None
+
+
+def test_nothing_is_both_taken_and_refused() -> None:
+    assert [one.name for one in BrokerConfig.all_described() if why_refused(one.name) is not None] == []
+
+
+def test_every_rule_can_come_to_count() -> None:
+    for rule, reason in refusals():
+        assert why_refused(rule + "x" if rule.endswith(".") else rule) == reason, rule
