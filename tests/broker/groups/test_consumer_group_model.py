@@ -1,0 +1,288 @@
+"""Simulated members that keep to the protocol, under whatever happens to them, the topics and the broker.
+
+At no time do two members of the group read one partition. When all is quiet, every partition of a subscribed topic is
+read by a member, and all are at the group's epoch. A broker that starts again has the group as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.assignors import ASSIGNORS
+from stratalog.broker.groups.consumer_group import ConsumerGroup
+from stratalog.broker.groups.consumer_heartbeat import Answer, GroupRefusedError, Heartbeat
+from stratalog.broker.groups.consumer_records import Assignment
+from tests.broker.groups.consumer_world import FakeTopics, World, joining
+
+SESSION_MS = 45_000
+NAMES = ("a", "b", "ab")
+SUBSCRIPTIONS: list[tuple[tuple[str, ...], str]] = [
+    (("a",), ""),
+    (("a", "b"), ""),
+    (("b", "ab"), ""),
+    ((), "a.*"),
+    (("b",), "a"),
+    ((), ""),
+]
+
+Partition = tuple[uuid.UUID, int]
+
+
+def flat(assignment: Assignment) -> set[Partition]:
+    return {(topic_id, partition) for topic_id, partitions in assignment.items() for partition in partitions}
+
+
+class Client:
+    """An honest consumer. It reads a new partition at once, and stops reading one it must give up when it pleases."""
+
+    def __init__(self, world: World, member_id: str, subscription: tuple[tuple[str, ...], str], instance: str | None):
+        self.world = world
+        self.member_id = member_id
+        self.instance_id = instance
+        self.names, self.regex = subscription
+        self.assignor: str | None = None
+        self.epoch = 0
+        self.reading: set[Partition] = set()
+        self.to_give_up: set[Partition] = set()
+        self._sent: set[Partition] | None = None
+        self._sends_all = True
+
+    def beat(self, *, answer_is_lost: bool = False) -> None:
+        try:
+            answer = self.world.send(self._request())
+        except GroupRefusedError as refused:
+            if refused.code not in (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id):
+                raise
+            self._start_anew()
+            return
+        if answer_is_lost:
+            self._sends_all = True
+        else:
+            self._take(answer)
+
+    def give_up(self) -> None:
+        self.reading -= self.to_give_up
+        self.to_give_up = set()
+
+    def leave(self, epoch: int) -> None:
+        try:
+            self.world.send(Heartbeat("g", self.member_id, epoch, instance_id=self.instance_id))
+        except GroupRefusedError as refused:
+            assert refused.code in (
+                ErrorCode.unknown_member_id,
+                ErrorCode.group_id_not_found,
+                ErrorCode.fenced_instance_id,
+            ), refused
+        self.reading = set()
+
+    def resubscribe(self, subscription: tuple[tuple[str, ...], str]) -> None:
+        self.names, self.regex = subscription
+        self._sends_all = True
+
+    @property
+    def is_member(self) -> bool:
+        group = self.world.host.group("g")
+        return isinstance(group, ConsumerGroup) and self.member_id in group.members and self.epoch > 0
+
+    def _request(self) -> Heartbeat:
+        owned: dict[uuid.UUID, frozenset[int]] = {}
+        for topic_id, partition in self.reading:
+            owned[topic_id] = owned.get(topic_id, frozenset()) | {partition}
+        if self.epoch == 0 or self._sends_all:
+            request = joining(
+                self.member_id,
+                *self.names,
+                member_epoch=self.epoch,
+                subscribed_topic_regex=self.regex,
+                instance_id=self.instance_id,
+                server_assignor=self.assignor,
+                owned=owned,
+            )
+        else:
+            said = self._sent == self.reading
+            request = Heartbeat(
+                "g",
+                self.member_id,
+                self.epoch,
+                instance_id=self.instance_id,
+                owned=None if said else owned,
+                client_id="c",
+                client_host="/h",
+            )
+        self._sent = set(self.reading)
+        self._sends_all = False
+        return request
+
+    def _take(self, answer: Answer) -> None:
+        self.epoch = answer.member_epoch
+        if answer.assignment is not None:
+            assigned = flat(answer.assignment)
+            self.to_give_up = self.reading - assigned
+            self.reading |= assigned
+
+    def _start_anew(self) -> None:
+        self.epoch = 0
+        self.reading = set()
+        self.to_give_up = set()
+        self._sends_all = True
+
+
+class GroupMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.topics = FakeTopics()
+        self.world = World(self.topics)
+        self.clients: list[Client] = []
+        self.ids = itertools.count()
+
+    def client(self, number: int) -> Client:
+        return self.clients[number % len(self.clients)]
+
+    @initialize(count=st.integers(1, 4))
+    def topic(self, count: int) -> None:
+        self.topics.create("a", count)
+
+    @precondition(lambda self: len(self.clients) < 5)
+    @rule(
+        subscription=st.sampled_from(SUBSCRIPTIONS),
+        assignor=st.none() | st.sampled_from(sorted(ASSIGNORS)),
+        instance=st.none() | st.sampled_from(("x", "y")),
+        lost=st.booleans(),
+    )
+    def joins(
+        self, subscription: tuple[tuple[str, ...], str], assignor: str | None, instance: str | None, lost: bool
+    ) -> None:
+        client = Client(self.world, f"m{next(self.ids)}", subscription, instance)
+        client.assignor = assignor
+        group = self.world.host.group("g")
+        holder = group.static_member(instance) if isinstance(group, ConsumerGroup) and instance else None
+        if holder is None or holder.member_epoch == -2:
+            client.beat(answer_is_lost=lost)
+            self.clients.append(client)
+        else:
+            with pytest.raises(GroupRefusedError, match="is owned by"):
+                client.beat()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 4), lost=st.booleans())
+    def beats(self, number: int, lost: bool) -> None:
+        self.client(number).beat(answer_is_lost=lost)
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 4))
+    def gives_up(self, number: int) -> None:
+        self.client(number).give_up()
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 4), subscription=st.sampled_from(SUBSCRIPTIONS))
+    def resubscribes(self, number: int, subscription: tuple[tuple[str, ...], str]) -> None:
+        self.client(number).resubscribe(subscription)
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 4), for_good=st.booleans())
+    def leaves(self, number: int, for_good: bool) -> None:
+        client = self.client(number)
+        client.leave(-1 if for_good or client.instance_id is None else -2)
+        self.clients.remove(client)
+
+    @precondition(lambda self: self.clients)
+    @rule(number=st.integers(0, 4))
+    def dies(self, number: int) -> None:
+        client = self.client(number)
+        client.reading = set()
+        self.clients.remove(client)
+
+    @rule(milliseconds=st.integers(1, 60_000))
+    def time_passes(self, milliseconds: int) -> None:
+        self.world.host.advance(milliseconds)
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 4))
+    def topic_is_made_or_grows(self, name: str, count: int) -> None:
+        topic = self.topics.get(name)
+        if topic is None:
+            self.topics.create(name, count)
+        elif count > topic.partition_count:
+            self.topics.grow(name, count)
+
+    @rule(name=st.sampled_from(NAMES))
+    def topic_is_deleted(self, name: str) -> None:
+        topic = self.topics.get(name)
+        if topic is not None:
+            self.topics.delete(name)
+
+    @rule()
+    def broker_starts_again(self) -> None:
+        group = self.world.host.group("g")
+        before = vars(group.copy()) if isinstance(group, ConsumerGroup) else None
+        self.world.restart()
+        after = self.world.host.group("g")
+        if before is None:
+            assert after is None
+            return
+        assert isinstance(after, ConsumerGroup)
+        soft = ("topics_seen", "_topic_names")
+        assert {k: v for k, v in vars(after).items() if k not in soft} == {
+            k: v for k, v in before.items() if k not in soft
+        }
+
+    @rule()
+    def all_is_quiet(self) -> None:
+        """Everybody does its part, and who is gone is noticed."""
+        for _ in range(SESSION_MS // 5_000 + 2 + 3 * (len(self.clients) + 1)):
+            for client in self.clients:
+                client.beat()
+                client.give_up()
+            self.world.host.advance(5_000)
+        group = self.world.host.group("g")
+        if not isinstance(group, ConsumerGroup):
+            assert not self.clients
+            return
+        assert group.members.keys() == {client.member_id for client in self.clients}
+        assert group.state_name == ("Stable" if self.clients else "Empty")
+        for client in self.clients:
+            assert client.epoch == group.epoch
+            assert client.reading == flat(group.members[client.member_id].assigned)
+            assert client.reading == flat(group.target[client.member_id])
+            assert not group.members[client.member_id].pending_revocation
+        expected = {
+            (topic.id, partition)
+            for topic in self.topics.all()
+            if any(
+                topic.name in client.names
+                or (topic.name.startswith("a") if client.regex == "a.*" else topic.name == client.regex)
+                for client in self.clients
+            )
+            for partition in range(topic.partition_count)
+        }
+        assert set().union(*(client.reading for client in self.clients)) == expected
+
+    @invariant()
+    def no_partition_is_read_by_two(self) -> None:
+        readers: dict[Partition, str] = {}
+        for client in self.clients:
+            if client.is_member:
+                for partition in client.reading:
+                    assert partition not in readers, f"{readers[partition]} and {client.member_id} read {partition}"
+                    readers[partition] = client.member_id
+
+    @invariant()
+    def timers_are_only_for_members(self) -> None:
+        group = self.world.host.group("g")
+        members = len(group.members) if isinstance(group, ConsumerGroup) else 0
+        assert members <= self.world.host.running_timers <= 2 * members
+
+    def teardown(self) -> None:
+        self.all_is_quiet()
+
+
+GroupMachine.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestGroup = GroupMachine.TestCase
