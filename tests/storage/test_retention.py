@@ -30,7 +30,7 @@ def test_nothing_goes_without_limits() -> None:
 
 
 def test_policy_that_deletes_nothing_keeps_all_but_what_lies_before_the_start() -> None:
-    config = LogConfig(retention_ms=1, retention_bytes=1, cleanup_policy="")
+    config = LogConfig(retention_ms=1, retention_bytes=1, cleanup_policy=())
     segments = [segment(0, 10, age=5000), segment(10, 20, age=5000)]
     assert doomed(segments, config, log_start_offset=0, upper_bound=20, now_ms=NOW) == []
     assert [one.base_offset for one in doomed(segments, config, log_start_offset=10, upper_bound=20, now_ms=NOW)] == [0]

@@ -19,7 +19,6 @@ from stratalog.broker.topic_defaults import TopicDefaults
 from stratalog.errors import ConfigError
 from stratalog.settings import (
     INT_MAX,
-    LONG_MAX,
     Described,
     Refused,
     Settings,
@@ -65,16 +64,15 @@ def _listener() -> Values:
     return Values(ValueType.STRING, check, "PLAINTEXT://host:port")
 
 
-def _size_or_unbounded(minimum: int, maximum: int = LONG_MAX) -> Values:
-    number = integer(-1, maximum)
+def _buffer_size() -> Values:
+    number = integer(-1, INT_MAX)
 
     def check(name: str, value: object) -> object:
-        size = number.check(name, value)
-        if size != -1 and size < minimum:  # type: ignore[operator]
-            raise ConfigError(f"{name} is {size}; it must be {minimum} or more, or -1")
+        if (size := number.check(name, value)) == 0:
+            raise ConfigError(f"{name} is 0; it must be 1 or more, or -1")
         return size
 
-    return Values(number.type, check, f"{minimum} or more, or -1")
+    return Values(number.type, check, "1 or more, or -1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +102,12 @@ class BrokerConfig(Settings):
     )
     socket_send_buffer_bytes: int = setting(
         -1,
-        _size_or_unbounded(1, INT_MAX),
+        _buffer_size(),
         "SO_SNDBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
     )
     socket_receive_buffer_bytes: int = setting(
         -1,
-        _size_or_unbounded(1, INT_MAX),
+        _buffer_size(),
         "SO_RCVBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
     )
     socket_listen_backlog_size: int = setting(
@@ -119,11 +117,6 @@ class BrokerConfig(Settings):
     max_connections: int = setting(INT_MAX, integer(0, INT_MAX), "connections at a time", dynamic=True)
     max_connections_per_ip: int = setting(
         INT_MAX, integer(0, INT_MAX), "connections at a time from one address", dynamic=True
-    )
-    queued_max_request_bytes: int = setting(
-        512 * 1024**2,
-        _size_or_unbounded(1),
-        "bytes of all requests held in memory before reading waits; -1: no bound (Kafka's default)",
     )
     fetch_max_bytes: int = setting(
         55 * 1024**2, integer(1024, INT_MAX), "most bytes in the answer to a fetch, whatever it asks for", dynamic=True
@@ -142,11 +135,6 @@ class BrokerConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if -1 < self.queued_max_request_bytes < self.socket_request_max_bytes:
-            raise ConfigError(
-                f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes, "
-                f"{self.socket_request_max_bytes}: the largest request could never be read"
-            )
         self.log_defaults  # noqa: B018 - raises where the defaults for topics can't be
 
     @cached_property
