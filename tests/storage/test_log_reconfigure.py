@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from stratalog.clock import ManualClock
 from stratalog.errors import MessageTooLargeError, StorageError
 from stratalog.storage import Log, LogConfig
+from stratalog.storage.config import COMPRESSION_TYPES
 from tests.storage.faults.failing_disk import FailingDisk
 from tests.storage.hand_made import START_MS, batch_of, open_directory
 from tests.storage.log_builder import LogBuilder
@@ -104,6 +107,38 @@ def test_new_settings_hold_for_the_segments_that_follow(tmp_path: Path) -> None:
         assert len(built.log.segments) > 2
         assert list(built.log.records()) == built.expected
         assert built.log.segments[-1].path(".index").stat().st_size == 1024
+
+
+def test_changes_beside_a_writer_lose_and_spoil_nothing(tmp_path: Path) -> None:
+    with LogBuilder(tmp_path, segment_index_bytes=1024) as built:
+        done = threading.Event()
+
+        def keep_changing() -> None:
+            for number in itertools.count():
+                if done.is_set():
+                    return
+                built.log.reconfigure(
+                    LogConfig(
+                        compression_type=COMPRESSION_TYPES[number % len(COMPRESSION_TYPES)],
+                        segment_bytes=2000 + number % 5000,
+                        index_interval_bytes=number % 500,
+                        segment_index_bytes=1024,
+                        message_timestamp_after_max_ms=WEEK,
+                    )
+                )
+
+        changer = threading.Thread(target=keep_changing)
+        changer.start()
+        try:
+            for _ in range(300):
+                built.append(3)
+        finally:
+            done.set()
+            changer.join()
+        assert list(built.log.records()) == built.expected
+    with LogBuilder(tmp_path) as again:
+        assert list(again.log.records()) == built.expected
+        assert again.log.recovery.problems == []
 
 
 def blocks_of(log: Log) -> int:
