@@ -72,8 +72,7 @@ def test_a_request_comes_back_whole_and_any_cut_is_refused(key: ApiKey, version:
     for cut in range(0, len(body), max(len(body) // 20, 1)):
         with pytest.raises(MalformedRequestError):
             decode_request(key, version, memoryview(body)[:cut])
-    with pytest.raises(MalformedRequestError, match="too many"):
-        decode_request(key, version, memoryview(body + b"x"))
+    assert decode_request(key, version, memoryview(body + b"more")) == entity  # as Kafka: librdkafka relies on it
 
 
 def test_the_flexible_versions_are_those_of_the_schemas() -> None:

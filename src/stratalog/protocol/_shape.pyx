@@ -169,13 +169,14 @@ cdef Fault follow(Walk* walk, const int32_t* shape, int32_t size) noexcept nogil
 
 
 def check_shape(const uint8_t[::1] frame not None, const int32_t[::1] shape not None, Py_ssize_t most_elements):
-    """The whole frame must be of this shape, with so many elements of arrays (and tagged fields) at most, in all.
+    """The frame must begin with this shape, with so many elements of arrays (and tagged fields) at most, in all.
 
+    What follows is left alone, as Kafka does it: librdkafka's Metadata for all topics ends in three bytes too many.
     None, or where there are tagged fields, the same request without them.
     """
     cdef Walk walk = start_walk(frame, most_elements)
     cdef Fault fault = follow(&walk, &shape[0], <int32_t> shape.shape[0])
-    if fault != _FINE or walk.position != walk.end:
+    if fault != _FINE:
         raise MalformedRequestError(explain(&walk, fault, most_elements))
     if not walk.tagged:
         return None
@@ -206,6 +207,4 @@ cdef str explain(Walk* walk, Fault fault, Py_ssize_t most_elements):
         return f"a length {where} is negative"
     if fault == _VARINT:
         return f"a length {where} does not fit 32 bits"
-    if fault == _TOO_MANY:
-        return f"more than {most_elements} elements in arrays, counted up to the one {where}"
-    return f"{walk.end - walk.position} bytes too many behind the request"
+    return f"more than {most_elements} elements in arrays, counted up to the one {where}"

@@ -1,7 +1,8 @@
 """The hot requests, read in place: Produce and Fetch, whose frames come by the ten thousand a second.
 
 Every length and count is checked against the bytes that are left before anything is made of it. Strings become Python
-objects; record bytes stay where they are, as positions in the frame.
+objects; record bytes stay where they are, as positions in the frame. Topics and partitions are limited in number, as
+the elements of every request are.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -9,8 +10,10 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from stratalog.errors import MalformedRequestError
+from stratalog.protocol.limits import MOST_ELEMENTS
 
 cdef int _NULL = -1
+cdef Py_ssize_t _MOST_ELEMENTS = MOST_ELEMENTS
 
 
 cdef class _Cursor:
@@ -18,6 +21,7 @@ cdef class _Cursor:
     cdef const uint8_t* data
     cdef Py_ssize_t position
     cdef Py_ssize_t end
+    cdef Py_ssize_t elements  # that there may still be
     cdef bint flexible
 
     def __cinit__(self, const uint8_t[::1] view not None, Py_ssize_t position, bint flexible):
@@ -25,6 +29,7 @@ cdef class _Cursor:
         self.data = &view[0] if view.shape[0] else NULL
         self.end = view.shape[0]
         self.position = position
+        self.elements = _MOST_ELEMENTS
         self.flexible = flexible
 
     cdef int need(self, Py_ssize_t count) except -1:
@@ -73,22 +78,31 @@ cdef class _Cursor:
             if shift > 28:
                 raise MalformedRequestError(f"a length at position {self.position} has more than five bytes")
 
-    cdef Py_ssize_t length(self, bint short) except -2:
+    cdef Py_ssize_t length(self, bint short) except? -2:
         """Of a string, bytes or an array; -1 is null."""
         if self.flexible:
             return self.varint() - 1
         return self.int16() if short else self.int32()
 
     cdef Py_ssize_t count(self, Py_ssize_t smallest) except -2:
-        """Of an array whose elements take at least `smallest` bytes each; -1 is null."""
+        """Of an array that can't be null, whose elements take at least `smallest` bytes each."""
         cdef Py_ssize_t count = self.length(False)
-        if count < _NULL:
+        if count < 0:
             raise MalformedRequestError(f"an array of {count} elements at position {self.position}")
         if count * smallest > self.end - self.position:
             raise MalformedRequestError(
                 f"an array of {count} elements at position {self.position}, {self.end - self.position} bytes are left"
             )
+        self.spend(count)
         return count
+
+    cdef int spend(self, Py_ssize_t count) except -1:
+        self.elements -= count
+        if self.elements < 0:
+            raise MalformedRequestError(
+                f"more than {_MOST_ELEMENTS} elements in arrays, counted up to the one at position {self.position}"
+            )
+        return 0
 
     cdef string(self):
         cdef Py_ssize_t size = self.length(True)
@@ -112,6 +126,7 @@ cdef class _Cursor:
         if not self.flexible:
             return 0
         tags = self.varint()
+        self.spend(tags)
         while tags > 0:
             self.varint()
             size = self.varint()
@@ -224,6 +239,8 @@ def parse_fetch(const uint8_t[::1] frame not None, Py_ssize_t position, int vers
         forgotten_count = cursor.count(3)
         for topic in range(forgotten_count):
             name = cursor.topic_id() if by_id else cursor.string()
+            if name is None:
+                raise MalformedRequestError(f"the topic at position {cursor.position} has no name")
             partition_count = cursor.count(4)
             forgotten.append((name, [cursor.int32() for partition in range(partition_count)]))
             cursor.skip_tags()
@@ -239,6 +256,7 @@ cdef _fetch_tags(_Cursor cursor, int version, replica_id):
     """From v15 on the replica's state is a tagged field; the cluster id is one too."""
     cdef Py_ssize_t tags = cursor.varint()
     cdef Py_ssize_t tag, size
+    cursor.spend(tags)
     while tags > 0:
         tag = cursor.varint()
         size = cursor.varint()

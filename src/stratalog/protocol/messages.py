@@ -22,11 +22,8 @@ from stratalog.errors import MalformedRequestError
 from stratalog.protocol._shape import check_shape
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.encoding import Encoder, compile_encoder
+from stratalog.protocol.limits import MOST_ELEMENTS
 from stratalog.protocol.shapes import compile_shape
-
-MOST_ELEMENTS = 100_000
-"""In the arrays of one request, in all. An element of a few bytes becomes an object of hundreds, and may be answered
-with thousands."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
