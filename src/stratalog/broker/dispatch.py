@@ -64,8 +64,11 @@ class Dispatcher:
         try:
             return self._serve(frame, host, started)
         except MalformedRequestError as error:
-            self._counters.refused_requests += 1
-            raise RefusedConnectionError(f"a request that can't be read: {error}") from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: MalformedRequestError) -> RefusedConnectionError:
+        self._counters.refused_requests += 1
+        return RefusedConnectionError(f"a request that can't be read: {error}")
 
     def _serve(self, frame: memoryview, host: str, started: float) -> Response | Awaitable[Response]:
         number, version, correlation_id, client_id, position = parse_request_header(frame)
@@ -100,7 +103,10 @@ class Dispatcher:
     async def _answer_later(
         self, reply: Awaitable[Reply | bytearray], key: ApiKey, version: int, correlation_id: int, flexible: bool
     ) -> Response:
-        return [_frame(await reply, key, version, correlation_id, flexible)]
+        try:
+            return [_frame(await reply, key, version, correlation_id, flexible)]
+        except MalformedRequestError as error:
+            raise self._unreadable(error) from error
 
     def _answer_unknown_version(self, key: ApiKey, version: int, correlation_id: int) -> Response:
         if key is not ApiKey.API_VERSIONS:
