@@ -1,0 +1,148 @@
+"""A registry over a data directory that can be opened again and again, as by one broker after the other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from stratalog.broker.metadata.store import MetadataStore
+from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.clock import ManualClock
+from stratalog.storage import Log, LogConfig
+from stratalog.storage._mapping import Mapping
+from stratalog.storage.disk import Disk
+from stratalog.storage.log_directory import LogDirectory
+from stratalog.storage.names import LOCK
+from tests.storage.hand_made import START_MS, batch_of
+
+DEFAULTS = LogConfig(segment_index_bytes=1024)
+
+
+class QuickDisk(Disk):
+    """Syncs nothing: for tests that cut no power."""
+
+    def sync(self, fd: int) -> None:
+        pass
+
+    def sync_mapping(self, mapping: Mapping, path: Path) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+
+class Broker:
+    """One life of a broker: opened, used, closed."""
+
+    def __init__(self, data: Path, *, disk: Disk | None = None, most_partitions: int = 1000) -> None:
+        self.data = data
+        disk = disk or QuickDisk()
+        self.directory = LogDirectory.open(data, disk=disk, clock=ManualClock(START_MS), background=False)
+        try:
+            self.store = MetadataStore(data, disk)
+            self.topics = TopicRegistry(
+                self.directory,
+                self.store,
+                lambda: DEFAULTS,
+                most_partitions=most_partitions,
+                on_loop=lambda call: call(),
+            )
+            self.topics.load()
+        except BaseException:
+            self.directory.close()
+            raise
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.directory.close()
+
+    def append(self, topic: str, partition: int = 0) -> None:
+        self._log(topic, partition).append(batch_of(START_MS))
+
+    def count(self, topic: str, partition: int = 0) -> int:
+        return self._log(topic, partition).log_end_offset
+
+    def _log(self, topic: str, partition: int) -> Log:
+        found = self.topics.partition(topic, partition)
+        assert found is not None
+        return found.log
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """How many partitions each topic has; what is looked up in one way is found in every other."""
+        shape = {}
+        for topic in self.topics.all():
+            partitions = self.topics.partitions(topic.name)
+            assert [partition.index for partition in partitions] == list(range(topic.partition_count))
+            assert all(not partition.log.is_closed for partition in partitions)
+            assert self.topics.get(topic.name) is topic
+            assert self.topics.by_id(topic.id) is self.topics.by_id_bytes(topic.id.bytes) is topic
+            shape[topic.name] = topic.partition_count
+        assert self.topics.partition_count == sum(shape.values()) == len(list(self.topics.all_partitions()))
+        return shape
+
+    @property
+    def on_disk(self) -> dict[str, int]:
+        """How many directories each topic has."""
+        counts: dict[str, int] = {}
+        for partition in self.directory.partitions():
+            counts[partition.topic] = counts.get(partition.topic, 0) + 1
+        return counts
+
+
+def killed(broker: Broker, target: Path) -> Path:
+    """The data directory as kill -9 leaves it now."""
+    shutil.copytree(broker.data, target, ignore=shutil.ignore_patterns(LOCK))
+    return target
+
+
+class KilledError(BaseException):
+    """Not an error that anyone handles: the process is gone."""
+
+
+class DyingDisk(QuickDisk):
+    """The process dies before a call that changes something."""
+
+    _CHANGES = ("open", "write", "truncate", "allocate", "sync", "sync_directory", "make_directory", "rename", "remove")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.dies_before: int | None = None
+
+    def __getattribute__(self, name: str) -> object:
+        if name not in DyingDisk._CHANGES:
+            return super().__getattribute__(name)
+        self.calls += 1
+        if self.dies_before is not None and self.calls >= self.dies_before:
+            raise KilledError
+        return super().__getattribute__(name)
+
+
+def die_at_each_call(data: Path, change: Callable[[Broker], object], look: Callable[[Broker, Path], None]) -> int:
+    """Run `change` over and over on a copy of `data`, killed one call later each time until it gets through; `look` at
+    what the next broker finds. How many calls there were."""
+    for nth in range(1, 10_000):
+        copy = data.with_name(f"{data.name}-killed-{nth}")
+        shutil.copytree(data, copy, ignore=shutil.ignore_patterns(LOCK))
+        disk = DyingDisk()
+        broker = Broker(copy, disk=disk)
+        disk.calls, disk.dies_before = 0, nth
+        try:
+            change(broker)
+        except KilledError:
+            survived = False
+        else:
+            survived = True
+        disk.dies_before = None
+        left = killed(broker, data.with_name(f"{data.name}-left-{nth}"))
+        broker.directory.close()
+        with Broker(left) as found:
+            look(found, left)
+        shutil.rmtree(copy)
+        shutil.rmtree(left)
+        if survived:
+            return nth
+    raise AssertionError("the change never ends")

@@ -1,0 +1,241 @@
+"""A broker that is killed, or whose disk fails, at any step of a change: the next one finds the old or the new."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratalog.errors import StorageError
+from stratalog.storage.checkpoints import read_partition_metadata
+from tests.broker.metadata.registry_lab import Broker, QuickDisk, die_at_each_call, killed
+from tests.storage.faults.failing_disk import FailingDisk
+from tests.storage.faults.faulty_disk import FaultyDisk
+
+
+def made(data: Path) -> Path:
+    with Broker(data) as broker:
+        broker.topics.create("kept", 1, {"retention.ms": "1000"})
+        broker.topics.create("orders", 2, {})
+        broker.append("kept")
+        broker.append("orders", 1)
+    return data
+
+
+def copy(template: Path, data: Path) -> Path:
+    shutil.rmtree(data, ignore_errors=True)
+    shutil.copytree(template, data)
+    return data
+
+
+def check_kept(broker: Broker) -> None:
+    assert broker.count("kept") == 1
+    topic = broker.topics.get("kept")
+    assert topic is not None
+    assert topic.settings == {"retention.ms": "1000"}
+
+
+class TestKilled:
+    def run(
+        self, data: Path, change: Callable[[Broker], object], before: dict[str, int], after: dict[str, int]
+    ) -> set[str]:
+        outcomes = []
+
+        def look(broker: Broker, left: Path) -> None:
+            check_kept(broker)
+            assert broker.shape == broker.on_disk
+            assert broker.shape in (before, after)
+            outcomes.append("new" if broker.shape == after else "old")
+            assert not list(left.glob("*-delete"))
+
+        calls = die_at_each_call(made(data), change, look)
+        assert calls > 5
+        assert outcomes == sorted(outcomes, reverse=True)  # old, and from some step on always new
+        assert outcomes[-1] == "new"
+        return set(outcomes)
+
+    def test_while_a_topic_is_created(self, scratch: Path) -> None:
+        before = {"kept": 1, "orders": 2}
+        after = {**before, "fresh": 2}
+        seen = self.run(scratch / "data", lambda broker: broker.topics.create("fresh", 2, {}), before, after)
+        assert seen == {"old", "new"}
+
+    def test_while_a_topic_is_deleted(self, scratch: Path) -> None:
+        before = {"kept": 1, "orders": 2}
+        seen = self.run(scratch / "data", lambda broker: broker.topics.delete("orders"), before, {"kept": 1})
+        assert seen == {"old", "new"}
+
+    def test_while_partitions_are_added(self, scratch: Path) -> None:
+        before = {"kept": 1, "orders": 2}
+        after = {"kept": 1, "orders": 4}
+        self.run(scratch / "data", lambda broker: broker.topics.add_partitions("orders", 4), before, after)
+
+    def test_while_settings_are_altered(self, scratch: Path) -> None:
+        seen = []
+
+        def look(broker: Broker, left: Path) -> None:
+            check_kept(broker)
+            orders = broker.topics.get("orders")
+            assert orders is not None
+            seen.append(dict(orders.settings))
+
+        die_at_each_call(
+            made(scratch / "data"),
+            lambda broker: broker.topics.alter_settings("orders", {"segment.bytes": "5000"}),
+            look,
+        )
+        assert {} in seen
+        assert seen[-1] == {"segment.bytes": "5000"}
+
+
+CHANGES: dict[str, tuple[Callable[[Broker], object], dict[str, int]]] = {
+    "create": (lambda broker: broker.topics.create("fresh", 2, {}), {"kept": 1, "orders": 2, "fresh": 2}),
+    "delete": (lambda broker: broker.topics.delete("orders"), {"kept": 1}),
+    "add": (lambda broker: broker.topics.add_partitions("orders", 4), {"kept": 1, "orders": 4}),
+    "alter": (
+        lambda broker: broker.topics.alter_settings("orders", {"retention.ms": "5"}),
+        {"kept": 1, "orders": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("length", [1, 1000])
+@pytest.mark.parametrize("change", CHANGES)
+def test_disk_that_fails_at_any_call_leaves_the_old_or_the_new(scratch: Path, change: str, length: int) -> None:
+    """Failing once, and from then on: then nothing can be taken back either. The next broker finds the old or the new,
+    and when the disk is well again, the same call succeeds."""
+    call, after = CHANGES[change]
+    template = made(scratch / "template")
+    for nth in range(1, 1000):
+        data = copy(template, scratch / "data")
+        disk = FailingDisk()
+        with Broker(data, disk=disk) as broker:
+            before = broker.shape
+            disk.arm("EIO", nth, length)
+            try:
+                call(broker)
+            except StorageError:
+                seen = before
+            else:
+                seen = after
+            struck = bool(disk.struck)
+            disk.heal()
+            assert broker.shape == seen
+            check_restart(killed(broker, scratch / f"killed-{nth}"), before, after)
+            broker.topics.create("other", 1, {})  # saves the metadata with whatever is in it
+            assert broker.shape == {**seen, "other": 1}
+            if seen == before != after:
+                call(broker)
+            broker.topics.delete("other")
+            assert broker.shape == after
+            check_kept(broker)
+        check_restart(data, after, after)
+        if not struck:
+            assert nth > 3
+            return
+    raise AssertionError("the disk never stops failing")
+
+
+class StubbornDisk(QuickDisk):
+    """Makes no directory of this name; renames nothing either while `stuck`."""
+
+    def __init__(self, refused: str) -> None:
+        self.refused = refused
+        self.stuck = False
+
+    def make_directory(self, path: Path) -> None:
+        if path.name == self.refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        super().make_directory(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if self.stuck and target.name.endswith("-delete"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize(("change", "refused"), [("create", "fresh-1"), ("add", "orders-3")])
+def test_refused_change_is_not_there_after_a_restart(scratch: Path, change: str, refused: str) -> None:
+    call, _ = CHANGES[change]
+    with Broker(made(scratch / "data"), disk=StubbornDisk(refused)) as broker:
+        before = broker.shape
+        with pytest.raises(StorageError):
+            call(broker)
+        assert broker.on_disk == before
+        check_restart(killed(broker, scratch / "killed"), before)
+
+
+def test_what_is_left_of_a_topic_is_cleared_away_when_its_name_is_wanted_again(scratch: Path) -> None:
+    data = made(scratch / "data")
+    disk = StubbornDisk("fresh-2")
+    with Broker(data, disk=disk) as broker:
+        disk.stuck = True
+        with pytest.raises(StorageError):
+            broker.topics.create("fresh", 3, {})
+        assert broker.on_disk["fresh"] == 2
+        assert broker.topics.get("fresh") is None
+        with pytest.raises(StorageError):
+            broker.topics.create("fresh", 1, {})
+        disk.stuck = False
+        topic = broker.topics.create("fresh", 1, {})
+        assert broker.on_disk["fresh"] == 1
+        assert read_partition_metadata(data / "fresh-0" / "partition.metadata") == topic.id
+
+
+def test_deleted_topic_whose_files_stay_is_gone_all_the_same(scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = made(scratch / "data")
+    disk = StubbornDisk("")
+    with Broker(data, disk=disk) as broker:
+        disk.stuck = True
+        broker.topics.delete("orders")
+        assert "some of its files are left" in caplog.text
+        assert broker.on_disk == {"kept": 1, "orders": 2}
+        assert broker.shape == {"kept": 1}
+    stuck = StubbornDisk("")
+    stuck.stuck = True
+    with Broker(copy(data, scratch / "stuck"), disk=stuck) as broker:
+        assert broker.shape == {"kept": 1}
+        stuck.stuck = False
+        broker.topics.create("orders", 1, {})
+        assert broker.shape == broker.on_disk == {"kept": 1, "orders": 1}
+        assert broker.count("orders") == 0
+    check_restart(data, {"kept": 1})
+
+
+def check_restart(data: Path, *shapes: dict[str, int]) -> None:
+    with Broker(data) as broker:
+        assert broker.shape == broker.on_disk
+        assert broker.shape in shapes
+        check_kept(broker)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_survives_a_power_cut(scratch: Path, change: str) -> None:
+    call, after = CHANGES[change]
+    template = made(scratch / "template")
+    for seed in range(10):
+        data = copy(template, scratch / "data")
+        disk = FaultyDisk(data)
+        for path in (data, *(each for each in data.iterdir() if each.is_dir())):
+            disk.sync_directory(path)
+        for path in data.rglob("*.*"):
+            if path.is_file():
+                fd = disk.open(path)
+                disk.sync(fd)
+                disk.close(fd)
+        with Broker(data, disk=disk) as broker:
+            call(broker)
+            image = scratch / f"image-{seed}"
+            if seed:
+                disk.crash_image(random.Random(seed), image)
+            else:
+                disk.durable_image(image)
+        disk.forget()
+        with Broker(image) as broker:
+            assert broker.shape == broker.on_disk == after
+            assert "kept" in broker.shape
