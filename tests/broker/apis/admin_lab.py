@@ -26,7 +26,9 @@ from stratalog.protocol.api_keys import VERSIONS, ApiKey
 from stratalog.protocol.encoding import compile_encoder
 from stratalog.protocol.messages import decode_request, encode_reply
 from stratalog.storage.disk import Disk
+from stratalog.storage.log import Log
 from stratalog.storage.log_directory import LogDirectory
+from tests.broker.metadata.registry_lab import QuickDisk
 
 T = TypeVar("T")
 START_MS = 1_700_000_000_000
@@ -38,7 +40,7 @@ class AdminLab:
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         self.config = BrokerConfig.parse({"log.index.size.max.bytes": 1024, **dotted})
         self.clock = ManualClock(START_MS)
-        disk = disk or Disk()
+        disk = disk or QuickDisk()
         self.directory = LogDirectory.open(data, disk=disk, clock=self.clock, background=False)
         self.store = MetadataStore(data, disk)
         self.topics = TopicRegistry(
@@ -50,7 +52,7 @@ class AdminLab:
         )
         self.topics.load()
         self.background_calls = 0
-        self.before_background: Callable[[], None] = lambda: None
+        self.before_background: Callable[[], object] = lambda: None  # what another client does meanwhile
         self._handlers: dict[ApiKey, Handler] = {
             **TopicApis(self.topics, self.config, self.clock, self.run_in_background, _described).routes(),
             **DeleteRecordsApi(self.topics, self.run_in_background).routes(),
@@ -84,7 +86,18 @@ class AdminLab:
         """ask(), from outside an event loop; of the newest version."""
         return asyncio.run(self.ask(key, VERSIONS[key].highest if version is None else version, **fields))
 
-    def close(self) -> None:
+    def append(self, topic: str, *batches: bytearray, partition: int = 0) -> Log:
+        """The log of the partition, with these batches behind its end."""
+        found = self.topics.partition(topic, partition)
+        assert found is not None
+        for batch in batches:
+            found.append(memoryview(batch))
+        return found.log
+
+    def __enter__(self) -> AdminLab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self.directory.close()
 
 
