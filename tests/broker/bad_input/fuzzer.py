@@ -1,0 +1,276 @@
+"""Frames that a broker has to survive: of all keys and versions, half meaningful, then damaged.
+
+Frame n of a seed is always made the same way, whatever was made before it: what went wrong can be sent again alone. The
+one thing that a broker adds is the ids of its topics and members, which are put in as they are there.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable
+from dataclasses import Field, dataclass, fields, is_dataclass
+from datetime import timedelta
+from functools import cache
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_origin
+from uuid import UUID
+
+from kio.index import load_request_schema
+from kio.serial import entity_writer
+from kio.static.primitive import Records
+
+from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.records.builder import build_batch
+from tests.broker.bad_input.damage import damage, damage_lengths
+from tests.protocol.kio_messages import framed, request_header
+
+KINDS = [
+    (key, version)
+    for key, versions in VERSIONS.items()
+    for version in range(max(versions.lowest, 3) if key is ApiKey.PRODUCE else versions.lowest, versions.highest + 1)
+]
+_INT_RANGES = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_STRANGE_NAMES = (
+    "",
+    ".",
+    "..",
+    "a/b",
+    "a\0b",
+    "x" * 250,
+    "x" * 249,
+    "no-such-topic",
+    "ünïcode",
+    "__consumer_offsets",
+    "*",
+)
+_STRANGE_SIZES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x07", b"\0\x40\0\0", b"GET ")
+_PATTERNS = ("fuzz.*", "(a*)*b", "[", "x{1000}", "\\p{L}+", "(" * 50 + ")" * 50, "^fuzz-[0-9]+$")
+_CONFIGS = (("retention.ms", "1000"), ("cleanup.policy", "compact"), ("segment.bytes", "-1"), ("no.such", "x"))
+
+
+@dataclass
+class World:
+    """What there is at the broker, for requests to be about."""
+
+    topics: list[str]
+    topic_ids: list[UUID]
+    groups: list[str]
+    members: list[str]
+
+
+class Fuzzer:
+    def __init__(self, seed: int, world: World) -> None:
+        self.seed = seed
+        self.world = world
+
+    def frame(self, number: int) -> bytes:
+        """With its size."""
+        chance = random.Random(f"{self.seed}/{number}")
+        payload = self._payload(chance)
+        if chance.random() < 0.1:
+            payload = _spliced(chance, payload, self._payload(chance))
+        if chance.random() < 0.35:
+            payload = damage(chance, payload)
+        if chance.random() < 0.001:
+            return chance.choice(_STRANGE_SIZES) + payload
+        return framed(payload)
+
+    def _payload(self, chance: random.Random) -> bytes:
+        key, version = chance.choice(KINDS)
+        body = self.body(key, version, chance)
+        if chance.random() < 0.15:
+            body = damage_lengths(chance, body, _schema(key, version)[0])
+        said_key, said_version = int(key), version
+        if chance.random() < 0.02:
+            said_key = chance.choice((*VERSIONS, -1, 4, 17, 36, 71, 2**15 - 1))
+        if chance.random() < 0.02:
+            said_version = chance.choice((-1, 0, version + 1, 99, 2**15 - 1))
+        client_id = chance.choice((None, "", "fuzz", "fuzz", "x" * 300))
+        return request_header(said_key, said_version, correlation_id=chance.getrandbits(31), client_id=client_id) + body
+
+    def body(self, key: ApiKey, version: int, chance: random.Random) -> bytes:
+        schema, write = _schema(key, version)
+        out = io.BytesIO()
+        write(out, _Values(self.world, key, chance).entity(schema))
+        return out.getvalue()
+
+
+@cache
+def _schema(key: ApiKey, version: int) -> tuple[type[Any], Callable[[io.BytesIO, Any], None]]:
+    schema = load_request_schema(int(key), version)
+    return schema, entity_writer(schema)
+
+
+class _Member(NamedTuple):
+    """A field of a schema, taken apart."""
+
+    name: str
+    kind: str
+    entity: type[Any] | None  # None: a scalar, or an array of those
+    is_array: bool
+    is_nullable: bool
+    is_tagged: bool
+    is_of_config: bool
+    default: Any
+
+
+@cache
+def _members(schema: type[Any]) -> list[_Member]:
+    is_of_config = "config" in schema.__name__.lower()
+    return [_member(each, is_of_config) for each in fields(schema)]
+
+
+def _member(field: Field[Any], is_of_config: bool) -> _Member:
+    is_nullable = NoneType in get_args(field.type) and get_origin(field.type) is not tuple
+    kind = next(each for each in get_args(field.type) if each is not NoneType) if is_nullable else field.type
+    is_array = get_origin(kind) is tuple
+    element = get_args(kind)[0] if is_array else kind
+    entity = element if is_dataclass(element) else None
+    kafka_type = field.metadata.get("kafka_type", "")
+    is_tagged = "tag" in field.metadata
+    return _Member(field.name, kafka_type, entity, is_array, is_nullable, is_tagged, is_of_config, field.default)  # type: ignore[arg-type]
+
+
+class _Values:
+    """Values for the fields of one request."""
+
+    def __init__(self, world: World, key: ApiKey, chance: random.Random) -> None:
+        self._world = world
+        self._key = key
+        self._chance = chance
+        self._by_name: dict[str, Callable[[], Any]] = {
+            "acks": lambda: chance.choice((-1, -1, 0, 1, 1, 7)),
+            "api_key": lambda: 0,
+            "assignment": self._bytes,
+            "committed_offset": self._offset,
+            "count": self._count,
+            "current_leader_epoch": lambda: chance.choice((-1, -1, 0, 1)),
+            "epoch": lambda: chance.choice((-1, 0, 1)),
+            "fetch_offset": self._offset,
+            "generation_id": lambda: chance.choice((-1, 0, 1, 1)),
+            "generation_id_or_member_epoch": lambda: chance.choice((-1, 0, 1, 1)),
+            "isolation_level": lambda: chance.choice((0, 0, 1, 9)),
+            "last_fetched_epoch": lambda: chance.choice((-1, -1, 0, 1)),
+            "max_bytes": lambda: chance.choice((0, 1000, 10**6, 2**31 - 1, -1)),
+            "max_wait": lambda: timedelta(milliseconds=chance.choice((0, 0, 1, 10, -1, 45_000))),
+            "member_epoch": lambda: chance.choice((0, 0, 1, -1, -2, 5)),
+            "member_id": lambda: chance.choice((*world.members, "", "fuzz-member-1", "fuzz-member-2", "x" * 200)),
+            "min_bytes": lambda: chance.choice((0, 1, 1, 100)),
+            "num_partitions": self._count,
+            "offset": self._offset,
+            "partition_max_bytes": lambda: chance.choice((0, 1000, 10**6, 2**31 - 1, -1)),
+            "protocol_name": lambda: chance.choice(("range", "roundrobin", "")),
+            "protocol_type": lambda: chance.choice(("consumer", "consumer", "connect", "")),
+            "records": self._records,
+            "replica_id": lambda: chance.choice((-1, -1, -1, 0, 1, 2)),
+            "replication_factor": lambda: chance.choice((-1, 1, 1, 3)),
+            "resource_type": lambda: chance.choice((2, 2, 4, 8, 16, 32, 0)),
+            "server_assignor": lambda: chance.choice(("uniform", "range", None, "nobody")),
+            "session_epoch": lambda: chance.choice((-1, -1, 0, 0, 1)),
+            "session_id": lambda: chance.choice((0, 0, 0, 1)),
+            "subscribed_topic_regex": lambda: chance.choice((None, None, *_PATTERNS)),
+            "timestamp": lambda: chance.choice((-1, -2, -3, -4, -7, 0, 10**12)),
+            "topic_id": self._topic_id,
+            "transactional_id": lambda: chance.choice((None, None, None, "transaction")),
+        }
+
+    def entity(self, schema: type[Any]) -> Any:
+        return schema(**{member.name: self._field(member) for member in _members(schema)})  # type: ignore[arg-type]
+
+    def _field(self, member: _Member) -> Any:
+        chance = self._chance
+        if member.is_tagged and chance.random() < 0.7:
+            return member.default
+        if member.is_nullable and chance.random() < 0.15:
+            return None
+        count = chance.choice((0, 1, 1, 1, 2, 3)) if member.is_array else 1
+        if member.entity is not None:
+            values = [self.entity(member.entity) for _ in range(count)]
+        else:
+            values = [self._scalar(member) for _ in range(count)]
+        return tuple(values) if member.is_array else values[0]
+
+    def _scalar(self, member: _Member) -> Any:
+        chance = self._chance
+        kind = member.kind
+        made = self._by_name.get(member.name)
+        if made is not None and chance.random() < 0.9:
+            value = made()
+            if isinstance(value, int) or kind not in _INT_RANGES:
+                return value if value is not None or member.is_nullable else ""
+        if kind in _INT_RANGES:
+            return self._integer(member.name, _INT_RANGES[kind])
+        if kind.startswith("timedelta"):
+            return timedelta(milliseconds=chance.choice((-1, 0, 1, 5, 20, 20, 6000, 45_000)))
+        if kind == "string":
+            return self._string(member)
+        if kind == "bool":
+            return chance.random() < 0.5
+        return self._topic_id() if kind == "uuid" else self._bytes()
+
+    def _integer(self, name: str, bits: int) -> int:
+        if "partition" in name or name == "index":
+            return self._chance.choice((0, 0, 1, 2, 3, -1, 2**31 - 1))
+        if self._chance.random() < 0.6:
+            return self._chance.choice((-1, 0, 1, 2, 3))
+        return self._chance.choice((2**bits - 1, -(2**bits), self._chance.randrange(-(2**bits), 2**bits)))
+
+    def _string(self, member: _Member) -> str:
+        chance, world, name = self._chance, self._world, member.name
+        known: list[str] = world.topics
+        if "group" in name or name in ("key", "coordinator_keys"):
+            known = world.groups
+        elif name in ("group_instance_id", "instance_id"):
+            known = ["instance-1", "instance-2"]
+        elif member.is_of_config and "resource" not in name:
+            return chance.choice(_CONFIGS)[0 if "name" in name or "key" in name else 1]
+        elif name == "resource_name":
+            known = [*world.topics, "1", ""]
+        elif self._key is ApiKey.JOIN_GROUP and name == "name":
+            known = ["range", "roundrobin"]
+        return chance.choice(known) if chance.random() < 0.75 else chance.choice(_STRANGE_NAMES)
+
+    def _topic_id(self) -> UUID | None:
+        chance = self._chance
+        if chance.random() < 0.75:
+            return chance.choice(self._world.topic_ids)
+        return None if chance.random() < 0.3 else UUID(int=chance.getrandbits(128))
+
+    def _offset(self) -> int:
+        return self._chance.choice((0, 0, 1, 5, -1, -2, 2**62, 2**63 - 1, -(2**63)))
+
+    def _count(self) -> int:
+        return self._chance.choice((1, 1, 2, 3, 5, -1, 0, 10_001, 2**31 - 1))
+
+    def _bytes(self) -> bytes:
+        chance = self._chance
+        subscription = b"\0\1\0\0\0\1\0\6fuzz-1\xff\xff\xff\xff\0\0\0\0"
+        return chance.choice((b"", subscription, chance.randbytes(chance.randrange(40))))
+
+    def _records(self) -> Records:
+        chance = self._chance
+        values = [(b"key", chance.randbytes(chance.randrange(50))) for _ in range(chance.choice((1, 1, 2, 5)))]
+        is_idempotent = chance.random() < 0.3
+        batch: bytes = bytes(
+            build_batch(
+                values,
+                codec=chance.choice(_CODECS),
+                producer_id=chance.choice((0, 1, 7)) if is_idempotent else -1,
+                producer_epoch=0 if is_idempotent else -1,
+                base_sequence=chance.choice((0, 1, 5, 2**31 - 1)) if is_idempotent else -1,
+                is_transactional=is_idempotent and chance.random() < 0.1,
+            )
+        )
+        draw = chance.random()
+        if draw < 0.25:
+            batch = damage(chance, batch)
+        elif draw < 0.3:
+            batch += batch
+        return Records(batch if chance.random() < 0.97 else b"")
+
+
+def _spliced(chance: random.Random, one: bytes, other: bytes) -> bytes:
+    """The beginning of one, the end of another."""
+    return one[: chance.randrange(len(one) + 1)] + other[chance.randrange(len(other) + 1) :]
