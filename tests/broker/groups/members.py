@@ -119,16 +119,17 @@ class GroupUnderTest:
     def _step(self, milliseconds: int) -> None:
         self.now = Now(self.now.wall_ms + milliseconds, self.now.monotonic_ms + milliseconds)
 
-    def join(self, member_id: str = "", **changes: Any) -> Join:
-        answer = Join()
+    def join(self, member_id: str = "", answer: Join | None = None, **changes: Any) -> Join:
+        answer = Join() if answer is None else answer
         self.group.join(join_request(member_id, **changes), self.now, answer)
         return answer
 
     def sync(
         self, member_id: str, assignments: Mapping[str, bytes] | None = None, *, generation: int | None = None,
         instance_id: str | None = None, protocol_type: str | None = None, protocol_name: str | None = None,
+        answer: Sync | None = None,
     ) -> Sync:  # fmt: skip
-        answer = Sync()
+        answer = Sync() if answer is None else answer
         request = SyncRequest(
             member_id,
             instance_id,

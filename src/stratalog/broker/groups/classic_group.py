@@ -366,7 +366,7 @@ class ClassicGroup(RebalancingGroup):
         generation yet has nothing to come back to, and joins as a new one."""
         for member in self._members:
             if member.answer_join is answer:
-                self._members.finish_join(member, JoinAnswer(ErrorCode.none, ""))
+                self._members.stop_awaiting_join(member)
                 if member.is_new:
                     self._remove(member.member_id)
                     self._after_removal(now)

@@ -129,11 +129,10 @@ class Members:
         return member
 
     def rename(self, member: Member, new_id: str) -> None:
-        """A static member came back: the same member under a new id. Leadership goes with it."""
+        """A static member came back: the same member under a new id. Its place and leadership go with it."""
         was_leader = self.leader == member.member_id
-        del self._by_id[member.member_id]
         member.member_id = new_id
-        self._by_id[new_id] = member
+        self._by_id = {each.member_id: each for each in self._by_id.values()}
         assert member.group_instance_id is not None, "only static members get a new id"
         self._static[member.group_instance_id] = new_id
         if was_leader:
@@ -163,6 +162,12 @@ class Members:
         if member.answer_join is not None:
             self._awaiting_join -= 1
             member.finish_join(answer)
+
+    def stop_awaiting_join(self, member: Member) -> None:
+        """Nobody is there any more to be answered."""
+        if member.answer_join is not None:
+            self._awaiting_join -= 1
+            member.answer_join = None
 
     @property
     def awaiting_join(self) -> int:

@@ -1,0 +1,332 @@
+"""A classic group under random joins, syncs, heartbeats, leaves, hang-ups, failing writes, restarts, and time.
+
+What must hold, whatever comes: one generation at a time, whose members all agree on it; every share is the one that the
+leader of that very generation gave; what is stable is stored; and nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
+from stratalog.broker.groups.classic_messages import JoinAnswer, MemberIdentity, SyncAnswer
+from stratalog.broker.groups.classic_rebalance import State
+from stratalog.broker.groups.offset_records import parse_group
+from stratalog.errors import StorageError
+from tests.broker.groups.members import REBALANCE_MS, GroupUnderTest, Join, Sync, subscription
+
+NONE = ErrorCode.none
+INSTANCES = ("i", "j")
+PROTOCOLS = (
+    {"range": subscription("a")},
+    {"range": subscription("a", "b")},
+    {"range": subscription("a"), "sticky": subscription("a")},
+    {"sticky": subscription("a"), "range": subscription("b")},
+    {"sticky": subscription("c")},
+)
+SESSIONS = (6_000, 10_000, 30_000)
+REBALANCES = (REBALANCE_MS, 5_000, 0)
+
+
+@dataclass
+class Generation:
+    """What clients were told of one generation."""
+
+    leader: str = ""
+    protocol: str | None = None
+    members: set[str] = field(default_factory=set)
+    shares: dict[str, bytes] | None = None  # what its leader gave
+
+
+class WatchedJoin(Join):
+    """Checked at the moment in which it is answered."""
+
+    def __init__(self, model: ClassicGroupModel, instance: str | None) -> None:
+        super().__init__()
+        self._model = model
+        self._instance = instance
+
+    def __call__(self, answer: JoinAnswer) -> None:
+        super().__call__(answer)
+        self._model.check_join(answer, self._instance)
+
+
+class WatchedSync(Sync):
+    def __init__(self, model: ClassicGroupModel, member: str, generation: int) -> None:
+        super().__init__()
+        self._model = model
+        self._member = member
+        self._generation = generation
+
+    def __call__(self, answer: SyncAnswer) -> None:
+        super().__call__(answer)
+        self._model.check_sync(answer, self._member, self._generation)
+
+
+class ClassicGroupModel(RuleBasedStateMachine):
+    @initialize(delay=st.sampled_from((0, 3_000)), largest=st.sampled_from((2, 4, 100)))
+    def start(self, delay: int, largest: int) -> None:
+        self.test = GroupUnderTest(group_initial_rebalance_delay_ms=delay, group_max_size=largest)
+        self.joins: list[Join] = []
+        self.syncs: list[Sync] = []
+        self.assigning: dict[str, bytes] | None = None
+        self.generations: dict[int, Generation] = {}
+        self.known: dict[str, tuple[str | None, int]] = {}  # member id -> instance id, generation
+        self.lives = 0
+
+    @property
+    def group(self) -> ClassicGroup:
+        return self.test.group
+
+    def _pick(self, data: st.DataObject) -> str:
+        return data.draw(st.sampled_from([*self.known, "made-up"]), label="member")
+
+    # What clients do
+
+    @rule(
+        static=st.none() | st.sampled_from(INSTANCES),
+        protocols=st.sampled_from(PROTOCOLS),
+        session=st.sampled_from(SESSIONS),
+        rebalance=st.sampled_from(REBALANCES),
+        new=st.booleans(),
+    )
+    def join_as_new(
+        self, static: str | None, protocols: dict[str, bytes], session: int, rebalance: int, new: bool
+    ) -> None:
+        self.joins.append(
+            self.test.join(
+                answer=WatchedJoin(self, static),
+                instance_id=static,
+                protocols=protocols,
+                session_ms=session,
+                rebalance_ms=rebalance,
+                needs_known_member_id=new,
+                may_skip_assignment=new,
+            )
+        )
+
+    @rule(data=st.data(), protocols=st.sampled_from(PROTOCOLS), rebalance=st.sampled_from(REBALANCES))
+    def join_again(self, data: st.DataObject, protocols: dict[str, bytes], rebalance: int) -> None:
+        member = self._pick(data)
+        instance = self.known.get(member, (None, 0))[0]
+        watched = WatchedJoin(self, instance)
+        self.joins.append(
+            self.test.join(member, watched, instance_id=instance, protocols=protocols, rebalance_ms=rebalance)
+        )
+
+    @rule(data=st.data(), stale=st.booleans())
+    def sync(self, data: st.DataObject, stale: bool) -> None:
+        self._sync(self._pick(data), stale=stale)
+
+    def _sync(self, member: str, *, stale: bool = False) -> None:
+        instance, generation = self.known.get(member, (None, 0))
+        generation -= stale
+        current = self.generations.get(generation)
+        shares = None
+        if current is not None and current.leader == member:
+            shares = {each: f"{self.lives}/{generation}/{each}".encode() for each in current.members}
+        before, self.assigning = self.group.state, shares
+        watched = WatchedSync(self, member, generation)
+        self.syncs.append(self.test.sync(member, shares, generation=generation, instance_id=instance, answer=watched))
+        if shares is not None and before is State.COMPLETING_REBALANCE and self.group.state is State.STABLE:
+            assert current is not None
+            assert current.shares is None, "a generation is assigned once"
+            current.shares = shares
+        self.assigning = None
+
+    @rule(data=st.data())
+    def heartbeat(self, data: st.DataObject) -> None:
+        member = self._pick(data)
+        instance, generation = self.known.get(member, (None, 0))
+        error = self.test.heartbeat(member, generation, instance)
+        if error is NONE:
+            assert member in self.group.member_ids
+            assert generation == self.group.generation
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        member = self._pick(data)
+        instance, generation = self.known.get(member, (None, 0))
+        if self.group.check_commit(member, generation, instance, 9) is NONE:
+            assert member in self.group.member_ids
+            assert generation == self.group.generation
+            self.group.committed(member, self.test.now)
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        member = self._pick(data)
+        (error,) = self.test.leave(MemberIdentity(member, self.known.get(member, (None, 0))[0]))
+        if error is NONE:
+            assert member not in self.group.member_ids
+
+    @rule(instance=st.sampled_from(INSTANCES))
+    def remove_static(self, instance: str) -> None:
+        self.test.leave(MemberIdentity("", instance))
+
+    @precondition(lambda self: any(not join for join in self.joins))
+    @rule(data=st.data())
+    def hang_up_while_joining(self, data: st.DataObject) -> None:
+        join = data.draw(st.sampled_from([one for one in self.joins if not one]))
+        self.group.abandon_join(join, self.test.now)
+        self.joins = [one for one in self.joins if one is not join]
+
+    @precondition(lambda self: any(not sync for sync in self.syncs))
+    @rule(data=st.data())
+    def hang_up_while_syncing(self, data: st.DataObject) -> None:
+        sync = data.draw(st.sampled_from([one for one in self.syncs if not one]))
+        self.group.abandon_sync(sync, self.test.now)
+        self.syncs = [one for one in self.syncs if one is not sync]
+
+    @rule(data=st.data())
+    def behave(self, data: st.DataObject) -> None:
+        """All members do what they are told, as clients do nearly always: rejoin, and then sync."""
+        for member_id in self.group.pending_ids:
+            self._rejoin(member_id)
+        if self.group.state is State.PREPARING_REBALANCE:
+            for member in list(self.group._members):
+                if member.answer_join is None:
+                    self._rejoin(member.member_id, member.protocols)
+            self.test.advance(self.test.config.group_initial_rebalance_delay_ms)
+        if self.group.state is State.COMPLETING_REBALANCE:
+            for member_id in data.draw(st.permutations(self.group.member_ids)):
+                self._sync(member_id)
+
+    def _rejoin(self, member_id: str, protocols: Mapping[str, bytes] = PROTOCOLS[2]) -> None:
+        instance = self.known.get(member_id, (None, 0))[0]
+        watched = WatchedJoin(self, instance)
+        self.joins.append(self.test.join(member_id, watched, instance_id=instance, protocols=protocols))
+
+    # What happens to the broker
+
+    @rule(milliseconds=st.sampled_from((0, 1, 500, 1_000, 1_000, 2_000, 3_000, 5_999)))
+    def time_passes(self, milliseconds: int) -> None:
+        self.test.advance(milliseconds)
+
+    @rule(milliseconds=st.sampled_from((10_000, 60_000, 300_000)), chance=st.integers(0, 4))
+    def much_time_passes(self, milliseconds: int, chance: int) -> None:
+        if not chance:
+            self.test.advance(milliseconds)
+
+    @rule(chance=st.integers(0, 4))
+    def disk_fails_or_works(self, chance: int) -> None:
+        self.test.failure = None if chance else StorageError("disk full")
+
+    @rule(chance=st.integers(0, 4))
+    def restart(self, chance: int) -> None:
+        """As after kill -9: what was not answered never is, and what was stored is back."""
+        if chance:
+            return
+        fresh = GroupUnderTest(
+            group_initial_rebalance_delay_ms=self.test.config.group_initial_rebalance_delay_ms,
+            group_max_size=self.test.config.group_max_size,
+        )
+        fresh.stored, fresh.now = self.test.stored, self.test.now
+        fresh._ids = self.test._ids
+        if fresh.stored:
+            value = fresh.stored[-1][1]
+            assert value is not None
+            fresh.group.restore(parse_group(value))
+        fresh.group.start_sessions(fresh.now)
+        self.test = fresh
+        self.joins.clear()
+        self.syncs.clear()
+        self.lives += 1
+        # Generations that were begun and not stored did not happen; their numbers are used again.
+        self.generations = {
+            number: one for number, one in self.generations.items() if number == self.group.generation and one.shares
+        }
+
+    # What must hold
+
+    def check_sync(self, answer: SyncAnswer, member: str, generation: int) -> None:
+        if answer.error is NONE:
+            assert generation == self.group.generation, "a share of another generation than the one asked for"
+            shares = self.generations[generation].shares or self.assigning
+            assert shares is not None, "a share that no leader gave"
+            assert answer.assignment == shares.get(member, b"")
+
+    def check_join(self, answer: JoinAnswer, instance: str | None) -> None:
+        if answer.error is ErrorCode.member_id_required:
+            self.known[answer.member_id] = (instance, 0)
+        if answer.error is not NONE:
+            assert answer.members == ()
+            return
+        assert answer.generation == self.group.generation, "an answer of another generation"
+        assert answer.member_id in self.group.member_ids
+        known = self.generations.setdefault(answer.generation, Generation(answer.leader, answer.protocol_name))
+        assert known.protocol == answer.protocol_name
+        if instance is not None and known.shares is not None:
+            self._note_replacement(known, answer.member_id, instance)
+        elif not known.shares:
+            assert known.leader == answer.leader, "two leaders of one generation"
+        if answer.leader == answer.member_id:
+            known.members = {one.member_id for one in answer.members}
+            assert known.members == set(self.group.member_ids)
+        self.known[answer.member_id] = (instance, answer.generation)
+
+    def _note_replacement(self, known: Generation, member: str, instance: str) -> None:
+        """A static member came back to a stable generation: the share of its former self is its own now."""
+        assert known.shares is not None
+        former = [each for each, (held, _) in self.known.items() if held == instance and each in known.shares]
+        for each in former:
+            if each != member:
+                known.shares[member] = known.shares.pop(each)
+                if known.leader == each:
+                    known.leader = member
+
+    @invariant()
+    def states_are_what_they_say(self) -> None:
+        members = list(self.group._members)
+        joining = [one for one in members if one.answer_join is not None]
+        syncing = [one for one in members if one.answer_sync is not None]
+        assert self.group._members.awaiting_join == len(joining)
+        match self.group.state:
+            case State.EMPTY:
+                assert members == []
+            case State.PREPARING_REBALANCE:
+                assert syncing == []
+            case State.COMPLETING_REBALANCE:
+                assert members
+                assert joining == []
+            case State.STABLE:
+                assert members
+                assert joining == syncing == []
+        assert (self.group.leader is None) == (not members)
+        for one in members:
+            assert one.is_waiting or one.expires_at_ms is not None, "a member that would stay for ever"
+        if members or self.group.has_pending:
+            assert self.group.wake_at_ms is not None, "nobody would wake it"
+
+    @invariant()
+    def what_is_stable_is_stored(self) -> None:
+        if self.group.state is State.STABLE:
+            value = self.test.stored[-1][1]
+            assert value is not None
+            copy = GroupUnderTest().group
+            copy.restore(parse_group(value))
+            assert (copy.describe(), copy.generation, copy.leader) == (
+                self.group.describe(),
+                self.group.generation,
+                self.group.leader,
+            )
+
+    def teardown(self) -> None:
+        """Nobody says anything any more: in the end everybody has an answer, and the group is empty."""
+        if not hasattr(self, "test"):
+            return
+        for _ in range(4):
+            self.test.advance(NEW_MEMBER_JOIN_TIMEOUT_MS)
+        assert all(self.joins), "a join that is never answered"
+        assert all(self.syncs), "a sync that is never answered"
+        assert self.group.is_empty
+        assert self.group.wake_at_ms is None
+
+
+TestClassicGroupModel = ClassicGroupModel.TestCase
+TestClassicGroupModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
