@@ -49,7 +49,7 @@ class ProduceApi:
         transactional_id, acks, _, topics = parse_produce(frame, position, version)
         refusal = _refusal(version, acks, transactional_id)
         answers = []
-        failed = refusal is not None
+        failed = False
         for topic, parts in topics:
             produced = []
             for part in parts:
