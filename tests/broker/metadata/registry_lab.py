@@ -94,8 +94,12 @@ class Broker:
 
 
 def killed(broker: Broker, target: Path) -> Path:
-    """The data directory as kill -9 leaves it now."""
-    shutil.copytree(broker.data, target, ignore=shutil.ignore_patterns(LOCK))
+    return killed_copy(broker.data, target)
+
+
+def killed_copy(data: Path, target: Path) -> Path:
+    """A data directory as kill -9 leaves it now."""
+    shutil.copytree(data, target, ignore=shutil.ignore_patterns(LOCK))
     return target
 
 
