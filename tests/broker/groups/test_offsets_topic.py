@@ -1,0 +1,183 @@
+"""__consumer_offsets on real logs, as a broker has it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stratalog.broker.groups.classic_service import ClassicGroups
+from stratalog.broker.groups.config import GroupConfig
+from stratalog.broker.groups.coordinator import GroupCoordinator
+from stratalog.broker.groups.offset_records import CommittedOffset, offset_record, offset_tombstone
+from stratalog.broker.groups.offset_service import Committer, OffsetService
+from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets_topic import KEEPS_EVERYTHING, NAME, OffsetsTopic
+from stratalog.broker.metadata.store import MetadataStore
+from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.clock import ManualClock
+from stratalog.errors import UnknownTopicError
+from stratalog.records import build_batch
+from stratalog.storage.config import LogConfig
+from stratalog.storage.disk import Disk
+from stratalog.storage.log_directory import LogDirectory
+from tests.broker.groups.manual_coordinator import ManualTimers, no_consumer_records
+
+T = TypeVar("T")
+CONFIG = GroupConfig(offsets_topic_num_partitions=3)
+SMALL = LogConfig(segment_index_bytes=1024)
+AT = 1_700_000_000_000
+
+
+class Place:
+    """A data directory and what of a broker is needed to have topics in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = ManualClock(AT)
+        self.timers = ManualTimers(self.clock)
+        self.directory = LogDirectory.open(path, clock=self.clock, background=False)
+        self.topics = TopicRegistry(
+            self.directory,
+            MetadataStore(path, Disk()),
+            lambda: SMALL,
+            most_partitions=100,
+            on_loop=lambda call: call(),
+        )
+        self.topics.load()
+        self.offsets = OffsetsTopic(self.topics, CONFIG, self.run_in_background)
+
+    async def run_in_background(self, call: Callable[[], T], /) -> T:
+        await asyncio.sleep(0)
+        return call()
+
+    def coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(CONFIG, self.clock, self.offsets, self.timers.call_later, no_consumer_records)
+
+    def close(self) -> None:
+        self.directory.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.close()
+
+
+def run(test: Awaitable[T]) -> T:
+    async def main() -> T:
+        return await test
+
+    return asyncio.run(main())
+
+
+def test_topic_is_made_with_kafkas_numbers_and_keeps_everything(place: Place) -> None:
+    made_yet = place.offsets.partition_count is not None
+    assert not made_yet
+    run(place.offsets.create())
+    topic = place.topics.get(NAME)
+    assert topic is not None
+    assert topic.is_internal
+    assert place.offsets.partition_count == topic.partition_count == 3
+    assert topic.settings == {**KEEPS_EVERYTHING, "segment.bytes": "104857600"}
+    partition = place.topics.partition(NAME, 0)
+    assert partition is not None
+    assert (partition.log.config.retention_ms, partition.log.config.retention_bytes) == (-1, -1)
+
+
+def test_records_are_one_uncompressed_batch_with_the_time_of_the_clock(place: Place) -> None:
+    run(place.offsets.create())
+    records = [offset_record("g", "orders", index, CommittedOffset(1, 0, "", AT)) for index in range(3)]
+    place.offsets.append(1, records, AT)
+    partition = place.topics.partition(NAME, 1)
+    assert partition is not None
+    (batch,) = partition.log.read(0, 10_000).batches()
+    assert (batch.header.record_count, batch.header.codec, batch.header.max_timestamp) == (3, 0, AT)
+    assert [(record.key, record.value) for record in partition.log.records()] == records
+
+
+def test_reading_gives_what_a_compacted_log_would_hold(place: Place) -> None:
+    run(place.offsets.create())
+    first = offset_record("g", "orders", 0, CommittedOffset(1, 0, "", AT))
+    second = offset_record("g", "orders", 1, CommittedOffset(2, 0, "", AT))
+    again = offset_record("g", "orders", 0, CommittedOffset(3, 0, "", AT))
+    gone = offset_record("g", "orders", 2, CommittedOffset(4, 0, "", AT))
+    place.offsets.append(0, [first, second, gone], AT)
+    place.offsets.append(0, [again, offset_tombstone("g", "orders", 2)], AT)
+    assert run(place.offsets.read(0)) == [second, again]
+    assert run(place.offsets.read(1)) == []
+
+
+def test_record_without_a_key_is_passed_over(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    run(place.offsets.create())
+    partition = place.topics.partition(NAME, 0)
+    assert partition is not None
+    partition.log.append(build_batch([(None, b"who wrote this?")]))
+    kept = offset_record("g", "orders", 0, CommittedOffset(1, 0, "", AT))
+    place.offsets.append(0, [kept], AT)
+    assert run(place.offsets.read(0)) == [kept]
+    assert "offset 0 has no key" in caplog.text
+
+
+def test_topic_that_somebody_else_made_is_told_to_keep_everything(place: Place) -> None:
+    place.topics.create(NAME, 2, {"segment.bytes": "1048576"})
+    run(place.offsets.read(0))
+    topic = place.topics.get(NAME)
+    assert topic is not None
+    assert topic.settings == {**KEEPS_EVERYTHING, "segment.bytes": "1048576"}
+
+
+def test_topic_that_was_deleted_is_missed(place: Place) -> None:
+    run(place.offsets.create())
+    place.topics.delete(NAME)
+    with pytest.raises(UnknownTopicError, match="__consumer_offsets-0 does not exist"):
+        place.offsets.append(0, [offset_tombstone("g", "orders", 0)], AT)
+
+
+def commit(coordinator: GroupCoordinator, group_id: str, offset: int) -> ErrorCode:
+    commits = [Commit("orders", None, 0, offset, 0, "")]
+    (error,) = OffsetService(coordinator).commit(Committer(group_id, "", -1, None, 8), commits, None)
+    return error
+
+
+def test_offsets_of_many_groups_survive_a_restart(tmp_path: Path) -> None:
+    async def before(place: Place) -> None:
+        coordinator = place.coordinator()
+        await coordinator.load()
+        for number in range(20):
+            assert await coordinator.prepare(f"g{number}") is ErrorCode.none
+            assert commit(coordinator, f"g{number}", number) is ErrorCode.none
+        ClassicGroups(coordinator).delete("g3")
+
+    async def after(place: Place) -> dict[str, int]:
+        coordinator = place.coordinator()
+        loading = asyncio.ensure_future(coordinator.load())
+        assert coordinator.status("g1") is ErrorCode.coordinator_load_in_progress
+        await loading
+        groups = [group.group_id for group in coordinator.groups()]
+        return {name: coordinator.offsets.of(name)["orders"][0].offset for name in groups}
+
+    place = Place(tmp_path)
+    run(before(place))
+    place.close()
+    again = Place(tmp_path)
+    assert run(after(again)) == {f"g{number}": number for number in range(20) if number != 3}
+    again.close()
+
+
+def test_topic_that_is_deleted_while_groups_use_it_is_made_again(place: Place) -> None:
+    async def test() -> None:
+        coordinator = place.coordinator()
+        await coordinator.load()
+        await coordinator.prepare("g")
+        assert commit(coordinator, "g", 1) is ErrorCode.none
+        place.topics.delete(NAME)
+        assert commit(coordinator, "g", 2) is ErrorCode.coordinator_not_available
+        assert await coordinator.prepare("g") is ErrorCode.none
+        assert commit(coordinator, "g", 3) is ErrorCode.none
+
+    run(test())
