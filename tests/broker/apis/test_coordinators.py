@@ -31,9 +31,9 @@ def test_several_groups_are_asked_for_at_once() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_transactions_have_no_coordinator_yet(version: int) -> None:
+def test_transactional_producer_is_told_at_once_and_for_good(version: int) -> None:
     (found,) = find(version, 1, "t")
-    assert (found.error_code, found.node_id) == (ErrorCode.coordinator_not_available, -1)
+    assert (found.error_code, found.node_id) == (ErrorCode.transactional_id_authorization_failed, -1)
     assert "ransactions" in found.error_message
 
 

@@ -2,7 +2,9 @@
 
 Several keys at once from version 4. Nothing is made by asking.
 
-Known gaps: transactions do not exist yet (COORDINATOR_NOT_AVAILABLE), nor do share groups (INVALID_REQUEST).
+Known gaps: transactions do not exist yet. Who asks for a transaction's coordinator gets the error that InitProducerId
+would give (see producers.py for why that one): with a retriable one, producers would ask until their timeout. Share
+groups do not exist either (INVALID_REQUEST).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stratalog.broker.apis.groups import MOST_GROUPS, distinct
+from stratalog.broker.apis.producers import NO_TRANSACTIONS
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.settings import Address
 from stratalog.protocol.api_keys import ApiKey
@@ -39,7 +42,7 @@ class CoordinatorApi:
         nobody = {"node_id": -1, "host": "", "port": -1}
         if key_type == _TRANSACTION:
             said = "Transactions are not served yet."
-            return {**nobody, "error_code": ErrorCode.coordinator_not_available, "error_message": said}
+            return {**nobody, "error_code": NO_TRANSACTIONS, "error_message": said}
         if key_type != _GROUP:
             said = f"Key type {key_type} is not known; 0 is a group."
             return {**nobody, "error_code": ErrorCode.invalid_request, "error_message": said}

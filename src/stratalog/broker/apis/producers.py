@@ -23,6 +23,7 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.producer_state import Producer
 
+NO_TRANSACTIONS = ErrorCode.transactional_id_authorization_failed
 _NONE = -1
 _BLOCK = 1000
 _LARGEST_TO_MIND = 2**62  # a client can write any producer id into a batch; it must not use up all there are
@@ -46,8 +47,7 @@ class ProducerApis:
 
     async def init_producer_id(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
         if request.transactional_id is not None:
-            empty = request.transactional_id == ""
-            return _refused(ErrorCode.invalid_request if empty else ErrorCode.transactional_id_authorization_failed)
+            return _refused(ErrorCode.invalid_request if request.transactional_id == "" else NO_TRANSACTIONS)
         known_id = getattr(request, "producer_id", _NONE)
         known_epoch = getattr(request, "producer_epoch", _NONE)
         if (known_id == _NONE) != (known_epoch == _NONE):
