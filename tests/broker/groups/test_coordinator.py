@@ -121,6 +121,45 @@ def test_partition_is_served_as_soon_as_it_is_loaded() -> None:
     run(test())
 
 
+def test_group_in_a_partition_that_its_id_does_not_lead_to_is_loaded_and_expires() -> None:
+    """As after partitions were added to the topic."""
+
+    async def test() -> None:
+        before = await started()
+        stable(before)
+        where = partition_of("g", 3)
+        records = before.log.partitions.pop(where)
+        before.log.partitions[(where + 1) % 3] = records
+        after = await started(offsets_log=before.log)
+        group = after.group("g")
+        assert group is not None
+        assert group.state_name == "Stable"
+        after.timers.advance(10_000)
+        assert group.is_empty
+
+    run(test())
+
+
+def test_others_are_served_while_a_large_partition_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "_RECORDS_A_TURN", 2)
+
+    async def test() -> None:
+        before = await started(offsets_log=ListLog(1))
+        for number in range(10):
+            commit(before, group_id=f"g{number}")
+        after = ManualCoordinator(None, before.log)
+        loading = asyncio.ensure_future(after.load())
+        seen = set()
+        while not loading.done():
+            seen.add(len(after.offsets.group_ids()))
+            assert loading.done() or after.status("g0") is ErrorCode.coordinator_load_in_progress
+            await asyncio.sleep(0)
+        assert {2, 4, 6, 8} <= seen
+        assert committed(after, "g9") == 5
+
+    run(test())
+
+
 def test_damaged_record_is_passed_over_and_the_rest_loaded(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         before = await started()
@@ -129,11 +168,12 @@ def test_damaged_record_is_passed_over_and_the_rest_loaded(caplog: pytest.LogCap
         before.log.partitions[where] += [
             (b"\0\1\0", b""),
             (group_key("g"), b"\0\x09"),
-            (b"\0\x0f", b""),
+            (b"\0\x0f\0\1g", b""),
             (b"", b""),
         ]
         after = await started(offsets_log=before.log)
         assert committed(after) == 5
+        assert [group.state_name for group in after.groups()] == ["Empty"]
 
     run(test())
     said = caplog.text

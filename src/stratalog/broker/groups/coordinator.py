@@ -22,6 +22,7 @@ from stratalog.broker.groups.offset_records import (
     GROUP_KEY_TYPE,
     GroupKey,
     OffsetKey,
+    group_id_of,
     key_type,
     parse_group,
     parse_key,
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 LONGEST_GROUP_ID = 2**15 - 1  # bytes; what the key of a record holds
 MAX_UNBORN_GROUPS = 5_000  # of which there is no more than a member id given out; the oldest give way
 _CONSUMER_KEY_TYPES = frozenset((*range(3, 9), 16))
+_RECORDS_A_TURN = 500  # replayed before the loop has its turn
 _MOST_BYTES_OF_TOMBSTONES = 256 * 1024  # in one batch
 
 CallLater = Callable[[float, Callable[[], None]], TimerHandle]
@@ -224,8 +226,12 @@ class GroupCoordinator:
         except StratalogError as error:
             log.error("__consumer_offsets-%d can't be read, its groups are not served: %s", partition, error)
             return
+        replayed: set[str] = set()
+        for start in range(0, len(records), _RECORDS_A_TURN):
+            replayed |= self._replay(partition, records[start : start + _RECORDS_A_TURN])
+            await asyncio.sleep(0)  # others are served meanwhile
         if not self._closed:
-            self._replay(partition, records)
+            self._open(partition, replayed)
 
     def on_loaded(self, call: Callable[[Group], None]) -> None:
         self._loaded_listeners.append(call)
@@ -233,23 +239,28 @@ class GroupCoordinator:
             if group.kind == "consumer" and self.status(group.group_id) is ErrorCode.none:
                 call(group)
 
-    def _replay(self, partition: int, records: Sequence[GroupRecord]) -> None:
+    def _replay(self, partition: int, records: Sequence[GroupRecord]) -> set[str]:
+        """The groups that the records are of."""
+        replayed = set()
         for key, value in records:
             try:
+                replayed.add(group_id_of(key))
                 self._replay_one(key, value)
             except StratalogError as error:
                 log.error("__consumer_offsets-%d: a record is passed over: %s", partition, error)
-        for group_id in self.offsets.group_ids():
-            if group_id not in self._groups:
-                self.new_classic_group(group_id)  # it only has offsets
+        return replayed
+
+    def _open(self, partition: int, group_ids: Iterable[str]) -> None:
+        """All of a partition is loaded: its groups are served from now on."""
         self._loaded.add(partition)
-        for group in self.groups():
-            if self._partition_count is None or partition_of(group.group_id, self._partition_count) != partition:
-                continue
+        for group_id in group_ids:
+            group = self._groups.get(group_id)
+            if group is None and self.offsets.of(group_id):
+                group = self.new_classic_group(group_id)  # it only has offsets
             if isinstance(group, ClassicGroup):
                 group.start_sessions(self.now())
                 self.settle(group)
-            else:
+            elif group is not None:
                 for call in self._loaded_listeners:
                     call(group)
 
@@ -266,7 +277,8 @@ class GroupCoordinator:
                 if value is None:
                     self.remove(group_id)
                 else:
-                    self.new_classic_group(group_id).restore(parse_group(value))
+                    stored = parse_group(value)
+                    self.new_classic_group(group_id).restore(stored)
             case OffsetKey() as offset_key:
                 self.offsets.apply([Change(offset_key, None if value is None else parse_offset(value))])
 
@@ -312,6 +324,8 @@ class GroupCoordinator:
         if not gone:
             return
         for group_id in self.offsets.group_ids():
+            if self.status(group_id, may_be_empty=True) is not ErrorCode.none:
+                continue  # what is left of a deleted topic is not handed out in any case: its id is another
             for topic in gone.intersection(self.offsets.of(group_id)):
                 try:
                     self.append_deletions(group_id, self.offsets.delete_topic(group_id, topic))

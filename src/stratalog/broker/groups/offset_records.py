@@ -71,6 +71,13 @@ def key_type(key: bytes) -> int:
     return FieldReader(key, "key of a record in __consumer_offsets").int16()
 
 
+def group_id_of(key: bytes) -> str:
+    """Keys of every type go on with it."""
+    fields = FieldReader(key, "key of a record in __consumer_offsets")
+    fields.int16()
+    return fields.string()
+
+
 def parse_key(key: bytes) -> OffsetKey | GroupKey:
     fields = FieldReader(key, "key of a record in __consumer_offsets")
     kind = fields.int16()
