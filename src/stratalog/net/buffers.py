@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 
 NORMAL = 256 * 1024
-_LARGEST_KEPT = 2 * 1024 * 1024
+LARGEST_KEPT = 2 * 1024 * 1024
 _KEPT = 4
 
 
@@ -32,7 +32,7 @@ class ReceiveBuffers:
     def give_back(self, buffer: memoryview) -> None:
         """Nobody holds a view of it any more."""
         kept = self._normal if len(buffer) == NORMAL else self._large
-        if len(kept) < _KEPT and len(buffer) <= _LARGEST_KEPT:
+        if len(kept) < _KEPT and len(buffer) <= LARGEST_KEPT:
             kept.append(buffer)
 
 

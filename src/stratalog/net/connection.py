@@ -3,7 +3,8 @@
 A frame is four bytes of size and that many bytes. It is handed out where it was received, and is gone when the call
 returns. A response is a list of bytes and FileSlices; slices go from the file to the socket without passing through
 user space. While a response is not written, or not there yet, nothing more is read: a client that does not read its
-responses gets no more of them, and holds no memory but for its last.
+responses gets no more of them, and holds no memory but for its last. What a connection holds when its turn is over is
+counted, and while all of them hold too much it waits with reading (held_memory.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Awaitable
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from stratalog.net.buffers import NORMAL
+from stratalog.net.buffers import LARGEST_KEPT, NORMAL
 from stratalog.storage.file_slice import FileSlice
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ _SMALLEST_FRAME = 8  # API key, version, correlation id
 _SMALL = 4096  # so much of an incomplete frame is kept apart, and its buffer is free for others
 _WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
 _RECEIVES = 64  # a turn; then others have theirs
-_GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP", b"\x16\x03\x01": "TLS"}
+_TURN_SECONDS = 0.005  # of requests that are all there
+_GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP", b"\x16\x03": "TLS"}
 
 
 class RefusedConnectionError(Exception):
@@ -57,7 +59,10 @@ class Connection:
         self._expected = NORMAL  # the size of the last frame: the next is likely as large
         self._out: deque[Part] = deque()
         self._out_size = 0
+        self._unsent = 0  # bytes of it in memory, once the socket takes no more
+        self._holds = False  # whether the server counts what this connection holds
         self._reply: asyncio.Future[Response] | None = None
+        self._turn_is_over = False  # there are whole frames left, for the next one
         self._reads = True
         self._writes = False
         self._loop.add_reader(self._fd, self._on_readable)
@@ -68,9 +73,9 @@ class Connection:
         return self._reply is not None or bool(self._out)
 
     @property
-    def is_answering(self) -> bool:
-        """Whether it waits for the broker, not the broker for it."""
-        return self._reply is not None
+    def waits_for_the_broker(self) -> bool:
+        """And not the broker for it."""
+        return self._reply is not None or (not self._reads and not self._out)
 
     def close(self, reason: str = "") -> None:
         if self.is_closed:
@@ -85,20 +90,32 @@ class Connection:
             self._reply.cancel()
         self._out.clear()
         self._release_buffer()
+        self._pending = b""
+        self._server.memory.forget(self)
         self._server.forget(self)
 
     # Reading
 
     def _on_readable(self) -> None:
-        if self.is_busy:
+        if self.is_busy or self._turn_is_over:
             self._watch_for_the_end()
+            return
+        memory = self._server.memory
+        if memory.held >= memory.limit and not memory.may_read(self):
+            self._pause_reading()
+            memory.wait(self)
             return
         try:
             self._receive()
-        except BlockingIOError:
-            pass
         except OSError as error:
             self.close(f"{error}" if self._filled else "")  # a client that just goes is nothing to write about
+        self._count_what_is_held()
+
+    def read_again(self) -> None:
+        """There may be room for what it sends."""
+        self._server.memory.stop_waiting(self)
+        if not self.is_closed and not self.is_busy and not self._turn_is_over:
+            self._resume_reading()
 
     def _watch_for_the_end(self) -> None:
         """A client that went away needs no answer; one that sends more has to wait for it."""
@@ -116,12 +133,8 @@ class Connection:
             self._pause_reading()
 
     def _receive(self) -> None:
-        buffer = self._buffer
-        if buffer is None:
-            buffer = self._buffer = self._server.buffers.take(max(self._expected, len(self._pending) + NORMAL // 2))
-            self._start, self._filled = 0, len(self._pending)
-            buffer[: self._filled] = self._pending
-            self._pending = b""
+        buffer = self._buffer or self._take_buffer()
+        memory = self._server.memory
         for _ in range(_RECEIVES):
             try:
                 count = self._sock.recv_into(buffer[self._filled : self._wanted(buffer)])
@@ -140,6 +153,18 @@ class Connection:
                 return
             assert self._buffer is not None
             buffer = self._buffer
+            self._count_what_is_held()
+            if memory.held >= memory.limit and not memory.may_read(self):
+                return
+
+    def _take_buffer(self) -> memoryview:
+        """With what was kept apart in it."""
+        buffer = self._server.buffers.take(max(self._expected, len(self._pending) + NORMAL // 2))
+        self._start, self._filled = 0, len(self._pending)
+        buffer[: self._filled] = self._pending
+        self._pending = b""
+        self._buffer = buffer
+        return buffer
 
     def _wanted(self, buffer: memoryview) -> int:
         """Up to where to receive. Of a large frame just its rest, so that the next begins where the buffer does."""
@@ -155,6 +180,7 @@ class Connection:
         """Handle all whole frames in the buffer. Says whether a large one is incomplete, of which more may be there."""
         buffer = self._buffer
         assert buffer is not None
+        end_of_turn = self._loop.time() + _TURN_SECONDS
         while self._reply is None and not self._writes:
             left = self._filled - self._start
             if left < _PREFIX:
@@ -171,9 +197,18 @@ class Connection:
                 return False
             if self._out_size >= _WRITE_AT:
                 self._write()
+            if self._filled - self._start > _PREFIX and self._loop.time() > end_of_turn:
+                self._turn_is_over = True
+                self._loop.call_soon(self._next_turn)
+                break
         if self._out and not self._writes:
             self._write()
-        return self._make_room()
+        return False if self._turn_is_over else self._make_room()
+
+    def _next_turn(self) -> None:
+        self._turn_is_over = False
+        if not self.is_closed and not self.is_busy:
+            self._resume()
 
     def _accept_size(self, size: int, buffer: memoryview) -> bool:
         first = buffer[self._start + _PREFIX : self._filled]
@@ -182,9 +217,9 @@ class Connection:
         greeting = bytes(buffer[self._start : self._start + _PREFIX])
         spoken = next((name for start, name in _GREETINGS.items() if greeting.startswith(start)), None)
         if spoken is not None:
-            self.close(f"it speaks {spoken} where Kafka's protocol is spoken, in plain text")
+            self._refuse(f"it speaks {spoken} where Kafka's protocol is spoken, in plain text")
         else:
-            self.close(f"its frame of {size} bytes is outside the limits (socket.request.max.bytes and the others)")
+            self._refuse(f"its frame of {size} bytes is outside the limits (socket.request.max.bytes and the others)")
         return False
 
     def _handle(self, frame: memoryview) -> bool:
@@ -192,17 +227,23 @@ class Connection:
         try:
             response = self._server.serve(frame, self.host)
         except RefusedConnectionError as refusal:
-            self.close(str(refusal))
+            self._refuse(str(refusal))
             return False
         except Exception:
             logger.exception("a request of %s failed; its connection is closed", self.host)
-            self.close()
+            self._refuse("")
             return False
         if isinstance(response, list):
             self._queue(response)
         elif response is not None:
             self._wait_for(response)
         return True
+
+    def _refuse(self, reason: str) -> None:
+        """Close, but for the answers to what came before."""
+        if self._out and not self._writes:
+            self._write()
+        self.close(reason)
 
     def _make_room(self) -> bool:
         """What is left is moved to where the rest of it finds room, or kept apart if it is little."""
@@ -246,13 +287,47 @@ class Connection:
             self._loop.remove_reader(self._fd)
             self._reads = False
 
-    def _resume(self) -> None:
-        """The answer is written: go on with what came meanwhile."""
+    def _resume_reading(self) -> None:
         if not self._reads:
             self._loop.add_reader(self._fd, self._on_readable)
             self._reads = True
-        if self._buffer is not None:
-            self._handle_frames()
+
+    def _resume(self) -> None:
+        """The answer is written: go on with what came meanwhile."""
+        self._resume_reading()
+        try:
+            if self._pending:
+                self._take_buffer()
+            if self._buffer is not None:
+                self._handle_frames()
+        except OSError as error:  # no memory
+            self.close(str(error))
+        self._count_what_is_held()
+
+    # Memory
+
+    def let_go_of_buffer(self) -> None:
+        """What it holds is little, and the rest takes its time: the buffer is for others."""
+        if self._buffer is not None and len(self._buffer) == NORMAL and not self._turn_is_over:
+            self._keep_apart()
+            self._count_what_is_held()
+
+    def _count_what_is_held(self) -> None:
+        if self.is_closed:
+            return
+        size = self._unsent
+        buffer = self._buffer
+        if buffer is not None:
+            if len(buffer) == NORMAL and self._server.memory.is_scarce:
+                self.let_go_of_buffer()
+                return
+            # A large buffer takes up memory as it is filled, unless it was used before.
+            size += len(buffer) if len(buffer) <= LARGEST_KEPT else self._filled
+        elif len(self._pending) > _SMALL:
+            size += len(self._pending)
+        if size or self._holds:
+            self._holds = size > 0
+            self._server.memory.hold(self, size, is_sending=not self.is_busy)
 
     # Answering
 
@@ -279,8 +354,7 @@ class Connection:
         if response is not None:
             self._queue(response)
             self._write()
-        if not self.is_busy and not self.is_closed:
-            self._resume()
+        self._after_writing()
 
     def _queue(self, response: list[Part]) -> None:
         self._out.extend(response)
@@ -291,13 +365,14 @@ class Connection:
             while self._out:
                 self._write_some()
         except BlockingIOError:
+            self._unsent = sum(len(part) for part in self._out if not isinstance(part, FileSlice))
             if not self._writes:
                 self._writes = True
                 self._loop.add_writer(self._fd, self._on_writable)
         except OSError:
             self.close()
         else:
-            self._out_size = 0
+            self._out_size = self._unsent = 0
             if self._writes:
                 self._writes = False
                 self._loop.remove_writer(self._fd)
@@ -337,5 +412,12 @@ class Connection:
 
     def _on_writable(self) -> None:
         self._write()
-        if not self.is_busy and not self.is_closed:
+        self._after_writing()
+
+    def _after_writing(self) -> None:
+        if self.is_closed:
+            return
+        if self.is_busy:
+            self._count_what_is_held()
+        elif not self._turn_is_over:
             self._resume()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stratalog.net.buffers import ReceiveBuffers
 from stratalog.net.connection import Connection, Response
+from stratalog.net.held_memory import HeldMemory
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ Serve = Callable[[memoryview, str], Response | Awaitable[Response]]
 _ACCEPTS = 64  # a turn
 _PAUSE_WITHOUT_DESCRIPTORS = 0.5
 _LONGEST_SWEEP_INTERVAL = 5.0
+_A_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Limits:
     idle_seconds: float
     connections: int
     connections_per_host: int
+    held_bytes: int = -1  # of requests that are not whole and responses that are not read; -1: no limit
     backlog: int = 128
     send_buffer: int = -1  # -1: as the system sees fit
     receive_buffer: int = -1
@@ -49,6 +52,7 @@ class Server:
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.buffers = ReceiveBuffers()
+        self.memory = HeldMemory(limits.held_bytes, self.loop)
         self.received = 0  # bytes
         self.sent = 0
         self.accepted = 0
@@ -147,6 +151,10 @@ class Server:
         """One timer for all connections. One that waits for the broker's answer is not idle."""
         idle = self.limits.idle_seconds
         self._sweep = self.loop.call_later(min(idle / 4, _LONGEST_SWEEP_INTERVAL), self._sweep_idle)
-        oldest = self.loop.time() - idle
-        for connection in [each for each in self.connections if each.last_active < oldest and not each.is_answering]:
-            connection.close(f"nothing came or went for {idle:g} s (connections.max.idle.ms)")
+        now = self.loop.time()
+        for connection in list(self.connections):
+            silent = now - connection.last_active
+            if silent > idle and not connection.waits_for_the_broker:
+                connection.close(f"nothing came or went for {idle:g} s (connections.max.idle.ms)")
+            elif silent > _A_PAUSE:
+                connection.let_go_of_buffer()

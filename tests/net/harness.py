@@ -1,0 +1,129 @@
+"""A server over loopback sockets, with a handler that the test chooses, and clients that send what they like."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from struct import Struct
+from typing import Any, TypeVar
+
+from stratalog.net.connection import Response
+from stratalog.net.server import Limits, Serve, Server
+
+T = TypeVar("T")
+SIZE = Struct(">i")
+SECONDS = 20.0
+LARGEST = 64 * 1024 * 1024
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def limited() -> T:
+        return await asyncio.wait_for(scenario(), 3 * SECONDS)
+
+    return asyncio.run(limited())
+
+
+def frame(payload: bytes) -> bytes:
+    return SIZE.pack(len(payload)) + payload
+
+
+def echo(payload: memoryview, host: str) -> Response | Awaitable[Response]:
+    return [frame(bytes(payload))]
+
+
+def limits(**given: Any) -> Limits:
+    return Limits(**{"idle_seconds": 600.0, "connections": 1000, "connections_per_host": 1000} | given)
+
+
+@asynccontextmanager
+async def serving(
+    serve: Serve = echo,
+    given: Limits | None = None,
+    *,
+    largest_frame: Callable[[memoryview], int] = lambda start: LARGEST,
+    small_frame: int = 4 * 1024 * 1024,
+) -> AsyncIterator[tuple[Server, int]]:
+    server = Server(serve, largest_frame, given or limits(), small_frame=small_frame)
+    port = server.listen("127.0.0.1", 0)
+    try:
+        yield server, port
+    finally:
+        await server.close(0)
+
+
+class Client:
+    """Sends without waiting for the broker to read, and reads when told."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def connect(cls, port: int, *, receive_buffer: int | None = None) -> Client:
+        sock = socket.socket()
+        sock.setblocking(False)
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(sock)
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.wait_for(self._loop.sock_sendall(self.sock, data), SECONDS)
+
+    def send_some(self, data: bytes) -> int:
+        """As much as the sockets take."""
+        sent = 0
+        try:
+            while sent < len(data):
+                sent += self.sock.send(data[sent : sent + 65536])
+        except BlockingIOError:
+            pass
+        return sent
+
+    async def exactly(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = await asyncio.wait_for(self._loop.sock_recv(self.sock, min(count, 1 << 20)), SECONDS)
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    async def receive(self) -> bytes:
+        """The payload of one frame."""
+        return await self.exactly(SIZE.unpack(await self.exactly(SIZE.size))[0])
+
+    async def ask(self, payload: bytes) -> bytes:
+        await self.send(frame(payload))
+        return await self.receive()
+
+    async def is_closed(self) -> bool:
+        """Wait for the broker to close the connection, without an answer."""
+        try:
+            return await asyncio.wait_for(self._loop.sock_recv(self.sock, 1), SECONDS) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The loop goes on meanwhile."""
+    deadline = asyncio.get_running_loop().time() + SECONDS
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not come to that"
+        await asyncio.sleep(0.002)
+
+
+async def settle(server: Server) -> None:
+    """Until no byte came in for some turns of the loop."""
+    quiet, before = 0, -1
+    while quiet < 10:
+        quiet = quiet + 1 if server.received == before else 0
+        before = server.received
+        await asyncio.sleep(0.005)

@@ -1,0 +1,399 @@
+"""Connections over real sockets: frames however they are cut, answers in order, and what ends a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from stratalog.net.buffers import NORMAL
+from stratalog.net.connection import Part, RefusedConnectionError, Response
+from stratalog.storage.disk import Disk
+from stratalog.storage.file_slice import FileSlice, LogFile
+from tests.net.harness import LARGEST, SIZE, Client, frame, limits, run, serving, settle, until
+
+PAYLOAD = b"a request of some bytes"
+_ODD_SIZES = (8, 9, 100, 4095, 4096, 4097, 70_000, NORMAL - 5, NORMAL - 4, NORMAL - 3, NORMAL, NORMAL + 1, 3 * NORMAL)
+
+
+def test_a_frame_that_comes_in_two_pieces_is_handed_out_whole() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            client = await Client.connect(port)
+            data = frame(PAYLOAD) + frame(PAYLOAD[::-1])
+            for cut in range(1, len(data)):
+                await client.send(data[:cut])
+                await until(lambda: server.received % len(data) == cut)  # noqa: B023
+                await client.send(data[cut:])
+                assert await client.receive() == PAYLOAD
+                assert await client.receive() == PAYLOAD[::-1]
+            client.close()
+
+    run(scenario)
+
+
+def test_many_frames_in_one_segment_are_answered_in_order() -> None:
+    async def scenario() -> None:
+        async with serving() as (_, port):
+            client = await Client.connect(port)
+            payloads = [b"request %6d" % number for number in range(5000)]
+            await client.send(b"".join(map(frame, payloads)))
+            assert [await client.receive() for _ in payloads] == payloads
+            client.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_frames_of_any_size_in_pieces_of_any_size_come_back(seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [chance.choice(_ODD_SIZES) for _ in range(30)] + [chance.choice((2, 7)) * 1024 * 1024, 8]
+    payloads = [chance.randbytes(min(size, 1000)) * (size // 1000) + b"x" * (size % 1000) for size in sizes]
+    payloads = [payload or b"nothing!" for payload in payloads]
+
+    async def scenario() -> None:
+        async with serving() as (_, port):
+            client = await Client.connect(port)
+
+            async def send() -> None:
+                data = b"".join(map(frame, payloads))
+                position = 0
+                while position < len(data):
+                    size = chance.choice((1, 3, 4, 100, 5000, NORMAL, NORMAL + 3, 1_000_000))
+                    await client.send(data[position : position + size])
+                    position += size
+                    await asyncio.sleep(0)
+
+            sending = asyncio.create_task(send())
+            for payload in payloads:
+                assert await client.receive() == payload
+            await sending
+            client.close()
+
+    run(scenario)
+
+
+def test_large_frames_back_to_back_arrive_whole() -> None:
+    payloads = [bytes([65 + number]) * (1024 * 1024 + number) for number in range(12)]
+
+    async def scenario() -> None:
+        async with serving() as (_, port):
+            client = await Client.connect(port)
+            sending = asyncio.create_task(client.send(b"".join(map(frame, payloads))))
+            for payload in payloads:
+                assert await client.receive() == payload
+            await sending
+            client.close()
+
+    run(scenario)
+
+
+def test_buffers_are_given_back_when_frames_are_whole() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            clients = [await Client.connect(port) for _ in range(10)]
+            for client in clients:
+                await client.ask(b"x" * 2_000_000)
+                await client.ask(b"x" * 100)
+            assert server.memory.held == 0
+            assert all(connection._buffer is None for connection in server.connections)
+            for client in clients:
+                client.close()
+
+    run(scenario)
+
+
+# Waiting
+
+
+def test_requests_behind_one_that_waits_are_answered_after_it() -> None:
+    served: list[bytes] = []
+    waiting: list[asyncio.Future[Response]] = []
+
+    def serve(payload: memoryview, host: str) -> Response | Awaitable[Response]:
+        served.append(bytes(payload))
+        if bytes(payload[:4]) == b"wait":
+            waiting.append(asyncio.get_running_loop().create_future())
+            return waiting[-1]
+        return [frame(bytes(payload))]
+
+    async def scenario() -> None:
+        async with serving(serve) as (server, port):
+            client = await Client.connect(port)
+            await client.send(b"".join(map(frame, (b"before 1", b"wait for", b"after it", b"wait on."))) + b"\0\0")
+            assert await client.receive() == b"before 1"  # is not held up by what is behind it
+            await settle(server)
+            assert served == [b"before 1", b"wait for"]
+            waiting[0].set_result([frame(b"waited 1")])
+            assert [await client.receive(), await client.receive()] == [b"waited 1", b"after it"]
+            await until(lambda: len(waiting) == 2)
+            waiting[1].set_result([frame(b"waited 2")])
+            assert await client.receive() == b"waited 2"
+            await client.send(b"\0\x08" + b"the rest")
+            assert await client.receive() == b"the rest"
+            client.close()
+
+    run(scenario)
+
+
+def test_more_than_a_buffer_behind_a_request_that_waits_is_left_in_the_socket_and_answered_later() -> None:
+    gate: asyncio.Future[Response]
+
+    def serve(payload: memoryview, host: str) -> Response | Awaitable[Response]:
+        return gate if bytes(payload[:4]) == b"wait" else [frame(bytes(payload))]
+
+    async def scenario() -> None:
+        nonlocal gate
+        gate = asyncio.get_running_loop().create_future()
+        async with serving(serve) as (server, port):
+            client = await Client.connect(port)
+            large = b"l" * 3_000_000
+            sending = asyncio.create_task(client.send(frame(b"wait for") + frame(b"small one") * 1000 + frame(large)))
+            await settle(server)
+            assert server.received <= NORMAL
+            gate.set_result([frame(b"waited!!")])
+            assert await client.receive() == b"waited!!"
+            for _ in range(1000):
+                assert await client.receive() == b"small one"
+            assert await client.receive() == large
+            await sending
+            client.close()
+
+    run(scenario)
+
+
+def test_a_client_that_goes_away_while_it_waits_has_its_request_cancelled() -> None:
+    waiting: list[asyncio.Future[Response]] = []
+
+    def serve(payload: memoryview, host: str) -> Awaitable[Response]:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return waiting[-1]
+
+    async def scenario() -> None:
+        async with serving(serve) as (server, port):
+            gone, reset = await Client.connect(port), await Client.connect(port)
+            await gone.send(frame(PAYLOAD))
+            await reset.send(frame(PAYLOAD))
+            await until(lambda: len(waiting) == 2)
+            gone.close()
+            reset.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            reset.close()
+            await until(lambda: all(each.cancelled() for each in waiting))
+            await until(lambda: not server.connections)
+
+    run(scenario)
+
+
+def test_a_client_that_pipelines_without_end_leaves_others_their_turn() -> None:
+    served: list[bytes] = []
+
+    def serve(payload: memoryview, host: str) -> Response:
+        served.append(bytes(payload[:1]))
+        time.sleep(0.002)
+        return [frame(bytes(payload))]
+
+    async def scenario() -> None:
+        async with serving(serve) as (_, port):
+            greedy, modest = await Client.connect(port), await Client.connect(port)
+            await greedy.send(frame(b"greedy..") * 300)
+            await until(lambda: len(served) > 0)
+            assert await modest.ask(b"modest..") == b"modest.."
+            assert served.index(b"m") < 100
+            for _ in range(300):
+                assert await greedy.receive() == b"greedy.."
+            greedy.close()
+            modest.close()
+
+    run(scenario)
+
+
+# Answering
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> LogFile:
+    path = tmp_path / "file"
+    path.write_bytes(random.Random(5).randbytes(6_000_000))
+    return LogFile(Disk(), path)
+
+
+def test_answers_of_bytes_and_file_ranges_reach_a_slow_reader_in_order(segment: LogFile, tmp_path: Path) -> None:
+    content = (tmp_path / "file").read_bytes()
+    ranges = [(0, 1), (5, 0), (17, 100_000), (1_000_000, 5_000_000), (3, 70), (0, 6_000_000), (9, 1)]
+
+    def serve(payload: memoryview, host: str) -> Response:
+        parts: list[Part] = [SIZE.pack(sum(length + 3 for _, length in ranges))]
+        for position, length in ranges:
+            parts += [b"<", FileSlice(segment, position, length), bytearray(b"|"), memoryview(b">")]
+        return parts
+
+    expected = b"".join(b"<" + content[position : position + length] + b"|>" for position, length in ranges)
+
+    async def scenario() -> None:
+        async with serving(serve, limits(send_buffer=20_000)) as (server, port):
+            client = await Client.connect(port, receive_buffer=20_000)
+            await client.send(frame(PAYLOAD) * 2)
+            await settle(server)
+            for _ in range(2):
+                assert await client.receive() == expected
+            client.close()
+            await until(lambda: not server.connections)
+
+    run(scenario)
+
+
+def test_a_file_that_became_shorter_ends_the_connection_instead_of_sending_less(
+    segment: LogFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def serve(payload: memoryview, host: str) -> Response:
+        return [SIZE.pack(100), FileSlice(segment, 6_000_000 - 10, 100)]
+
+    async def scenario() -> None:
+        async with serving(serve) as (_, port):
+            client = await Client.connect(port)
+            await client.send(frame(PAYLOAD))
+            with pytest.raises(EOFError):
+                await client.receive()
+            client.close()
+
+    run(scenario)
+    assert "shorter than it was" in caplog.text
+
+
+def test_a_client_that_never_reads_is_not_read_from_and_holds_one_answer() -> None:
+    served = 0
+
+    def serve(payload: memoryview, host: str) -> Response:
+        nonlocal served
+        served += 1
+        return [frame(b"x" * 1_000_000)]
+
+    async def scenario() -> None:
+        async with serving(serve, limits(send_buffer=50_000)) as (server, port):
+            client = await Client.connect(port, receive_buffer=5_000)
+            sent = client.send_some(frame(b"x" * 1000) * 20_000)
+            await settle(server)
+            assert sent < 20_000_000
+            assert served < 5
+            assert server.received <= NORMAL
+            assert server.memory.held < 3_000_000
+            connection = next(iter(server.connections))
+            assert connection.is_busy
+            for _ in range(served):
+                assert len(await client.receive()) == 1_000_000
+            client.close()
+
+    run(scenario)
+
+
+# What ends a connection
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", "speaks HTTP"),
+        (b"POST /produce HTTP/1.1\r\n", "speaks HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "speaks TLS"),
+        (b"\x16\x03\x03\x00\x7f\x01\x00\x00\x7b\x03\x03", "speaks TLS"),
+        (SIZE.pack(0), "frame of 0 bytes"),
+        (SIZE.pack(7), "frame of 7 bytes"),
+        (SIZE.pack(-1), "frame of -1 bytes"),
+        (SIZE.pack(-(2**31)), "frame of -2147483648 bytes"),
+        (SIZE.pack(2**31 - 1), "frame of 2147483647 bytes"),
+        (SIZE.pack(LARGEST + 1), "outside the limits"),
+        (SIZE.pack(5_000_000) + b"small", "outside the limits"),
+    ],
+)
+def test_what_is_no_frame_ends_the_connection_and_says_why(
+    sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        largest = lambda start: 4_000_000 if len(start) >= 5 and bytes(start[:5]) == b"small" else LARGEST  # noqa: E731
+        async with serving(largest_frame=largest, small_frame=4_000_000) as (server, port):
+            client, other = await Client.connect(port), await Client.connect(port)
+            await client.send(sent)
+            assert await client.is_closed()
+            assert await other.ask(PAYLOAD) == PAYLOAD
+            assert len(server.connections) == 1
+            client.close()
+            other.close()
+
+    run(scenario)
+    assert reason in caplog.text
+    assert all(record.levelno < logging.WARNING for record in caplog.records)
+
+
+def test_a_request_that_is_refused_ends_the_connection_after_the_answers_before_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def serve(payload: memoryview, host: str) -> Response:
+        if bytes(payload[:3]) == b"bad":
+            raise RefusedConnectionError("it is bad")
+        return [frame(bytes(payload))]
+
+    async def scenario() -> None:
+        async with serving(serve) as (server, port):
+            client = await Client.connect(port)
+            await client.send(frame(b"good one") + frame(b"bad one.") + frame(b"good too"))
+            assert await client.receive() == b"good one"
+            assert await client.is_closed()
+            assert not server.connections
+            client.close()
+
+    run(scenario)
+    assert "it is bad" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_handler_that_fails_ends_its_connection_only(waits: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def serve(payload: memoryview, host: str) -> Response | Awaitable[Response]:
+        if bytes(payload[:3]) != b"bad":
+            return [frame(bytes(payload))]
+        if not waits:
+            raise ValueError("a bug")
+
+        async def fail() -> Response:
+            await asyncio.sleep(0)
+            raise ValueError("a bug")
+
+        return fail()
+
+    async def scenario() -> None:
+        async with serving(serve) as (_, port):
+            client, other = await Client.connect(port), await Client.connect(port)
+            await client.send(frame(b"bad one."))
+            assert await client.is_closed()
+            assert await other.ask(PAYLOAD) == PAYLOAD
+            client.close()
+            other.close()
+
+    run(scenario)
+    assert "ValueError: a bug" in caplog.text
+
+
+def test_a_client_that_wants_no_answer_gets_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+    def serve(payload: memoryview, host: str) -> Response:
+        return None if bytes(payload[:5]) == b"quiet" else [frame(bytes(payload))]
+
+    async def scenario() -> None:
+        async with serving(serve) as (_, port):
+            client = await Client.connect(port)
+            await client.send(frame(b"quiet...") * 3)
+            assert await client.ask(b"loud....") == b"loud...."
+            client.close()
+
+    run(scenario)
