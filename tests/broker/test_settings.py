@@ -14,6 +14,7 @@ OTHER_DEFAULTS = {
     "socket.send.buffer.bytes",
     "socket.receive.buffer.bytes",
     "socket.listen.backlog.size",
+    "queued.max.request.bytes",
     "log.flush.scheduler.interval.ms",  # looked at often; flush.ms says how old what is not flushed may be
     "node.id",
     "offsets.topic.replication.factor",
@@ -83,7 +84,7 @@ def test_what_can_be_changed_at_run_time_in_kafka_is_what_can_be_here() -> None:
         ({"offsets.topic.replication.factor": 0}, "offsets.topic.replication.factor is 0; it must lie between 1 and"),
         ({"log.cleanup.policy": "compact"}, "log.cleanup.policy is 'compact': compaction is not available yet"),
         ({"broker.id": 1, "node.id": 2}, "broker.id is 1 and node.id is 2: give one, or the same"),
-        ({"queued.max.request.bytes": 1000}, "queued.max.request.bytes can't be set: none is queued"),
+        ({"queued.max.request.bytes": 1000}, "queued.max.request.bytes is 1000, less than socket.request.max.bytes"),
         ({"socket.send.buffer.bytes": 0}, "socket.send.buffer.bytes is 0; it must be 1 or more, or -1"),
         ({"group.min.session.timeout.ms": 0}, "group.min.session.timeout.ms is 0"),
         ({"fetch.max.bytes": 1023}, "fetch.max.bytes is 1023; it must lie between 1024 and"),

@@ -70,12 +70,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("num.io.threads", _THREADS),
     ("background.threads", _THREADS),
     ("num.recovery.threads.per.data.dir", "logs are opened one after the other, which takes no longer on a clean stop"),
-    ("queued.max.requests", "a connection has one request under way, and none is queued; use max.connections"),
-    (
-        "queued.max.request.bytes",
-        "none is queued, and a request takes the memory that has arrived of it; use socket.request.max.bytes and "
-        "max.connections",
-    ),
+    ("queued.max.requests", "a connection has one request under way, and none is queued; use queued.max.request.bytes"),
     ("request.timeout.ms", _COORDINATION),
     ("socket.connection.setup.", _COORDINATION),
     ("max.connection.creation.rate", "use max.connections and max.connections.per.ip"),

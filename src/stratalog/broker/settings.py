@@ -19,6 +19,7 @@ from stratalog.broker.topic_defaults import TopicDefaults
 from stratalog.errors import ConfigError
 from stratalog.settings import (
     INT_MAX,
+    LONG_MAX,
     Described,
     Refused,
     Settings,
@@ -64,8 +65,8 @@ def _listener() -> Values:
     return Values(ValueType.STRING, check, "PLAINTEXT://host:port")
 
 
-def _buffer_size() -> Values:
-    number = integer(-1, INT_MAX)
+def _size_or_none(maximum: int) -> Values:
+    number = integer(-1, maximum)
 
     def check(name: str, value: object) -> object:
         if (size := number.check(name, value)) == 0:
@@ -102,12 +103,12 @@ class BrokerConfig(Settings):
     )
     socket_send_buffer_bytes: int = setting(
         -1,
-        _buffer_size(),
+        _size_or_none(INT_MAX),
         "SO_SNDBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
     )
     socket_receive_buffer_bytes: int = setting(
         -1,
-        _buffer_size(),
+        _size_or_none(INT_MAX),
         "SO_RCVBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
     )
     socket_listen_backlog_size: int = setting(
@@ -117,6 +118,12 @@ class BrokerConfig(Settings):
     max_connections: int = setting(INT_MAX, integer(0, INT_MAX), "connections at a time", dynamic=True)
     max_connections_per_ip: int = setting(
         INT_MAX, integer(0, INT_MAX), "connections at a time from one address", dynamic=True
+    )
+    queued_max_request_bytes: int = setting(
+        512 * 1024**2,
+        _size_or_none(LONG_MAX),
+        "bytes that all clients together may make the broker hold: requests that are not whole yet, responses that are "
+        "not read; -1: no bound (Kafka's default)",
     )
     fetch_max_bytes: int = setting(
         55 * 1024**2, integer(1024, INT_MAX), "most bytes in the answer to a fetch, whatever it asks for", dynamic=True
@@ -135,6 +142,11 @@ class BrokerConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if -1 < self.queued_max_request_bytes < self.socket_request_max_bytes:
+            raise ConfigError(
+                f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes, "
+                f"{self.socket_request_max_bytes}: the largest request could never be read"
+            )
         self.log_defaults  # noqa: B018 - raises where the defaults for topics can't be
 
     @cached_property

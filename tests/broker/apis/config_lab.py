@@ -77,6 +77,9 @@ class ConfigLab(AdminLab):
         ).responses
         return int(one.error_code), one.error_message
 
+    def close(self) -> None:
+        self.directory.close()
+
     @property
     def own(self) -> dict[str, str]:
         topic = self.topics.get("events")
