@@ -61,6 +61,7 @@ class Connection:
         self._out_size = 0
         self._unsent = 0  # bytes of it in memory, once the socket takes no more
         self._holds = False  # whether the server counts what this connection holds
+        self._waits_for_room = False  # before it reads on
         self._reply: asyncio.Future[Response] | None = None
         self._turn_is_over = False  # there are whole frames left, for the next one
         self._reads = True
@@ -75,7 +76,7 @@ class Connection:
     @property
     def waits_for_the_broker(self) -> bool:
         """And not the broker for it."""
-        return self._reply is not None or (not self._reads and not self._out)
+        return self._reply is not None or self._waits_for_room
 
     def close(self, reason: str = "") -> None:
         if self.is_closed:
@@ -103,8 +104,12 @@ class Connection:
         memory = self._server.memory
         if memory.held >= memory.limit and not memory.may_read(self):
             self._pause_reading()
+            self._waits_for_room = True
             memory.wait(self)
             return
+        if self._waits_for_room:
+            self._waits_for_room = False
+            memory.stop_waiting(self)
         try:
             self._receive()
         except OSError as error:
@@ -113,7 +118,6 @@ class Connection:
 
     def read_again(self) -> None:
         """There may be room for what it sends."""
-        self._server.memory.stop_waiting(self)
         if not self.is_closed and not self.is_busy and not self._turn_is_over:
             self._resume_reading()
 

@@ -69,7 +69,7 @@ class HeldMemory:
         self._waiting.pop(connection, None)
 
     def _wake(self, most: int) -> None:
-        """Who finds the room taken by another keeps its place."""
+        """Who finds that the room was taken by another meanwhile waits on, in its place."""
         if self.held < self.limit:
             for connection in islice(self._waiting, most):
                 self._loop.call_soon(connection.read_again)
@@ -83,7 +83,7 @@ class HeldMemory:
         now = self._loop.time()
         if now - next(iter(self._waiting.values())) >= PATIENCE_SECONDS:
             for connection, (size, since) in list(self._holders.items()):
-                if self.held < self.limit or now - since < PATIENCE_SECONDS:
+                if not self.is_scarce or now - since < PATIENCE_SECONDS:
                     break
                 connection.close(f"it holds {size} bytes for {now - since:.0f} s, and others wait for room")
         self._wake(len(self._waiting))

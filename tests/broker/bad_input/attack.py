@@ -27,11 +27,17 @@ _PATIENCE_SECONDS = 0.5
 _RESPONSE_START = Struct(">ii")
 
 
-def prepare(port: int) -> World:
-    """Topics and members for the requests to be about; can be called again when some are gone."""
+def create_topics(port: int) -> None:
+    """Those that are not there, or not any more: the fuzzer deletes some."""
     with RawClient(port) as client:
         wanted = [topic(name, count) for name, count in TOPICS.items()]
         client.request(ApiKey.CREATE_TOPICS, {"topics": wanted, "timeout": 30_000})
+
+
+def prepare(port: int) -> World:
+    """Topics and members for the requests to be about."""
+    create_topics(port)
+    with RawClient(port) as client:
         described = client.request(ApiKey.METADATA, {"topics": [{"name": name} for name in TOPICS]}, version=12)
         ids = [each.topic_id for each in described.topics if each.error_code == ErrorCode.none]
         members = []

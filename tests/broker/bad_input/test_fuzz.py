@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.broker.bad_input.attack import Attack, prepare
+from tests.broker.bad_input.attack import Attack, create_topics, prepare
 from tests.broker.bad_input.fuzzer import Fuzzer
 from tests.broker.bad_input.healthy import HealthyClient
 from tests.broker.bad_input.memory import MB, resident
@@ -15,7 +15,6 @@ SEED = 20_261
 SETTINGS = {
     "stratalog.max.partitions": 150,  # or the fuzzer makes thousands of logs, which are no bad input
     "group.initial.rebalance.delay.ms": 0,
-    "connections.max.idle.ms": 30_000,
 }
 
 
@@ -30,7 +29,7 @@ def test_a_broker_survives_thousands_of_mutated_frames_and_a_healthy_client_noti
         for start in range(0, FRAMES, 2000):
             attack.run(range(start, start + 2000))
             healthy.check()
-            prepare(broker.port)
+            create_topics(broker.port)
         grown = resident(broker.pid) - before
         healthy.close()
         assert broker.is_running

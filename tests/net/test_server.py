@@ -1,0 +1,208 @@
+"""The listener's limits: idle connections, how many there may be, descriptors that run out, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Awaitable
+
+import pytest
+
+from stratalog.net import server as server_module
+from stratalog.net.connection import Part, Response
+from tests.net.harness import Client, frame, limits, run, serving, settle, until
+
+PAYLOAD = b"some bytes"
+
+
+def test_a_connection_that_is_silent_is_closed() -> None:
+    async def scenario() -> None:
+        async with serving(given=limits(idle_seconds=0.1)) as (server, port):
+            silent, halfway = await Client.connect(port), await Client.connect(port)
+            await halfway.send(frame(PAYLOAD)[:-1])
+            assert await silent.is_closed()
+            assert await halfway.is_closed()
+            assert not server.connections
+            silent.close()
+            halfway.close()
+
+    run(scenario)
+
+
+def test_a_client_that_never_reads_is_closed_when_it_was_idle_for_too_long() -> None:
+    async def scenario() -> None:
+        answer: list[Part] = [frame(b"x" * 5_000_000)]
+        async with serving(lambda *_: answer, limits(idle_seconds=0.2, send_buffer=20_000)) as (server, port):
+            client = await Client.connect(port, receive_buffer=5_000)
+            await client.send(frame(PAYLOAD))
+            await until(lambda: len(server.connections) == 1)
+            await until(lambda: not server.connections)
+            assert server.memory.held == 0
+            client.close()
+
+    run(scenario)
+
+
+def test_a_connection_that_is_used_stays() -> None:
+    async def scenario() -> None:
+        async with serving(given=limits(idle_seconds=0.3)) as (_, port):
+            client = await Client.connect(port)
+            for _ in range(12):
+                assert await client.ask(PAYLOAD) == PAYLOAD
+                await asyncio.sleep(0.05)
+            client.close()
+
+    run(scenario)
+
+
+def test_a_connection_that_waits_for_the_brokers_answer_is_not_idle() -> None:
+    async def answer_late() -> Response:
+        await asyncio.sleep(0.5)
+        return [frame(b"at last!")]
+
+    def serve(payload: memoryview, host: str) -> Awaitable[Response]:
+        return answer_late()
+
+    async def scenario() -> None:
+        async with serving(serve, limits(idle_seconds=0.1)) as (_, port):
+            client = await Client.connect(port)
+            assert await client.ask(PAYLOAD) == b"at last!"
+            client.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("limit", ["connections", "connections_per_host"])
+def test_a_connection_too_many_is_refused_until_another_is_closed(limit: str) -> None:
+    async def scenario() -> None:
+        async with serving(given=limits(**{limit: 2})) as (server, port):
+            first, second = await Client.connect(port), await Client.connect(port)
+            assert await first.ask(PAYLOAD) == await second.ask(PAYLOAD)
+            third = await Client.connect(port)
+            assert await third.is_closed()
+            assert server.refused == 1
+            first.close()
+            await until(lambda: len(server.connections) == 1)
+            fourth = await Client.connect(port)
+            assert await fourth.ask(PAYLOAD) == PAYLOAD
+            for client in (second, third, fourth):
+                client.close()
+
+    run(scenario)
+
+
+def test_without_a_free_descriptor_it_waits_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_PAUSE_WITHOUT_DESCRIPTORS", 0.05)
+    failures = [OSError(errno.EMFILE, "Too many open files")] * 2
+
+    class Listener(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            if failures:
+                raise failures.pop()
+            return super().accept()
+
+    async def scenario() -> None:
+        monkeypatch.setattr(socket, "socket", Listener)
+        async with serving() as (_, port):
+            monkeypatch.undo()
+            client = await Client.connect(port)
+            assert await client.ask(PAYLOAD) == PAYLOAD
+            client.close()
+
+    run(scenario)
+    assert not failures
+    assert caplog.text.count("can't accept connections: [Errno 24] Too many open files") == 2
+
+
+def test_at_the_end_requests_under_way_are_answered() -> None:
+    answers: list[asyncio.Future[Response]] = []
+
+    def serve(payload: memoryview, host: str) -> Awaitable[Response]:
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    async def scenario() -> None:
+        async with serving(serve) as (server, port):
+            idle, asking = await Client.connect(port), await Client.connect(port)
+            await asking.send(frame(PAYLOAD))
+            await until(lambda: len(answers) == 1)
+            closing = asyncio.create_task(server.close(10))
+            await asyncio.sleep(0.05)
+            assert not closing.done()
+            with pytest.raises(ConnectionRefusedError):
+                await Client.connect(port)
+            answers[0].set_result([frame(b"answered")])
+            assert await asking.receive() == b"answered"
+            await closing
+            assert await idle.is_closed()
+            assert not server.connections
+            idle.close()
+            asking.close()
+
+    run(scenario)
+
+
+def test_at_the_end_a_request_that_takes_too_long_is_given_up() -> None:
+    answers: list[asyncio.Future[Response]] = []
+
+    def serve(payload: memoryview, host: str) -> Awaitable[Response]:
+        answers.append(asyncio.get_running_loop().create_future())
+        return answers[-1]
+
+    async def scenario() -> None:
+        async with serving(serve) as (server, port):
+            client = await Client.connect(port)
+            await client.send(frame(PAYLOAD))
+            await until(lambda: len(answers) == 1)
+            await server.close(0.05)
+            assert answers[0].cancelled()
+            assert await client.is_closed()
+            client.close()
+
+    run(scenario)
+
+
+def test_a_thousand_connections_that_came_and_went_leave_nothing_behind() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            for _ in range(5):
+                clients = [await Client.connect(port) for _ in range(200)]
+                for client in clients:
+                    await client.send(frame(PAYLOAD) + b"\0\0\0\x10half")
+                for client in clients:
+                    assert await client.receive() == PAYLOAD
+                for client in clients:
+                    client.close()
+                await until(lambda: not server.connections)
+            await settle(server)
+            assert server.accepted == 1000
+            assert server.memory.held == 0
+            assert not server._per_host
+            assert not server.memory._holders and not server.memory._waiting and not server.memory._senders
+
+    run(scenario)
+
+
+def test_a_connection_that_ends_in_the_middle_of_a_request_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            client = await Client.connect(port)
+            await client.send(frame(b"x" * 10_000)[:6000])
+            await settle(server)
+            client.close()
+            await until(lambda: not server.connections)
+            quiet = await Client.connect(port)
+            assert await quiet.ask(PAYLOAD) == PAYLOAD
+            quiet.close()
+            await until(lambda: not server.connections)
+
+    run(scenario)
+    assert [record.message for record in caplog.records] == [
+        "connection of 127.0.0.1 closed: in the middle of a request"
+    ]
