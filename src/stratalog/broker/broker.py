@@ -222,6 +222,7 @@ def _limits(config: BrokerConfig) -> Limits:
         idle_seconds=config.connections_max_idle_ms / 1000,
         connections=config.max_connections,
         connections_per_host=config.max_connections_per_ip,
+        held_bytes=config.queued_max_request_bytes,
         backlog=config.socket_listen_backlog_size,
         send_buffer=config.socket_send_buffer_bytes,
         receive_buffer=config.socket_receive_buffer_bytes,
