@@ -105,11 +105,11 @@ class AioConsumer(Consumer):
             raise
         return consumer
 
-    def poll(self, seconds: float) -> list[Received]:
+    def _poll(self, seconds: float) -> list[Received]:
         polled = self._thread.run(self._consumer.getmany(timeout_ms=int(seconds * 1000)))
         return [_received(record) for records in polled.values() for record in records]
 
-    def assignment(self) -> frozenset[Place]:
+    def _assignment(self) -> frozenset[Place]:
         return frozenset(Place(*one) for one in self._consumer.assignment())
 
     def commit(self) -> None:

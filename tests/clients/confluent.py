@@ -71,7 +71,7 @@ class ConfluentConsumer(Consumer):
         else:
             self._consumer.subscribe([options.pattern] if options.pattern else list(options.topics))
 
-    def poll(self, seconds: float) -> list[Received]:
+    def _poll(self, seconds: float) -> list[Received]:
         received = []
         for message in self._consumer.consume(MANY, seconds):
             error = message.error()
@@ -80,7 +80,7 @@ class ConfluentConsumer(Consumer):
             received.append(_received(message))
         return received
 
-    def assignment(self) -> frozenset[Place]:
+    def _assignment(self) -> frozenset[Place]:
         return frozenset(Place(one.topic, one.partition) for one in self._consumer.assignment())
 
     def commit(self) -> None:
@@ -161,6 +161,8 @@ class ConfluentClient(Client):
                 "session.timeout.ms": options.session_ms,
                 "heartbeat.interval.ms": HEARTBEAT_MS,
             }
+        else:
+            settings["group.remote.assignor"] = options.assignor
         if options.instance_id is not None:
             settings["group.instance.id"] = options.instance_id
         return ConfluentConsumer(settings, options)

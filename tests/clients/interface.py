@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
+import pytest
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
@@ -83,11 +85,18 @@ class Producer(ABC):
 
 
 class Consumer(ABC):
-    @abstractmethod
-    def poll(self, seconds: float) -> list[Received]: ...
+    owned: frozenset[Place] = frozenset()  # as of the last poll: a consumer is one thread's, but others may look
+
+    def poll(self, seconds: float) -> list[Received]:
+        received = self._poll(seconds)
+        self.owned = self._assignment()
+        return received
 
     @abstractmethod
-    def assignment(self) -> frozenset[Place]: ...
+    def _poll(self, seconds: float) -> list[Received]: ...
+
+    @abstractmethod
+    def _assignment(self) -> frozenset[Place]: ...
 
     @abstractmethod
     def commit(self) -> None:
@@ -138,3 +147,8 @@ class Client(ABC):
 
     @abstractmethod
     def consumer(self, address: str, options: ConsumerOptions) -> Consumer: ...
+
+    def must_have(self, feature: str) -> None:
+        """Skips the scenario, naming what this client can't do against any broker."""
+        if feature in self.lacks:
+            pytest.skip(f"{self.name} has no {feature}")

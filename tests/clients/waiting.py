@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 
 from tests.clients.interface import Consumer, Place, Received
 
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 45.0
 STEP_SECONDS = 0.05
 
 
@@ -19,35 +20,55 @@ def wait_until(done: Callable[[], bool], what: str) -> None:
         time.sleep(STEP_SECONDS)
 
 
-def poll_until(consumers: Sequence[Consumer], done: Callable[[], bool], what: str = "it") -> list[Received]:
-    """Polls all of them in turn, as members of a group must be, until `done`; what they got."""
+def poll_until(
+    consumers: Sequence[Consumer], done: Callable[[list[Received]], bool], what: str = "it"
+) -> list[Received]:
+    """Polls, each in a thread of its own as members of a group are, until `done` with what they got so far."""
     received: list[Received] = []
+    failures: list[BaseException] = []
+    stopping = threading.Event()
+
+    def keep_polling(consumer: Consumer) -> None:
+        try:
+            while not stopping.is_set():
+                received.extend(consumer.poll(STEP_SECONDS))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=keep_polling, args=(consumer,)) for consumer in consumers]
+    for thread in threads:
+        thread.start()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not done():
-        if time.monotonic() > deadline:
-            owned = [sorted(consumer.assignment()) for consumer in consumers]
-            raise AssertionError(f"{PATIENCE_SECONDS} s went by and {what} did not happen; assignments: {owned}")
-        for consumer in consumers:
-            received += consumer.poll(STEP_SECONDS)
+    try:
+        while not failures and not done(list(received)) and time.monotonic() < deadline:
+            time.sleep(STEP_SECONDS / 2)
+    finally:
+        stopping.set()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+    if not done(received):
+        owned = [sorted(consumer.owned) for consumer in consumers]
+        raise AssertionError(
+            f"{PATIENCE_SECONDS} s went by and {what} did not happen; "
+            f"{len(received)} records received, assignments: {owned}"
+        )
     return received
 
 
 def read(consumer: Consumer, count: int) -> list[Received]:
-    """Exactly so many; one more would be there as well if it had been sent twice, for a batch is polled as a whole."""
-    received: list[Received] = []
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(received) < count:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{len(received)} of {count} records within {PATIENCE_SECONDS} s")
-        received += consumer.poll(STEP_SECONDS)
-    return received
+    """So many, and what came along with the last of them."""
+    return poll_until([consumer], lambda received: len(received) >= count, f"reading of {count} records")
 
 
 def share(consumers: Sequence[Consumer], places: set[Place]) -> list[Received]:
-    """Polls until these members own all of `places`, each of them some, none of them twice."""
-    return poll_until(consumers, lambda: is_shared(consumers, places), f"sharing of {sorted(places)}")
+    """Polls until these members own all of `places`, each of them as many, none of them twice."""
+    return poll_until(consumers, lambda _: is_shared(consumers, places), f"sharing of {sorted(places)}")
 
 
 def is_shared(consumers: Sequence[Consumer], places: set[Place]) -> bool:
-    owned = [consumer.assignment() for consumer in consumers]
-    return all(owned) and sum(map(len, owned)) == len(places) and frozenset().union(*owned) == places
+    owned = [consumer.owned for consumer in consumers]
+    sizes = [len(one) for one in owned]
+    is_even = min(sizes) > 0 and max(sizes) - min(sizes) <= 1
+    return is_even and sum(sizes) == len(places) and frozenset().union(*owned) == places

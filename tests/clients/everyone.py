@@ -1,0 +1,22 @@
+"""The clients by name."""
+
+from __future__ import annotations
+
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, at its import
+    from tests.clients.kafka_python import KafkaPythonClient
+
+from tests.clients.aio import AioClient, LoopThread
+from tests.clients.confluent import ConfluentClient
+from tests.clients.interface import Client
+
+CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")
+
+
+def make_client(name: str, thread: LoopThread | None = None) -> Client:
+    """aiokafka's runs in `thread`, or in one of its own."""
+    if name == "confluent-kafka":
+        return ConfluentClient()
+    return KafkaPythonClient() if name == "kafka-python" else AioClient(thread or LoopThread())
