@@ -79,7 +79,9 @@ class ClusterApis:
                 return {"topics": described, "next_cursor": {"topic_name": name, "partition_index": 0}}
             topic = self._topics.get(name)
             if topic is None:
-                described.append(_failed(name, _why_unknown(name)))
+                described.append(
+                    {**_failed(name, _why_unknown(name)), "topic_authorized_operations": ALL_TOPIC_OPERATIONS}
+                )
                 continue
             first = first_partition if name == start else 0
             partitions = self._topics.partitions(name)[first : first + room]

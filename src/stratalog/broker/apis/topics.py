@@ -100,7 +100,7 @@ class TopicApis:
         """How many partitions and which settings. What the registry checks is left to it."""
         names.check_topic(wanted.name)
         if wanted.name == names.CLUSTER_METADATA_TOPIC:
-            raise RefusedError(ErrorCode.topic_authorization_failed, f"{wanted.name} is Apache Kafka's own")
+            raise RefusedError(ErrorCode.invalid_request, f"{wanted.name} is Apache Kafka's own")
         if wanted.assignments:
             return self._assigned_partitions(wanted), _settings(wanted)
         factor = wanted.replication_factor
