@@ -105,16 +105,22 @@ class GroupLab:
     async def stable(self, version: int | None = None, **changes: Any) -> Any:
         """A stable group of one member with the share b"all"; the answer to its join."""
         answer = await self.joined(version, **changes)
-        synced = await self.sync(answer.member_id, answer.generation_id, {answer.member_id: b"all"})
+        synced = await self.sync(answer.member_id, answer.generation_id, {answer.member_id: b"all"}, 4)
         assert synced.error_code.name == "none"
         return answer
 
     async def sync(
-        self, member_id: str, generation: int, shares: dict[str, bytes] | None = None, version: int | None = None
+        self,
+        member_id: str,
+        generation: int,
+        shares: dict[str, bytes] | None = None,
+        version: int | None = None,
+        **changes: Any,
     ) -> Any:
         assignments = [{"member_id": name, "assignment": share} for name, share in (shares or {}).items()]
         fields = {"generation_id": generation, "member_id": member_id, "assignments": assignments}
-        return await self.ask(ApiKey.SYNC_GROUP, version, group_id="g", **fields)
+        protocol = {"protocol_type": "consumer", "protocol_name": "range"}
+        return await self.ask(ApiKey.SYNC_GROUP, version, group_id="g", **{**fields, **protocol, **changes})
 
     async def commit(
         self, offset: int, *, version: int | None = None, group_id: str = "g", partition: int = 0, **changes: Any

@@ -155,6 +155,18 @@ def test_every_version_of_sync_gets_its_share(version: int) -> None:
     run(test())
 
 
+def test_protocol_is_required_from_version_5_of_sync() -> None:
+    async def test() -> None:
+        lab = GroupLab()
+        member = await lab.joined()
+        for changes in ({"protocol_type": None}, {"protocol_name": None}, {"protocol_name": "sticky"}):
+            answer = await lab.sync(member.member_id, 1, **changes)
+            assert answer.error_code is ErrorCode.inconsistent_group_protocol
+        assert (await lab.sync(member.member_id, 1, {}, 4)).error_code is NONE
+
+    run(test())
+
+
 @pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
 def test_every_version_of_heartbeat(version: int) -> None:
     async def test() -> None:

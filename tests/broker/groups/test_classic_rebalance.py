@@ -138,6 +138,53 @@ def test_followers_do_not_wait_for_ever_for_a_leader_that_never_assigns() -> Non
     assert first.answer.member_id not in test.group.member_ids
 
 
+def test_time_to_sync_ends_with_its_generation() -> None:
+    test = GroupUnderTest()
+    first, second = test.join(session_ms=200_000), test.join(session_ms=200_000)
+    test.advance(3 * DELAY)  # the generation begins at 6 s, so its time to sync ends at 66 s
+    test.advance(55_000)
+    test.join()
+    again = test.join(second.answer.member_id)
+    test.advance(10_000)
+    assert not again, "it waits for the first one, and is not late for a generation that is over"
+    assert first.answer.member_id in test.group.member_ids
+
+
+def test_member_that_falls_silent_with_the_new_generation_is_removed_when_its_session_ends() -> None:
+    test = GroupUnderTest()
+    test.join()
+    test.advance(DELAY)
+    test.advance(SESSION_MS - 1)
+    assert len(test.group.member_ids) == 1
+    test.advance(1)
+    assert test.group.is_empty
+
+
+def test_member_that_falls_silent_when_its_sync_is_called_off_is_removed_when_its_session_ends() -> None:
+    test = GroupUnderTest()
+    first, second = test.join(session_ms=50_000), test.join()
+    test.advance(3 * DELAY)
+    waiting = test.sync(second.answer.member_id)
+    test.advance(2 * SESSION_MS)
+    assert not waiting, "who waits for us is not silent"
+    test.join()
+    assert waiting.answer.error is ErrorCode.rebalance_in_progress
+    test.advance(SESSION_MS - 1)
+    assert second.answer.member_id in test.group.member_ids
+    test.advance(1)
+    assert second.answer.member_id not in test.group.member_ids
+    assert first.answer.member_id in test.group.member_ids
+
+
+def test_shares_of_the_last_generation_are_void_once_a_new_one_has_begun() -> None:
+    test = GroupUnderTest()
+    (member,) = test.stable(1)
+    test.join(member)
+    assert test.group.state is State.COMPLETING_REBALANCE
+    test.join()
+    assert [one.assignment for one in test.group.describe().members] == [b"", b""]
+
+
 def test_group_whose_members_have_all_synced_is_left_in_peace() -> None:
     test = GroupUnderTest()
     ids = test.stable(2, session_ms=200_000)

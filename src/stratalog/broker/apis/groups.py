@@ -45,6 +45,7 @@ _UNNAMED = "member"  # begins the member id of a client without an id of its own
 _FIRST_JOIN_WITH_REQUIRED_MEMBER_ID = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL = 7
 _FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT = 9
+_FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_SEVERAL = 3
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 
@@ -91,13 +92,16 @@ class GroupApis:
             self._groups.abandon_join(request.group_id, waiting)
             raise
 
-    async def sync_group(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+    async def sync_group(self, request: Any, context: RequestContext) -> Reply:
+        wanted = _sync_request(request)
         error = self._coordinator.status(request.group_id)
+        if context.api_version >= _FIRST_SYNC_WITH_PROTOCOL and None in (wanted.protocol_type, wanted.protocol_name):
+            error = ErrorCode.inconsistent_group_protocol  # nullable, and required all the same
         if error is not ErrorCode.none:
             return _synced(SyncAnswer(error))
         waiting = _Answer[SyncAnswer]()
         try:
-            self._groups.sync(request.group_id, _sync_request(request), waiting)
+            self._groups.sync(request.group_id, wanted, waiting)
             return _synced(await waiting.future)
         except asyncio.CancelledError:
             self._groups.abandon_sync(request.group_id, waiting)

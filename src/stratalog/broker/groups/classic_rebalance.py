@@ -209,7 +209,6 @@ class RebalancingGroup:
 
     def _remove(self, member_id: str) -> None:
         member = self._members.remove(member_id)
-        self._yet_to_sync.discard(member_id)
         if member is not None:
             # Its client, if it is still there, joins anew.
             member.fail(ErrorCode.unknown_member_id, "", ErrorCode.unknown_member_id)
