@@ -308,6 +308,20 @@ def test_members_are_back_after_a_restart_with_their_shares_and_generation() -> 
     assert not fresh.group.subscribed_to("payments")
 
 
+def test_leader_is_the_same_after_a_restart_although_it_is_not_the_first_member() -> None:
+    test = GroupUnderTest()
+    first = test.join(instance_id="i", session_ms=200_000)
+    second = test.join(session_ms=200_000)
+    test.advance(3 * DELAY)
+    test.sync(second.answer.member_id)
+    test.sync(first.answer.member_id, {}, instance_id="i")
+    again = test.join(second.answer.member_id, protocols={"range": subscription("payments")})
+    test.advance(REBALANCE_MS)  # the first one, which led, does not rejoin
+    test.sync(again.answer.member_id, {})
+    assert test.group.member_ids == [first.answer.member_id, second.answer.member_id]
+    assert restarted(test).group.leader == test.group.leader == second.answer.member_id
+
+
 def test_members_have_a_whole_session_to_come_back_after_a_restart() -> None:
     test = GroupUnderTest()
     ids = test.stable(2)
