@@ -147,10 +147,16 @@ class AioConsumer(Consumer):
         return beginnings[partition], ends[partition]
 
     def pause(self, place: Place) -> None:
-        self._consumer.pause(TopicPartition(*place))
+        async def pause() -> None:
+            self._consumer.pause(TopicPartition(*place))
+
+        self._thread.run(pause())
 
     def resume(self, place: Place) -> None:
-        self._thread.loop.call_soon_threadsafe(self._consumer.resume, TopicPartition(*place))
+        async def resume() -> None:
+            self._consumer.resume(TopicPartition(*place))
+
+        self._thread.run(resume())
 
     def close(self) -> None:
         self._thread.run(self._consumer.stop())
@@ -163,13 +169,16 @@ class AioClient(Client):
     def __init__(self, thread: LoopThread) -> None:
         self._thread = thread
 
-    def producer(self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False) -> Producer:
+    def producer(
+        self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False, give_up_ms: int = 60_000
+    ) -> Producer:
         settings = {
             "bootstrap_servers": address,
             "compression_type": None if codec == "none" else codec,
             "acks": acks,
             "enable_idempotence": idempotent,
             "linger_ms": 5,
+            "request_timeout_ms": give_up_ms,
         }
         return AioProducer(self._thread, settings)
 

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.clients.interface import (
     HEARTBEAT_MS,
+    RECONNECT_MS,
     REFRESH_MS,
     Client,
     Consumer,
@@ -21,7 +22,7 @@ from tests.clients.interface import (
 )
 
 SECONDS = 60.0
-QUIET = {"log_level": 0}
+QUIET = {"log_level": 0, "reconnect.backoff.max.ms": RECONNECT_MS}
 MANY = 10_000
 
 
@@ -134,13 +135,17 @@ class ConfluentClient(Client):
     name = "confluent-kafka"
     lacks = frozenset({"sticky assignor"})  # only the cooperative one
 
-    def producer(self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False) -> Producer:
+    def producer(
+        self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False, give_up_ms: int = 60_000
+    ) -> Producer:
         settings = {
             "bootstrap.servers": address,
             "compression.type": codec,
             "acks": acks,
             "enable.idempotence": idempotent,
             "linger.ms": 5,
+            "message.timeout.ms": give_up_ms,
+            "topic.metadata.propagation.max.ms": give_up_ms // 3,  # until it believes that a topic is not there
         }
         return ConfluentProducer(settings)
 

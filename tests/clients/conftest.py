@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.broker.process import BrokerProcess
+from tests.clients.admin import create_topic
 from tests.clients.aio import LoopThread
 from tests.clients.everyone import CLIENTS, make_client
 from tests.clients.interface import Client, Place
-from tests.clients.topics import create_topic
 
 HERE = Path(__file__).parent
 SETTINGS = {

@@ -19,6 +19,7 @@ ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 # Crashed members are missed quickly, living ones have twenty heartbeats until then: the machine may be busy.
 SESSION_MS = 6_000
 HEARTBEAT_MS = 300
+RECONNECT_MS = 200  # at most, between attempts
 REFRESH_MS = 300  # of metadata, for those who wait for new topics
 
 
@@ -143,7 +144,9 @@ class Client(ABC):
     lacks: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def producer(self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False) -> Producer: ...
+    def producer(
+        self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False, give_up_ms: int = 60_000
+    ) -> Producer: ...
 
     @abstractmethod
     def consumer(self, address: str, options: ConsumerOptions) -> Consumer: ...

@@ -13,6 +13,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 from tests.clients.interface import (
     HEARTBEAT_MS,
+    RECONNECT_MS,
     REFRESH_MS,
     Client,
     Consumer,
@@ -120,19 +121,26 @@ class KafkaPythonClient(Client):
     name = "kafka-python"
     lacks = frozenset({"consumer protocol"})
 
-    def producer(self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False) -> Producer:
+    def producer(
+        self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False, give_up_ms: int = 60_000
+    ) -> Producer:
         settings = {
             "bootstrap_servers": address,
+            "reconnect_backoff_max_ms": RECONNECT_MS,
             "compression_type": None if codec == "none" else codec,
             "acks": acks,
             "enable_idempotence": idempotent,
             "linger_ms": 5,
+            "max_block_ms": give_up_ms,
+            "delivery_timeout_ms": give_up_ms,
+            "request_timeout_ms": min(give_up_ms // 2, 30_000),
         }
         return KafkaPythonProducer(settings)
 
     def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
         settings = {
             "bootstrap_servers": address,
+            "reconnect_backoff_max_ms": RECONNECT_MS,
             "group_id": options.group,
             "auto_offset_reset": "earliest",
             "enable_auto_commit": options.auto_commit,

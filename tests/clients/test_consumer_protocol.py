@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.broker.process import BrokerProcess
+from tests.clients.admin import create_topic
 from tests.clients.groups import all_of, fill, offsets
 from tests.clients.interface import Client, Consumer, ConsumerOptions, Place
 from tests.clients.member_process import member_process
-from tests.clients.topics import create_topic
 from tests.clients.waiting import poll_until, read, share
 
 NewTopic = Callable[[int], list[Place]]

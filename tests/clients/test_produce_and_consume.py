@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.broker.process import BrokerProcess
+from tests.clients.admin import create_topic
 from tests.clients.interface import CODECS, Client, ConsumerOptions, Message, Place, Received
-from tests.clients.topics import create_topic
 from tests.clients.waiting import read
 
 START = 1_700_000_000_000

@@ -1,0 +1,29 @@
+"""Admin calls for scenarios whose subject is something else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.clients.interface import Place
+
+SECONDS = 60.0
+
+
+def admin_client(address: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+
+def create_topic(address: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    admin = admin_client(address)  # must live as long as what it is asked for
+    admin.create_topics([topic])[name].result(SECONDS)
+
+
+def delete_records(address: str, place: Place, before: int) -> None:
+    partition = TopicPartition(*place, before)
+    admin = admin_client(address)
+    admin.delete_records([partition])[partition].result(SECONDS)
