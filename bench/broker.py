@@ -3,8 +3,10 @@
 The generator (this process) has one core and sends prepared bytes; the broker, or the bare peer, has the other. Every
 round starts a new process on a new directory, warms it up, and measures; both sides take turns, and the figures are
 medians of five rounds. CPU is the server's own, from /proc. Files lie in a temporary directory (`--dir` for another)
-and are deleted after each round, and no round flushes. The records of fetch answers are thrown away by the kernel
-unless `--receive copy`: copying them costs a generator more than sending them costs a broker.
+and are deleted after each round, and no round flushes. Fetched records are received into one buffer.
+
+On a machine that others use too, `nice` is not enough: a process that is woken has to wait for its turn all the same.
+`chrt -f 10 python -m bench.broker` runs both sides before everybody else.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the median is taken")
     parser.add_argument("--value-bytes", type=int, default=1000, help="a record's size in the rows with a target")
     parser.add_argument("--in-flight", type=int, default=5, help="requests under way on a connection")
-    parser.add_argument("--receive", choices=["discard", "copy"], default="discard", help="fetched records")
+    parser.add_argument("--receive", choices=["discard", "copy"], default="copy", help="of fetched records")
+    parser.add_argument("--wake-bytes", type=int, default=1, help="wake the generator when so many were fetched")
     parser.add_argument("--kafka", action="store_true", help="against Apache Kafka instead of the bare peers")
     return parser.parse_args()
 
@@ -114,6 +117,7 @@ def main() -> int:
         given.value_bytes,
         given.in_flight,
         given.receive == "discard",
+        given.wake_bytes,
         given.rounds,
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

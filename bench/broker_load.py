@@ -129,11 +129,23 @@ class Fetching:
     """One connection with `in_flight` Fetch requests under way.
 
     An answer's head is received and checked. Its records are received into one buffer, or with `discard` thrown away
-    by the kernel (MSG_TRUNC): then the generator copies nothing, and is never what the other side waits for.
+    by the kernel (MSG_TRUNC). A reader that sleeps is woken by each packet, at the sender's cost, or when `wake_bytes`
+    are there; the last bytes of all may be fewer, so that is for several requests in flight.
     """
 
-    def __init__(self, port: int, ring: Ring, in_flight: int, *, least: int, ordered: bool, discard: bool) -> None:
+    def __init__(
+        self,
+        port: int,
+        ring: Ring,
+        in_flight: int,
+        *,
+        least: int,
+        ordered: bool,
+        discard: bool = False,
+        wake_bytes: int = 1,
+    ) -> None:
         self._sock = connect(port)
+        self._wake_bytes = wake_bytes if in_flight > 1 else 1
         self._ring = ring
         self._in_flight = in_flight
         self._least = least
@@ -146,10 +158,13 @@ class Fetching:
         self.bytes = 0
 
     def begin(self) -> None:
+        self._wake_at(self._wake_bytes)
         for _ in range(self._in_flight):
             self._send()
 
     def step(self, *, more: bool) -> None:
+        if not more:
+            self._wake_at(1)
         self._exactly(self._sock.recv_into(self._head, len(self._head), socket.MSG_WAITALL), len(self._head))
         size = self._check()
         rest = size + 4 - len(self._head)
@@ -169,6 +184,9 @@ class Fetching:
         at = self.sent % self._ring.count * self._ring.frame_bytes
         self._sock.sendall(self._ring.frames[at : at + self._ring.frame_bytes])
         self.sent += 1
+
+    def _wake_at(self, count: int) -> None:
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _check(self) -> int:
         size, correlation_id, error, topics, partitions, partition_error, _, length = FETCH_ANSWER.unpack(self._head)

@@ -41,6 +41,7 @@ class Options:
     value_bytes: int
     in_flight: int
     discard: bool
+    wake_bytes: int
     rounds: int
 
 
@@ -170,7 +171,15 @@ class FetchLoad:
     def _drive(self, server: Server, ring: Ring, *, ordered: bool) -> Load:
         options = self._options
         least = int(MIB * 0.9)
-        stream = Fetching(server.port, ring, options.in_flight, least=least, ordered=ordered, discard=options.discard)
+        stream = Fetching(
+            server.port,
+            ring,
+            options.in_flight,
+            least=least,
+            ordered=ordered,
+            discard=options.discard,
+            wake_bytes=options.wake_bytes,
+        )
         with Generator([stream]) as generator:
             generator.run(Limit(PATIENCE, FETCH_ANSWERS))  # once through: nothing is checked for the first time below
             return measured(server, generator, Limit(options.seconds, 2**63))
