@@ -39,7 +39,7 @@ def test_no_topic_is_created_where_the_broker_is_told_not_to(
 
 
 REFUSALS = {
-    "confluent-kafka": "_UNKNOWN_TOPIC",
+    "confluent-kafka": "UNKNOWN_TOPIC",
     "kafka-python": "UnknownTopicOrPartition|KafkaTimeoutError",
     "aiokafka": "UnknownTopicOrPartition",
 }
