@@ -242,7 +242,40 @@ def test_rebalance_goes_on_without_a_member_whose_client_hung_up_for_good() -> N
     assert (other.answer.generation, other.answer.leader) == (2, follower)
 
 
+def test_others_do_not_wait_for_a_newcomer_that_hung_up() -> None:
+    test = GroupUnderTest()
+    leader, follower = test.stable(2)
+    test.group.abandon_join(test.join(instance_id="i"), test.now)
+    again = [test.join(leader), test.join(follower)]
+    assert [join.answer.generation for join in again] == [2, 2]
+
+
+def test_member_that_hangs_up_after_a_long_wait_is_removed_when_its_session_ends() -> None:
+    test = GroupUnderTest()
+    leader, follower = test.stable(2)
+    waiting = test.join(leader)
+    for _ in range(4):
+        test.advance(5_000)
+        test.heartbeat(follower)
+    test.group.abandon_join(waiting, test.now)
+    test.advance(5_000)
+    test.heartbeat(follower)
+    assert leader in test.group.member_ids
+    test.advance(5_000)
+    assert leader not in test.group.member_ids
+
+
 # Assigning
+
+
+def test_member_that_syncs_twice_is_answered_on_its_newest_connection() -> None:
+    test = GroupUnderTest()
+    first, second = test.join(), test.join()
+    test.advance(3 * DELAY)
+    given_up, again = test.sync(second.answer.member_id), test.sync(second.answer.member_id)
+    assert given_up.answer.error is ErrorCode.rebalance_in_progress
+    test.sync(first.answer.member_id, {second.answer.member_id: b"1"})
+    assert again.answer.assignment == b"1"
 
 
 def test_every_member_gets_its_share_when_the_leader_has_assigned() -> None:
@@ -409,6 +442,26 @@ def test_former_self_that_still_waits_is_fenced_at_once() -> None:
     assert back.answer.generation == 1
     waiting_sync = test.sync(back.answer.member_id, {}, instance_id="i")
     assert waiting_sync.answer.error is NONE
+
+
+def test_static_member_that_comes_back_has_a_whole_session() -> None:
+    test = GroupUnderTest()
+    test.stable(1, instance_id="i")
+    test.advance(SESSION_MS - 1)
+    back = test.join(instance_id="i").answer.member_id
+    test.advance(SESSION_MS - 1)
+    assert test.group.member_ids == [back]
+
+
+def test_static_member_that_comes_back_before_it_synced_is_not_missed_under_its_old_id() -> None:
+    test = GroupUnderTest()
+    first, second = test.join(session_ms=200_000), test.join(session_ms=200_000, instance_id="i")
+    test.advance(3 * DELAY)
+    test.sync(first.answer.member_id, {second.answer.member_id: b"1"})
+    back = test.join(instance_id="i", session_ms=200_000).answer.member_id
+    assert test.sync(back).answer.assignment == b"1"
+    test.advance(REBALANCE_MS)
+    assert test.group.state is State.STABLE
 
 
 def test_static_member_that_comes_back_during_assignment_has_it_done_again() -> None:
