@@ -23,7 +23,7 @@ INITIAL_EPOCH = 0
 _HIGHEST_EPOCH = 2**31 - 1
 _HIGHEST_ID = 2**31 - 1
 _MAY_GO_AFTER_SECONDS = 120
-MOST_CACHED_PARTITIONS = 500_000
+MOST_CACHED_PARTITIONS = 100_000  # half a kilobyte each
 
 TopicKey = str | bytes  # a name, or from version 13 on the bytes of an id
 

@@ -267,8 +267,14 @@ class FetchApi:
         return [start, *cast("list[Part]", pieces)]
 
 
-def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> list[CachedPartition]:
-    return [CachedPartition(topic, wanted[0], wanted) for topic, partitions in topics for wanted in partitions]
+def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> Iterable[CachedPartition]:
+    """Each once: what is asked for a thousand times in one request is answered once."""
+    once = {
+        (topic, wanted[0]): CachedPartition(topic, wanted[0], wanted)
+        for topic, partitions in topics
+        for wanted in partitions
+    }
+    return once.values()
 
 
 def _diverging_epoch(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:

@@ -28,6 +28,7 @@ ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _NOT_ASKED = -(2**31)
 _KEPT_ANSWERS = 64
 _LARGEST_KEPT = 1024 * 1024
+_MOST_TOPICS_KEPT = 100  # in the question
 
 
 class MetadataApi:
@@ -61,7 +62,8 @@ class MetadataApi:
         answer = self._answers.get(question)
         if answer is None:
             answer = encode_reply(ApiKey.METADATA, context.api_version, self._answer(request, context.api_version, {}))
-            if len(self._answers) < _KEPT_ANSWERS and len(answer) <= _LARGEST_KEPT:
+            is_small = len(request.topics or ()) <= _MOST_TOPICS_KEPT and len(answer) <= _LARGEST_KEPT
+            if is_small and len(self._answers) < _KEPT_ANSWERS:
                 self._answers[question] = answer
         return answer
 
@@ -107,7 +109,7 @@ class MetadataApi:
         if request.topics is None or (version == 0 and not request.topics):
             return [self._describe(topic, operations) for topic in self._topics.all()]
         described = []
-        for wanted in request.topics:
+        for wanted in dict.fromkeys(request.topics):  # one that is asked for a thousand times is told once, as by Kafka
             topic_id: uuid.UUID | None = getattr(wanted, "topic_id", None)
             if wanted.name is not None:
                 topic, error = self._topics.get(wanted.name), errors.get(wanted.name, _unknown(wanted.name))
