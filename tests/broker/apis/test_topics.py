@@ -301,6 +301,15 @@ class TestDeleteTopics:
         ]
         assert [each.name for each in lab.topics.all()] == ["a"]
 
+    def test_internal_topic_is_neither_deleted_nor_grown(self, lab: AdminLab) -> None:
+        create(lab, topic("__consumer_offsets"))
+        deleted = lab.answer(ApiKey.DELETE_TOPICS, 5, topic_names=["__consumer_offsets"], timeout=MINUTE_MS)
+        assert [each.error_code.name for each in deleted.responses] == ["invalid_topic_exception"]
+        wanted = [{"name": "__consumer_offsets", "count": 60, "assignments": None}]
+        grown = lab.answer(ApiKey.CREATE_PARTITIONS, topics=wanted, timeout=MINUTE_MS, validate_only=False)
+        assert [each.error_code.name for each in grown.results] == ["invalid_topic_exception"]
+        assert len(lab.topics.partitions("__consumer_offsets")) == 1
+
     def test_topic_by_name_and_by_id_at_once_is_deleted_once(self, lab: AdminLab) -> None:
         create(lab, topic("a"))
         found = lab.topics.get("a")

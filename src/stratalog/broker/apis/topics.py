@@ -5,7 +5,8 @@ answer comes when all is durable. Topics that are not begun when the request's t
 REQUEST_TIMED_OUT, and are not touched; one that is begun is finished. A timeout of 0 or less is taken for "as long as
 it takes", since nothing here goes on after the answer that it could leave out.
 
-A topic is deleted for everybody when the answer comes. Its files go later, in the background.
+A topic is deleted for everybody when the answer comes. Its files go later, in the background. Internal topics can't be
+deleted, nor get more partitions (INVALID_TOPIC_EXCEPTION; Kafka leaves that to its tools): groups live in them.
 
 Known gaps: there is one replica. So a replication factor is 1 or -1, and assignments name this broker alone. The topic
 id of a request that only validates is empty: the topic would get another.
@@ -186,6 +187,7 @@ class TopicApis:
             raise UnknownTopicError(f"topic {name!r} does not exist")
         if topic is None:
             raise RefusedError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+        _check_not_internal(topic, "be deleted")
         await self._run_in_background(lambda: self._topics.delete(topic.name, topic.id))
         return topic
 
@@ -211,6 +213,9 @@ class TopicApis:
         return {"results": results}
 
     def _check_growth(self, wanted: Any) -> None:
+        topic = self._topics.get(wanted.name)
+        if topic is not None:
+            _check_not_internal(topic, "get more partitions")
         self._topics.check_growth(wanted.name, wanted.count)
         if wanted.assignments is None:
             return
@@ -251,6 +256,12 @@ def _settings(wanted: Any) -> dict[str, str]:
             raise RefusedError(ErrorCode.invalid_config, f"{setting.name} has no value; leave it out for the default")
         settings[setting.name] = setting.value
     return settings
+
+
+def _check_not_internal(topic: Topic, what: str) -> None:
+    """Every group's records lie in the partition that its id has among so many."""
+    if topic.is_internal:
+        raise RefusedError(ErrorCode.invalid_topic_exception, f"{topic.name} is the broker's own and can't {what}")
 
 
 def _once(topics: Iterable[Any]) -> list[Any]:
