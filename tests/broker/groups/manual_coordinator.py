@@ -27,11 +27,13 @@ class ManualTimers:
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self._timers: list[Timer] = []
+        self.made = 0
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
         assert seconds >= 0
         timer = Timer(self.clock.monotonic() + seconds, call)
         self._timers.append(timer)
+        self.made += 1
         return timer
 
     @property

@@ -202,6 +202,17 @@ def test_member_whose_answer_got_lost_asks_again_and_gets_the_same_generation() 
     assert test.join(second.answer.member_id).answer == second.answer
 
 
+def test_member_that_changes_its_topics_while_the_leader_assigns_has_the_group_rebalanced() -> None:
+    test = GroupUnderTest()
+    first, second = test.join(), test.join()
+    test.advance(3 * DELAY)
+    changed = test.join(second.answer.member_id, protocols={"range": subscription("payments")})
+    assert test.group.state is State.PREPARING_REBALANCE
+    again = test.join(first.answer.member_id)
+    assert changed.answer.generation == again.answer.generation == 2
+    assert again.answer.members[1].metadata == subscription("payments")
+
+
 def test_member_that_asks_twice_is_answered_on_its_newest_connection() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
@@ -451,6 +462,19 @@ def test_static_member_that_comes_back_has_a_whole_session() -> None:
     back = test.join(instance_id="i").answer.member_id
     test.advance(SESSION_MS - 1)
     assert test.group.member_ids == [back]
+
+
+def test_static_member_that_came_back_and_waits_for_others_is_not_taken_for_silent() -> None:
+    test = GroupUnderTest()
+    (other,) = test.stable(1)
+    test.join(instance_id="i")
+    back = test.join(instance_id="i")
+    for _ in range(4):
+        test.advance(SESSION_MS // 2)
+        test.heartbeat(other)
+    assert not back
+    test.join(other)
+    assert back.answer.generation == 2
 
 
 def test_static_member_that_comes_back_before_it_synced_is_not_missed_under_its_old_id() -> None:

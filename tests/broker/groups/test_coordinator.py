@@ -262,6 +262,31 @@ def test_groups_that_never_were_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     run(test())
 
 
+def test_timer_of_a_group_is_brought_forward_when_something_is_due_earlier() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        groups = ClassicGroups(coordinator)
+        groups.join("g", join_request(needs_known_member_id=True, session_ms=1_800_000), Join())
+        join = Join()
+        groups.join("g", join_request(), join)
+        coordinator.timers.advance(3_000)
+        assert join.answer.error is NONE
+
+    run(test())
+
+
+def test_heartbeats_set_no_timers() -> None:
+    async def test() -> None:
+        coordinator = await started()
+        member = stable(coordinator)
+        before = coordinator.timers.made
+        for _ in range(100):
+            ClassicGroups(coordinator).heartbeat("g", member, None, 1)
+        assert coordinator.timers.made == before
+
+    run(test())
+
+
 def test_refused_join_makes_no_group() -> None:
     async def test() -> None:
         coordinator = await started()
