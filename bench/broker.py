@@ -27,9 +27,7 @@ from bench.broker_sides import MIB, FetchLoad, Options, ProduceLoad, Result, aga
 from bench.measure import ROUNDS
 from bench.report import Row, report
 
-# A virtual machine may hand freed memory back to its host, and then a write to the page cache costs three times as
-# much. Rounds that write little find the pages of the round before again.
-LARGEST_ROUND_MIB = 320
+LARGEST_ROUND_MIB = 320  # so that memory freed by one round is still there for the next: see back_with_memory
 POOL_BYTES = 16 * MIB
 
 

@@ -24,6 +24,7 @@ MIB = 1024 * 1024
 FETCH_ANSWERS = 256  # of 1 MiB: the file that is fetched
 WARM_UP = 0.2  # of a round's limit
 PATIENCE = 60.0
+ZEROS = bytes(MIB)
 
 
 class Server(Protocol):
@@ -93,6 +94,19 @@ def against(ours: Callable[[], Load], others: Callable[[], Load], rounds: int) -
     return Result(comparison, loads[0][1:], loads[1][1:])  # the first is compare's own warm-up
 
 
+def back_with_memory(path: Path, size: int) -> None:
+    """Write so much to the page cache, and forget it again.
+
+    A virtual machine may hand memory that was freed back to its host; the next write to it then costs several times as
+    much, and who is hit is a matter of luck. What was freed just now is still there, and is used first.
+    """
+    scratch = path / "scratch"
+    with scratch.open("wb", buffering=0) as file:
+        for _ in range(0, int(size * (1 + WARM_UP)), MIB):
+            file.write(ZEROS)
+    scratch.unlink()
+
+
 def measured(server: Server, generator: Generator, limit: Limit) -> Load:
     generator.run(Limit(limit.seconds * WARM_UP, max(1, int(limit.requests * WARM_UP))))
     before = server.cpu()
@@ -112,6 +126,7 @@ class ProduceLoad:
 
     def to_broker(self) -> Load:
         with directory(self.options.parent) as path, broker(path) as process:
+            back_with_memory(path, self.options.largest)
             return self.to_new_topic(process)
 
     def to_new_topic(self, server: Server) -> Load:
@@ -127,6 +142,7 @@ class ProduceLoad:
             directory(self.options.parent) as path,
             peer(path, "receive", path / "file", self.ring.frame_bytes, answer) as process,
         ):
+            back_with_memory(path, self.options.largest)
             return self._drive(process, ordered=False, connections=1)
 
     def _drive(self, server: Server, *, ordered: bool, connections: int) -> Load:
