@@ -11,7 +11,7 @@ from stratalog.errors import StorageError
 from stratalog.storage.checkpoints import format_partition_metadata, read_partition_metadata
 from tests.broker.metadata.registry_lab import Broker
 from tests.golden.test_opening_kafkas_directories import copy_data_directory, copy_partition, expected_of
-from tests.storage.hand_made import GOLDEN, batch_of, write_segment
+from tests.storage.hand_made import GOLDEN, START_MS, batch_of, write_segment
 
 
 def test_kafkas_data_directory_becomes_topics_with_kafkas_ids(tmp_path: Path) -> None:
@@ -51,8 +51,18 @@ def test_lost_metadata_costs_the_settings_not_the_topics(tmp_path: Path) -> None
         assert broker.shape == {"orders": 3}
         topic = broker.topics.get("orders")
         assert topic is not None
-        assert (topic.id, topic.settings) == (created.id, {})
+        assert topic.id == created.id
         assert broker.count("orders", 1) == 1
+
+
+def test_records_of_a_topic_whose_settings_are_lost_are_all_kept(tmp_path: Path) -> None:
+    write_segment(tmp_path / "orders-0", 0, batch_of(1))
+    write_segment(tmp_path / "orders-0", 1, batch_of(START_MS, base_offset=1))
+    for _ in range(2):
+        with Broker(tmp_path) as broker:
+            log = broker.topics.partitions("orders")[0].log
+            assert log.apply_retention() == []
+            assert (log.log_start_offset, log.log_end_offset) == (0, 2)
 
 
 def test_partitions_missing_between_others_are_made_empty(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ answer comes when all is durable. Topics that are not begun when the request's t
 REQUEST_TIMED_OUT, and are not touched; one that is begun is finished. A timeout of 0 or less is taken for "as long as
 it takes", since nothing here goes on after the answer that it could leave out.
 
-A topic is deleted for everybody when the answer comes. Its files go later, in the background. Internal topics can't be
-deleted, nor get more partitions (INVALID_TOPIC_EXCEPTION; Kafka leaves that to its tools): groups live in them.
+A topic is gone for everybody, and for good, when the answer comes; its files too, if they can be removed. Internal
+topics can't be deleted, nor get more partitions (INVALID_TOPIC_EXCEPTION; Kafka leaves that to its tools): groups live
+in them.
 
 Known gaps: there is one replica. So a replication factor is 1 or -1, and assignments name this broker alone. The topic
 id of a request that only validates is empty: the topic would get another.

@@ -1,7 +1,9 @@
 """Topics that only the disk knows: those of a data directory of Apache Kafka, or of one whose metadata was lost.
 
-They get the id that their partitions have on disk, as many partitions as the highest number among their directories
-says, and the broker's settings. Directories that are only called like partitions are left alone.
+They get the id that their partitions have on disk, and as many partitions as the highest number among their directories
+says. Which settings they had is not known, so they get some that keep every record: a topic that was to be kept for
+years must not lose what is older than the broker's default. Directories that are only called like partitions are left
+alone.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from stratalog.errors import CorruptCheckpointError, StorageError
 from stratalog.storage import checkpoints, names
 
 logger = logging.getLogger(__name__)
+
+KEEPS_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 def find_topics(
@@ -37,8 +41,13 @@ def find_topics(
         count = max(indexes) + 1
         if topic is None:
             taken = {other.id for other in (*known.values(), *found.values())}
-            found[name] = Topic(name, _id_of(data, name, indexes, taken), count)
-            logger.info("topic %s with %d partitions was found in the data directory", name, count)
+            found[name] = Topic(name, _id_of(data, name, indexes, taken), count, KEEPS_EVERYTHING)
+            logger.warning(
+                "topic %s with %d partitions was found in the data directory; its settings are not known, so nothing "
+                "of it is deleted: set its retention.ms and retention.bytes",
+                name,
+                count,
+            )
         else:
             found[name] = replace(topic, partition_count=count)
             logger.warning("topic %s has directories up to partition %d: they are served", name, count - 1)
