@@ -13,6 +13,7 @@ from stratalog.errors import StorageError
 from stratalog.storage import DirectoryConfig, Log, LogConfig, LogDirectory
 from stratalog.storage.disk import Disk
 from stratalog.storage.home import Deletions
+from stratalog.storage.housekeeper import Housekeeper
 from tests.storage.hand_made import START_MS, batch_of, open_with
 from tests.storage.log_builder import LogBuilder
 
@@ -28,15 +29,16 @@ def test_each_duty_has_its_own_interval(tmp_path: Path, monkeypatch: pytest.Monk
     calls: list[tuple[int, str]] = []
     clock = ManualClock(START_MS)
 
-    def noted(name: str) -> Callable[[Log], object]:
-        def call(_: Log) -> list[Any]:
+    def noted(name: str) -> Callable[[object], object]:
+        def call(_: object) -> list[Any]:
             calls.append((clock.now_ms() - START_MS, name))
             return []
 
         return call
 
-    for name in ("flush_if_due", "roll_if_due", "apply_retention", "save_recovery_point"):
+    for name in ("flush_if_due", "roll_if_due", "apply_retention"):
         monkeypatch.setattr(Log, name, noted(name))
+    monkeypatch.setattr(Housekeeper, "_save_recovery_points", noted("save_recovery_points"))
     with open_with(tmp_path, INTERVALS, clock, **SMALL) as directory:
         directory.log("orders", 0)
         for _ in range(13):
@@ -47,7 +49,7 @@ def test_each_duty_has_its_own_interval(tmp_path: Path, monkeypatch: pytest.Monk
         "flush_if_due": [1000, 2000, 3000, 4000, 5000, 6000],
         "roll_if_due": [5000],
         "apply_retention": [5000],
-        "save_recovery_point": [3000, 6000],
+        "save_recovery_points": [3000, 6000],
     }
 
 

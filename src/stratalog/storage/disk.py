@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class Disk:
     """The real one."""
 
+    waits_at_once = 16
+    """Threads that may wait for it together, where many files are to be made durable: it serves them as one."""
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
         return os.open(path, flags, 0o644)

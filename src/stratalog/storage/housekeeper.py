@@ -10,22 +10,21 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from stratalog.clock import Clock
 from stratalog.errors import StratalogError
 from stratalog.storage.config import DirectoryConfig
-from stratalog.storage.home import Deletions
+from stratalog.storage.home import LogHome
 from stratalog.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
 
 class Housekeeper:
-    def __init__(
-        self, config: DirectoryConfig, clock: Clock, logs: Callable[[], Iterable[Log]], deletions: Deletions
-    ) -> None:
+    def __init__(self, config: DirectoryConfig, logs: Callable[[], Iterable[Log]], home: LogHome) -> None:
+        clock = home.clock
         self._logs = logs
         self._clock = clock
-        self._deletions = deletions
+        self._deletions = home.deletions
+        self._recovery_points = home.recovery_points
         self._stop = threading.Event()
         self._tasks: list[tuple[float, Callable[[], None]]] = [
             (config.log_flush_scheduler_interval_ms / 1000, self._flush),
@@ -71,7 +70,11 @@ class Housekeeper:
             logger.info("%s: deleted the segment at %d: %s", log.path, base_offset, reason)
 
     def _save_recovery_points(self) -> None:
-        self._each(Log.save_recovery_point)
+        logs = list(self._logs())
+        try:
+            self._recovery_points.update(lambda: {log.partition: log.recovery_point for log in logs})
+        except OSError as error:
+            logger.error("recovery points can't be saved: %s", error)
 
     def _each(self, act: Callable[[Log], object]) -> None:
         for log in self._logs():

@@ -308,7 +308,7 @@ class Log(ReadableLog):
 
     def save_recovery_point(self) -> None:
         with self._storage_errors("save the recovery point"):
-            self._home.recovery_points.update({self.partition: self.recovery_point})
+            self._home.recovery_points.update(lambda: {self.partition: self.recovery_point})
 
     # Forgetting
 
@@ -414,33 +414,58 @@ class Log(ReadableLog):
 
     # Opening and closing
 
-    def close(self) -> None:
-        """Flush, save what saves time at the next opening, and let go. Closing twice is fine."""
+    def close(self, *, save_recovery_point: bool = True) -> None:
+        """Flush, save what saves time at the next opening, and let go. Closing twice is fine.
+
+        A data directory that closes all its logs saves their recovery points itself, at once.
+        """
         if self._closed:
             return
         try:
-            self._close()
+            self._close(save_recovery_point)
         finally:
-            on_close, self._on_close = self._on_close, None
-            if on_close is not None:
-                on_close()
+            self._tell_closed()
 
-    def _close(self) -> None:
+    def discard(self) -> None:
+        """Close a log that is about to be deleted: nothing is flushed or saved."""
+        with self._flush_lock, self._write_lock:
+            self._closed = True
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+    def _close(self, save_recovery_point: bool) -> None:
         with self._flush_lock, self._write_lock:
             if self._closed:
                 return
             try:
                 with self._storage_errors("close"):
                     self._check_open()
-                    self._flush()
-                    self._active.finish()
-                    self._active.index.sync()
-                    self._producers.save(self._end_offset, durable=True)
-                    self._producers.keep_only_snapshots({*self._segments.bases, self._end_offset})
-                    self._home.recovery_points.update({self.partition: self._end_offset})
+                    if self._is_saved():
+                        self._active.finish()
+                    else:
+                        self._save()
+                    if save_recovery_point:
+                        self._home.recovery_points.update({self.partition: self._end_offset})
                     self.closed_in_order = True
             finally:
                 self._closed = True
+
+    def _is_saved(self) -> bool:
+        """Whether all that _save() would make durable is so already, or is nothing."""
+        if self._end_offset == 0:
+            return True
+        return self._end_offset == self.recovery_point == self._producers.saved_at
+
+    def _save(self) -> None:
+        self._flush()
+        self._active.finish()
+        self._active.index.sync()
+        self._producers.save(self._end_offset, durable=True)
+        self._producers.keep_only_snapshots({*self._segments.bases, self._end_offset})
 
     def abandon(self) -> None:
         """For the child of a fork: the log is the parent's. Here it is closed, and no file is touched."""

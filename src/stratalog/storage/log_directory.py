@@ -17,6 +17,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -75,7 +76,7 @@ class LogDirectory:
             )
             self.high_watermarks = OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT)
             self._was_clean = self._take_clean_marker()
-            self._housekeeper = Housekeeper(config, clock, self._open_logs, self._home.deletions)
+            self._housekeeper = Housekeeper(config, self._open_logs, self._home)
             if background:
                 self._housekeeper.start()
         except OSError as error:
@@ -153,6 +154,20 @@ class LogDirectory:
                 progress(done, len(partitions))
         return logs
 
+    def make_all(self, partitions: Iterable[TopicPartition], topic_id: uuid.UUID) -> None:
+        """Make the directories of a topic's new partitions, durably, several at a time: log() then finds them."""
+        with self._lock:
+            if self._closed:
+                raise LogClosedError(f"{self.path}: the data directory is closed")
+            paths = [path for partition in partitions if not (path := self.path / str(partition)).exists()]
+            try:
+                with ThreadPoolExecutor(self._disk.waits_at_once, thread_name_prefix="stratalog-make") as pool:
+                    for _ in pool.map(lambda path: self._make_partition(path, topic_id), paths):
+                        pass
+                self._disk.sync_directory(self.path)
+            except OSError as error:
+                raise StorageError(f"{self.path}: partitions can't be made: {error}") from error
+
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition with all its records. Its directory is renamed first: half of it is never served."""
         self.delete_all([TopicPartition(topic, partition)])
@@ -178,7 +193,7 @@ class LogDirectory:
         path = self.path / str(key)
         log = self._logs.get(key)
         if log is not None:
-            log.close()
+            log.discard()
         doomed = None
         if path.exists():
             doomed = self.path / f"{str(key)[:_LONGEST_DOOMED]}.{uuid.uuid4().hex}-delete"
@@ -216,15 +231,16 @@ class LogDirectory:
             log.abandon()
 
     def _close_logs(self) -> None:
-        failed: StorageError | None = None
-        for log in list(self._logs.values()):
-            try:
-                log.close()
-            except StorageError as error:
-                logger.error("%s", error)
-                failed = error
-        if failed is not None:
-            raise failed
+        """Several at a time, as each waits for the disk, which serves many at the cost of one."""
+        logs = [log for log in self._logs.values() if not log.is_closed]
+        with ThreadPoolExecutor(self._disk.waits_at_once, thread_name_prefix="stratalog-close") as pool:
+            failures = [error for error in pool.map(_close, logs) if error is not None]
+        closed = {log.partition: log.log_end_offset for log in logs if log.closed_in_order}
+        self._home.recovery_points.update(closed)
+        for error in failures:
+            logger.error("%s", error)
+        if failures:
+            raise failures[0]
 
     def _open_logs(self) -> list[Log]:
         with self._lock:
@@ -234,16 +250,16 @@ class LogDirectory:
         path = self.path / str(key)
         try:
             if not path.exists():
-                self._disk.make_directory(path)
-                self._disk.replace(
-                    path / names.PARTITION_METADATA,
-                    checkpoints.format_partition_metadata(topic_id or uuid.uuid4()),
-                )
+                self._make_partition(path, topic_id or uuid.uuid4())
                 self._disk.sync_directory(self.path)
             log_config = self._default_config if config is None else as_config(config)
             return Log(key, path, log_config, self._home, clean=clean)
         except OSError as error:
             raise StorageError(f"{path}: can't be opened: {error}") from error
+
+    def _make_partition(self, path: Path, topic_id: uuid.UUID) -> None:
+        self._disk.make_directory(path)
+        self._disk.replace(path / names.PARTITION_METADATA, checkpoints.format_partition_metadata(topic_id))
 
     def _take_clean_marker(self) -> bool:
         marker = self.path / names.CLEAN_SHUTDOWN
@@ -263,6 +279,14 @@ class LogDirectory:
         for entry in path.iterdir():
             self._disk.remove(entry)
         path.rmdir()
+
+
+def _close(log: Log) -> StorageError | None:
+    try:
+        log.close(save_recovery_point=False)
+    except StorageError as error:
+        return error
+    return None
 
 
 def _share_of_descriptors() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stratalog.errors import CorruptCheckpointError
@@ -17,6 +17,9 @@ from stratalog.storage.disk import Disk
 from stratalog.storage.names import TopicPartition
 
 logger = logging.getLogger(__name__)
+
+
+Changes = Mapping[TopicPartition, int | None]
 
 
 class OffsetCheckpoint:
@@ -38,9 +41,14 @@ class OffsetCheckpoint:
         with self._lock:
             return self._offsets.get(partition, default)
 
-    def update(self, changes: Mapping[TopicPartition, int | None]) -> None:
-        """Set offsets, or with None forget them. Nothing is written where nothing changes. Raises OSError."""
+    def update(self, changes: Changes | Callable[[], Changes]) -> None:
+        """Set offsets, or with None forget them. Nothing is written where nothing changes. Raises OSError.
+
+        A callable is called when it is its turn: what it finds is not older than what was written before it.
+        """
         with self._lock:
+            if callable(changes):
+                changes = changes()
             offsets = dict(self._offsets)
             for partition, offset in changes.items():
                 if offset is None:

@@ -27,6 +27,7 @@ class ProducerTracker:
         self._disk = disk
         self._directory = directory
         self.state = ProducerState()
+        self.saved_at = -1  # the offset of the newest snapshot that is on disk and durable
 
     def find_duplicate(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
         """The batches in the log that these repeat, as one. None where any of them is new."""
@@ -99,6 +100,7 @@ class ProducerTracker:
     def _load_snapshot(self, at_least: int, at_most: int, end_offset: int, report: RecoveryReport) -> int:
         """Load the newest sound snapshot; where it ends. Those past the log's end, and spoiled ones, are removed."""
         self.state = ProducerState()
+        self.saved_at = -1
         start = at_least
         removed = False
         for offset, path in sorted(self._snapshots(), reverse=True):
@@ -113,6 +115,7 @@ class ProducerTracker:
                     self._disk.remove(path)
                 else:
                     start = offset
+                    self.saved_at = offset if report.clean else -1
                     break
         if removed:
             # For good: the log may grow past that offset again, with other batches.
@@ -137,6 +140,7 @@ class ProducerTracker:
     def save(self, offset: int, *, durable: bool) -> None:
         path = names.segment_file(self._directory, offset, names.SNAPSHOT)
         self._disk.replace(path, self.state.to_snapshot(), durable=durable)
+        self.saved_at = offset if durable else -1
 
     def forget_snapshots_before(self, offset: int) -> None:
         for at, path in self._snapshots():

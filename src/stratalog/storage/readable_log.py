@@ -74,8 +74,8 @@ class ReadableLog(ABC):
         """The batches from the one that holds `offset` on, as a range of a file.
 
         At most `max_bytes`, so the last batch may be cut off, but the first is whole however large, or with
-        `at_least_one` false left out. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches are sound: those that
-        this process did not write itself have had their checksums checked.
+        `at_least_one` false left out. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches
+        are sound: those that this process did not write itself have had their checksums checked.
         """
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")

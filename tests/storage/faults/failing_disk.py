@@ -26,6 +26,8 @@ FAULTS: dict[str, tuple[int, frozenset[str]]] = {
 class FailingDisk(Disk):
     """Nothing fails before `arm`; `heal` ends it. `calls` counts those that could have failed since."""
 
+    waits_at_once = 1  # so that the Nth call is the same one each time
+
     def __init__(self) -> None:
         self.calls = 0
         self._errno = 0

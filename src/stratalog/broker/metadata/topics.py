@@ -155,8 +155,7 @@ class TopicRegistry:
         topic = Topic(name, topic_id or uuid.uuid4(), partition_count, dict(settings))
         self._save(topic)
         try:
-            config = self._config_of(topic)
-            opened = tuple(self._open(topic, index, config) for index in range(partition_count))
+            opened = self._make(topic, 0)
         except StratalogError:
             self._take_back(lambda: self._remove(topic), f"creating topic {name}")
             raise
@@ -177,8 +176,7 @@ class TopicRegistry:
         grown = Topic(name, old.id, total, old.settings)
         self._save(grown)
         try:
-            config = self._config_of(grown)
-            new = [self._open(grown, index, config) for index in range(old.partition_count, total)]
+            new = self._make(grown, old.partition_count)
         except StratalogError:
             self._take_back(lambda: self._shrink(old, total), f"adding partitions to topic {name}")
             raise
@@ -237,6 +235,13 @@ class TopicRegistry:
 
     def _config_of(self, topic: Topic) -> LogConfig:
         return topic_config(self._defaults(), topic.settings)
+
+    def _make(self, topic: Topic, first: int) -> tuple[Partition, ...]:
+        """The partitions from `first` on, which are new."""
+        indexes = range(first, topic.partition_count)
+        self._directory.make_all((names.TopicPartition(topic.name, index) for index in indexes), topic.id)
+        config = self._config_of(topic)
+        return tuple(self._open(topic, index, config) for index in indexes)
 
     def _open(self, topic: Topic, index: int, config: LogConfig) -> Partition:
         return Partition(topic.name, index, self._directory.log(topic.name, index, config, topic_id=topic.id))
