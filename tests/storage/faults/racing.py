@@ -56,7 +56,7 @@ def race(path: Path, seed: int, seconds: float) -> dict[str, int]:
         for kind, reader in readers:
             threads.start(partial(kind, reader), pause=_PAUSE)
         try:
-            threads.finish(seconds)
+            threads.finish(seconds, until=lambda: history.done > 0 and all(reader.answers for _, reader in readers))
             _check_end(built, history, writer.end)
             built.reopen()
             _check_end(built, history, writer.end)
@@ -97,8 +97,12 @@ class Threads:
             self._failures.append(error)
             self._stop.set()
 
-    def finish(self, seconds: float) -> None:
+    def finish(self, seconds: float, until: Callable[[], bool]) -> None:
+        """After so long; on a busy machine later, so that each has had its turn."""
         self._stop.wait(seconds)
+        deadline = time.monotonic() + _HANGS
+        while not until() and not self._stop.is_set() and time.monotonic() < deadline:
+            self._stop.wait(0.1)
         self._stop.set()
         for thread in self._threads:
             thread.join(_HANGS)
