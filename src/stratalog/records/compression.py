@@ -129,6 +129,7 @@ def _inflate(codec: Codec, decompress_into: Callable[..., int], data: Buffer, hi
                 raise CorruptBatchError(f"{codec.name.lower()} data can't be inflated: {error}") from error
             if size == max_size:
                 raise _too_large(codec, max_size) from None
+            del inflated  # before the next one is there too
             size = min(size * GROWTH, max_size)
             continue
         del inflated[written:]
