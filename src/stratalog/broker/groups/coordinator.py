@@ -120,10 +120,10 @@ class GroupCoordinator:
         if error is ErrorCode.none and self._log.partition_count is None:
             if self._creating is None or self._creating.done():
                 self._creating = asyncio.ensure_future(self._log.create())
+                self._creating.add_done_callback(_note_failure)
             try:
                 await asyncio.shield(self._creating)  # others wait for it too: who hangs up does not stop it
-            except StratalogError as failure:
-                log.error("__consumer_offsets could not be created: %s", failure)
+            except StratalogError:
                 return ErrorCode.coordinator_not_available
             return self.status(group_id, may_be_empty=may_be_empty)
         return error
@@ -331,6 +331,12 @@ class GroupCoordinator:
                     self.append_deletions(group_id, self.offsets.delete_topic(group_id, topic))
                 except StratalogError as error:
                     log.error("group %r: offsets of the deleted topic %s are left: %s", group_id, topic, error)
+
+
+def _note_failure(creating: asyncio.Task[None]) -> None:
+    """Said once, and also where all who waited for it have hung up."""
+    if not creating.cancelled() and creating.exception() is not None:
+        log.error("__consumer_offsets could not be created: %s", creating.exception())
 
 
 def _is_over(group: Group) -> bool:
