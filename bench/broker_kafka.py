@@ -16,7 +16,7 @@ from tests.compat.kafka_server import KafkaServer
 from bench.broker_frames import TOPIC, batch_of, produce_ring
 from bench.broker_load import Load
 from bench.broker_processes import CORES, SERVER_CORE, cpu_of
-from bench.broker_sides import MIB, FetchLoad, Options, ProduceLoad, against
+from bench.broker_sides import MIB, FetchLoad, Options, ProduceLoad, against, back_with_memory
 from bench.broker_wire import Wire
 from bench.report import Row, directory
 
@@ -72,7 +72,7 @@ def rows(options: Options) -> Iterator[Row]:
             os.sched_setaffinity(0, {CORES[0]})
             kafka = Kafka(server)
             for name, ours, theirs in loads(options):
-                yield compared(options, kafka, name, ours, theirs)
+                yield compared(options, path, kafka, name, ours, theirs)
 
 
 Ours = Callable[[], Load]
@@ -90,8 +90,9 @@ def loads(options: Options) -> Iterator[tuple[str, Ours, Theirs]]:
     yield "requests of one 100-byte record, 100 in flight", small.to_broker, small.to_new_topic
 
 
-def compared(options: Options, kafka: Kafka, name: str, ours: Ours, theirs: Theirs) -> Row:
+def compared(options: Options, path: Path, kafka: Kafka, name: str, ours: Ours, theirs: Theirs) -> Row:
     def on_kafka() -> Load:
+        back_with_memory(path, options.largest)
         load = theirs(kafka)
         kafka.forget_topic()
         return load
