@@ -1,0 +1,250 @@
+"""Groups and members that are made to take memory, time, or another's place."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from tests.broker.bad_input.client import RawClient
+from tests.broker.bad_input.conftest import Attacked
+from tests.broker.bad_input.healthy import TOPIC as HEALTHY
+from tests.broker.bad_input.memory import MB, peak, reset_peak
+from tests.protocol.kio_messages import framed, request_body, request_frame, request_header
+
+MOST = 2**31 - 1
+LONG_ID = "g" * (32 * 1024)
+LONGEST_OLD_ID = "g" * (2**15 - 1)
+
+
+@pytest.fixture(scope="module")
+def settings() -> dict[str, object]:
+    return {"group.initial.rebalance.delay.ms": 0}
+
+
+def join(**given: Any) -> dict[str, Any]:
+    return {
+        "group_id": "attacked",
+        "session_timeout": 10_000,
+        "rebalance_timeout": 1000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"mine"}],
+    } | given
+
+
+def joined(client: RawClient, version: int = 9, **given: Any) -> Any:
+    """With an id, if one is asked for first."""
+    answer = client.request(ApiKey.JOIN_GROUP, join(**given), version)
+    if answer.error_code == ErrorCode.member_id_required:
+        answer = client.request(ApiKey.JOIN_GROUP, join(**given) | {"member_id": answer.member_id}, version)
+    return answer
+
+
+# Ids
+
+
+@pytest.mark.parametrize("group_id", [LONGEST_OLD_ID, LONG_ID, "g" * 3 * MB], ids=["32767", "32 KiB", "3 MiB"])
+def test_a_giant_group_id_takes_no_memory(attacked: Attacked, client: RawClient, group_id: str) -> None:
+    reset_peak(attacked.process.pid)
+    errors = {
+        joined(client, group_id=group_id).error_code,
+        client.request(ApiKey.HEARTBEAT, {"group_id": group_id, "member_id": "m"}).error_code,
+        client.request(ApiKey.SYNC_GROUP, {"group_id": group_id, "member_id": "m"}).error_code,
+        client.request(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT, {"group_id": group_id, "member_id": "m", "member_epoch": 0}
+        ).error_code,
+    }
+    assert ErrorCode.unknown_server_error not in errors
+    if len(group_id) > 2**15:
+        assert ErrorCode.none not in errors
+    assert peak(attacked.process.pid) - attacked.resident_before < 60 * MB
+
+
+@pytest.mark.parametrize("member_id", [LONGEST_OLD_ID, LONG_ID, "m" * 3 * MB], ids=["32767", "32 KiB", "3 MiB"])
+def test_a_giant_member_id_or_instance_id_takes_no_memory(
+    attacked: Attacked, client: RawClient, member_id: str
+) -> None:
+    reset_peak(attacked.process.pid)
+    answer = joined(client, member_id=member_id)
+    assert answer.error_code in (ErrorCode.unknown_member_id, ErrorCode.invalid_request)
+    joined(client, group_id="instances", group_instance_id=member_id)
+    heartbeat = {"group_id": "giants", "member_id": member_id, "member_epoch": 0, "subscribed_topic_names": [HEALTHY]}
+    client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | {"rebalance_timeout": 1000, "topic_partitions": []})
+    assert peak(attacked.process.pid) - attacked.resident_before < 80 * MB
+
+
+@pytest.mark.parametrize("group_id", ["", "a\nb", "\0", "..", "ü"])
+def test_a_strange_group_id_is_an_error_or_a_group_like_any(client: RawClient, group_id: str) -> None:
+    expected = ErrorCode.invalid_group_id if group_id == "" else ErrorCode.none
+    assert joined(client, group_id=group_id).error_code == expected
+
+
+# Classic groups
+
+
+def test_a_hundred_thousand_protocols_are_refused(attacked: Attacked, client: RawClient) -> None:
+    reset_peak(attacked.process.pid)
+    body = request_body(ApiKey.JOIN_GROUP, 0, join(protocols=[]))[:-4]
+    for count in (90_000, 100_001):
+        protocols = b"".join(b"\0\x05%05d\0\0\0\0" % number for number in range(count))
+        frame = framed(request_header(ApiKey.JOIN_GROUP, 0) + body + Struct(">i").pack(count) + protocols)
+        with attacked.client() as client:
+            if not client.is_refused(frame):
+                assert count < 100_000  # answered with an error
+    groups = client_groups(attacked)
+    assert "attacked" not in groups or groups["attacked"] != "Stable"
+    assert peak(attacked.process.pid) - attacked.resident_before < 80 * MB
+
+
+def client_groups(attacked: Attacked) -> dict[str, str]:
+    with attacked.client() as client:
+        return {each.group_id: each.group_state for each in client.request(ApiKey.LIST_GROUPS, {}).groups}
+
+
+@pytest.mark.parametrize("timeouts", [(0, 1000), (-1, 1000), (MOST, 1000), (1, 1), (10_000, MOST)])
+def test_timeouts_beyond_the_limits_are_refused_or_bounded(client: RawClient, timeouts: tuple[int, int]) -> None:
+    session, rebalance = timeouts
+    answer = joined(client, group_id="timed", session_timeout=session, rebalance_timeout=rebalance)
+    expected = ErrorCode.none if session == 10_000 else ErrorCode.invalid_session_timeout
+    assert answer.error_code == expected
+    client.request(ApiKey.LEAVE_GROUP, {"group_id": "timed", "members": [{"member_id": answer.member_id}]})
+
+
+def test_members_with_megabytes_of_metadata_are_refused_when_it_is_too_much(attacked: Attacked) -> None:
+    reset_peak(attacked.process.pid)
+    clients = [attacked.client() for _ in range(12)]
+    for client in clients:
+        protocols = [{"name": "range", "metadata": b"x" * 3 * MB}]
+        client.send(request_frame(ApiKey.JOIN_GROUP, 3, join(group_id="heavy", protocols=protocols)))
+    attacked.healthy.check()
+    assert peak(attacked.process.pid) - attacked.resident_before < 150 * MB
+    for client in clients:
+        client.close()
+
+
+def test_an_assignment_of_megabytes_is_refused_or_kept_within_a_record(attacked: Attacked, client: RawClient) -> None:
+    member = joined(client, group_id="synced")
+    assert member.error_code == ErrorCode.none
+    reset_peak(attacked.process.pid)
+    assigned = [{"member_id": member.member_id, "assignment": b"x" * 3 * MB}]
+    sync = {"group_id": "synced", "generation_id": member.generation_id, "member_id": member.member_id}
+    names = {"protocol_type": "consumer", "protocol_name": "range"}
+    answer = client.request(ApiKey.SYNC_GROUP, sync | names | {"assignments": assigned})
+    assert answer.error_code != ErrorCode.none
+    strangers = [{"member_id": f"nobody-{number}", "assignment": b"x" * 30} for number in range(50_000)]
+    client.request(ApiKey.SYNC_GROUP, sync | names | {"assignments": strangers})
+    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+
+
+def test_nobody_acts_for_a_member_with_a_forged_id_or_generation(attacked: Attacked, client: RawClient) -> None:
+    member = joined(client, group_id="forged")
+    mine = {"group_id": "forged", "generation_id": member.generation_id, "member_id": member.member_id}
+    with attacked.client() as thief:
+        for forged, expected in (
+            ({"member_id": "somebody"}, ErrorCode.unknown_member_id),
+            ({"generation_id": MOST}, ErrorCode.illegal_generation),
+            ({"generation_id": -5}, ErrorCode.illegal_generation),
+        ):
+            assert thief.request(ApiKey.HEARTBEAT, mine | forged).error_code == expected
+            offsets = {"name": HEALTHY, "partitions": [{"partition_index": 0, "committed_offset": 5}]}
+            named = {"generation_id_or_member_epoch": (mine | forged)["generation_id"]}
+            committed = thief.request(ApiKey.OFFSET_COMMIT, mine | forged | named | {"topics": [offsets]}, version=9)
+            assert committed.topics[0].partitions[0].error_code == expected
+    client.request(ApiKey.LEAVE_GROUP, {"group_id": "forged", "members": [{"member_id": member.member_id}]})
+
+
+# KIP-848
+
+_BOMBS = {
+    "nested stars": "(a*)*b",
+    "alternatives": "(a|aa)+$",
+    "a large repetition": "a{100000}",
+    "repetitions of repetitions": "((a{100}){100}){100}",
+    "deep": "(" * 5000 + ")" * 5000,
+    "long": "a|" * 50_000,
+    "counted classes": "[a-z]{1,1000}[a-z]{1,1000}",
+    "no pattern": "[",
+    "a megabyte": "x" * MB,
+}
+
+
+@pytest.mark.parametrize("pattern", _BOMBS.values(), ids=_BOMBS)
+def test_a_pattern_that_explodes_is_refused_or_harmless(attacked: Attacked, client: RawClient, pattern: str) -> None:
+    reset_peak(attacked.process.pid)
+    heartbeat = {
+        "group_id": "patterns",
+        "member_id": "patterned",
+        "member_epoch": 0,
+        "rebalance_timeout": 1000,
+        "subscribed_topic_regex": pattern,
+        "topic_partitions": [],
+    }
+    answer = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat)
+    assert answer.error_code in (ErrorCode.none, ErrorCode.invalid_regular_expression, ErrorCode.invalid_request)
+    client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | {"member_epoch": -1})
+    assert peak(attacked.process.pid) - attacked.resident_before < 80 * MB
+
+
+def test_a_subscription_to_very_many_names_is_bounded(attacked: Attacked, client: RawClient) -> None:
+    reset_peak(attacked.process.pid)
+    heartbeat = {
+        "group_id": "names",
+        "member_id": "greedy",
+        "member_epoch": 0,
+        "rebalance_timeout": 1000,
+        "topic_partitions": [],
+        "subscribed_topic_names": [f"topic-{number}" for number in range(90_000)],
+    }
+    answer = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat, version=1)
+    assert answer.error_code == ErrorCode.unknown_server_error  # as Kafka has it
+    assert "max.message.bytes" in answer.error_message
+    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+
+
+def test_a_forged_member_epoch_is_fenced(client: RawClient) -> None:
+    heartbeat = {"group_id": "epochs", "member_id": "member", "rebalance_timeout": 1000, "topic_partitions": []}
+    subscribed = {"subscribed_topic_names": [HEALTHY]}
+    assert client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | subscribed | {"member_epoch": 0}).error_code == 0
+    for epoch in (MOST, 77, -3, -(2**31)):
+        answer = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | {"member_epoch": epoch})
+        assert answer.error_code in (
+            ErrorCode.fenced_member_epoch,
+            ErrorCode.invalid_request,
+            ErrorCode.unknown_member_id,
+        ), epoch
+    client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | {"member_epoch": -1})
+
+
+# Offsets
+
+
+def test_metadata_of_an_offset_that_is_too_long_is_refused(client: RawClient) -> None:
+    offsets = {"partition_index": 0, "committed_offset": 5, "committed_metadata": "x" * 3 * MB}
+    request: dict[str, Any] = {"group_id": "verbose", "generation_id_or_member_epoch": -1, "member_id": ""}
+    topics = [{"name": HEALTHY, "partitions": [offsets]}]
+    committed = client.request(ApiKey.OFFSET_COMMIT, request | {"topics": topics}, version=9)
+    assert committed.topics[0].partitions[0].error_code == ErrorCode.offset_metadata_too_large
+
+
+@pytest.mark.parametrize("index", [1, MOST, -1, -(2**31)])
+def test_offsets_of_partitions_there_are_not_are_refused(client: RawClient, index: int) -> None:
+    request: dict[str, Any] = {"group_id": "astray", "generation_id_or_member_epoch": -1, "member_id": ""}
+    topics = [{"name": HEALTHY, "partitions": [{"partition_index": index, "committed_offset": 5}]}]
+    committed = client.request(ApiKey.OFFSET_COMMIT, request | {"topics": topics}, version=9)
+    assert committed.topics[0].partitions[0].error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_very_many_groups_that_are_asked_for_do_not_come_to_be(attacked: Attacked, client: RawClient) -> None:
+    reset_peak(attacked.process.pid)
+    before = set(client_groups(attacked))
+    names = [f"asked-for-{number}" for number in range(9_000)]
+    client.request(ApiKey.DESCRIBE_GROUPS, {"groups": names})
+    client.request(ApiKey.DELETE_GROUPS, {"groups_names": names})
+    client.request(ApiKey.OFFSET_FETCH, {"groups": [{"group_id": name, "topics": None} for name in names]}, version=9)
+    client.request(ApiKey.FIND_COORDINATOR, {"coordinator_keys": names})
+    client.request(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": names})
+    assert set(client_groups(attacked)) == before
+    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
