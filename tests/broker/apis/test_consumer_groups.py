@@ -35,7 +35,7 @@ class Wire:
         body = BytesIO()
         entity_writer(schema)(body, schema(**fields))
         request = decode_request(key, version, memoryview(body.getvalue()))
-        context = RequestContext(key, version, "client", "/10.0.0.1")
+        context = RequestContext(key, version, "client", "10.0.0.1")
         reply = self.apis.routes()[key](request, context)
         encoded = encode_reply(key, version, reply if isinstance(reply, dict) else run(reply))  # type: ignore[arg-type]
         answer, end = entity_reader(load_response_schema(int(key), version))(bytes(encoded), 0)
@@ -104,7 +104,7 @@ def test_a_refusal_says_why(version: int) -> None:
     wire = Wire(FakeTopics(a=1))
     refused = wire.heartbeat(version, member_epoch=3)
     assert refused.error_code is ErrorCode.group_id_not_found
-    assert refused.error_message == "Group g not found."
+    assert refused.error_message == "Consumer group g not found."
     assert (refused.member_id, refused.member_epoch, refused.assignment) == (None, 0, None)
 
 

@@ -167,7 +167,7 @@ class World:
         self.groups = ConsumerGroups(self.host, topics, self.config)
 
     def restart(self) -> None:
-        self.groups.close()
+        self.host.readiness = ErrorCode.coordinator_not_available
         self.topics.forget_listeners()
         self.host = FakeHost(self.host.log, self.host.now_ms())
         self.groups = ConsumerGroups(self.host, self.topics, self.config)

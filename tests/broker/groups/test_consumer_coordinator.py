@@ -105,11 +105,13 @@ def test_a_member_that_left_has_no_timers() -> None:
 
 
 def test_a_broker_that_stops_removes_nobody() -> None:
-    world = World(FakeTopics(a=1))
-    world.join("m0", "a")
+    world = World(FakeTopics(a=2))
+    owned = world.join("m0", "a").assignment
+    world.join("m1", "a")
+    world.beat("m0", 1, owned)
     before = list(world.host.log)
-    world.groups.close()
-    world.host.advance(10 * SESSION_MS)
+    world.host.readiness = ErrorCode.coordinator_not_available
+    world.host.advance(10 * REBALANCE_TIMEOUT_MS)
     assert world.host.log == before
 
 
@@ -153,7 +155,7 @@ def test_after_a_restart_a_member_still_has_to_give_up_its_partitions_in_time() 
 def test_topics_that_changed_while_the_broker_was_down_are_noticed() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", "a")
-    world.groups.close()
+    world.topics.forget_listeners()
     world.topics.grow("a", 2)
     world.restart()
     assert world.beat("m0", 1).assignment == world.topics.partitions(a={0, 1})

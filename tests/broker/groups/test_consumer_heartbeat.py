@@ -23,7 +23,7 @@ from stratalog.broker.groups.consumer_records import (
 from tests.broker.groups.consumer_world import FakeTopics, World, joining
 
 
-def refusal(world: World, request: Heartbeat, api_version: int = 1) -> tuple[ErrorCode, str]:
+def refusal(world: World, request: Heartbeat, api_version: int = 1) -> tuple[ErrorCode, str | None]:
     before = list(world.host.log)
     with pytest.raises(GroupRefusedError) as caught:
         world.send(request, api_version)
@@ -216,7 +216,7 @@ def test_an_invalid_request_is_refused(fields: dict[str, Any], api_version: int,
 def test_a_heartbeat_for_a_group_that_does_not_exist_is_refused() -> None:
     assert refusal(World(FakeTopics()), Heartbeat("g", "m0", 1)) == (
         ErrorCode.group_id_not_found,
-        "Group g not found.",
+        "Consumer group g not found.",
     )
 
 

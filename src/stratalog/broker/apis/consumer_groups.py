@@ -121,7 +121,7 @@ def _heartbeat(request: Any, context: RequestContext) -> Heartbeat:
         server_assignor=request.server_assignor,
         owned=_owned(request.topic_partitions),
         client_id=context.client_id or "",
-        client_host=context.client_host,
+        client_host=f"/{context.client_host}",  # as Java writes an address, and tools show it
     )
 
 

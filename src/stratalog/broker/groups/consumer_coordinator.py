@@ -61,21 +61,16 @@ class ConsumerGroups:
         check_request(request, api_version, self._config.group_consumer_assignors)
         error = await self._host.prepare(request.group_id)
         if error is not ErrorCode.none:
-            raise GroupRefusedError(error, f"Group {request.group_id} can't be served now.")
+            raise GroupRefusedError(error)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(request)
         return self._heartbeat(request)
-
-    def close(self) -> None:
-        """The broker stops: nobody is removed for being silent any more."""
-        self._session_timers.stop_all()
-        self._rebalance_timers.stop_all()
 
     def describe(self, group_id: str) -> ConsumerGroup:
         """Raises GroupRefusedError, with the error to answer with."""
         error = self._host.status(group_id)
         if error is not ErrorCode.none:
-            raise GroupRefusedError(error, f"Group {group_id} can't be served now.")
+            raise GroupRefusedError(error)
         return self._existing(group_id)
 
     def _heartbeat(self, request: Heartbeat) -> Answer:
@@ -103,20 +98,17 @@ class ConsumerGroups:
         group = self._host.group(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group, []
-        if request.member_epoch != JOIN_EPOCH:
-            return self._existing(request.group_id), []
-        if group is None:
+        if request.member_epoch == JOIN_EPOCH and group is None:
             return ConsumerGroup(request.group_id), []
-        if group.is_empty:
+        if request.member_epoch == JOIN_EPOCH and group is not None and group.is_empty:
             return ConsumerGroup(request.group_id), group.tombstones()
-        raise GroupRefusedError(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a consumer group.")
+        raise _not_found(f"Consumer group {request.group_id}", group)
 
     def _existing(self, group_id: str) -> ConsumerGroup:
         group = self._host.group(group_id)
         if isinstance(group, ConsumerGroup):
             return group
-        problem = "not found" if group is None else "is not a consumer group"
-        raise GroupRefusedError(ErrorCode.group_id_not_found, f"Group {group_id} {problem}.")
+        raise _not_found(f"Group {group_id}", group)
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(
@@ -163,8 +155,8 @@ class ConsumerGroups:
         self._session_timers.start(group_id, member_id, seconds, lambda: self._session_ended(group_id, member_id))
 
     def _session_ended(self, group_id: str, member_id: str) -> None:
-        group = self._host.group(group_id)
-        if isinstance(group, ConsumerGroup) and member_id in group.members:
+        group = self._served(group_id)
+        if group is not None and member_id in group.members:
             if self._fence(group, member_id):
                 _log.info("group %s: member %s was removed: its session timed out", group_id, member_id)
             else:
@@ -182,9 +174,9 @@ class ConsumerGroups:
         )
 
     def _revocation_ended(self, group_id: str, member_id: str, epoch: int) -> None:
-        group = self._host.group(group_id)
-        member = group.members.get(member_id) if isinstance(group, ConsumerGroup) else None
-        if not isinstance(group, ConsumerGroup) or member is None or member.member_epoch != epoch:
+        group = self._served(group_id)
+        member = None if group is None else group.members.get(member_id)
+        if group is None or member is None or member.member_epoch != epoch:
             return
         if self._fence(group, member_id):
             _log.info(
@@ -198,6 +190,13 @@ class ConsumerGroups:
             retry = lambda: self._revocation_ended(group_id, member_id, epoch)  # noqa: E731
             self._rebalance_timers.start(group_id, member_id, _RETRY_S, retry)
 
+    def _served(self, group_id: str) -> ConsumerGroup | None:
+        """None also while the broker stops: then nobody is removed any more."""
+        group = self._host.group(group_id)
+        if isinstance(group, ConsumerGroup) and self._host.status(group_id) is ErrorCode.none:
+            return group
+        return None
+
     def _fence(self, group: ConsumerGroup, member_id: str) -> bool:
         change = Change(group)
         fence(change, member_id, self._topics)
@@ -207,6 +206,12 @@ class ConsumerGroups:
             _log.error("group %s: member %s can't be removed now: %s", group.group_id, member_id, error)
             return False
         return True
+
+
+def _not_found(what: str, group: Group | None) -> GroupRefusedError:
+    if group is not None:
+        return GroupRefusedError(ErrorCode.group_id_not_found, f"Group {group.group_id} is not a consumer group.")
+    return GroupRefusedError(ErrorCode.group_id_not_found, f"{what} not found.")
 
 
 class _Timers:
@@ -229,8 +234,3 @@ class _Timers:
         timer = self._running.pop((group_id, member_id), None)
         if timer is not None:
             timer.cancel()
-
-    def stop_all(self) -> None:
-        for timer in self._running.values():
-            timer.cancel()
-        self._running.clear()

@@ -52,8 +52,8 @@ _FIRST_VERSION_WITH_MEMBER_IDS_BY_CLIENTS = 1
 class GroupRefusedError(Exception):
     """A request that is answered with an error and changes nothing."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message or code.name)
         self.code = code
         self.message = message
 

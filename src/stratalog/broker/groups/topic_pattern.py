@@ -5,7 +5,7 @@ Kafka matches with RE2J, which has no back references and no look-around and can
 all its states at once; the sets of states that come up are remembered, so that most steps are one look-up. The whole
 name must match. Pattern, nesting, automaton and the work for one set of topics are bounded.
 
-Known gap: Unicode classes (`\\pL`) are refused. Topic names are ASCII, so a class of ASCII letters says the same.
+Known gap: of the Unicode classes (`\\pL`, `\\p{Greek}`), scripts other than Latin are refused; topic names are ASCII.
 """
 
 from __future__ import annotations

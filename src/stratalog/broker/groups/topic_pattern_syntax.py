@@ -7,6 +7,7 @@ and have no effect: the question is only whether the whole name matches, and a n
 from __future__ import annotations
 
 import string
+import unicodedata
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -97,7 +98,17 @@ _NAMED_CLASSES = {
     "word": _WORD,
     "xdigit": _mask(string.hexdigits),
 }
+_OCTAL = tuple(string.octdigits)
+_CATEGORIES = frozenset(unicodedata.category(chr(code)) for code in range(0x3000))
 _NOT_LINE_END = _ALL & ~_mask("\n")
+
+
+def _unicode_class(name: str) -> int | None:
+    if name in ("Any", "Latin"):
+        return _ALL if name == "Any" else _NAMED_CLASSES["alpha"]
+    if not any(category == name or category[0] == name for category in _CATEGORIES):
+        return None
+    return _mask("".join(chr(code) for code in range(128) if unicodedata.category(chr(code)).startswith(name)))
 
 
 def _both_cases(mask: int) -> int:
@@ -113,6 +124,7 @@ class _Parser:
         self.at = 0
         self._text = text
         self._ignore_case = False
+        self._group_names: set[str] = set()
 
     def error(self, problem: str) -> TopicPatternError:
         return TopicPatternError(f"{problem} at character {self.at}")
@@ -213,6 +225,9 @@ class _Parser:
         name = self._text[self.at : max(end, 0)]
         if not name.isascii() or not name.replace("_", "a").isalnum():
             raise self.error("a group's name must be letters, digits and _")
+        if name in self._group_names:
+            raise self.error(f"a second group of the name {name}")
+        self._group_names.add(name)
         self.at = end + 1
 
     def _flags(self) -> bool:
@@ -272,26 +287,45 @@ class _Parser:
         if character != "\\":
             return character
         escaped = self._take()
-        if escaped in _ESCAPED_CLASSES:
-            return _ESCAPED_CLASSES[escaped]
-        return self._escaped_character(escaped)
+        mask = self._escaped_class(escaped)
+        return self._escaped_character(escaped) if mask is None else mask
 
     def _escape(self) -> Node:
         escaped = self._take()
         if escaped in _ASSERTIONS:
             return Assertion(_ASSERTIONS[escaped])
-        if escaped in _ESCAPED_CLASSES:
-            return Characters(_ESCAPED_CLASSES[escaped])
+        mask = self._escaped_class(escaped)
+        if mask is not None:
+            return Characters(_both_cases(mask) if self._ignore_case else mask)
         return self._literal(self._escaped_character(escaped))
+
+    def _escaped_class(self, escaped: str) -> int | None:
+        """\\d and the like; \\pL, \\p{Lu}, \\P{^N}: Unicode's categories, as far as ASCII has characters of them."""
+        if escaped not in "pP":
+            return _ESCAPED_CLASSES.get(escaped)
+        negated = escaped == "P"
+        name = self._take()
+        if name == "{":
+            end = self._text.find("}", self.at)
+            name = self._text[self.at : max(end, 0)]
+            self.at = end + 1
+        if name.startswith("^"):
+            negated, name = not negated, name[1:]
+        mask = _unicode_class(name)
+        if mask is None:
+            raise self.error(f"the class {name}, which is not supported")
+        return _ALL & ~mask if negated else mask
 
     def _escaped_character(self, escaped: str) -> str:
         if escaped in _ESCAPED_CHARACTERS:
             return _ESCAPED_CHARACTERS[escaped]
         if escaped == "x":
             return self._hexadecimal()
+        if escaped == "0" or (escaped in "1234567" and self._text[self.at : self.at + 1] in _OCTAL):
+            return self._octal()
         if not escaped.isascii() or escaped.isalnum():
             self.at -= 1
-            raise self.error(f"\\{escaped}, which is not supported (back references and Unicode classes are not)")
+            raise self.error(f"\\{escaped}, which is not supported (back references are not)")
         return escaped
 
     def _hexadecimal(self) -> str:
@@ -305,6 +339,13 @@ class _Parser:
         if not digits or len(digits) > 6 or set(digits) - set(string.hexdigits) or int(digits, 16) > 0x10FFFF:
             raise self.error("\\x without hexadecimal digits")
         return chr(int(digits, 16))
+
+    def _octal(self) -> str:
+        """Up to three digits, of which the first was taken. A single one but 0 would be a back reference."""
+        begin = self.at - 1
+        while self.at < begin + 3 and self._text[self.at : self.at + 1] in _OCTAL:
+            self.at += 1
+        return chr(int(self._text[begin : self.at], 8))
 
     def _literal(self, character: str) -> Characters:
         mask = _mask(character)
