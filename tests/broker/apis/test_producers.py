@@ -61,7 +61,7 @@ class TestInitProducerId:
             with AdminLab(killed_copy(tmp_path / "data", tmp_path / f"killed-{life}")) as restarted:
                 given_now = {new_id(restarted) for _ in range(3)}
                 assert not given & given_now
-            given |= {new_id(lab) for _ in range(999)}
+            given |= {new_id(lab) for _ in range(500)}
 
     def test_no_id_is_given_before_its_block_is_safe(self, tmp_path: Path) -> None:
         disk = FailingDisk()
@@ -169,6 +169,12 @@ class TestDescribeProducers:
             (each.producer_id, each.last_sequence, each.coordinator_epoch, each.current_txn_start_offset)
             for each in partition.active_producers
         ] == [(4, 0, 9, -1), (5, -1, 9, -1)]
+
+    def test_partition_that_is_asked_for_very_often_is_answered_once(self, lab: AdminLab) -> None:
+        lab.topics.create("orders", 1, {})
+        topics = [{"name": "orders", "partition_indexes": [0] * 1000}] * 2
+        answer = lab.answer(ApiKey.DESCRIBE_PRODUCERS, topics=topics)
+        assert [len(topic.partitions) for topic in answer.topics] == [1]
 
     @pytest.mark.parametrize(("name", "index"), [("nope", 0), ("orders", 1), ("orders", -1)])
     def test_unknown_partitions_are_told(self, lab: AdminLab, name: str, index: int) -> None:

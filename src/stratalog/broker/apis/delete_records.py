@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratalog.broker.apis.asked_partitions import each_partition_once
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -31,10 +32,9 @@ class DeleteRecordsApi:
         return {ApiKey.DELETE_RECORDS: self.delete_records}
 
     async def delete_records(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        wanted: dict[str, dict[int, int]] = {}
-        for topic in request.topics:
-            offsets = wanted.setdefault(topic.name, {})
-            offsets.update((each.partition_index, each.offset) for each in topic.partitions)
+        wanted = each_partition_once(
+            (topic.name, ((each.partition_index, each.offset) for each in topic.partitions)) for topic in request.topics
+        )
         return {
             "topics": [
                 {

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
+from stratalog.broker.apis.asked_partitions import each_partition_once
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
@@ -29,13 +30,13 @@ class LeaderEpochsApi:
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch}
 
     def offset_for_leader_epoch(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        wanted = each_partition_once(
+            (topic.topic, ((asked.partition, asked) for asked in topic.partitions)) for topic in request.topics
+        )
         return {
             "topics": [
-                {
-                    "topic": topic.topic,
-                    "partitions": [self._answer(topic.topic, asked) for asked in topic.partitions],
-                }
-                for topic in request.topics
+                {"topic": name, "partitions": [self._answer(name, asked) for asked in partitions.values()]}
+                for name, partitions in wanted.items()
             ]
         }
 

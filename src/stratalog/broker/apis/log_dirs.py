@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from stratalog.broker.apis.asked_partitions import each_partition_once
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -43,12 +44,10 @@ class LogDirsApi:
     def _wanted(self, asked: Any) -> dict[str, list[Partition]]:
         if asked is None:
             return {topic.name: list(self._topics.partitions(topic.name)) for topic in self._topics.all()}
-        indexes: dict[str, set[int]] = {}
-        for topic in asked:
-            indexes.setdefault(topic.topic, set()).update(topic.partitions)
+        wanted = each_partition_once((topic.topic, ((index, None) for index in topic.partitions)) for topic in asked)
         found = {
-            name: [partition for partition in self._topics.partitions(name) if partition.index in of_topic]
-            for name, of_topic in indexes.items()
+            name: [partition for partition in self._topics.partitions(name) if partition.index in indexes]
+            for name, indexes in wanted.items()
         }
         return {name: partitions for name, partitions in found.items() if partitions}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from stratalog.broker.apis.asked_partitions import each_partition_once
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
@@ -88,13 +89,13 @@ class ProducerApis:
     # DescribeProducers
 
     def describe_producers(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        wanted = each_partition_once(
+            (topic.name, ((index, None) for index in topic.partition_indexes)) for topic in request.topics
+        )
         return {
             "topics": [
-                {
-                    "name": topic.name,
-                    "partitions": [self._describe(topic.name, index) for index in topic.partition_indexes],
-                }
-                for topic in request.topics
+                {"name": name, "partitions": [self._describe(name, index) for index in indexes]}
+                for name, indexes in wanted.items()
             ]
         }
 
