@@ -231,6 +231,50 @@ class TestDelete:
             directory.delete("a", 0)
         assert (tmp_path / CLEAN_SHUTDOWN).exists()
 
+    def test_many_partitions_wait_for_the_disk_as_often_as_one(self, tmp_path: Path) -> None:
+        class CountingDisk(Disk):
+            waits = 0
+
+            def sync(self, fd: int) -> None:
+                self.waits += 1
+
+            def sync_directory(self, path: Path) -> None:
+                self.waits += 1
+
+        waits = []
+        for count in (1, 20):
+            disk = CountingDisk()
+            data = tmp_path / str(count)
+            with LogDirectory.open(data, LogConfig(**SMALL), disk=disk, background=False) as directory:
+                keys = [TopicPartition("a", index) for index in range(count)]
+                for key in keys:
+                    directory.log(*key).append(batch_of(1))
+                    directory.log(*key).advance_start(1)
+                disk.waits = 0
+                directory.delete_all([*keys, TopicPartition("nope", 0)])
+                waits.append(disk.waits)
+                assert directory.partitions() == []
+            assert [path.name for path in data.iterdir() if path.is_dir()] == []
+        assert waits[0] == waits[1]
+
+    def test_partition_that_could_not_be_deleted_makes_no_clean_stop(self, tmp_path: Path) -> None:
+        class StuckDisk(Disk):
+            def rename(self, source: Path, target: Path) -> None:
+                if target.name.endswith("-delete"):
+                    raise OSError(errno.EIO, "Input/output error")
+                super().rename(source, target)
+
+        open_directory(tmp_path, **SMALL).close()
+        with LogDirectory.open(tmp_path, LogConfig(**SMALL), disk=StuckDisk(), background=False) as directory:
+            directory.log("a", 0).append(batch_of(1))
+            with pytest.raises(StorageError, match="can't be deleted"):
+                directory.delete("a", 0)
+            assert directory.log("a", 0).log_end_offset == 1  # and nothing of it is lost
+            directory.log("a", 0).append(batch_of(2))
+            with pytest.raises(StorageError):
+                directory.delete("a", 0)
+        assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+
 
 class TestOneLogAlone:
     """Log.open(), for users with one log."""
