@@ -14,6 +14,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from stratalog.broker.apis.groups import MOST_GROUPS, distinct
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
@@ -63,7 +64,8 @@ class ConsumerGroupApis:
 
     def consumer_group_describe(self, request: Any, _context: RequestContext) -> Reply:
         operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
-        return {"groups": [self._describe(group_id, operations) for group_id in request.group_ids]}
+        asked = distinct(request.group_ids, MOST_GROUPS, "ConsumerGroupDescribe")
+        return {"groups": [self._describe(group_id, operations) for group_id in asked]}
 
     def _describe(self, group_id: str, operations: int) -> Reply:
         try:
