@@ -14,7 +14,9 @@ Known gap: racks are not looked at, as in Kafka 4.1's own assignors.
 
 from __future__ import annotations
 
+import bisect
 import heapq
+import itertools
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,8 +38,6 @@ PartitionCounts: TypeAlias = Mapping[uuid.UUID, int]
 Target: TypeAlias = Mapping[str, Assignment]
 Assignor: TypeAlias = Callable[[Subscribers, PartitionCounts, Target], dict[str, Assignment]]
 
-_TopicPartition: TypeAlias = tuple[uuid.UUID, int]
-
 
 def assign_range(subscribers: Subscribers, counts: PartitionCounts, _previous: Target) -> dict[str, Assignment]:
     target: dict[str, dict[uuid.UUID, frozenset[int]]] = {member_id: {} for member_id in subscribers}
@@ -56,11 +56,19 @@ def assign_range(subscribers: Subscribers, counts: PartitionCounts, _previous: T
 def assign_uniform(subscribers: Subscribers, counts: PartitionCounts, previous: Target) -> dict[str, Assignment]:
     if not subscribers:
         return {}
+    subscribed = frozenset().union(*{subscriber.topic_ids for subscriber in subscribers.values()})
+    partitions = _Partitions({topic_id: count for topic_id, count in counts.items() if topic_id in subscribed})
+    kept = _kept(subscribers, partitions, previous)
     if len({subscriber.topic_ids for subscriber in subscribers.values()}) == 1:
-        owned = _spread_evenly(subscribers, counts, previous)
+        owned = _spread_evenly(kept, partitions)
     else:
-        owned = _spread_by_load(subscribers, counts, previous)
-    return {member_id: _as_assignment(owned[member_id]) for member_id in subscribers}
+        owned = _spread_by_load(kept, partitions, subscribers)
+    target = {}
+    for member_id, mine in owned.items():
+        before = previous.get(member_id, {})
+        is_unchanged = mine == kept[member_id] and len(mine) == sum(map(len, before.values()))
+        target[member_id] = before if is_unchanged else partitions.assignment(mine)
+    return target
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
@@ -84,95 +92,114 @@ def _members_by_topic(
     return {topic_id: member_ids for topic_id, member_ids in members.items() if member_ids}
 
 
-def _kept(subscribers: Subscribers, counts: PartitionCounts, previous: Target) -> dict[str, list[_TopicPartition]]:
+class _Partitions:
+    """Numbers for the partitions of all topics: many of them are looked at, and ids are slow to compare and hash."""
+
+    def __init__(self, counts: PartitionCounts) -> None:
+        self.counts = counts
+        self.first: dict[uuid.UUID, int] = {}  # the number of a topic's partition 0
+        self.total = 0
+        for topic_id in sorted(counts):
+            self.first[topic_id] = self.total
+            self.total += counts[topic_id]
+
+    def of(self, topic_id: uuid.UUID) -> range:
+        return range(self.first[topic_id], self.first[topic_id] + self.counts[topic_id])
+
+    def assignment(self, numbers: list[int]) -> Assignment:
+        assignment: dict[uuid.UUID, frozenset[int]] = {}
+        topic_ids, firsts = list(self.first), list(self.first.values())
+        numbers = sorted(numbers)
+        at = 0
+        while at < len(numbers):
+            topic = bisect.bisect_right(firsts, numbers[at]) - 1
+            end = bisect.bisect_left(numbers, firsts[topic] + self.counts[topic_ids[topic]], at)
+            assignment[topic_ids[topic]] = frozenset(number - firsts[topic] for number in numbers[at:end])
+            at = end
+        return assignment
+
+
+def _kept(subscribers: Subscribers, partitions: _Partitions, previous: Target) -> dict[str, list[int]]:
     """What each member had and may keep: partitions that exist, of topics it subscribes to, each with one owner."""
-    taken: set[_TopicPartition] = set()
-    kept: dict[str, list[_TopicPartition]] = {}
+    taken = bytearray(partitions.total)
+    kept: dict[str, list[int]] = {}
     for member_id in sorted(subscribers):
-        mine = [
-            (topic_id, partition)
-            for topic_id, partitions in sorted(previous.get(member_id, {}).items())
-            if topic_id in subscribers[member_id].topic_ids
-            for partition in sorted(partitions)
-            if 0 <= partition < counts.get(topic_id, 0) and (topic_id, partition) not in taken
-        ]
-        taken.update(mine)
-        kept[member_id] = mine
+        mine: list[int] = []
+        for topic_id, indexes in previous.get(member_id, {}).items():
+            if topic_id in subscribers[member_id].topic_ids and topic_id in partitions.first:
+                first, count = partitions.first[topic_id], partitions.counts[topic_id]
+                mine += [first + index for index in indexes if 0 <= index < count and not taken[first + index]]
+        for number in mine:
+            taken[number] = True
+        kept[member_id] = sorted(mine)
     return kept
 
 
-def _spread_evenly(
-    subscribers: Subscribers, counts: PartitionCounts, previous: Target
-) -> dict[str, list[_TopicPartition]]:
+def _spread_evenly(kept: dict[str, list[int]], partitions: _Partitions) -> dict[str, list[int]]:
     """All subscribe to the same topics: everybody keeps what fits into its share, and the rest is dealt out."""
-    owned = _kept(subscribers, counts, previous)
-    topic_ids = sorted(next(iter(subscribers.values())).topic_ids)
-    every = [(topic_id, partition) for topic_id in topic_ids for partition in range(counts.get(topic_id, 0))]
-    quota, extra = divmod(len(every), len(subscribers))
+    quota, extra = divmod(partitions.total, len(kept))
     # Who has more than the quota gets the larger shares, while there are any: that moves least.
-    by_surplus = sorted(owned, key=lambda member_id: (len(owned[member_id]) <= quota, member_id))
+    by_surplus = sorted(kept, key=lambda member_id: (len(kept[member_id]) <= quota, member_id))
     shares = {member_id: quota + (position < extra) for position, member_id in enumerate(by_surplus)}
+    owned = {member_id: mine[: shares[member_id]] for member_id, mine in kept.items()}
+    taken = bytearray(partitions.total)
+    for mine in owned.values():
+        for number in mine:
+            taken[number] = True
+    free = iter([number for number in range(partitions.total) if not taken[number]])
     for member_id, mine in owned.items():
-        del mine[shares[member_id] :]
-    taken = {partition for mine in owned.values() for partition in mine}
-    free = iter([partition for partition in every if partition not in taken])
-    for member_id, mine in owned.items():
-        mine.extend(next(free) for _ in range(shares[member_id] - len(mine)))
+        mine.extend(itertools.islice(free, shares[member_id] - len(mine)))
     return owned
 
 
 def _spread_by_load(
-    subscribers: Subscribers, counts: PartitionCounts, previous: Target
-) -> dict[str, list[_TopicPartition]]:
+    kept: dict[str, list[int]], partitions: _Partitions, subscribers: Subscribers
+) -> dict[str, list[int]]:
     """Subscriptions differ: what is free goes to the subscriber with least, then partitions move while that helps."""
-    owner = {
-        partition: member_id for member_id, mine in _kept(subscribers, counts, previous).items() for partition in mine
-    }
-    load = dict.fromkeys(subscribers, 0)
-    for member_id in owner.values():
-        load[member_id] += 1
-    by_topic = _members_by_topic(sorted(subscribers), subscribers, counts)
+    owner: list[str | None] = [None] * partitions.total
+    for member_id, mine in kept.items():
+        for number in mine:
+            owner[number] = member_id
+    load = {member_id: len(mine) for member_id, mine in kept.items()}
+    by_topic = _members_by_topic(sorted(subscribers), subscribers, partitions.counts)
     # Topics with few subscribers first: their partitions have the least choice.
     for topic_id in sorted(by_topic, key=lambda topic_id: (len(by_topic[topic_id]), topic_id)):
-        _deal_out(topic_id, counts[topic_id], by_topic[topic_id], owner, load)
+        _deal_out(partitions.of(topic_id), by_topic[topic_id], owner, load)
     for _ in range(_MAX_BALANCING_ROUNDS):
-        moved = [_balance(topic_id, counts[topic_id], by_topic[topic_id], owner, load) for topic_id in by_topic]
+        moved = [_balance(partitions.of(topic_id), by_topic[topic_id], owner, load) for topic_id in by_topic]
         if not any(moved):
             break
-    owned: dict[str, list[_TopicPartition]] = {member_id: [] for member_id in subscribers}
-    for partition, member_id in owner.items():
-        owned[member_id].append(partition)
+    owned: dict[str, list[int]] = {member_id: [] for member_id in kept}
+    for number, owning in enumerate(owner):
+        if owning is not None:
+            owned[owning].append(number)
     return owned
 
 
-def _deal_out(
-    topic_id: uuid.UUID, count: int, members: list[str], owner: dict[_TopicPartition, str], load: dict[str, int]
-) -> None:
+def _deal_out(numbers: range, members: list[str], owner: list[str | None], load: dict[str, int]) -> None:
     lightest = [(load[member_id], member_id) for member_id in members]
     heapq.heapify(lightest)
-    for partition in range(count):
-        if (topic_id, partition) not in owner:
+    for number in numbers:
+        if owner[number] is None:
             member_load, member_id = lightest[0]
-            owner[topic_id, partition] = member_id
+            owner[number] = member_id
             load[member_id] = member_load + 1
             heapq.heapreplace(lightest, (member_load + 1, member_id))
 
 
-def _balance(
-    topic_id: uuid.UUID, count: int, members: list[str], owner: dict[_TopicPartition, str], load: dict[str, int]
-) -> bool:
-    """Move partitions of this topic from the heaviest owner to the lightest subscriber while they differ by two."""
-    partitions: dict[str, list[int]] = {}
-    for partition in range(count):
-        partitions.setdefault(owner[topic_id, partition], []).append(partition)
+def _balance(numbers: range, members: list[str], owner: list[str | None], load: dict[str, int]) -> bool:
+    """Move partitions of a topic from the heaviest owner to the lightest subscriber while they differ by two."""
+    held: dict[str, list[int]] = {}
+    for number in numbers:
+        held.setdefault(str(owner[number]), []).append(number)
     lightest = [(load[member_id], member_id) for member_id in members]
-    heaviest = [(-load[member_id], member_id) for member_id in partitions]
+    heaviest = [(-load[member_id], member_id) for member_id in held]
     heapq.heapify(lightest)
     heapq.heapify(heaviest)
     moved = False
     while heaviest:
         giver = heaviest[0][1]
-        if -heaviest[0][0] != load[giver] or not partitions.get(giver):
+        if -heaviest[0][0] != load[giver] or not held.get(giver):
             heapq.heappop(heaviest)  # an entry from before a move
             continue
         while lightest[0][0] != load[lightest[0][1]]:
@@ -180,9 +207,9 @@ def _balance(
         taker = lightest[0][1]
         if load[giver] - load[taker] < 2:
             break
-        partition = partitions[giver].pop()
-        partitions.setdefault(taker, []).append(partition)
-        owner[topic_id, partition] = taker
+        number = held[giver].pop()
+        held.setdefault(taker, []).append(number)
+        owner[number] = taker
         load[giver] -= 1
         load[taker] += 1
         for member_id in (giver, taker):
@@ -190,10 +217,3 @@ def _balance(
             heapq.heappush(lightest, (load[member_id], member_id))
         moved = True
     return moved
-
-
-def _as_assignment(owned: list[_TopicPartition]) -> Assignment:
-    by_topic: dict[uuid.UUID, set[int]] = {}
-    for topic_id, partition in owned:
-        by_topic.setdefault(topic_id, set()).add(partition)
-    return {topic_id: frozenset(by_topic[topic_id]) for topic_id in sorted(by_topic)}
