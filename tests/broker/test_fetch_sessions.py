@@ -1,0 +1,131 @@
+"""Fetch sessions (KIP-227): ids and epochs, what is remembered, and who makes room for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.broker import fetch_sessions
+from stratalog.broker.fetch_sessions import FetchSession, FetchSessions
+from stratalog.clock import ManualClock
+from stratalog.protocol.error_codes import ErrorCode
+
+
+def wanted(index: int, offset: int = 0) -> tuple[int, int, int, int, int]:
+    return index, -1, offset, -1, 1000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(0)
+
+
+@pytest.fixture
+def sessions(clock: ManualClock) -> FetchSessions:
+    return FetchSessions(3, clock)
+
+
+def opened(sessions: FetchSessions, partitions: int = 1, *, by_topic_id: bool = False) -> FetchSession:
+    session = sessions.open(partitions, by_topic_id=by_topic_id)
+    assert session is not None
+    session.update([("topic", [wanted(index) for index in range(partitions)])])
+    return session
+
+
+def test_each_request_moves_the_epoch_on(sessions: FetchSessions) -> None:
+    session = opened(sessions)
+    for epoch in (1, 2, 3):
+        assert sessions.resume(session.id, epoch, by_topic_id=False) is session
+    for epoch in (3, 5, 0, -1, 2**31 - 1):
+        assert sessions.resume(session.id, epoch, by_topic_id=False) is ErrorCode.invalid_fetch_session_epoch
+    assert sessions.resume(session.id, 4, by_topic_id=False) is session
+
+
+def test_the_epoch_after_the_last_is_the_first(sessions: FetchSessions) -> None:
+    session = opened(sessions)
+    session.epoch = 2**31 - 1
+    assert sessions.resume(session.id, 2**31 - 1, by_topic_id=False) is session
+    assert sessions.resume(session.id, 1, by_topic_id=False) is session
+
+
+def test_a_session_that_was_closed_or_never_was_is_not_found(sessions: FetchSessions) -> None:
+    session = opened(sessions)
+    sessions.close(session.id)
+    sessions.close(session.id)
+    for session_id in (session.id, 0, -1, 12345):
+        assert sessions.resume(session_id, 1, by_topic_id=False) is ErrorCode.fetch_session_id_not_found
+
+
+def test_a_session_of_names_is_not_gone_on_with_by_ids(sessions: FetchSessions) -> None:
+    session = opened(sessions)
+    assert sessions.resume(session.id, 1, by_topic_id=True) is ErrorCode.fetch_session_topic_id_error
+    assert sessions.resume(session.id, 1, by_topic_id=False) is session
+
+
+def test_ids_are_positive_and_differ(clock: ManualClock) -> None:
+    sessions = FetchSessions(500, clock)
+    found = [opened(sessions).id for _ in range(500)]
+    assert len(set(found)) == 500
+    assert min(found) > 0
+    assert max(found) < 2**31
+    assert sorted(found) != found  # nobody guesses the next
+
+
+def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> None:
+    session = opened(sessions, 2)
+    session.update([("topic", [wanted(1, offset=7), wanted(2)]), ("other", [wanted(0)])], [("topic", [0, 99])])
+    assert {key: each.wanted for key, each in session.partitions.items()} == {
+        ("topic", 1): wanted(1, offset=7),
+        ("topic", 2): wanted(2),
+        ("other", 0): wanted(0),
+    }
+    assert sessions.cached_partitions == 3
+
+
+def test_a_partition_that_is_asked_for_again_keeps_what_was_told_of_it(sessions: FetchSessions) -> None:
+    session = opened(sessions, 1)
+    cached = session.partitions["topic", 0]
+    cached.high_watermark = 77
+    session.update([("topic", [wanted(0, offset=70)])])
+    assert session.partitions["topic", 0] is cached
+    assert (cached.high_watermark, cached.wanted) == (77, wanted(0, offset=70))
+
+
+def test_who_had_its_turn_goes_to_the_end(sessions: FetchSessions) -> None:
+    session = opened(sessions, 3)
+    session.move_to_end(session.partitions["topic", 0])
+    assert [index for _, index in session.partitions] == [1, 2, 0]
+
+
+def test_a_full_house_takes_no_more_until_one_was_not_used_for_two_minutes(
+    sessions: FetchSessions, clock: ManualClock
+) -> None:
+    first, second, third = (opened(sessions) for _ in range(3))
+    clock.advance(60_000)
+    sessions.resume(first.id, 1, by_topic_id=False)
+    clock.advance(59_999)
+    assert sessions.open(1, by_topic_id=False) is None
+    clock.advance(2)
+    assert sessions.open(1, by_topic_id=False) is not None
+    assert sessions.evicted == 1
+    assert sessions.resume(second.id, 1, by_topic_id=False) is ErrorCode.fetch_session_id_not_found
+    assert sessions.resume(first.id, 2, by_topic_id=False) is first
+    assert sessions.resume(third.id, 1, by_topic_id=False) is third
+
+
+def test_sessions_can_be_switched_off(clock: ManualClock) -> None:
+    sessions = FetchSessions(0, clock)
+    assert sessions.open(1, by_topic_id=False) is None
+
+
+def test_partitions_are_limited_over_all_sessions(
+    sessions: FetchSessions, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_sessions, "MOST_CACHED_PARTITIONS", 10)
+    assert sessions.open(11, by_topic_id=False) is None
+    opened(sessions, 7)
+    assert sessions.open(4, by_topic_id=False) is None
+    opened(sessions, 3)
+    clock.advance(200_000)
+    opened(sessions, 9)
+    assert len(sessions) == 1
+    assert sessions.evicted == 2
