@@ -1,0 +1,186 @@
+"""Produce, in every version: where batches go, what is acknowledged, and which error goes with what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from stratalog.net.connection import RefusedConnectionError
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records.builder import build_batch
+from stratalog.records.reader import read_records
+from tests.broker.data_lab import START_MS, DataLab, joined
+from tests.protocol.kio_messages import framed, request_frame
+
+VERSIONS = range(3, 14)
+FIRST_BY_ID = 13
+
+
+def batch(*values: bytes, **fields: Any) -> bytes:
+    return bytes(build_batch([(b"key", value) for value in values or (b"value",)], **fields))
+
+
+def data(lab: DataLab, name: str, *partitions: tuple[int, bytes | None]) -> dict[str, Any]:
+    found = lab.topics.get(name)
+    given = [{"index": index, "records": records} for index, records in partitions]
+    return {"name": name, "topic_id": None if found is None else found.id, "partition_data": given}
+
+
+def produce(lab: DataLab, *topics: dict[str, Any], version: int = 13, **given: Any) -> list[list[Any]]:
+    request = {"acks": -1, "timeout": 1000, "topic_data": topics} | given
+    answer = lab.ask(ApiKey.PRODUCE, request, version)
+    return [list(each.partition_responses) for each in answer.responses]
+
+
+def values_in(lab: DataLab, name: str, index: int = 0) -> list[bytes | None]:
+    return [each.value for each in read_records(lab.partition(name, index).log.read(0, 10**6).slice.read())]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_batches_are_appended_and_their_first_offsets_told(data_lab: DataLab, version: int) -> None:
+    data_lab.create("orders", 2)
+    data_lab.create("events")
+    wanted = [
+        data(data_lab, "orders", (0, batch(b"a", b"b")), (1, batch(b"c"))),
+        data(data_lab, "events", (0, batch())),
+    ]
+    for first in (0, 2):
+        answers = produce(data_lab, *wanted, version=version)
+        assert [[(each.index, each.error_code) for each in topic] for topic in answers] == [[(0, 0), (1, 0)], [(0, 0)]]
+        assert answers[0][0].base_offset == first
+    assert values_in(data_lab, "orders") == [b"a", b"b"] * 2
+    assert values_in(data_lab, "orders", 1) == [b"c"] * 2
+    assert data_lab.counters.records_in == 8
+
+
+def test_topics_of_the_answer_are_named_as_in_the_request(data_lab: DataLab) -> None:
+    topic = data_lab.create("orders")
+    request = {"acks": 1, "topic_data": [data(data_lab, "orders", (0, batch()))]}
+    assert data_lab.ask(ApiKey.PRODUCE, request, 12).responses[0].name == "orders"
+    assert data_lab.ask(ApiKey.PRODUCE, request, 13).responses[0].topic_id == topic.id
+
+
+def test_without_acks_there_is_no_answer_but_the_records_are_there(data_lab: DataLab) -> None:
+    data_lab.create("orders")
+    request = {"acks": 0, "topic_data": [data(data_lab, "orders", (0, batch(b"quiet")))]}
+    assert data_lab.serve(request_frame(ApiKey.PRODUCE, 9, request)) is None
+    assert values_in(data_lab, "orders") == [b"quiet"]
+
+
+@pytest.mark.parametrize("transactional_id", [None, "mine"])
+def test_without_acks_an_error_ends_the_connection(data_lab: DataLab, transactional_id: str | None) -> None:
+    data_lab.create("orders")
+    request = {"acks": 0, "topic_data": [data(data_lab, "nope", (0, batch()))], "transactional_id": transactional_id}
+    with pytest.raises(RefusedConnectionError, match="acks=0 failed: "):
+        data_lab.serve(request_frame(ApiKey.PRODUCE, 9, request))
+
+
+@pytest.mark.parametrize("values", [{"acks": 0, "transactional_id": "mine"}, {"acks": 0}, {"acks": 1}, {"acks": 7}])
+def test_a_request_without_partitions_fails_at_nothing(data_lab: DataLab, values: dict[str, Any]) -> None:
+    response = data_lab.serve(request_frame(ApiKey.PRODUCE, 9, values | {"topic_data": []}))
+    assert (response is None) == (values["acks"] == 0)
+
+
+def test_one_partition_that_fails_does_not_stop_the_others(data_lab: DataLab) -> None:
+    data_lab.create("orders", 3)
+    bad = bytearray(batch())
+    bad[20] ^= 1
+    answers = produce(data_lab, data(data_lab, "orders", (0, batch()), (1, bytes(bad)), (7, batch()), (2, batch())))
+    assert [each.error_code for each in answers[0]] == [
+        ErrorCode.none,
+        ErrorCode.corrupt_message,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.none,
+    ]
+    assert answers[0][1].error_message
+    assert answers[0][1].base_offset == -1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_that_is_not_there_is_named_or_not_by_version(data_lab: DataLab, version: int) -> None:
+    unknown = {"name": "nope", "topic_id": data_lab.create("gone").id, "partition_data": [{"index": 0}]}
+    data_lab.topics.delete("gone")
+    answers = produce(data_lab, unknown, version=version)
+    expected = ErrorCode.unknown_topic_id if version >= FIRST_BY_ID else ErrorCode.unknown_topic_or_partition
+    assert answers[0][0].error_code == expected
+
+
+def test_a_batch_that_is_sent_again_is_acknowledged_with_its_first_offset(data_lab: DataLab) -> None:
+    data_lab.create("orders")
+    data_lab.append("orders", b"before")
+    sent = batch(b"a", b"b", producer_id=5, producer_epoch=0, base_sequence=0)
+    for _ in range(3):
+        (answer,) = produce(data_lab, data(data_lab, "orders", (0, sent)))[0]
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 1)
+    assert data_lab.partition("orders").high_watermark == 3
+    gap = batch(producer_id=5, producer_epoch=0, base_sequence=9)
+    (answer,) = produce(data_lab, data(data_lab, "orders", (0, gap)))[0]
+    assert answer.error_code == ErrorCode.out_of_order_sequence_number
+
+
+def test_the_time_of_the_append_is_told_where_the_log_stamps_it(data_lab: DataLab) -> None:
+    data_lab.create("stamped", message_timestamp_type="LogAppendTime")
+    data_lab.create("created")
+    stamped, created = produce(
+        data_lab, data(data_lab, "stamped", (0, batch())), data(data_lab, "created", (0, batch()))
+    )
+    assert stamped[0].log_append_time.timestamp() * 1000 == START_MS
+    assert created[0].log_append_time is None
+
+
+def test_more_replicas_in_sync_than_there_are_fail_only_acks_all(data_lab: DataLab) -> None:
+    data_lab.create("careful", min_insync_replicas=2)
+    wanted = data(data_lab, "careful", (0, batch()))
+    assert produce(data_lab, wanted, acks=-1)[0][0].error_code == ErrorCode.not_enough_replicas
+    assert produce(data_lab, wanted, acks=1)[0][0].error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_internal_topics_are_not_written_to(data_lab: DataLab, name: str) -> None:
+    data_lab.create(name)
+    (answer,) = produce(data_lab, data(data_lab, name, (0, batch())))[0]
+    assert answer.error_code == ErrorCode.invalid_topic_exception
+    assert data_lab.partition(name).high_watermark == 0
+
+
+def test_a_batch_that_is_too_large_for_the_topic(data_lab: DataLab) -> None:
+    data_lab.create("small", max_message_bytes=200)
+    (answer,) = produce(data_lab, data(data_lab, "small", (0, batch(b"x" * 300))))[0]
+    assert answer.error_code == ErrorCode.message_too_large
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_old_versions_get_an_error_for_each_partition(data_lab: DataLab, version: int) -> None:
+    data_lab.create("orders")
+    topic_data = b"\0\0\0\1\0\6orders\0\0\0\2" + b"\0\0\0\0\0\0\0\0" + b"\0\0\0\1\xff\xff\xff\xff"
+    header = Struct(">hhih").pack(0, version, 9, -1) + Struct(">hi").pack(1, 100)
+    answer = joined(data_lab.serve(framed(header + topic_data)))
+    failed = Struct(">h").pack(ErrorCode.unsupported_version)
+    assert answer.count(b"\0\0\0\0" + failed) == 1
+    assert answer.count(b"\0\0\0\1" + failed) == 1
+
+
+def test_zstd_needs_version_7(data_lab: DataLab) -> None:
+    data_lab.create("orders")
+    wanted = data(data_lab, "orders", (0, batch(codec="zstd")))
+    assert produce(data_lab, wanted, version=6)[0][0].error_code == ErrorCode.unsupported_compression_type
+    assert produce(data_lab, wanted, version=7)[0][0].error_code == ErrorCode.none
+
+
+def test_the_start_of_the_log_is_told(data_lab: DataLab) -> None:
+    data_lab.create("orders")
+    data_lab.append("orders", b"a", b"b", b"c")
+    data_lab.partition("orders").log.advance_start(2)
+    assert produce(data_lab, data(data_lab, "orders", (0, batch())), version=5)[0][0].log_start_offset == 2
+
+
+def test_the_messages_of_errors_are_not_longer_than_a_string_may_be(tmp_path: Path) -> None:
+    with DataLab(tmp_path) as lab:
+        unknown = {"name": "x" + "ü" * 16_000, "partition_data": [{"index": 0, "records": batch()}]}
+        for version in (8, 9):
+            (answer,) = produce(lab, unknown, version=version)[0]
+            assert answer.error_code == ErrorCode.unknown_topic_or_partition
