@@ -62,7 +62,7 @@ def milliseconds(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
 
 
-def owned(version: int, topic_id: uuid.UUID, *partitions: int) -> Any:
+def owned(version: int, topic_id: uuid.UUID | None, *partitions: int) -> Any:
     schema = load_request_schema(int(HEARTBEAT), version)
     module = __import__(schema.__module__, fromlist=["TopicPartitions"])
     return (module.TopicPartitions(topic_id=topic_id, partitions=tuple(map(i32, partitions))),)
@@ -128,6 +128,12 @@ def test_a_topic_named_twice_in_what_a_member_owns_counts_as_one() -> None:
     twice = owned(1, topic_id, 0) + owned(1, topic_id, 1)
     assert wire.heartbeat(member_epoch=1, topic_partitions=twice).member_epoch == 1
     assert wire.world.group.members["m0"].pending_revocation == {topic_id: frozenset((1,))}
+
+
+def test_a_member_that_names_a_topic_when_it_joins_is_refused_though_it_owns_nothing_of_it() -> None:
+    for topic_id in (uuid.UUID(int=1), None):
+        refused = Wire(FakeTopics(a=1)).join(topic_partitions=owned(1, topic_id))
+        assert refused.error_message == "TopicPartitions must be empty when (re-)joining."
 
 
 @pytest.mark.parametrize("version", [0, 1])

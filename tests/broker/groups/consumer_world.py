@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, replay
-from stratalog.broker.groups.consumer_heartbeat import Answer, Heartbeat
 from stratalog.broker.groups.consumer_records import Assignment
+from stratalog.broker.groups.consumer_requests import Answer, Heartbeat
 from stratalog.broker.groups.group import Group, GroupRecord
 from stratalog.errors import StratalogError
 

@@ -7,8 +7,8 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup
-from stratalog.broker.groups.consumer_heartbeat import GroupRefusedError, Heartbeat
 from stratalog.broker.groups.consumer_records import MemberState
+from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat
 from stratalog.broker.groups.group import GroupRecord
 from stratalog.errors import MessageTooLargeError, StorageError, StratalogError
 from tests.broker.groups.consumer_world import REBALANCE_TIMEOUT_MS, FakeTopics, World, joining
@@ -91,6 +91,16 @@ def test_a_member_that_gave_up_partitions_in_time_stays() -> None:
     world.host.advance(REBALANCE_TIMEOUT_MS - 1)
     world.beat("m0", 1, world.topics.partitions(a={0}))
     world.host.advance(REBALANCE_TIMEOUT_MS - 1)
+    assert "m0" in world.group.members
+
+
+def test_a_static_member_that_is_away_is_not_hurried_to_give_up_partitions() -> None:
+    world = World(FakeTopics(a=2))
+    world.join("m0", "a", instance_id="i", rebalance_timeout_ms=1_000)
+    world.join("m1", "a")
+    world.beat("m0", 1, instance_id="i")
+    world.send(Heartbeat("g", "m0", -2, instance_id="i"))
+    world.host.advance(SESSION_MS - 1)
     assert "m0" in world.group.members
 
 

@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.assignors import ASSIGNORS
 from stratalog.broker.groups.consumer_group import ConsumerGroup
-from stratalog.broker.groups.consumer_heartbeat import Answer, GroupRefusedError, Heartbeat
 from stratalog.broker.groups.consumer_records import Assignment
+from stratalog.broker.groups.consumer_requests import Answer, GroupRefusedError, Heartbeat
 from tests.broker.groups.consumer_world import FakeTopics, World, joining
 
 SESSION_MS = 45_000

@@ -9,7 +9,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.config import GroupConfig
-from stratalog.broker.groups.consumer_heartbeat import GroupRefusedError, Heartbeat
 from stratalog.broker.groups.consumer_records import (
     GroupMetadata,
     MemberState,
@@ -20,6 +19,7 @@ from stratalog.broker.groups.consumer_records import (
     Tombstone,
     decode,
 )
+from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat
 from tests.broker.groups.consumer_world import FakeTopics, World, joining
 
 
@@ -316,6 +316,15 @@ def test_a_static_member_that_comes_back_gives_up_what_it_lost_meanwhile() -> No
     assert world.beat("m1", 2).assignment == world.topics.partitions(a={1})
 
 
+def test_what_a_static_member_was_giving_up_is_free_once_it_is_away() -> None:
+    world = static_member()
+    world.join("m1", "a")
+    world.beat("m0", 1, instance_id="i")
+    assert world.beat("m1", 2).assignment is None
+    world.send(Heartbeat("g", "m0", -2, instance_id="i"))
+    assert world.beat("m1", 2).assignment == world.topics.partitions(a={1})
+
+
 def test_a_static_member_that_leaves_for_good_is_gone() -> None:
     world = static_member()
     world.leave("m0", instance_id="i")
@@ -353,8 +362,12 @@ def test_the_old_process_of_a_static_member_is_fenced() -> None:
 
 def test_a_static_member_that_left_must_join_before_it_goes_on() -> None:
     world = static_member()
+    world.topics.grow("a", 3)
+    assert world.beat("m0", 1, instance_id="i").member_epoch == 2
     world.send(Heartbeat("g", "m0", -2, instance_id="i"))
-    assert refusal(world, Heartbeat("g", "m0", 1, instance_id="i", owned={}))[0] is ErrorCode.fenced_member_epoch
+    for epoch in (1, 2):
+        request = Heartbeat("g", "m0", epoch, instance_id="i", owned={})
+        assert refusal(world, request)[0] is ErrorCode.fenced_member_epoch
 
 
 def test_an_unknown_instance_id_is_refused() -> None:
@@ -464,6 +477,21 @@ def test_a_pattern_is_forgotten_with_the_last_member_that_has_it() -> None:
     assert world.group.resolved == {"b": ("b",)}
     world.leave("m1")
     assert world.group.resolved == {}
+
+
+def test_a_pattern_stays_while_a_member_has_it() -> None:
+    world = World(FakeTopics(a=1))
+    world.join("m0", subscribed_topic_regex="a")
+    world.join("m1", subscribed_topic_regex="a")
+    world.leave("m1")
+    assert world.group.resolved == {"a": ("a",)}
+
+
+def test_topics_are_looked_through_only_when_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(FakeTopics(a=1))
+    world.join("m0", subscribed_topic_regex="a")
+    monkeypatch.setattr(world.topics, "all", lambda: pytest.fail("looked through"))
+    assert world.beat("m0", 1).member_epoch == 1
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

@@ -18,15 +18,16 @@ from stratalog.broker.apis.groups import MOST_GROUPS, distinct
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
-from stratalog.broker.groups.consumer_heartbeat import GroupRefusedError, Heartbeat
 from stratalog.broker.groups.consumer_member import Member
 from stratalog.broker.groups.consumer_records import Assignment
+from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
 
 _CONSUMER_MEMBER = 1
+_NO_TOPIC = uuid.UUID(int=0)
 _NOT_ASKED = -(2**31)
 _ALL_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))  # read, delete, describe, describe and alter configs
 
@@ -132,8 +133,8 @@ def _owned(topic_partitions: Any) -> Assignment | None:
         return None
     owned: dict[uuid.UUID, frozenset[int]] = {}
     for topic in topic_partitions:
-        if topic.topic_id is not None and topic.partitions:
-            owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()).union(topic.partitions)
+        topic_id = topic.topic_id or _NO_TOPIC
+        owned[topic_id] = owned.get(topic_id, frozenset()).union(topic.partitions)
     return owned
 
 

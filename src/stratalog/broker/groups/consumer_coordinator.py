@@ -19,19 +19,10 @@ from typing import Protocol
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
-from stratalog.broker.groups.consumer_heartbeat import (
-    Answer,
-    Change,
-    GroupRefusedError,
-    Heartbeat,
-    Surroundings,
-    check_request,
-    fence,
-    heartbeat,
-    leave,
-)
+from stratalog.broker.groups.consumer_heartbeat import Change, Surroundings, fence, heartbeat, leave
 from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from stratalog.broker.groups.consumer_records import CurrentMember, MemberState, RecordType, Tombstone, encode
+from stratalog.broker.groups.consumer_requests import Answer, GroupRefusedError, Heartbeat, check_request
 from stratalog.broker.groups.group import Group, GroupHost, GroupRecord, TimerHandle
 from stratalog.errors import StorageError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
@@ -151,44 +142,29 @@ class ConsumerGroups:
                 self._watch_revocation(loaded, member.current_record(loaded.group_id))
 
     def _restart_session(self, group_id: str, member_id: str) -> None:
-        seconds = self._config.group_consumer_session_timeout_ms / 1000
-        self._session_timers.start(group_id, member_id, seconds, lambda: self._session_ended(group_id, member_id))
-
-    def _session_ended(self, group_id: str, member_id: str) -> None:
-        group = self._served(group_id)
-        if group is not None and member_id in group.members:
-            if self._fence(group, member_id):
-                _log.info("group %s: member %s was removed: its session timed out", group_id, member_id)
-            else:
-                retry = lambda: self._session_ended(group_id, member_id)  # noqa: E731
-                self._session_timers.start(group_id, member_id, _RETRY_S, retry)
+        timeout_ms = self._config.group_consumer_session_timeout_ms
+        self._remove_after(timeout_ms, self._session_timers, group_id, member_id, "it was silent for")
 
     def _watch_revocation(self, group: ConsumerGroup, current: CurrentMember) -> None:
+        """Called at every step of a member, so the time counts from the last one."""
         if current.state is not MemberState.UNREVOKED_PARTITIONS or current.member_epoch == STATIC_LEAVE_EPOCH:
             self._rebalance_timers.stop(group.group_id, current.member_id)
             return
-        member_id, epoch = current.member_id, current.member_epoch
-        seconds = max(group.members[member_id].rebalance_timeout_ms, 0) / 1000
-        self._rebalance_timers.start(
-            group.group_id, member_id, seconds, lambda: self._revocation_ended(group.group_id, member_id, epoch)
-        )
+        timeout_ms = max(group.members[current.member_id].rebalance_timeout_ms, 0)
+        reason = f"it did not give up partitions of epoch {current.member_epoch} within"
+        self._remove_after(timeout_ms, self._rebalance_timers, group.group_id, current.member_id, reason)
 
-    def _revocation_ended(self, group_id: str, member_id: str, epoch: int) -> None:
-        group = self._served(group_id)
-        member = None if group is None else group.members.get(member_id)
-        if group is None or member is None or member.member_epoch != epoch:
-            return
-        if self._fence(group, member_id):
-            _log.info(
-                "group %s: member %s was removed: it did not leave epoch %d within its rebalance timeout of %d ms",
-                group_id,
-                member_id,
-                epoch,
-                member.rebalance_timeout_ms,
-            )
-        else:
-            retry = lambda: self._revocation_ended(group_id, member_id, epoch)  # noqa: E731
-            self._rebalance_timers.start(group_id, member_id, _RETRY_S, retry)
+    def _remove_after(self, timeout_ms: int, timers: _Timers, group_id: str, member_id: str, reason: str) -> None:
+        def ring() -> None:
+            group = self._served(group_id)
+            if group is None or member_id not in group.members:
+                return
+            if self._fence(group, member_id):
+                _log.info("group %s: member %s was removed: %s %d ms", group_id, member_id, reason, timeout_ms)
+            else:
+                timers.start(group_id, member_id, _RETRY_S, ring)
+
+        timers.start(group_id, member_id, timeout_ms / 1000, ring)
 
     def _served(self, group_id: str) -> ConsumerGroup | None:
         """None also while the broker stops: then nobody is removed any more."""
