@@ -12,6 +12,7 @@ KERNELS = (
     "stratalog.records._column_encoder",
     "stratalog.storage._mapping",
     "stratalog.protocol._shape",
+    "stratalog.protocol._hot_responses",
     "stratalog.protocol._wire",
 )
 

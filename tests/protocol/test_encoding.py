@@ -59,7 +59,9 @@ def test_a_reply_has_the_bytes_that_kio_writes(key: ApiKey, version: int, data: 
     assert bytes(encode_reply(key, version, as_reply(entity))) == expected.getvalue()
 
 
-@pytest.mark.parametrize(("key", "version"), _SERVED, ids=lambda each: str(each))
+@pytest.mark.parametrize(
+    ("key", "version"), [each for each in _SERVED if each[0] is not ApiKey.FETCH], ids=lambda each: str(each)
+)  # Fetch is read by _wire, and is the only one with tagged fields, which are left out here
 @given(data())
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_a_request_comes_back_whole_and_any_cut_is_refused(key: ApiKey, version: int, data: DataObject) -> None:

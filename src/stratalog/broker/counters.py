@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from stratalog.protocol.api_keys import ApiKey
 
 
 class Counters:
     def __init__(self) -> None:
-        self.requests: Counter[ApiKey] = Counter()
-        self.request_seconds: dict[ApiKey, float] = dict.fromkeys(ApiKey, 0.0)
+        self.requests = dict.fromkeys(map(int, ApiKey), 0)  # by number: an enum's hash is a call of its own
+        self.request_seconds = dict.fromkeys(map(int, ApiKey), 0.0)
         self.refused_requests = 0  # that could not be read, or not be answered
         self.failed_produce = 0
         self.failed_fetch = 0

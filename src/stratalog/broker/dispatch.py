@@ -18,7 +18,7 @@ from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.clock import Clock
 from stratalog.errors import MalformedRequestError
 from stratalog.net.connection import Part, RefusedConnectionError, Response
-from stratalog.protocol._wire import parse_request_header, skip_tagged_fields
+from stratalog.protocol._wire import parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
 from stratalog.protocol.messages import decode_request, encode_reply
 from stratalog.protocol.responses import frame_response
@@ -80,9 +80,7 @@ class Dispatcher:
         if not lowest <= version <= highest:
             return self._answer_unknown_version(key, version, correlation_id)
         flexible = version >= first_flexible
-        if flexible:
-            position = skip_tagged_fields(frame, position)
-        self._counters.requests[key] += 1
+        self._counters.requests[number] += 1
         response: Response | Awaitable[list[Part]]
         if key is ApiKey.PRODUCE:
             produced = self._produce.serve(frame, position, version, correlation_id)
@@ -97,7 +95,7 @@ class Dispatcher:
             if not isinstance(reply, dict | bytearray):
                 return self._answer_later(reply, key, version, correlation_id, flexible)
             response = [_frame(reply, key, version, correlation_id, flexible)]
-        self._counters.request_seconds[key] += self._clock.monotonic() - started
+        self._counters.request_seconds[number] += self._clock.monotonic() - started
         return response
 
     async def _answer_later(

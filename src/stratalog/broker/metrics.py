@@ -10,6 +10,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from stratalog.broker.broker import Broker
+from stratalog.protocol.api_keys import ApiKey
 
 
 class BrokerCollector(Collector):
@@ -28,8 +29,9 @@ class BrokerCollector(Collector):
         requests = SummaryMetricFamily(
             "stratalog_request_seconds", "Requests by API; time in the broker, without long polls", labels=["api"]
         )
-        for key, count in sorted(counters.requests.items()):
-            requests.add_metric([key.name.lower()], count, counters.request_seconds[key])
+        for key in ApiKey:
+            if counters.requests[key]:
+                requests.add_metric([key.name.lower()], counters.requests[key], counters.request_seconds[key])
         yield requests
         yield CounterMetricFamily(
             "stratalog_refused_requests", "Requests that ended their connection", counters.refused_requests

@@ -6,9 +6,9 @@ log's end, and acks=all is satisfied when the append returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stratalog.broker.metadata.store import INTERNAL_TOPICS
 from stratalog.storage.appending import Appended
 from stratalog.storage.log import Log
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Partition:
-    __slots__ = ("index", "leader_epoch", "log", "on_fault", "topic", "waiting")
+    __slots__ = ("index", "is_internal", "leader_epoch", "log", "topic", "waiting")
 
-    def __init__(self, topic: str, index: int, log: Log, on_fault: Callable[[Exception], None] | None = None) -> None:
+    def __init__(self, topic: str, index: int, log: Log) -> None:
         self.topic = topic
+        self.is_internal = topic in INTERNAL_TOPICS
         self.index = index
         self.log = log
         self.leader_epoch = max(log.leader_epochs.latest or 0, 0)
         self.waiting: set[WaitingFetch] = set()
-        self.on_fault = on_fault
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index})"

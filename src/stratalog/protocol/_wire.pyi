@@ -5,8 +5,17 @@ ForgottenTopic = tuple[str | bytes, list[int]]
 ProducePartition = tuple[int, int, int]
 FetchPartition = tuple[int, int, int, int, int]
 
+FINE: int
+NO_RECORDS: int
+TOO_SMALL: int
+OLD_MAGIC: int
+UNKNOWN_MAGIC: int
+SEVERAL_BATCHES: int
+TRANSACTIONAL: int
+ZSTD_TOO_EARLY: int
+
 def parse_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]: ...
-def skip_tagged_fields(frame: Buffer, position: int) -> int: ...
+def batch_fault(frame: Buffer, start: int, end: int, version: int) -> int: ...
 def parse_produce(
     frame: Buffer, position: int, version: int
 ) -> tuple[str | None, int, int, list[tuple[str | bytes, list[ProducePartition]]]]: ...

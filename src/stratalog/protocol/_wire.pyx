@@ -5,32 +5,57 @@ objects; record bytes stay where they are, as positions in the frame. Topics and
 the elements of every request are.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from stratalog.errors import MalformedRequestError
+from stratalog.protocol.api_keys import VERSIONS
 from stratalog.protocol.limits import MOST_ELEMENTS
+
+FINE, NO_RECORDS, TOO_SMALL, OLD_MAGIC, UNKNOWN_MAGIC, SEVERAL_BATCHES, TRANSACTIONAL, ZSTD_TOO_EARLY = range(8)
+
+cdef enum:
+    _KEYS = 128
+    _SMALLEST_BATCH = 61
+    _LENGTH_AT = 8
+    _BEFORE_LENGTH_COUNTS = 12
+    _MAGIC_AT = 16
+    _ATTRIBUTES_AT = 22  # the low byte
+    _TRANSACTIONAL = 0x10
+    _CODEC_MASK = 0x07
+    _ZSTD = 4
+    _FIRST_WITH_ZSTD = 7
+
+cdef int _first_flexible[_KEYS]
+cdef int _highest[_KEYS]
+for _key in range(_KEYS):
+    _first_flexible[_key] = VERSIONS[_key].first_flexible if _key in VERSIONS else 0
+    _highest[_key] = VERSIONS[_key].highest if _key in VERSIONS else -1
 
 cdef int _NULL = -1
 cdef Py_ssize_t _MOST_ELEMENTS = MOST_ELEMENTS
 
 
 cdef class _Cursor:
-    cdef const uint8_t[::1] view
+    cdef Py_buffer buffer
     cdef const uint8_t* data
     cdef Py_ssize_t position
     cdef Py_ssize_t end
     cdef Py_ssize_t elements  # that there may still be
     cdef bint flexible
 
-    def __cinit__(self, const uint8_t[::1] view not None, Py_ssize_t position, bint flexible):
-        self.view = view
-        self.data = &view[0] if view.shape[0] else NULL
-        self.end = view.shape[0]
+    def __cinit__(self, frame, Py_ssize_t position, bint flexible):
+        PyObject_GetBuffer(frame, &self.buffer, PyBUF_SIMPLE)  # a typed memoryview would cost more than the parsing
+        self.data = <const uint8_t*> self.buffer.buf
+        self.end = self.buffer.len
         self.position = position
         self.elements = _MOST_ELEMENTS
         self.flexible = flexible
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.buffer)
 
     cdef int need(self, Py_ssize_t count) except -1:
         if count < 0 or count > self.end - self.position:
@@ -141,24 +166,42 @@ cdef class _Cursor:
         return 0
 
 
-def parse_request_header(const uint8_t[::1] frame not None):
-    """(API key, version, correlation id, client id, position of what follows), without the tagged fields: whether there
-    are any depends on key and version."""
+def parse_request_header(frame):
+    """(API key, version, correlation id, client id, position of what follows). Tagged fields are skipped where the
+    version has them; of an API or version that is not served that is not known."""
     cdef _Cursor cursor = _Cursor(frame, 0, False)
-    key = cursor.int16()
-    version = cursor.int16()
+    cdef int key = cursor.int16()
+    cdef int version = cursor.int16()
     correlation_id = cursor.int32()
-    return key, version, correlation_id, cursor.string(), cursor.position
+    client_id = cursor.string()
+    if 0 <= key < _KEYS and _first_flexible[key] <= version <= _highest[key]:
+        cursor.flexible = True
+        cursor.skip_tags()
+    return key, version, correlation_id, client_id, cursor.position
 
 
-def skip_tagged_fields(const uint8_t[::1] frame not None, Py_ssize_t position):
-    """The position behind the tagged fields at `position`."""
-    cdef _Cursor cursor = _Cursor(frame, position, True)
-    cursor.skip_tags()
-    return cursor.position
+def batch_fault(frame, Py_ssize_t start, Py_ssize_t end, int version):
+    """What Kafka asks of a request's records beyond what the log asks of a batch; FINE, or the first fault."""
+    cdef _Cursor cursor = _Cursor(frame, start, False)
+    cdef const uint8_t* batch = cursor.data + start
+    cdef Py_ssize_t size = end - start
+    if start < 0 or size == 0:
+        return NO_RECORDS
+    if size < _SMALLEST_BATCH:
+        return TOO_SMALL
+    if batch[_MAGIC_AT] != 2:
+        return OLD_MAGIC if batch[_MAGIC_AT] < 2 else UNKNOWN_MAGIC
+    cursor.position = start + _LENGTH_AT
+    if cursor.int32() + _BEFORE_LENGTH_COUNTS < size:
+        return SEVERAL_BATCHES
+    if batch[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+        return TRANSACTIONAL
+    if batch[_ATTRIBUTES_AT] & _CODEC_MASK == _ZSTD and version < _FIRST_WITH_ZSTD:
+        return ZSTD_TOO_EARLY
+    return FINE
 
 
-def parse_produce(const uint8_t[::1] frame not None, Py_ssize_t position, int version):
+def parse_produce(frame, Py_ssize_t position, int version):
     """(transactional id, acks, timeout, [(topic name or the 16 bytes of its id, [(partition, start, end), ...]), ...]).
 
     Record bytes are frame[start:end]; start is -1 where they are null.
@@ -194,7 +237,7 @@ def parse_produce(const uint8_t[::1] frame not None, Py_ssize_t position, int ve
     return transactional_id, acks, timeout, topics
 
 
-def parse_fetch(const uint8_t[::1] frame not None, Py_ssize_t position, int version):
+def parse_fetch(frame, Py_ssize_t position, int version):
     """(replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch, topics, forgotten).
 
     topics: [(name or id, [(partition, current leader epoch, offset, last fetched epoch, max bytes), ...]), ...]
@@ -262,8 +305,8 @@ cdef _fetch_tags(_Cursor cursor, int version, replica_id):
         size = cursor.varint()
         cursor.need(size)
         if tag == 1 and version >= 15:
-            inner = _Cursor(cursor.view[cursor.position:cursor.position + size], 0, True)
-            replica_id = (<_Cursor> inner).int32()
+            replica_id = cursor.int32() if size >= 4 else cursor.need(-1)
+            cursor.position -= 4
         cursor.position += size
         tags -= 1
     return replica_id

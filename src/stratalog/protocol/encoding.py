@@ -258,27 +258,6 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def write_count(out: bytearray, count: int, *, flexible: bool) -> None:
-    """Of an array, or the bytes of one field."""
-    if flexible:
-        write_varint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
-
-
-def write_topic(out: bytearray, topic: str | bytes, *, flexible: bool) -> None:
-    """A topic's name, or the bytes of its id."""
-    if isinstance(topic, bytes):
-        out += topic
-        return
-    name = topic.encode()
-    if flexible:
-        write_varint(out, len(name) + 1)
-    else:
-        out += _INT16.pack(len(name))
-    out += name
-
-
 def is_nullable(member: Field[Any]) -> bool:
     return NoneType in get_args(member.type) and get_origin(member.type) is not tuple
 

@@ -60,9 +60,9 @@ class ListOffsetsApi:
         partition = self._topics.partition(topic, wanted.partition_index)
         if partition is None:
             return {"error_code": ErrorCode.unknown_topic_or_partition}
-        error = check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
-        if error:
-            return {"error_code": error}
+        fenced = check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+        if fenced:
+            return {"error_code": fenced}
         if version < _FIRST_VERSION.get(wanted.timestamp, 0) or wanted.timestamp < _EARLIEST_PENDING_UPLOAD:
             return {"error_code": ErrorCode.unsupported_version}
         try:

@@ -10,7 +10,6 @@ Known gaps: transactions come with a later version of Stratalog; transactional b
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING
 
 from stratalog.broker.counters import Counters
@@ -18,7 +17,7 @@ from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.errors import StratalogError, UnsupportedMagicError
 from stratalog.net.connection import RefusedConnectionError
-from stratalog.protocol._wire import parse_produce
+from stratalog.protocol import _wire
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce import FIRST_FLEXIBLE, ProducedPartition, encode_produce_response
 from stratalog.protocol.responses import frame_response
@@ -27,16 +26,15 @@ if TYPE_CHECKING:
     from stratalog.protocol._wire import ProducePartition
 
 _OLDEST_SERVED = 3
-_FIRST_WITH_ZSTD = 7
-_BATCH_LENGTH = Struct(">i")
-_BATCH_LENGTH_AT = 8
-_BEFORE_LENGTH_COUNTS = 12
-_MAGIC_AT = 16
-_ATTRIBUTES_AT = 22  # the low byte
-_SMALLEST_BATCH = 61
-_TRANSACTIONAL = 0x10
-_CODEC_MASK = 0x07
-_ZSTD = 4
+_FAULTS: dict[int, tuple[ErrorCode, str]] = {
+    _wire.NO_RECORDS: (ErrorCode.invalid_record, "there are no records"),
+    _wire.TOO_SMALL: (ErrorCode.corrupt_message, "there are fewer bytes than a batch has"),
+    _wire.OLD_MAGIC: (ErrorCode.invalid_record, "Produce carries batches of magic 2; these are older messages"),
+    _wire.UNKNOWN_MAGIC: (ErrorCode.corrupt_message, "the batch's magic is not known; 2 is"),
+    _wire.SEVERAL_BATCHES: (ErrorCode.invalid_record, "there must be exactly one batch for a partition"),
+    _wire.TRANSACTIONAL: (ErrorCode.invalid_txn_state, "transactions are not available in this version"),
+    _wire.ZSTD_TOO_EARLY: (ErrorCode.unsupported_compression_type, "zstd comes with Produce v7"),
+}
 
 
 class ProduceApi:
@@ -46,7 +44,7 @@ class ProduceApi:
 
     def serve(self, frame: memoryview, position: int, version: int, correlation_id: int) -> bytes | None:
         """The framed response; None where the client wants none (acks=0)."""
-        transactional_id, acks, _, topics = parse_produce(frame, position, version)
+        transactional_id, acks, _, topics = _wire.parse_produce(frame, position, version)
         refusal = _refusal(version, acks, transactional_id)
         answers = []
         failed = False
@@ -70,39 +68,38 @@ class ProduceApi:
         self, topic: str | bytes, part: ProducePartition, frame: memoryview, version: int, acks: int
     ) -> ProducedPartition:
         index, start, end = part
-        partition, unknown = self._find(topic, index)
-        if partition is None:
-            return unknown
-        refusal = _check_batch(frame, start, end, version) or _check_partition(partition, acks)
+        partition = self._find(topic, index)
+        if isinstance(partition, ProducedPartition):
+            return partition
+        fault = _wire.batch_fault(frame, start, end, version)
+        if fault:
+            return _failed(index, *_FAULTS[fault])
+        refusal = _check_partition(partition, acks)
         if refusal is not None:
-            return refusal._replace(partition=index)
+            return refusal
         try:
-            appended = partition.append(frame[start:end])
+            base_offset, last_offset, timestamp, _ = partition.append(frame[start:end])
         except UnsupportedMagicError as error:
             return _failed(index, ErrorCode.corrupt_message, str(error))
         except StratalogError as error:
             self._counters.failed_produce += 1
             return _failed(index, error.code, str(error))
-        self._counters.produced(appended.last_offset - appended.base_offset + 1, end - start)
-        stamped = partition.log.config.message_timestamp_type == "LogAppendTime"
-        return ProducedPartition(
-            index,
-            0,
-            appended.base_offset,
-            appended.max_timestamp if stamped else -1,
-            partition.log.log_start_offset,
-        )
+        self._counters.produced(last_offset - base_offset + 1, end - start)
+        log = partition.log
+        stamped = log.config.message_timestamp_type == "LogAppendTime"
+        return ProducedPartition(index, 0, base_offset, timestamp if stamped else -1, log.log_start_offset)
 
-    def _find(self, topic: str | bytes, index: int) -> tuple[Partition | None, ProducedPartition]:
+    def _find(self, topic: str | bytes, index: int) -> Partition | ProducedPartition:
+        """The partition, or what to answer where there is none."""
         if isinstance(topic, bytes):
             known = self._topics.by_id_bytes(topic)
             if known is None:
-                return None, _failed(index, ErrorCode.unknown_topic_id, "no topic has this id")
+                return _failed(index, ErrorCode.unknown_topic_id, "no topic has this id")
             topic = known.name
         partition = self._topics.partition(topic, index)
         if partition is None:
-            return None, _failed(index, ErrorCode.unknown_topic_or_partition, f"{topic}-{index} does not exist")
-        return partition, ProducedPartition(index)
+            return _failed(index, ErrorCode.unknown_topic_or_partition, f"{topic}-{index} does not exist")
+        return partition
 
 
 def _refusal(version: int, acks: int, transactional_id: str | None) -> ProducedPartition | None:
@@ -116,34 +113,13 @@ def _refusal(version: int, acks: int, transactional_id: str | None) -> ProducedP
     return None
 
 
-def _check_batch(frame: memoryview, start: int, end: int, version: int) -> ProducedPartition | None:
-    """What Kafka asks of a request's records beyond what the log asks of a batch."""
-    size = end - start
-    if start < 0 or size == 0:
-        return _failed(0, ErrorCode.invalid_record, "there are no records")
-    if size < _SMALLEST_BATCH:
-        return _failed(0, ErrorCode.corrupt_message, f"{size} bytes are less than a batch has")
-    magic = frame[start + _MAGIC_AT]
-    if magic < 2:
-        return _failed(0, ErrorCode.invalid_record, f"magic is {magic}; Produce v{version} carries batches of magic 2")
-    if magic > 2:
-        return _failed(0, ErrorCode.corrupt_message, f"magic is {magic}; 2 is known")
-    if _BATCH_LENGTH.unpack_from(frame, start + _BATCH_LENGTH_AT)[0] + _BEFORE_LENGTH_COUNTS < size:
-        return _failed(0, ErrorCode.invalid_record, "there must be exactly one batch for a partition")
-    attributes = frame[start + _ATTRIBUTES_AT]
-    if attributes & _TRANSACTIONAL:
-        return _failed(0, ErrorCode.invalid_txn_state, "transactions are not available in this version")
-    if attributes & _CODEC_MASK == _ZSTD and version < _FIRST_WITH_ZSTD:
-        return _failed(0, ErrorCode.unsupported_compression_type, f"Produce v{version} does not know zstd; 7 does")
-    return None
-
-
 def _check_partition(partition: Partition, acks: int) -> ProducedPartition | None:
-    if partition.topic.startswith("__") and partition.topic in ("__consumer_offsets", "__transaction_state"):
-        return _failed(0, ErrorCode.invalid_topic_exception, f"{partition.topic} is written to by the broker alone")
+    index = partition.index
+    if partition.is_internal:
+        return _failed(index, ErrorCode.invalid_topic_exception, f"{partition.topic} is written to by the broker alone")
     if acks == -1 and partition.log.config.min_insync_replicas > 1:
         wanted = partition.log.config.min_insync_replicas
-        return _failed(0, ErrorCode.not_enough_replicas, f"min.insync.replicas is {wanted}, there is one replica")
+        return _failed(index, ErrorCode.not_enough_replicas, f"min.insync.replicas is {wanted}, there is one replica")
     return None
 
 

@@ -19,6 +19,7 @@ from stratalog.storage import names
 from stratalog.storage.disk import Disk
 
 METADATA_FILE = "stratalog-metadata.json"
+INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
 META_PROPERTIES = "meta.properties"
 _FORMAT = 1
 
@@ -33,7 +34,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        return self.name in ("__consumer_offsets", "__transaction_state")
+        return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True)
