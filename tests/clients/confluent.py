@@ -73,13 +73,15 @@ class ConfluentConsumer(Consumer):
             self._consumer.subscribe([options.pattern] if options.pattern else list(options.topics))
 
     def _poll(self, seconds: float) -> list[Received]:
-        received = []
-        for message in self._consumer.consume(MANY, seconds):
+        first = self._consumer.poll(seconds)
+        if first is None:
+            return []
+        messages = [first, *self._consumer.consume(MANY, 0)]  # with a time it would wait for as many
+        for message in messages:
             error = message.error()
             if error is not None:
                 raise KafkaException(error)
-            received.append(_received(message))
-        return received
+        return [_received(message) for message in messages]
 
     def _assignment(self) -> frozenset[Place]:
         return frozenset(Place(one.topic, one.partition) for one in self._consumer.assignment())
