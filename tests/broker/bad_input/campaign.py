@@ -1,0 +1,85 @@
+"""A fuzzer's frames against a broker process of its own, with a healthy client beside them that looks now and then.
+
+Fails when the broker died, when its log has an error, when the healthy client noticed something, or when memory grew
+beyond reason; says then which frames were under way, to be sent again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.broker.bad_input.attack import Attack, create_topics, prepare
+from tests.broker.bad_input.fuzzer import Fuzzer
+from tests.broker.bad_input.healthy import HealthyClient
+from tests.broker.bad_input.memory import MB, resident
+from tests.broker.process import BrokerProcess
+
+SETTINGS = {
+    "stratalog.max.partitions": 150,  # or the fuzzer makes thousands of logs, which are no bad input
+    "group.initial.rebalance.delay.ms": 0,
+}
+GROWTH = 150 * MB
+_A_ROUND = 2000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    frames: Counter[str]  # what became of them
+    grown: int  # bytes of RAM
+    seconds: float
+
+
+class FuzzingFailedError(AssertionError):
+    pass
+
+
+def run_campaign(
+    data_dir: Path, seed: int, numbers: range, progress: Callable[[int], None] = lambda _: None
+) -> Outcome:
+    """`progress` is told how many frames were sent, after each round of some."""
+    started = time.monotonic()
+    with BrokerProcess(data_dir, SETTINGS) as broker:
+        log = _Log(broker.log)
+        healthy = HealthyClient(broker.port)
+        healthy.check()
+        before = resident(broker.pid)
+        attack = Attack(broker.port, Fuzzer(seed, prepare(broker.port)))
+        for start in range(numbers.start, numbers.stop, _A_ROUND):
+            frames = range(start, min(start + _A_ROUND, numbers.stop))
+            try:
+                attack.run(frames)
+                assert broker.is_running, "the broker died"
+                healthy.check()
+                create_topics(broker.port)
+                errors = log.new_errors()
+                assert not errors, f"its log has errors: {errors[:3]}"
+                grown = resident(broker.pid) - before
+                assert grown < GROWTH, f"it takes {grown // MB} MB more than before"
+            except Exception as error:
+                where = f"seed {seed}, frames {frames.start} to {frames.stop - 1}"
+                raise FuzzingFailedError(
+                    f"{where}: {type(error).__name__}: {error}; its log is {broker.log}"
+                ) from error
+            progress(len(frames))
+        healthy.close()
+    assert broker.errors() == []
+    return Outcome(attack.outcomes, grown, time.monotonic() - started)
+
+
+class _Log:
+    """Read once, from beginning to end, as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def new_errors(self) -> list[str]:
+        with self._path.open() as log:
+            log.seek(self._position)
+            text = log.read()
+            self._position = log.tell()
+        return [line for line in text.splitlines() if " ERROR " in line or line.startswith("Traceback")]
