@@ -35,6 +35,7 @@ _SMALLEST_FRAME = 8  # API key, version, correlation id
 _SMALL = 4096  # so much of an incomplete frame is kept apart, and its buffer is free for others
 _WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
 _RECEIVES = 64  # a turn; then others have theirs
+_WAKE_AT = 256 * 1024  # bytes of a large frame
 _TURN_SECONDS = 0.005  # of requests that are all there
 _GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP", b"\x16\x03": "TLS"}
 
@@ -63,6 +64,7 @@ class Connection:
         self._holds = False  # whether the server counts what this connection holds
         self._waits_for_room = False  # before it reads on
         self._reply: asyncio.Future[Response] | None = None
+        self._wakes_at = 1
         self._turn_is_over = False  # there are whole frames left, for the next one
         self._reads = True
         self._writes = False
@@ -145,6 +147,8 @@ class Connection:
             except BlockingIOError:
                 if self._filled <= _SMALL and not self.is_busy:
                     self._keep_apart()
+                elif self._filled - self._start >= _PREFIX:
+                    self._wake_at(self._start + _PREFIX + _SIZE.unpack_from(buffer, self._start)[0] - self._filled)
                 return
             if not count:
                 self.close("in the middle of a request" if self._filled else "")
@@ -160,6 +164,13 @@ class Connection:
             self._count_what_is_held()
             if memory.held >= memory.limit and not memory.may_read(self):
                 return
+
+    def _wake_at(self, count: int) -> None:
+        """Be called when so many bytes are there: a large frame comes in many pieces, and each call costs."""
+        count = min(count, _WAKE_AT)
+        if count != self._wakes_at:
+            self._wakes_at = count
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _take_buffer(self) -> memoryview:
         """With what was kept apart in it."""
@@ -197,6 +208,8 @@ class Connection:
             start = self._start + _PREFIX
             self._start = start + size
             self._expected = size + _PREFIX
+            if self._wakes_at > 1:
+                self._wake_at(1)
             if not self._handle(buffer[start : self._start]):
                 return False
             if self._out_size >= _WRITE_AT:
