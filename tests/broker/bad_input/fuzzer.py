@@ -103,7 +103,7 @@ def _schema(key: ApiKey, version: int) -> tuple[type[Any], Callable[[io.BytesIO,
     return schema, entity_writer(schema)
 
 
-class _Member(NamedTuple):
+class Member(NamedTuple):
     """A field of a schema, taken apart."""
 
     name: str
@@ -117,12 +117,12 @@ class _Member(NamedTuple):
 
 
 @cache
-def _members(schema: type[Any]) -> list[_Member]:
+def members(schema: type[Any]) -> list[Member]:
     is_of_config = "config" in schema.__name__.lower()
     return [_member(each, is_of_config) for each in fields(schema)]
 
 
-def _member(field: Field[Any], is_of_config: bool) -> _Member:
+def _member(field: Field[Any], is_of_config: bool) -> Member:
     is_nullable = NoneType in get_args(field.type) and get_origin(field.type) is not tuple
     kind = next(each for each in get_args(field.type) if each is not NoneType) if is_nullable else field.type
     is_array = get_origin(kind) is tuple
@@ -130,7 +130,7 @@ def _member(field: Field[Any], is_of_config: bool) -> _Member:
     entity = element if is_dataclass(element) else None
     kafka_type = field.metadata.get("kafka_type", "")
     is_tagged = "tag" in field.metadata
-    return _Member(field.name, kafka_type, entity, is_array, is_nullable, is_tagged, is_of_config, field.default)  # type: ignore[arg-type]
+    return Member(field.name, kafka_type, entity, is_array, is_nullable, is_tagged, is_of_config, field.default)  # type: ignore[arg-type]
 
 
 class _Values:
@@ -177,9 +177,9 @@ class _Values:
         }
 
     def entity(self, schema: type[Any]) -> Any:
-        return schema(**{member.name: self._field(member) for member in _members(schema)})  # type: ignore[arg-type]
+        return schema(**{member.name: self._field(member) for member in members(schema)})  # type: ignore[arg-type]
 
-    def _field(self, member: _Member) -> Any:
+    def _field(self, member: Member) -> Any:
         chance = self._chance
         if member.is_tagged and chance.random() < 0.7:
             return member.default
@@ -192,7 +192,7 @@ class _Values:
             values = [self._scalar(member) for _ in range(count)]
         return tuple(values) if member.is_array else values[0]
 
-    def _scalar(self, member: _Member) -> Any:
+    def _scalar(self, member: Member) -> Any:
         chance = self._chance
         kind = member.kind
         made = self._by_name.get(member.name)
@@ -217,7 +217,7 @@ class _Values:
             return self._chance.choice((-1, 0, 1, 2, 3))
         return self._chance.choice((2**bits - 1, -(2**bits), self._chance.randrange(-(2**bits), 2**bits)))
 
-    def _string(self, member: _Member) -> str:
+    def _string(self, member: Member) -> str:
         chance, world, name = self._chance, self._world, member.name
         known: list[str] = world.topics
         if "group" in name or name in ("key", "coordinator_keys"):
