@@ -206,3 +206,32 @@ def test_a_connection_that_ends_in_the_middle_of_a_request_is_noted(caplog: pyte
     assert [record.message for record in caplog.records] == [
         "connection of 127.0.0.1 closed: in the middle of a request"
     ]
+
+
+def test_clients_that_misbehave_by_the_thousand_do_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(server_module, "_NOTES_A_SECOND", 0)
+
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            for _ in range(300):
+                client = await Client.connect(port)
+                await client.send(b"\0\0\0\0")
+                assert await client.is_closed()
+                client.close()
+            assert len(caplog.messages) == 100
+            monkeypatch.undo()
+            server._noted_at = 0.0
+            client = await Client.connect(port)
+            await client.send(b"\0\0\0\0")
+            assert await client.is_closed()
+            client.close()
+
+    run(scenario)
+    assert caplog.messages[100:] == [
+        "200 lines about connections were left out of the log",
+        "connection of 127.0.0.1 closed: its frame of 0 bytes is outside the limits (socket.request.max.bytes and the "
+        "others)",
+    ]

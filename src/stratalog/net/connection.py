@@ -85,7 +85,7 @@ class Connection:
             return
         self.is_closed = True
         if reason:
-            logger.info("connection of %s closed: %s", self.host, reason)
+            self._server.note(logging.INFO, f"connection of {self.host} closed: {reason}")
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()

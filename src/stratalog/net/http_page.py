@@ -49,7 +49,8 @@ class HttpPage:
             logger.exception("the page %s could not be made", self._path)
         finally:
             self._open -= 1
-            writer.close()
+            writer.close()  # when all is sent, which a client that does not read could put off for ever
+            asyncio.get_running_loop().call_later(_SECONDS, writer.transport.abort)
 
     def _respond(self, request: bytes) -> bytes:
         words = request.split(b"\r\n", 1)[0].split(b" ")

@@ -25,6 +25,8 @@ _ACCEPTS = 64  # a turn
 _PAUSE_WITHOUT_DESCRIPTORS = 0.5
 _LONGEST_SWEEP_INTERVAL = 5.0
 _A_PAUSE = 1.0
+_NOTES_AT_ONCE = 100
+_NOTES_A_SECOND = 10
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class Server:
         self._per_host: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
         self._sweep: asyncio.TimerHandle | None = None
+        self._notes_left = float(_NOTES_AT_ONCE)
+        self._noted_at = 0.0
+        self._unnoted = 0
 
     def listen(self, host: str, port: int) -> int:
         """Bind and listen; the port, which the system chose where 0 was asked for."""
@@ -107,6 +112,20 @@ class Server:
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]
 
+    def note(self, level: int, message: str) -> None:
+        """What a client did, for the log; only some a second, or a stranger could fill a disk with it."""
+        now = self.loop.time()
+        self._notes_left = min(self._notes_left + (now - self._noted_at) * _NOTES_A_SECOND, _NOTES_AT_ONCE)
+        self._noted_at = now
+        if self._notes_left < 1:
+            self._unnoted += 1
+            return
+        self._notes_left -= 1
+        if self._unnoted:
+            logger.warning("%d lines about connections were left out of the log", self._unnoted)
+            self._unnoted = 0
+        logger.log(level, "%s", message)
+
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTS):
             try:
@@ -144,7 +163,7 @@ class Server:
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         self.refused += 1
-        logger.warning("connection of %s refused: %s", host, reason)
+        self.note(logging.WARNING, f"connection of {host} refused: {reason}")
         sock.close()
 
     def _sweep_idle(self) -> None:
