@@ -59,9 +59,9 @@ class BrokerProcess:
         self.port = int(self.ready_line.split(",")[0].rpartition(":")[2])
         return self
 
-    def stop(self) -> int:
-        """SIGTERM, as an operator would; its exit code."""
-        return self._end(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """As an operator would; its exit code."""
+        return self._end(number)
 
     def kill(self) -> None:
         """SIGKILL: no time for anything."""

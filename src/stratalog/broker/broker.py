@@ -178,13 +178,25 @@ class Broker:
         """Serves when it returns. `progress(done, total)` is called for each log that is opened."""
         broker = cls(Path(data_dir), config, clock or SystemClock())
         try:
-            broker.topics.load(progress)
+            broker._open_logs(progress)
             broker._listened = Address(host, broker.server.listen(host, port))
             broker._loading = asyncio.create_task(broker.groups.load())
         except BaseException:
             await broker.stop()
             raise
         return broker
+
+    def _open_logs(self, progress: Callable[[int, int], None] | None) -> None:
+        started = self._clock.monotonic()
+        must_check = not self.directory.was_clean and bool(self.directory.partitions())
+        if must_check:
+            logger.info("the last stop was not in order: the ends of all logs are checked")
+        self.topics.load(progress)
+        logs = [partition.log for partition in self.topics.all_partitions()]
+        cut = sum(log.recovery.cut.bytes for log in logs if log.recovery.cut is not None)
+        if must_check:
+            seconds = self._clock.monotonic() - started
+            logger.info("%d logs opened in %.1f s; %d bytes of torn batches were cut off", len(logs), seconds, cut)
 
     @property
     def port(self) -> int:

@@ -81,7 +81,7 @@ class Dispatcher:
             return self._answer_unknown_version(key, version, correlation_id)
         flexible = version >= first_flexible
         self._counters.requests[number] += 1
-        response: Response | Awaitable[list[Part]]
+        response: Response | Awaitable[Response] | Awaitable[list[Part]]
         if key is ApiKey.PRODUCE:
             produced = self._produce.serve(frame, position, version, correlation_id)
             response = None if produced is None else [produced]
@@ -92,11 +92,22 @@ class Dispatcher:
             reply = self._routes[key](request, RequestContext(key, version, client_id, host))
             # The tags of ApiVersions' response are in its body only: its reader may not know of tags yet.
             flexible = flexible and key is not ApiKey.API_VERSIONS
-            if not isinstance(reply, dict | bytearray):
-                return self._answer_later(reply, key, version, correlation_id, flexible)
-            response = [_frame(reply, key, version, correlation_id, flexible)]
+            if isinstance(reply, dict | bytearray):
+                response = [_frame(reply, key, version, correlation_id, flexible)]
+            else:
+                response = self._answer_later(reply, key, version, correlation_id, flexible)
+        if response is not None and not isinstance(response, list):
+            return self._timed(response, number, started)
         self._counters.request_seconds[number] += self._clock.monotonic() - started
         return response
+
+    async def _timed(
+        self, response: Awaitable[Response] | Awaitable[list[Part]], number: int, started: float
+    ) -> Response:
+        try:
+            return await response
+        finally:
+            self._counters.request_seconds[number] += self._clock.monotonic() - started
 
     async def _answer_later(
         self, reply: Awaitable[Reply | bytearray], key: ApiKey, version: int, correlation_id: int, flexible: bool

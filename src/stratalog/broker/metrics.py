@@ -27,7 +27,7 @@ class BrokerCollector(Collector):
     def _requests(self) -> Iterator[Metric]:
         counters = self._broker.counters
         requests = SummaryMetricFamily(
-            "stratalog_request_seconds", "Requests by API; time in the broker, without long polls", labels=["api"]
+            "stratalog_request_seconds", "Requests by API, from arrival to answer, waits included", labels=["api"]
         )
         for key in ApiKey:
             if counters.requests[key]:
@@ -42,7 +42,8 @@ class BrokerCollector(Collector):
         yield CounterMetricFamily("stratalog_records_in", "Records appended by producers", counters.records_in)
         yield CounterMetricFamily("stratalog_record_bytes_in", "Bytes of their batches", counters.record_bytes_in)
         yield CounterMetricFamily("stratalog_record_bytes_out", "Bytes of batches fetched", counters.record_bytes_out)
-        yield CounterMetricFamily("stratalog_failed_produce", "Appends that failed", counters.failed_produce)
+        yield CounterMetricFamily("stratalog_failed_produce", "Appends that the disk failed", counters.failed_produce)
+        yield CounterMetricFamily("stratalog_refused_produce", "Batches that broke a rule", counters.refused_produce)
         yield CounterMetricFamily("stratalog_failed_fetch", "Reads that failed", counters.failed_fetch)
         yield CounterMetricFamily("stratalog_network_bytes_in", "Bytes received", server.received)
         yield CounterMetricFamily("stratalog_network_bytes_out", "Bytes sent", server.sent)

@@ -6,9 +6,11 @@ log's end, and acks=all is satisfied when the append returns.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from stratalog.broker.metadata.store import INTERNAL_TOPICS
+from stratalog.errors import StorageError
 from stratalog.storage.appending import Appended
 from stratalog.storage.log import Log
 
@@ -16,13 +18,17 @@ if TYPE_CHECKING:
     from stratalog.broker.waiting import WaitingFetch
 
 
+logger = logging.getLogger(__name__)
+
+
 class Partition:
-    __slots__ = ("index", "is_internal", "leader_epoch", "log", "topic", "waiting")
+    __slots__ = ("failures", "index", "is_internal", "leader_epoch", "log", "topic", "waiting")
 
     def __init__(self, topic: str, index: int, log: Log) -> None:
         self.topic = topic
         self.is_internal = topic in INTERNAL_TOPICS
         self.index = index
+        self.failures = 0  # of appends in a row, for the disk's reasons
         self.log = log
         self.leader_epoch = max(log.leader_epochs.latest or 0, 0)
         self.waiting: set[WaitingFetch] = set()
@@ -43,10 +49,23 @@ class Partition:
 
     def append(self, data: memoryview) -> Appended:
         """A client's batches. Raises what Log.append does."""
-        appended = self.log.append(data, leader_epoch=self.leader_epoch)
+        try:
+            appended = self.log.append(data, leader_epoch=self.leader_epoch)
+        except StorageError as error:
+            self._report(error)
+            raise
         if self.waiting:
             self.wake(len(data))
+        if self.failures:
+            logger.warning("%r takes records again, after %d appends that failed", self, self.failures)
+            self.failures = 0
         return appended
+
+    def _report(self, error: StorageError) -> None:
+        """At the 1st, the 10th, the 100th: a producer tries again many times a second."""
+        self.failures += 1
+        if str(self.failures).strip("0") == "1":
+            logger.error("%r: %d appends failed in a row, the last: %s", self, self.failures, error)
 
     def wake(self, size: int) -> None:
         """Tell those who wait that the log has grown by so many bytes."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from stratalog.errors import ConfigError
-from stratalog.settings import INT_MAX, Settings, integer, nullable, setting
+from stratalog.settings import INT_MAX, Settings, integer, nullable, setting, unknown_setting
 from stratalog.storage.config import LogConfig
 
 _MINUTE_MS = 60_000
@@ -139,4 +139,6 @@ def topic_config(defaults: LogConfig, overrides: Mapping[str, object]) -> LogCon
     for name in overrides:
         if name in _OF_A_LOG and name not in TOPIC_SETTINGS:
             raise ConfigError(f"{name} is no setting of a topic; set it for the broker")
+        if name not in TOPIC_SETTINGS and name not in LogConfig.refused():
+            raise unknown_setting(name, "a topic", sorted(TOPIC_SETTINGS))
     return defaults.override(overrides)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import resource
 import signal
 import sys
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
     from stratalog.broker.settings import BrokerConfig
 
+logger = logging.getLogger(__name__)
+
 _WORTH_A_LINE = 100
+_HIGHEST_PORT = 65535
 HELP = """Serve a data directory to Kafka clients.
 
 One line that begins with "ready" goes to stdout when clients can connect; logs go to stderr. SIGTERM or Ctrl-C stops
@@ -48,8 +53,11 @@ def command(
     from stratalog.cli.logs import set_up_logging
 
     set_up_logging(log_format, log_level)
-    host, port = parse_address("--listen", listen)
-    metrics_address = None if metrics is None else parse_address("--metrics", metrics)
+    host, port = parse_address("--listen", listen, "127.0.0.1:9092")
+    metrics_address = None if metrics is None else parse_address("--metrics", metrics, "127.0.0.1:9100")
+    if metrics_address == (host, port) and port:
+        raise CommandError(f"--metrics is {metrics!r}, the same as --listen; give another port")
+    check_data_dir(data_dir)
     from stratalog.broker.settings import BrokerConfig
 
     config = BrokerConfig.parse(parse_settings(settings or []))
@@ -64,20 +72,23 @@ async def _serve(
 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, _stop, stopping, number)
     try:
         broker = await Broker.start(data_dir, config, host, port, progress=_progress)
     except OSError as error:
-        raise CommandError(f"can't listen on {host}:{port}: {error.strerror or error}") from error
+        raise CommandError(f"can't listen on {shown(host, port)}: {_advice(error, '--listen', host)}") from error
     try:
         where = "" if metrics_address is None else await _serve_metrics(broker, *metrics_address)
         partitions = sum(1 for _ in broker.topics.all_partitions())
-        typer.echo(f"ready on {host}:{broker.port}, {partitions} partitions in {data_dir}{where}")
+        typer.echo(
+            f"ready on {shown(host, broker.port)}, {partitions} partitions in {data_dir}{where}{_told(broker, host)}"
+        )
         sys.stdout.flush()
         await stopping.wait()
     finally:
         await broker.stop()
+        logger.info("stopped, everything is flushed")
 
 
 async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
@@ -88,15 +99,55 @@ async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
     try:
         bound = await page.listen(host, port)
     except OSError as error:
-        raise CommandError(f"can't serve metrics on {host}:{port}: {error.strerror or error}") from error
-    return f", metrics on http://{host}:{bound}/metrics"
+        raise CommandError(
+            f"can't serve metrics on {shown(host, port)}: {_advice(error, '--metrics', host)}"
+        ) from error
+    return f", metrics on http://{shown(host, bound)}/metrics"
 
 
-def parse_address(option: str, text: str) -> tuple[str, int]:
+def _told(broker: Broker, host: str) -> str:
+    """Where clients are told another address than the one that was asked for."""
+    told = broker.address()
+    return "" if told.host == host else f", clients are told {shown(*told)} (advertised.listeners)"
+
+
+def _stop(stopping: asyncio.Event, number: signal.Signals) -> None:
+    if not stopping.is_set():
+        logger.info("stopping (%s)", number.name)
+        stopping.set()
+
+
+def check_data_dir(data_dir: Path) -> None:
+    if not str(data_dir).strip() or str(data_dir) == ".":
+        raise CommandError("--data-dir is empty, or the current directory; name one, like --data-dir stratalog-data")
+    if data_dir.exists() and not data_dir.is_dir():
+        raise CommandError(f"--data-dir is {data_dir}, which is a file; give a directory")
+
+
+def parse_address(option: str, text: str, example: str) -> tuple[str, int]:
+    if "://" in text:
+        raise CommandError(f"{option} is {text!r}; leave out {text.partition('://')[0]}://, as in {example}")
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise CommandError(f"{option} is {text!r}; it must be like 127.0.0.1:9092")
+    if not colon or not port.isdecimal():
+        raise CommandError(f"{option} is {text!r}; it must be like {example}")
+    if int(port) > _HIGHEST_PORT:
+        raise CommandError(f"{option} is {text!r}; a port is 0 (any that is free) to {_HIGHEST_PORT}")
+    if not host:
+        raise CommandError(f"{option} is {text!r}; the host is missing; 0.0.0.0:{port} is all addresses")
     return host.strip("[]"), int(port)
+
+
+def shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _advice(error: OSError, option: str, host: str) -> str:
+    """What to do where an address can't be had."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"the address is in use; stop what uses it, or give another: {option} {shown(host, 0)} is any that is free"
+        )
+    return error.strerror or str(error)
 
 
 def parse_settings(settings: list[str]) -> dict[str, str]:

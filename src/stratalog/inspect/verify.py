@@ -146,7 +146,8 @@ def _read_epochs(path: Path, findings: Findings) -> LeaderEpochs | None:
     try:
         entries = checkpoint_files.read_epochs(file)
     except FileNotFoundError:
-        findings.note(file, None, "is missing", "nothing to do: the epochs are read from the log when it is opened")
+        if any(segment.stat().st_size for segment in path.glob(f"*{names.LOG}")):  # of an empty log there are none
+            findings.note(file, None, "is missing", "nothing to do: the epochs are read from the log when it is opened")
         return None
     except (OSError, StorageError) as error:
         findings.warning(file, None, str(error), "nothing to do: the epochs are read from the log when it is opened")

@@ -75,7 +75,7 @@ class LogDirectory:
                 Deletions(disk, clock),
             )
             self.high_watermarks = OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT)
-            self._was_clean = self._take_clean_marker()
+            self.was_clean = self._take_clean_marker()
             self._housekeeper = Housekeeper(config, self._open_logs, self._home)
             if background:
                 self._housekeeper.start()
@@ -140,7 +140,7 @@ class LogDirectory:
                 raise LogClosedError(f"{self.path}: the data directory is closed")
             log = self._logs.get(key)
             if log is None or log.is_closed:
-                clean = self._was_clean and (log is None or log.closed_in_order)
+                clean = self.was_clean and (log is None or log.closed_in_order)
                 log = self._logs[key] = self._open_log(key, config, topic_id, clean=clean)
             return log
 
@@ -216,7 +216,7 @@ class LogDirectory:
             self._close_logs()
             self._home.deletions.run(everything=True)
             in_order = all(log.closed_in_order for log in self._logs.values())
-            if in_order and (self._was_clean or set(self.partitions()) <= set(self._logs)):
+            if in_order and (self.was_clean or set(self.partitions()) <= set(self._logs)):
                 self._disk.replace(self.path / names.CLEAN_SHUTDOWN, checkpoints.format_clean_shutdown())
         except OSError as error:
             raise StorageError(f"{self.path}: was not closed in order: {error}") from error

@@ -3,7 +3,7 @@
 Several keys at once from version 4. Nothing is made by asking.
 
 Known gaps: transactions do not exist yet. Who asks for a transaction's coordinator gets the error that InitProducerId
-would give (see producers.py for why that one): with a retriable one, producers would ask until their timeout. Share
+would give (all clients take it for fatal): with a retriable one, producers would ask until their timeout. Share
 groups do not exist either (INVALID_REQUEST).
 """
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stratalog.broker.counters import Counters
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
-from stratalog.errors import StratalogError, UnsupportedMagicError
+from stratalog.errors import StorageError, StratalogError, UnsupportedMagicError
 from stratalog.net.connection import RefusedConnectionError
 from stratalog.protocol import _wire
 from stratalog.protocol.error_codes import ErrorCode
@@ -81,8 +81,11 @@ class ProduceApi:
             base_offset, last_offset, timestamp, _ = partition.append(frame[start:end])
         except UnsupportedMagicError as error:
             return _failed(index, ErrorCode.corrupt_message, str(error))
-        except StratalogError as error:
+        except StorageError as error:
             self._counters.failed_produce += 1
+            return _failed(index, error.code, str(error))
+        except StratalogError as error:
+            self._counters.refused_produce += 1
             return _failed(index, error.code, str(error))
         self._counters.produced(last_offset - base_offset + 1, end - start)
         log = partition.log

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from typing import Any
 from stratalog.errors import CorruptCheckpointError, StorageError
 from stratalog.storage import names
 from stratalog.storage.disk import Disk
+
+logger = logging.getLogger(__name__)
 
 METADATA_FILE = "stratalog-metadata.json"
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state"))
@@ -60,6 +63,7 @@ class MetadataStore:
         try:
             self._disk.replace(self._path, _format(changed))
         except OSError as error:
+            logger.error("%s: can't be written: %s", self._path, error)
             raise StorageError(f"{self._path}: can't be written: {error}") from error
         self.metadata = changed
         return changed

@@ -160,6 +160,7 @@ class TopicRegistry:
             self._take_back(lambda: self._remove(topic), f"creating topic {name}")
             raise
         self._publish_topic(topic, opened)
+        logger.info("topic %s created: %d partitions, settings %s", name, partition_count, dict(settings) or "none")
         return topic
 
     def check_growth(self, name: str, total: int) -> None:
@@ -181,6 +182,7 @@ class TopicRegistry:
             self._take_back(lambda: self._shrink(old, total), f"adding partitions to topic {name}")
             raise
         self._publish_topic(grown, (*self.partitions(name), *new))
+        logger.info("topic %s grown to %d partitions", name, total)
         return grown
 
     def alter_settings(self, name: str, settings: Mapping[str, str]) -> Topic:
@@ -192,6 +194,7 @@ class TopicRegistry:
         for partition in self.partitions(name):
             partition.log.reconfigure(config)
         self._publish_topic(altered, self.partitions(name))
+        logger.info("topic %s altered: settings %s", name, dict(settings) or "none")
         return altered
 
     def reconfigure_all(self) -> None:
@@ -214,6 +217,7 @@ class TopicRegistry:
         for partition in gone:
             self._on_loop(partition.end_waiting)
         self._finish_deletion(doomed, range(topic.partition_count))
+        logger.info("topic %s deleted", name)
 
     # How it is done
 

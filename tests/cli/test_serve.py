@@ -1,0 +1,99 @@
+"""`stratalog serve`: what it says about its options, and how it starts and stops."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from stratalog.storage.names import CLEAN_SHUTDOWN
+from tests.broker.process import BrokerProcess
+
+
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """For calls that must not get as far as serving."""
+    command = [sys.executable, "-m", "stratalog", "serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--listen", "nonsense"), "--listen is 'nonsense'; it must be like 127.0.0.1:9092"),
+        (("--listen", ":9392"), "the host is missing; 0.0.0.0:9392 is all addresses"),
+        (("--listen", "PLAINTEXT://127.0.0.1:1"), "leave out PLAINTEXT://"),
+        (("--listen", "127.0.0.1:99999"), "a port is 0 (any that is free) to 65535"),
+        (("--metrics", "foo"), "it must be like 127.0.0.1:9100"),
+        (("--listen", "127.0.0.1:9", "--metrics", "127.0.0.1:9"), "the same as --listen"),
+        (("--set", "nope=1"), "'nope' is not a setting of a broker"),
+        (("--set", "num.partitions=x"), "num.partitions is 'x'; it must be a whole number"),
+        (("--set", "num.partitions"), "--set is 'num.partitions'; it must be like"),
+        (("--set", "num.partitions=1", "--set", "num.partitions=2"), "--set gives num.partitions twice"),
+        (("--log-format", "xml"), "--log-format is 'xml'"),
+        (("--log-level", "loud"), "--log-level is 'loud'"),
+        (("--data-dir", "."), "--data-dir is empty, or the current directory"),
+    ],
+)
+def test_a_bad_option_is_named_with_its_value(arguments: tuple[str, ...], says: str) -> None:
+    done = serve(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = serve("--data-dir", str(tmp_path / "file"))
+    assert (done.returncode, "which is a file; give a directory" in done.stderr) == (2, True)
+
+
+def test_a_port_in_use_is_said_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = serve("--data-dir", str(tmp_path / "data"), "--listen", address)
+        assert done.returncode == 2
+        assert f"can't listen on {address}: the address is in use" in done.stderr
+        done = serve("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--metrics", address)
+        assert done.returncode == 2
+        assert f"can't serve metrics on {address}: the address is in use" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_stops_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert broker.stop(number) == 0
+    assert (tmp_path / "data" / CLEAN_SHUTDOWN).exists()
+    said = broker.log.read_text()
+    assert f"stopping ({number.name})" in said
+    assert "stopped, everything is flushed" in said
+
+
+def test_clients_that_are_told_another_address_are_mentioned(tmp_path: Path) -> None:
+    settings = {"advertised.listeners": "PLAINTEXT://kafka.example:9092"}
+    with BrokerProcess(tmp_path / "data", settings) as broker:
+        assert "clients are told kafka.example:9092 (advertised.listeners)" in broker.ready_line
+
+
+def test_metrics_count_what_was_asked(tmp_path: Path) -> None:
+    arguments = ("--metrics", "127.0.0.1:0", "--log-format", "json")
+    with BrokerProcess(tmp_path / "data", arguments=arguments) as broker:
+        page = broker.ready_line.split("metrics on ")[1].strip()
+        with socket.create_connection(("127.0.0.1", broker.port)) as client:
+            client.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
+            assert client.recv(4096)
+        with urllib.request.urlopen(page, timeout=30) as answer:
+            text = answer.read().decode()
+        with socket.create_connection(("127.0.0.1", broker.port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert client.recv(100) == b""
+    assert 'stratalog_request_seconds_count{api="api_versions"} 1.0' in text
+    assert "stratalog_connections_accepted_total 1.0" in text
+    entries = [json.loads(line) for line in broker.log.read_text().splitlines()]
+    assert any("it speaks HTTP" in entry["message"] for entry in entries)
+    assert {"time", "level", "logger", "message"} == set(entries[0])
