@@ -59,6 +59,9 @@ class KafkaPythonProducer(Producer):
 class KafkaPythonConsumer(Consumer):
     def __init__(self, settings: dict[str, Any], options: ConsumerOptions) -> None:
         self._consumer = KafkaConsumer(**settings)
+        # A poll that ends during a join loses what comes of the join, for ever (3.0.12): this part must not be hurried.
+        join = self._consumer._coordinator.poll
+        self._consumer._coordinator.poll = lambda timeout_ms: join(timeout_ms=JOIN_MS)
         if options.partitions:
             self._consumer.assign([TopicPartition(*place) for place in options.partitions])
         elif options.pattern:
@@ -67,8 +70,6 @@ class KafkaPythonConsumer(Consumer):
             self._consumer.subscribe(list(options.topics))
 
     def _poll(self, seconds: float) -> list[Received]:
-        # A poll that ends during a join loses what comes of the join, for ever (3.0.12): this part must not be hurried.
-        self._consumer._coordinator.poll(timeout_ms=JOIN_MS)
         polled = self._consumer.poll(int(seconds * 1000), max_records=10_000)
         return [_received(record) for records in polled.values() for record in records]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.broker.process import BrokerProcess
 from tests.clients.admin import create_topic
-from tests.clients.produce_load import ProduceLoad
+from tests.clients.produce_load import RECOVERING, ProduceLoad
 
 ROUNDS = 30
 PARTITIONS = 3
@@ -28,4 +28,5 @@ def test_thirty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
                 broker.start()
             load.finish()
         load.check(broker.address)
+        assert broker.log.read_text().count(RECOVERING) == ROUNDS
         assert broker.errors() == []

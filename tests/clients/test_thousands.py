@@ -90,7 +90,7 @@ async def consume(wire: Wire, pair: tuple[int, int]) -> int:
             for partition, offset in offsets.items()
         ]
         topics = [{"topic": TOPIC, "partitions": parts}]
-        wanted = {"replica_id": -1, "max_wait": 500, "min_bytes": 1, "max_bytes": 1 << 22, "session_epoch": -1}
+        wanted = {"replica_id": -1, "max_wait": 500, "min_bytes": 4096, "max_bytes": 1 << 22, "session_epoch": -1}
         response = await wire.ask(ApiKey.FETCH, FETCH_VERSION, {**wanted, "topics": topics})
         assert response.error_code == 0
         (answered,) = response.responses
