@@ -76,7 +76,7 @@ async def with_aiokafka(bootstrap: str, topic: Json) -> None:
 
 
 def with_confluent_kafka(bootstrap: str, topic: Json) -> None:
-    from confluent_kafka import Producer  # type: ignore[import-not-found]
+    from confluent_kafka import Producer
 
     options: Json = {"enable.idempotence": topic["mode"] != "plain"}
     if topic["mode"] == "transactional":
@@ -100,7 +100,7 @@ def with_confluent_kafka(bootstrap: str, topic: Json) -> None:
                 topic["topic"],
                 key=decoded(record["key"]),
                 value=decoded(record["value"]),
-                headers=headers_of(record),
+                headers=list[tuple[str, str | bytes | None]](headers_of(record)),
                 timestamp=record["timestamp"],
                 partition=0,
             )
