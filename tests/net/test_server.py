@@ -93,6 +93,22 @@ def test_a_connection_too_many_is_refused_until_another_is_closed(limit: str) ->
     run(scenario)
 
 
+def test_the_last_descriptors_are_not_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with serving() as (server, port):
+            first = await Client.connect(port)
+            assert await first.ask(PAYLOAD) == PAYLOAD
+            monkeypatch.setattr(server_module, "_descriptors_for_clients", lambda: 3)
+            second = await Client.connect(port)
+            assert await second.is_closed()
+            assert server.refused == 1
+            assert await first.ask(PAYLOAD) == PAYLOAD
+            first.close()
+            second.close()
+
+    run(scenario)
+
+
 def test_without_a_free_descriptor_it_waits_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

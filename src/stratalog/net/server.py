@@ -1,12 +1,13 @@
 """The listener: accepts connections within the limits, and ends those that are idle for too long.
 
-Serves on one event loop. A full table of file descriptors makes it wait, not die.
+Serves on one event loop. The last file descriptors are not for clients, and a full table makes it wait, not die.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ Serve = Callable[[memoryview, str], Response | Awaitable[Response]]
 
 _ACCEPTS = 64  # a turn
 _PAUSE_WITHOUT_DESCRIPTORS = 0.5
+_FEWEST_DESCRIPTORS_LEFT = 50
 _LONGEST_SWEEP_INTERVAL = 5.0
 _A_PAUSE = 1.0
 _NOTES_AT_ONCE = 100
@@ -152,6 +154,11 @@ class Server:
         if self._per_host[host] >= limits.connections_per_host:
             self._refuse(sock, host, f"max.connections.per.ip is {limits.connections_per_host}")
             return
+        if sock.fileno() >= (most := _descriptors_for_clients()):
+            self._refuse(
+                sock, host, f"{most} descriptors are in use; the rest is for the logs (ulimit -n, max.connections)"
+            )
+            return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -177,3 +184,9 @@ class Server:
                 connection.close(f"nothing came or went for {idle:g} s (connections.max.idle.ms)")
             elif silent > _A_PAUSE:
                 connection.let_go_of_buffer()
+
+
+def _descriptors_for_clients() -> int:
+    """Connections leave a tenth of the process's descriptors to the logs, which have to open files to go on."""
+    limit: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2**31 if limit == resource.RLIM_INFINITY else limit - max(limit // 10, _FEWEST_DESCRIPTORS_LEFT)

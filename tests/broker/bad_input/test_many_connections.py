@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 import pytest
 
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from tests.broker.bad_input.client import RawClient
 from tests.broker.bad_input.conftest import Attacked
 from tests.broker.bad_input.healthy import topic
@@ -38,3 +40,20 @@ def test_a_thousand_clients_that_never_read_what_they_asked_for(attacked: Attack
         client.close()
     attacked.healthy.check()
     assert most < 300 * MB
+
+
+def test_connections_do_not_take_the_descriptors_that_the_logs_need(attacked: Attacked, many_descriptors: None) -> None:
+    pid = attacked.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 250, before[1]))
+    clients = [attacked.client() for _ in range(400)]
+    refused = sum(client.is_refused(request_frame(ApiKey.API_VERSIONS, 0, {})) for client in clients)
+    assert 150 < refused < 350
+    with_room = {"topics": [topic("meanwhile", 20)], "timeout": 30_000}
+    accepted = next(client for client in clients if not client.is_refused(request_frame(ApiKey.API_VERSIONS, 0, {})))
+    created = accepted.request(ApiKey.CREATE_TOPICS, with_room).topics[0]
+    assert created.error_code == ErrorCode.none, created
+    for client in clients:
+        client.close()
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
