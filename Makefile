@@ -31,6 +31,7 @@ check: $(READY)
 
 compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kafka
+	@$(BIN)/python -m tests.compat.fetch_kcat
 	@$(BIN)/python -m pytest -m compat tests/compat
 
 bench: $(READY)

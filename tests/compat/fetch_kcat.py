@@ -1,0 +1,95 @@
+"""Brings kcat into .cache/ from Debian's packages, without installing anything on the machine.
+
+`python -m tests.compat.fetch_kcat` leaves it in `.cache/kcat`, with the libraries that the machine lacks. A second call
+does nothing. A kcat that is on the path is taken as it is. Which mirror is asked is apt's business, never written here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.compat.fetch_kafka import CACHE, CannotFetchError
+
+APT_SECONDS = 300
+HOME = "kcat"
+
+
+@dataclass(frozen=True)
+class Kcat:
+    program: str
+    library_path: str  # for LD_LIBRARY_PATH; empty where the machine has all
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ, LD_LIBRARY_PATH=self.library_path) if self.library_path else dict(os.environ)
+
+
+def fetch_kcat() -> Kcat:
+    installed = shutil.which("kcat") or shutil.which("kafkacat")
+    if installed is not None:
+        return Kcat(installed, "")
+    home = CACHE / HOME
+    if not home.is_dir():
+        download(home)
+    libraries = sorted({str(library.parent) for library in home.rglob("*.so*")})
+    return Kcat(str(home / "usr" / "bin" / "kcat"), ":".join(libraries))
+
+
+def download(home: Path) -> None:
+    """It appears under its name by one rename, when all of it is there."""
+    missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
+    if missing:
+        raise CannotFetchError(f"kcat comes from Debian's packages, and there is no {missing[0]} here; install kcat")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=home.parent) as partial_name:
+        partial = Path(partial_name)
+        run(["apt-get", "download", *needed_packages()], partial)
+        for package in partial.glob("*.deb"):
+            run(["dpkg-deb", "--extract", str(package), str(partial / "root")], partial)
+        try:
+            (partial / "root").rename(home)
+        except OSError:
+            if not home.is_dir():  # else another fetch was first, and what it brought is the same
+                raise
+
+
+def needed_packages() -> list[str]:
+    """kcat, and of what it needs the packages that this machine has not."""
+    simulation = ["apt-get", "install", "--simulate", "--no-install-recommends", "kcat"]
+    try:
+        said = run(simulation)
+    except CannotFetchError:
+        run(["apt-get", "update", "-qq"])  # there may be no lists yet; needs root, and says so where it lacks
+        said = run(simulation)
+    return re.findall(r"^Inst (\S+)", said, re.MULTILINE)
+
+
+def run(command: Sequence[str], directory: Path | None = None) -> str:
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=APT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise CannotFetchError(f"`{' '.join(command)}` did not finish within {APT_SECONDS} s") from None
+    if done.returncode != 0:
+        raise CannotFetchError(f"`{' '.join(command)}` failed; install kcat by hand:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main() -> int:
+    try:
+        kcat = fetch_kcat()
+    except CannotFetchError as error:
+        print(f"fetch_kcat: {error}\nThe tests with kcat are skipped.", file=sys.stderr)
+        return 0
+    print(f"kcat: {os.path.relpath(kcat.program)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

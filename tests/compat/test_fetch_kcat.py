@@ -1,0 +1,93 @@
+"""Fetching without a network: an apt that fails, is cut off, or succeeds, and what is left behind each time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.compat import fetch_kcat as module
+from tests.compat.fetch_kafka import CannotFetchError
+from tests.compat.fetch_kcat import fetch_kcat
+
+SIMULATION = "Inst libyajl2 (2.1.0-3)\nInst kcat (1.7.1-2)\nConf libyajl2 (2.1.0-3)\nConf kcat (1.7.1-2)\n"
+
+
+class Apt:
+    """Answers as apt-get and dpkg-deb do; `fails` names the command that does not."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+        self.fails = ""
+
+    def run(self, command: Sequence[str], directory: Path | None = None) -> str:
+        line = " ".join(command)
+        self.commands.append(line)
+        if self.fails and self.fails in line:
+            raise CannotFetchError(f"{line} failed")
+        if "--simulate" in command:
+            return SIMULATION
+        if command[1] == "download":
+            assert directory is not None
+            for package in command[2:]:
+                (directory / f"{package}.deb").touch()
+        if command[0] == "dpkg-deb":
+            (Path(command[3]) / "usr" / "bin").mkdir(parents=True, exist_ok=True)
+            (Path(command[3]) / "usr" / "bin" / "kcat").touch()
+        return ""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "CACHE", tmp_path)
+    monkeypatch.setattr("shutil.which", lambda tool: None if tool in ("kcat", "kafkacat") else f"/bin/{tool}")
+    return tmp_path
+
+
+@pytest.fixture
+def apt(monkeypatch: pytest.MonkeyPatch) -> Apt:
+    apt = Apt()
+    monkeypatch.setattr(module, "run", apt.run)
+    return apt
+
+
+def test_what_the_machine_lacks_is_fetched_once(cache: Path, apt: Apt) -> None:
+    kcat = fetch_kcat()
+    assert kcat.program == str(cache / "kcat" / "usr" / "bin" / "kcat")
+    assert "apt-get download libyajl2 kcat" in apt.commands
+    count = len(apt.commands)
+    assert fetch_kcat() == kcat
+    assert len(apt.commands) == count
+
+
+@pytest.mark.parametrize("fails", ["download", "dpkg-deb"])
+def test_a_fetch_that_was_cut_off_is_not_taken_for_a_whole_one(cache: Path, apt: Apt, fails: str) -> None:
+    apt.fails = fails
+    with pytest.raises(CannotFetchError):
+        fetch_kcat()
+    assert list(cache.iterdir()) == []
+
+
+def test_lists_of_packages_are_brought_where_there_are_none(
+    cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: Sequence[str], directory: Path | None = None) -> str:
+        if "--simulate" in command and "apt-get update -qq" not in apt.commands:
+            raise CannotFetchError("Unable to locate package kcat")
+        return apt.run(command, directory)
+
+    monkeypatch.setattr(module, "run", run)
+    fetch_kcat()
+
+
+def test_one_that_is_installed_is_taken(cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda tool: f"/bin/{tool}")
+    assert fetch_kcat().program == "/bin/kcat"
+    assert apt.commands == []
+
+
+def test_without_apt_the_message_says_what_is_missing(cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(CannotFetchError, match="there is no apt-get here; install kcat"):
+        fetch_kcat()
