@@ -27,34 +27,40 @@ _PATIENCE_SECONDS = 0.5
 _RESPONSE_START = Struct(">ii")
 
 
-def create_topics(port: int) -> None:
-    """Those that are not there, or not any more: the fuzzer deletes some."""
+def prepare(port: int) -> World:
+    """Topics and members for the requests to be about."""
+    world = World(list(TOPICS), [], _GROUPS, [""] * len(_GROUPS))
+    refresh(port, world)
+    return world
+
+
+def refresh(port: int, world: World) -> None:
+    """Make what is not there, or not any more: the fuzzer deletes topics, and has members put out of their groups."""
     with RawClient(port) as client:
         wanted = [topic(name, count) for name, count in TOPICS.items()]
         client.request(ApiKey.CREATE_TOPICS, {"topics": wanted, "timeout": 30_000})
-
-
-def prepare(port: int) -> World:
-    """Topics and members for the requests to be about."""
-    create_topics(port)
-    with RawClient(port) as client:
         described = client.request(ApiKey.METADATA, {"topics": [{"name": name} for name in TOPICS]}, version=12)
-        ids = [each.topic_id for each in described.topics if each.error_code == ErrorCode.none]
-        members = []
-        for group in _GROUPS:
-            joined = client.request(
-                ApiKey.JOIN_GROUP,
-                {
-                    "group_id": group,
-                    "session_timeout": 300_000,
-                    "rebalance_timeout": 100,
-                    "protocol_type": "consumer",
-                    "protocols": [{"name": "range", "metadata": b""}],
-                },
-                version=3,
-            )
-            members.append(joined.member_id)
-    return World(list(TOPICS), ids, _GROUPS, [each for each in members if each])
+        found = [each.topic_id for each in described.topics if each.error_code == ErrorCode.none]
+        world.topic_ids[:] = found or world.topic_ids
+    for index, group in enumerate(world.groups):
+        world.members[index] = _joined(port, group) or world.members[index]
+
+
+def _joined(port: int, group: str) -> str:
+    """The id of a static member, which takes its own place again; "" if others hold the group up."""
+    joining = {
+        "group_id": group,
+        "group_instance_id": "instance-1",
+        "session_timeout": 300_000,
+        "rebalance_timeout": 100,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    with RawClient(port, seconds=1) as client:
+        try:
+            return client.request(ApiKey.JOIN_GROUP, joining, version=7).member_id  # type: ignore[no-any-return]
+        except TimeoutError:
+            return ""
 
 
 class Attack:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.broker.bad_input.attack import Attack, create_topics, prepare
+from tests.broker.bad_input.attack import Attack, prepare, refresh
 from tests.broker.bad_input.fuzzer import Fuzzer
 from tests.broker.bad_input.healthy import HealthyClient
 from tests.broker.bad_input.memory import MB, resident
@@ -47,14 +47,15 @@ def run_campaign(
         healthy = HealthyClient(broker.port)
         healthy.check()
         before = resident(broker.pid)
-        attack = Attack(broker.port, Fuzzer(seed, prepare(broker.port)))
+        world = prepare(broker.port)
+        attack = Attack(broker.port, Fuzzer(seed, world))
         for start in range(numbers.start, numbers.stop, _A_ROUND):
             frames = range(start, min(start + _A_ROUND, numbers.stop))
             try:
                 attack.run(frames)
                 assert broker.is_running, "the broker died"
                 healthy.check()
-                create_topics(broker.port)
+                refresh(broker.port, world)
                 errors = log.new_errors()
                 assert not errors, f"its log has errors: {errors[:3]}"
                 grown = resident(broker.pid) - before

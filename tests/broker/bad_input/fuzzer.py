@@ -30,6 +30,8 @@ KINDS = [
     for key, versions in VERSIONS.items()
     for version in range(max(versions.lowest, 3) if key is ApiKey.PRODUCE else versions.lowest, versions.highest + 1)
 ]
+_KEYS = [*ApiKey, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.FETCH, *[ApiKey.CONSUMER_GROUP_HEARTBEAT] * 3]
+_BY_KEY = {key: [kind for kind in KINDS if kind[0] is key] for key in ApiKey}
 _INT_RANGES = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _STRANGE_NAMES = (
@@ -47,7 +49,20 @@ _STRANGE_NAMES = (
 )
 _STRANGE_SIZES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x07", b"\0\x40\0\0", b"GET ")
 _PATTERNS = ("fuzz.*", "(a*)*b", "[", "x{1000}", "\\p{L}+", "(" * 50 + ")" * 50, "^fuzz-[0-9]+$")
-_CONFIGS = (("retention.ms", "1000"), ("cleanup.policy", "compact"), ("segment.bytes", "-1"), ("no.such", "x"))
+_CONFIGS = (
+    ("retention.ms", "100000"),
+    ("cleanup.policy", "compact"),
+    ("segment.bytes", "-1"),
+    ("compression.type", "zstd"),
+    ("message.timestamp.type", "LogAppendTime"),
+    ("fetch.max.bytes", "100000"),  # of the broker
+    ("no.such", "x"),
+)
+
+
+_NEW_GROUPS = ("fuzz-consumers-1", "fuzz-consumers-2")
+_NEW_MEMBERS = ("fuzz-member-1", "fuzz-member-2", "fuzz-member-3")
+_OF_NEW_GROUPS = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
 
 
 @dataclass
@@ -57,7 +72,7 @@ class World:
     topics: list[str]
     topic_ids: list[UUID]
     groups: list[str]
-    members: list[str]
+    members: list[str]  # one of each group
 
 
 class Fuzzer:
@@ -78,7 +93,7 @@ class Fuzzer:
         return framed(payload)
 
     def _payload(self, chance: random.Random) -> bytes:
-        key, version = chance.choice(KINDS)
+        key, version = chance.choice(_BY_KEY[chance.choice(_KEYS)])
         body = self.body(key, version, chance)
         if chance.random() < 0.15:
             body = damage_lengths(chance, body, _schema(key, version)[0])
@@ -133,48 +148,87 @@ def _member(field: Field[Any], is_of_config: bool) -> Member:
     return Member(field.name, kafka_type, entity, is_array, is_nullable, is_tagged, is_of_config, field.default)  # type: ignore[arg-type]
 
 
+_SANE: dict[str, tuple[Any, ...]] = {
+    "acks": (-1, -1, 0, 1),
+    "config_operation": (0, 0, 1, 2, 3),
+    "count": (2, 3, 4, 5),
+    "current_leader_epoch": (-1, -1, 0),
+    "epoch": (-1, 0, 1),
+    "generation_id": (1, 1, 2, 3, -1),
+    "generation_id_or_member_epoch": (-1, -1, 1, 2, 3),
+    "group_instance_id": ("instance-1", "instance-2", None, None),
+    "instance_id": ("instance-1", "instance-2", None, None),
+    "isolation_level": (0, 0, 1),
+    "last_fetched_epoch": (-1, -1, 0),
+    "leader_epoch": (-1, 0),
+    "max_bytes": (1000, 10**6, 2**31 - 1),
+    "max_wait": (0, 0, 1, 10),
+    "member_epoch": (0, 0, 1, 2, 3, -1, -2),
+    "min_bytes": (0, 1, 1, 100),
+    "num_partitions": (1, 2, 3, -1),
+    "partition_max_bytes": (1000, 10**6, 2**31 - 1),
+    "producer_epoch": (-1, -1, 0),
+    "producer_id": (-1, -1, 0, 1),
+    "protocol_name": ("range",),
+    "protocol_type": ("consumer",),
+    "rebalance_timeout": (1, 10, 100),
+    "replica_id": (-1,),
+    "replication_factor": (-1, 1),
+    "resource_type": (2, 2, 2, 4),
+    "server_assignor": ("uniform", "range", None),
+    "session_epoch": (-1, -1, 0, 0, 1),
+    "session_id": (0,),
+    "session_timeout": (6000, 45_000),
+    "subscribed_topic_regex": (None, None, "fuzz.*", "fuzz-[12]"),
+    "timestamp": (-1, -2, -3, 0, 10**12),
+    "transactional_id": (None,),
+}
+_ODD: dict[str, tuple[Any, ...]] = {
+    "acks": (7,),
+    "count": (-1, 0, 10_001, 2**31 - 1),
+    "isolation_level": (9,),
+    "max_bytes": (0, -1),
+    "max_wait": (-1, 45_000),
+    "member_epoch": (5, 2**31 - 1),
+    "num_partitions": (0, 10_001, 2**31 - 1),
+    "partition_max_bytes": (0, -1),
+    "protocol_name": ("roundrobin", ""),
+    "protocol_type": ("connect", ""),
+    "rebalance_timeout": (-1, 45_000, 2**31 - 1),
+    "replica_id": (0, 1, 2),
+    "replication_factor": (3, 0),
+    "resource_type": (8, 16, 32, 0),
+    "server_assignor": ("nobody", ""),
+    "session_id": (1, -1),
+    "session_timeout": (-1, 0, 2**31 - 1),
+    "subscribed_topic_regex": _PATTERNS,
+    "timestamp": (-4, -5, -7, -(2**63)),
+    "transactional_id": ("transaction", ""),
+}
+
+
 class _Values:
-    """Values for the fields of one request."""
+    """Values for the fields of one request. Half of the requests make sense in every field; the others may not."""
 
     def __init__(self, world: World, key: ApiKey, chance: random.Random) -> None:
         self._world = world
         self._key = key
         self._chance = chance
+        self._is_strange = chance.random() < 0.5
+        self._group = chance.randrange(len(world.groups))
+        self._is_of_new_group = chance.random() < (0.9 if key in _OF_NEW_GROUPS else 0.2)  # of KIP-848
         self._by_name: dict[str, Callable[[], Any]] = {
-            "acks": lambda: chance.choice((-1, -1, 0, 1, 1, 7)),
-            "api_key": lambda: 0,
             "assignment": self._bytes,
             "committed_offset": self._offset,
-            "count": self._count,
-            "current_leader_epoch": lambda: chance.choice((-1, -1, 0, 1)),
-            "epoch": lambda: chance.choice((-1, 0, 1)),
             "fetch_offset": self._offset,
-            "generation_id": lambda: chance.choice((-1, 0, 1, 1)),
-            "generation_id_or_member_epoch": lambda: chance.choice((-1, 0, 1, 1)),
-            "isolation_level": lambda: chance.choice((0, 0, 1, 9)),
-            "last_fetched_epoch": lambda: chance.choice((-1, -1, 0, 1)),
-            "max_bytes": lambda: chance.choice((0, 1000, 10**6, 2**31 - 1, -1)),
-            "max_wait": lambda: timedelta(milliseconds=chance.choice((0, 0, 1, 10, -1, 45_000))),
-            "member_epoch": lambda: chance.choice((0, 0, 1, -1, -2, 5)),
-            "member_id": lambda: chance.choice((*world.members, "", "fuzz-member-1", "fuzz-member-2", "x" * 200)),
-            "min_bytes": lambda: chance.choice((0, 1, 1, 100)),
-            "num_partitions": self._count,
+            "member_id": self._member_id,
             "offset": self._offset,
-            "partition_max_bytes": lambda: chance.choice((0, 1000, 10**6, 2**31 - 1, -1)),
-            "protocol_name": lambda: chance.choice(("range", "roundrobin", "")),
-            "protocol_type": lambda: chance.choice(("consumer", "consumer", "connect", "")),
             "records": self._records,
-            "replica_id": lambda: chance.choice((-1, -1, -1, 0, 1, 2)),
-            "replication_factor": lambda: chance.choice((-1, 1, 1, 3)),
-            "resource_type": lambda: chance.choice((2, 2, 4, 8, 16, 32, 0)),
-            "server_assignor": lambda: chance.choice(("uniform", "range", None, "nobody")),
-            "session_epoch": lambda: chance.choice((-1, -1, 0, 0, 1)),
-            "session_id": lambda: chance.choice((0, 0, 0, 1)),
-            "subscribed_topic_regex": lambda: chance.choice((None, None, *_PATTERNS)),
-            "timestamp": lambda: chance.choice((-1, -2, -3, -4, -7, 0, 10**12)),
             "topic_id": self._topic_id,
-            "transactional_id": lambda: chance.choice((None, None, None, "transaction")),
         }
+
+    def _odd(self, share: float) -> bool:
+        return self._is_strange and self._chance.random() < share
 
     def entity(self, schema: type[Any]) -> Any:
         return schema(**{member.name: self._field(member) for member in members(schema)})  # type: ignore[arg-type]
@@ -193,56 +247,70 @@ class _Values:
         return tuple(values) if member.is_array else values[0]
 
     def _scalar(self, member: Member) -> Any:
-        chance = self._chance
-        kind = member.kind
-        made = self._by_name.get(member.name)
-        if made is not None and chance.random() < 0.9:
-            value = made()
-            if isinstance(value, int) or kind not in _INT_RANGES:
-                return value if value is not None or member.is_nullable else ""
+        name, kind = member.name, member.kind
+        if not self._odd(0.1):
+            if name in _SANE:
+                choices = _SANE[name] + (_ODD.get(name, ()) if self._is_strange else ())
+                return self._fitted(member, self._chance.choice(choices))
+            made = self._by_name.get(name)
+            if made is not None:
+                return made()
         if kind in _INT_RANGES:
-            return self._integer(member.name, _INT_RANGES[kind])
+            return self._integer(name, _INT_RANGES[kind])
         if kind.startswith("timedelta"):
-            return timedelta(milliseconds=chance.choice((-1, 0, 1, 5, 20, 20, 6000, 45_000)))
+            return timedelta(milliseconds=self._chance.choice((-1, 0, 1, 5, 20, 20, 6000, 45_000)))
         if kind == "string":
             return self._string(member)
         if kind == "bool":
-            return chance.random() < 0.5
+            return self._chance.random() < 0.5
         return self._topic_id() if kind == "uuid" else self._bytes()
+
+    def _fitted(self, member: Member, value: Any) -> Any:
+        """For a field of this name that is of another type in some API."""
+        if member.kind.startswith("timedelta"):
+            return timedelta(milliseconds=value)
+        if member.kind == "string":
+            return value if value is not None or member.is_nullable else ""
+        return max(min(value, 2 ** _INT_RANGES[member.kind] - 1), -(2 ** _INT_RANGES[member.kind]))
 
     def _integer(self, name: str, bits: int) -> int:
         if "partition" in name or name == "index":
-            return self._chance.choice((0, 0, 1, 2, 3, -1, 2**31 - 1))
-        if self._chance.random() < 0.6:
+            return self._chance.choice((-1, 2**31 - 1) if self._odd(0.3) else (0, 0, 0, 1, 2))
+        if not self._odd(0.4):
             return self._chance.choice((-1, 0, 1, 2, 3))
         return self._chance.choice((2**bits - 1, -(2**bits), self._chance.randrange(-(2**bits), 2**bits)))
 
     def _string(self, member: Member) -> str:
         chance, world, name = self._chance, self._world, member.name
-        known: list[str] = world.topics
+        if self._odd(0.4):
+            return chance.choice(_STRANGE_NAMES)
         if "group" in name or name in ("key", "coordinator_keys"):
-            known = world.groups
-        elif name in ("group_instance_id", "instance_id"):
-            known = ["instance-1", "instance-2"]
-        elif member.is_of_config and "resource" not in name:
-            return chance.choice(_CONFIGS)[0 if "name" in name or "key" in name else 1]
-        elif name == "resource_name":
-            known = [*world.topics, "1", ""]
-        elif self._key is ApiKey.JOIN_GROUP and name == "name":
-            known = ["range", "roundrobin"]
-        return chance.choice(known) if chance.random() < 0.75 else chance.choice(_STRANGE_NAMES)
+            return chance.choice(_NEW_GROUPS) if self._is_of_new_group else world.groups[self._group]
+        if member.is_of_config and "resource" not in name:
+            setting = chance.choice(_CONFIGS)
+            return setting[0] if "name" in name or "key" in name else setting[1]
+        if name == "resource_name":
+            return chance.choice((*world.topics, *world.topics, "1", ""))
+        if self._key is ApiKey.JOIN_GROUP and name == "name":
+            return "range"
+        return chance.choice(world.topics)
+
+    def _member_id(self) -> str:
+        if self._odd(0.3):
+            return self._chance.choice(("somebody", "x" * 200))
+        mine = self._chance.choice(_NEW_MEMBERS) if self._is_of_new_group else self._world.members[self._group]
+        return self._chance.choice((mine, mine, mine, ""))
 
     def _topic_id(self) -> UUID | None:
         chance = self._chance
-        if chance.random() < 0.75:
-            return chance.choice(self._world.topic_ids)
-        return None if chance.random() < 0.3 else UUID(int=chance.getrandbits(128))
+        if self._odd(0.4):
+            return None if chance.random() < 0.3 else UUID(int=chance.getrandbits(128))
+        return chance.choice(self._world.topic_ids)
 
     def _offset(self) -> int:
-        return self._chance.choice((0, 0, 1, 5, -1, -2, 2**62, 2**63 - 1, -(2**63)))
-
-    def _count(self) -> int:
-        return self._chance.choice((1, 1, 2, 3, 5, -1, 0, 10_001, 2**31 - 1))
+        if self._odd(0.4):
+            return self._chance.choice((-1, -2, 2**62, 2**63 - 1, -(2**63)))
+        return self._chance.choice((0, 0, 0, 1, 2, 5))
 
     def _bytes(self) -> bytes:
         chance = self._chance
