@@ -35,6 +35,7 @@ from stratalog.broker.apis.producers import ProducerApis
 from stratalog.broker.apis.topics import TopicApis
 from stratalog.broker.apis.versions import VersionsApi
 from stratalog.broker.counters import Counters
+from stratalog.broker.disk_reserve import DiskWithReserve
 from stratalog.broker.dispatch import Dispatcher
 from stratalog.broker.fetch_sessions import FetchSessions
 from stratalog.broker.groups import consumer_group
@@ -49,7 +50,6 @@ from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.clock import Clock, SystemClock
 from stratalog.net.server import Limits, Server
 from stratalog.protocol.api_keys import ApiKey
-from stratalog.storage.disk import Disk
 from stratalog.storage.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GRACE_SECONDS = 5.0
+_RESERVE_INTERVAL = 30.0
 
 
 class Broker:
@@ -67,7 +68,8 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._listened = Address("", 0)
         self._loading: asyncio.Task[None] | None = None  # of groups; until then they answer that they are loading
-        disk = Disk()
+        disk = self._disk = DiskWithReserve(data_dir)
+        self._reserve_timer: asyncio.TimerHandle | None = None
         self.directory = LogDirectory.open(
             data_dir, config.log_defaults, directory_config=config.directory, disk=disk, clock=clock
         )
@@ -181,6 +183,8 @@ class Broker:
             broker._open_logs(progress)
             broker._listened = Address(host, broker.server.listen(host, port))
             broker._loading = asyncio.create_task(broker.groups.load())
+            broker._disk.is_starting = False
+            broker._keep_reserve()
         except BaseException:
             await broker.stop()
             raise
@@ -197,6 +201,10 @@ class Broker:
         if must_check:
             seconds = self._clock.monotonic() - started
             logger.info("%d logs opened in %.1f s; %d bytes of torn batches were cut off", len(logs), seconds, cut)
+
+    def _keep_reserve(self) -> None:
+        self._disk.keep_reserve()
+        self._reserve_timer = self._loop.call_later(_RESERVE_INTERVAL, self._keep_reserve)
 
     @property
     def port(self) -> int:
@@ -219,6 +227,8 @@ class Broker:
 
     async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Answer what is under way, let go of clients, flush and close everything."""
+        if self._reserve_timer is not None:
+            self._reserve_timer.cancel()
         self.server.stop_listening()
         self.fetch.drain()
         if self._loading is not None:

@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from stratalog.broker.metadata.store import INTERNAL_TOPICS
-from stratalog.errors import StorageError
+from stratalog.errors import StorageError, StratalogError
 from stratalog.storage.appending import Appended
 from stratalog.storage.log import Log
 
@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class Partition:
-    __slots__ = ("failures", "index", "is_internal", "leader_epoch", "log", "topic", "waiting")
+    __slots__ = ("_unreadable", "failures", "index", "is_internal", "leader_epoch", "log", "topic", "waiting")
 
     def __init__(self, topic: str, index: int, log: Log) -> None:
         self.topic = topic
         self.is_internal = topic in INTERNAL_TOPICS
         self.index = index
+        self._unreadable = ""
         self.failures = 0  # of appends in a row, for the disk's reasons
         self.log = log
         self.leader_epoch = max(log.leader_epochs.latest or 0, 0)
@@ -66,6 +67,12 @@ class Partition:
         self.failures += 1
         if str(self.failures).strip("0") == "1":
             logger.error("%r: %d appends failed in a row, the last: %s", self, self.failures, error)
+
+    def report_unreadable(self, error: StratalogError) -> None:
+        """Once for each text, which names file and position: a consumer tries again for ever."""
+        if str(error) != self._unreadable:
+            self._unreadable = str(error)
+            logger.error("%r can't be read: %s", self, error)
 
     def wake(self, size: int) -> None:
         """Tell those who wait that the log has grown by so many bytes."""

@@ -13,6 +13,7 @@ lock, a checkpoint's lock. Syncing holds the flush lock only, but for the sync a
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +50,8 @@ from stratalog.storage.segment_files import mark_segment_deleted, remove_segment
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+logger = logging.getLogger(__name__)
 
 _HIGHEST_BASE_OFFSET = 2**63 - 2**40
 
@@ -498,6 +501,12 @@ class Log(ReadableLog):
             self._end_offset if clean and not opened.report.problems else min(recovery_point, self._end_offset)
         )
         if recovery_point > self._end_offset:
+            logger.error(
+                "%s: the log ends at %d, but %d was durable: what lay between is gone, by no crash of this program",
+                self.path,
+                self._end_offset,
+                recovery_point,
+            )
             self._home.recovery_points.update({self.partition: self._end_offset})
         self._epochs = EpochTracker(self._disk, self.path)
         self._epochs.load(self._segments.all, self._end_offset, self.recovery)

@@ -222,6 +222,7 @@ class FetchApi:
             return FetchedPartition(cached.partition, int(ErrorCode.offset_out_of_range))
         except StratalogError as error:
             self._counters.failed_fetch += 1
+            partition.report_unreadable(error)
             return FetchedPartition(cached.partition, error.code)
         end, start = read.log_end_offset, read.log_start_offset
         is_news = records is not None or end != cached.high_watermark or start != cached.log_start_offset

@@ -45,6 +45,7 @@ _UNNAMED = "member"  # begins the member id of a client without an id of its own
 _FIRST_JOIN_WITH_REQUIRED_MEMBER_ID = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL = 7
 _FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT = 9
+_PAUSE_WHERE_NOTHING_IS_STORED = 0.5
 _FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_SEVERAL = 3
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
@@ -102,7 +103,10 @@ class GroupApis:
         waiting = _Answer[SyncAnswer]()
         try:
             self._groups.sync(request.group_id, wanted, waiting)
-            return _synced(await waiting.future)
+            answer = await waiting.future
+            if answer.error is ErrorCode.not_coordinator:
+                await asyncio.sleep(_PAUSE_WHERE_NOTHING_IS_STORED)  # or the member is back at once, and again
+            return _synced(answer)
         except asyncio.CancelledError:
             self._groups.abandon_sync(request.group_id, waiting)
             raise

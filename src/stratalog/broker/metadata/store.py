@@ -52,7 +52,7 @@ class MetadataStore:
     """Not for two threads at a time: whoever changes something holds the only right to."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
-        self._path = directory / METADATA_FILE
+        self.path = directory / METADATA_FILE
         self._properties = directory / META_PROPERTIES
         self._disk = disk
         self.metadata = self._read()
@@ -61,10 +61,10 @@ class MetadataStore:
         """Durable when it returns; raises StorageError, and nothing has changed."""
         changed = replace(self.metadata, **changes)
         try:
-            self._disk.replace(self._path, _format(changed))
+            self._disk.replace(self.path, _format(changed))
         except OSError as error:
-            logger.error("%s: can't be written: %s", self._path, error)
-            raise StorageError(f"{self._path}: can't be written: {error}") from error
+            logger.error("%s: can't be written: %s", self.path, error)
+            raise StorageError(f"{self.path}: can't be written: {error}") from error
         self.metadata = changed
         return changed
 
@@ -99,16 +99,16 @@ class MetadataStore:
 
     def _read(self) -> Metadata:
         try:
-            content = self._path.read_bytes()
+            content = self.path.read_bytes()
         except FileNotFoundError:
             return Metadata()
         except OSError as error:
-            raise StorageError(f"{self._path}: can't be read: {error}") from error
+            raise StorageError(f"{self.path}: can't be read: {error}") from error
         try:
             return _parse(json.loads(content))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptCheckpointError(
-                f"{self._path}: is not what this broker writes ({type(error).__name__}: {error}); put a backup in its "
+                f"{self.path}: is not what this broker writes ({type(error).__name__}: {error}); put a backup in its "
                 "place, or move it away: topics are then found again from their directories, their settings are not"
             ) from error
 

@@ -26,6 +26,7 @@ from stratalog.broker.metadata.store import MetadataStore, Topic
 from stratalog.broker.partition import Partition
 from stratalog.broker.topic_defaults import topic_config
 from stratalog.errors import (
+    ConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
     StratalogError,
@@ -122,7 +123,10 @@ class TopicRegistry:
         partitions: dict[str, tuple[Partition, ...]] = {}
         done = 0
         for topic in topics.values():
-            config = self._config_of(topic)
+            try:
+                config = self._config_of(topic)
+            except ConfigError as error:
+                raise ConfigError(f"{self._store.path}: topic {topic.name}: {error}") from error
             opened = []
             for index in range(topic.partition_count):
                 opened.append(self._open(topic, index, config))
