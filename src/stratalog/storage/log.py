@@ -116,6 +116,13 @@ class Log(ReadableLog):
         return self._closed
 
     @property
+    def is_held_here(self) -> bool:
+        """Whether this thread has the write lock: an interrupt may have come between its taking and its giving back,
+        and then no other thread can close the log."""
+        held: bool = self._write_lock._is_owned()  # type: ignore[attr-defined]
+        return held
+
+    @property
     def has_owner(self) -> bool:
         """Whether somebody waits for close()."""
         return self._on_close is not None

@@ -233,8 +233,9 @@ class LogDirectory:
     def _close_logs(self) -> None:
         """Several at a time, as each waits for the disk, which serves many at the cost of one."""
         logs = [log for log in self._logs.values() if not log.is_closed]
+        failures = [error for log in logs if log.is_held_here and (error := _close(log)) is not None]
         with ThreadPoolExecutor(self._disk.waits_at_once, thread_name_prefix="stratalog-close") as pool:
-            failures = [error for error in pool.map(_close, logs) if error is not None]
+            failures += [error for error in pool.map(_close, logs) if error is not None]
         closed = {log.partition: log.log_end_offset for log in logs if log.closed_in_order}
         self._home.recovery_points.update(closed)
         for error in failures:
