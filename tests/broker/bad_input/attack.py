@@ -56,7 +56,7 @@ def _joined(port: int, group: str) -> str:
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     }
-    with RawClient(port, seconds=1) as client:
+    with RawClient(port, seconds=0.3) as client:
         try:
             return client.request(ApiKey.JOIN_GROUP, joining, version=7).member_id  # type: ignore[no-any-return]
         except TimeoutError:

@@ -1,7 +1,8 @@
 """A fuzzer's frames against a broker process of its own, with a healthy client beside them that looks now and then.
 
 Fails when the broker died, when its log has an error, when the healthy client noticed something, or when memory grew
-beyond reason; says then which frames were under way, to be sent again.
+beyond reason; says then which frames were under way, to be sent again. At the end the broker is killed, and another one
+has to start on what the frames left behind.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ def run_campaign(
                 ) from error
             progress(len(frames))
         healthy.close()
+        broker.kill()  # what was written meanwhile can be read by the next one
+        broker.start()
+        again = HealthyClient(broker.port)
+        again.check()
+        again.close()
     assert broker.errors() == []
     return Outcome(attack.outcomes, grown, time.monotonic() - started)
 

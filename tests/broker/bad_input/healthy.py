@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from stratalog.protocol.api_keys import ApiKey
@@ -11,6 +12,7 @@ from stratalog.records.reader import read_records
 from tests.broker.bad_input.client import RawClient
 
 TOPIC = "healthy"
+_LOADING_SECONDS = 20
 
 
 class HealthyClient:
@@ -53,8 +55,14 @@ class HealthyClient:
     def _commit(self, offset: int) -> None:
         topics = [{"topic_id": self._topic_id, "partitions": [{"partition_index": 0, "committed_offset": offset}]}]
         group: dict[str, Any] = {"group_id": "healthy-group", "generation_id_or_member_epoch": -1, "member_id": ""}
-        committed = self._client.request(ApiKey.OFFSET_COMMIT, group | {"topics": topics})
-        assert committed.topics[0].partitions[0].error_code == ErrorCode.none, committed
+        deadline = time.monotonic() + _LOADING_SECONDS
+        while True:
+            committed = self._client.request(ApiKey.OFFSET_COMMIT, group | {"topics": topics})
+            error = committed.topics[0].partitions[0].error_code
+            if error != ErrorCode.coordinator_load_in_progress or time.monotonic() > deadline:  # it has just started
+                break
+            time.sleep(0.05)
+        assert error == ErrorCode.none, committed
         asked = [{"topic_id": self._topic_id, "partition_indexes": [0]}]
         found = self._client.request(ApiKey.OFFSET_FETCH, {"groups": [{"group_id": "healthy-group", "topics": asked}]})
         assert found.groups[0].topics[0].partitions[0].committed_offset == offset, found
