@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.inspect.page_cache import residency
 from stratalog.storage.disk import Disk
 from stratalog.storage.offset_index import OffsetEntry, OffsetIndex
 from tests.storage.hand_made import GOLDEN
@@ -43,6 +44,21 @@ def test_growing_index_is_preallocated_in_whole_entries_and_trimmed_in_the_end(t
     index.trim()
     assert path.read_bytes() == bytes.fromhex("00000005 00001000 0000000a 00002328")
     assert index.floor(107) == OffsetEntry(105, 4096)  # the old mapping may still be read
+
+
+def test_room_that_is_not_used_takes_no_memory(tmp_path: Path) -> None:
+    """The kernel's read-ahead would fill the page cache with the zeros of each index of each log."""
+    path = tmp_path / "index"
+    index = open_to_grow(path, room=1024 * 1024)
+    index.reserve(1)
+    index.append(5, 4096)
+    assert residency(path).resident_pages <= 1
+    index.sync()
+    index.trim()
+    again = open_to_grow(path, room=1024 * 1024)
+    again.append(10, 9000)
+    assert entries_of(again) == [OffsetEntry(5, 4096), OffsetEntry(10, 9000)]
+    assert residency(path).resident_pages <= 1
 
 
 def test_floor_is_the_last_entry_not_above(tmp_path: Path) -> None:

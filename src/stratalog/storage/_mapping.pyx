@@ -4,7 +4,10 @@
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.errno cimport errno
-from posix.mman cimport MAP_FAILED, MAP_SHARED, MS_SYNC, PROT_READ, PROT_WRITE, mmap, msync, munmap
+from posix.mman cimport (
+    MAP_FAILED, MAP_SHARED, MS_SYNC, POSIX_MADV_RANDOM, POSIX_MADV_WILLNEED, PROT_READ, PROT_WRITE,
+    mmap, msync, munmap, posix_madvise,
+)
 
 from stratalog.records._varint cimport load32, load64, store32, store64
 
@@ -51,6 +54,13 @@ cdef class Mapping:
             failed = msync(self._data, self._length, MS_SYNC)
         if failed:
             raise OSError(errno, os.strerror(errno))
+
+    def advise_used(self, Py_ssize_t used):
+        """Have the first `used` bytes read soon, and of the rest no more than the pages that are touched, where the
+        kernel would bring megabytes around each. Promises nothing."""
+        posix_madvise(self._data, self._length, POSIX_MADV_RANDOM)
+        if 0 < used <= self._length:
+            posix_madvise(self._data, used, POSIX_MADV_WILLNEED)
 
     cdef int _check_slot(self, Py_ssize_t slot, int entry_size) except -1:
         # By division: a product could overflow, and pass.

@@ -50,6 +50,7 @@ class SparseIndex(ABC):
             mapping = disk.map(fd, size, writable=True)
         finally:
             disk.close(fd)
+        mapping.advise_used(kept * cls.ENTRY_SIZE)  # behind lies room: no use for megabytes of zeros in the page cache
         return cls(disk, path, base_offset, mapping, cls._rising(mapping, kept))
 
     @classmethod
