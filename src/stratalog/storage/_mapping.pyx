@@ -130,11 +130,9 @@ cdef class Mapping:
         return low - 1
 
     def rising_offset_entries(self, Py_ssize_t count):
-        """How many of the first `count` .index entries rise, in offset and position, from one to the next.
-
-        None has position 0: the first batch of a segment gets no entry, so zeros are room that was not used."""
+        """How many of the first `count` .index entries rise, in offset and position, from one to the next."""
         cdef Py_ssize_t slot
-        cdef int offset = -1, position = 0
+        cdef int offset = -1, position = -1
         self._check_count(count, 8)
         for slot in range(count):
             if <int>load32(self._data + slot * 8) <= offset or <int>load32(self._data + slot * 8 + 4) <= position:
@@ -149,8 +147,6 @@ cdef class Mapping:
         cdef int offset = -1
         cdef long long timestamp = -1
         self._check_count(count, 12)
-        if count and not load64(self._data) and not load32(self._data + 8):
-            return 0  # zeros are room that was not used; an entry of the year 1970 that is lost costs a longer walk
         for slot in range(count):
             if <long long>load64(self._data + slot * 12) <= timestamp or <int>load32(self._data + slot * 12 + 8) <= offset:
                 return slot

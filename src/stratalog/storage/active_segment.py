@@ -241,7 +241,8 @@ class ActiveSegment(Segment):
         self.next_offset = self.base_offset
         self.index.truncate(trusted_offset)
         entry = self.offset_index.last
-        if entry is None or not self._confirms(entry):
+        # The first batch of a segment gets no entry: at position 0 there is only room that was not used before a crash.
+        if entry is None or entry.position == 0 or not self._confirms(entry):
             self.index.clear()
             return 0
         self.index.resume(entry.offset)  # its batch is scanned again, and gets its entry again
