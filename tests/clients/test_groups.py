@@ -131,6 +131,6 @@ def test_a_second_static_member_of_the_same_name_fences_the_first(
         read(first, 2)
         with client.consumer(broker.address, options) as second:
             share([second], set(places))
-            with pytest.raises(Exception, match=r"(?i)fenced|UnknownError|CommitFailed"):
+            with pytest.raises(Exception, match=r"(?i)fenced|fatal|UnknownError|CommitFailed"):
                 first.commit()
             share([second], set(places))
