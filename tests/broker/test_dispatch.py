@@ -114,6 +114,12 @@ def test_only_produce_may_be_as_large_as_a_request_may_be(tmp_path: Path) -> Non
         assert lab.dispatcher.largest_frame(memoryview(b"\0\3")) == 1000
 
 
+def test_large_requests_take_long_unless_they_hold_records(data_lab: DataLab) -> None:
+    assert not data_lab.dispatcher.is_heavy(memoryview(request_header(ApiKey.PRODUCE, 9)))
+    for key in (ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_COMMIT):
+        assert data_lab.dispatcher.is_heavy(memoryview(request_header(key, 3)))
+
+
 def test_every_api_that_is_advertised_has_a_handler(tmp_path: Path) -> None:
     async def routed() -> set[ApiKey]:
         broker = await Broker.start(tmp_path, BrokerConfig.parse({}), "127.0.0.1", 0)

@@ -213,6 +213,71 @@ def test_a_client_that_pipelines_without_end_leaves_others_their_turn() -> None:
     run(scenario)
 
 
+def is_heavy(payload: memoryview) -> bool:
+    return bytes(payload[:5]) == b"heavy"
+
+
+def test_requests_that_take_long_have_their_turns_one_by_one() -> None:
+    served: list[bytes] = []
+    heavy = b"heavy" + b"." * 100_000
+
+    def serve(payload: memoryview, host: str) -> Response:
+        served.append(bytes(payload[:5]))
+        if is_heavy(payload):
+            time.sleep(0.02)
+        return [frame(bytes(payload[:8]))]
+
+    async def scenario() -> None:
+        async with serving(serve, is_heavy=is_heavy) as (_, port):
+            attackers = [await Client.connect(port) for _ in range(20)]
+            modest = await Client.connect(port)
+            requests = (frame(heavy) + frame(b"small one")) * 5
+            sending = [asyncio.create_task(attacker.send(requests)) for attacker in attackers]
+            await until(lambda: len(served) > 0)
+            for _ in range(5):
+                before = served.count(b"heavy")
+                assert await modest.ask(b"modest..") == b"modest.."
+                assert served.count(b"heavy") - before < 10
+            assert served.count(b"heavy") < 100
+            for attacker in attackers:
+                assert [await attacker.receive() for _ in range(10)] == [heavy[:8], b"small on"] * 5
+            await asyncio.gather(*sending)
+            for client in (*attackers, modest):
+                client.close()
+
+    run(scenario)
+
+
+def test_a_client_that_goes_before_its_turn_holds_nobody_up() -> None:
+    heavy = b"heavy" + b"." * 100_000
+    gate: asyncio.Future[Response]
+
+    def serve(payload: memoryview, host: str) -> Response | Awaitable[Response]:
+        return gate if bytes(payload[:4]) == b"wait" else [frame(bytes(payload[:8]))]
+
+    async def scenario() -> None:
+        nonlocal gate
+        gate = asyncio.get_running_loop().create_future()
+        async with serving(serve, is_heavy=is_heavy) as (server, port):
+            clients = [await Client.connect(port) for _ in range(6)]
+            for client in clients:
+                await client.send(frame(heavy))
+            for client in clients[::2]:
+                client.close()
+            for client in clients[1::2]:
+                assert await client.receive() == heavy[:8]
+            await clients[1].send(frame(b"wait for") + frame(heavy))
+            await settle(server)
+            gate.set_result([frame(b"waited!!")])
+            assert [await clients[1].receive(), await clients[1].receive()] == [b"waited!!", heavy[:8]]
+            for client in clients[1::2]:
+                client.close()
+            await until(lambda: not server.connections)
+            assert server.memory.held == 0
+
+    run(scenario)
+
+
 # Answering
 
 

@@ -109,7 +109,11 @@ class Broker:
             largest_request=config.socket_request_max_bytes,
         )
         self.server = Server(
-            dispatcher.serve, dispatcher.largest_frame, _limits(config), small_frame=dispatcher.small_frame
+            dispatcher.serve,
+            dispatcher.largest_frame,
+            _limits(config),
+            small_frame=dispatcher.small_frame,
+            is_heavy=dispatcher.is_heavy,
         )
         self.settings.on_change(self._settings_changed)
 

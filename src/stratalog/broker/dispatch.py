@@ -59,6 +59,10 @@ class Dispatcher:
             return self.small_frame
         return self._largest_request
 
+    def is_heavy(self, frame: memoryview) -> bool:
+        """Whether a large frame may take long: all are made into objects, but for records."""
+        return bool(_KEY.unpack_from(frame)[0] != ApiKey.PRODUCE)
+
     def serve(self, frame: memoryview, host: str) -> Response | Awaitable[Response]:
         started = self._clock.monotonic()
         try:

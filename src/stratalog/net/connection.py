@@ -37,6 +37,7 @@ _WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
 _RECEIVES = 64  # a turn; then others have theirs
 _WAKE_AT = 256 * 1024  # bytes of a large frame
 _TURN_SECONDS = 0.005  # of requests that are all there
+_HEAVY = 64 * 1024  # a request of this size may take long
 _GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP", b"\x16\x03": "TLS"}
 
 
@@ -66,6 +67,7 @@ class Connection:
         self._reply: asyncio.Future[Response] | None = None
         self._wakes_at = 1
         self._turn_is_over = False  # there are whole frames left, for the next one
+        self._may_be_heavy = False  # it is this connection's turn with a request that may take long
         self._reads = True
         self._writes = False
         self._loop.add_reader(self._fd, self._on_readable)
@@ -78,7 +80,7 @@ class Connection:
     @property
     def waits_for_the_broker(self) -> bool:
         """And not the broker for it."""
-        return self._reply is not None or self._waits_for_room
+        return self._reply is not None or self._waits_for_room or self._turn_is_over
 
     def close(self, reason: str = "") -> None:
         if self.is_closed:
@@ -104,7 +106,7 @@ class Connection:
             self._watch_for_the_end()
             return
         memory = self._server.memory
-        if memory.held >= memory.limit and not memory.may_read(self):
+        if memory.held >= memory.limit and not memory.most_to_read(self):
             self._pause_reading()
             self._waits_for_room = True
             memory.wait(self)
@@ -141,9 +143,10 @@ class Connection:
     def _receive(self) -> None:
         buffer = self._buffer or self._take_buffer()
         memory = self._server.memory
+        most = len(buffer) if memory.held < memory.limit else memory.most_to_read(self)
         for _ in range(_RECEIVES):
             try:
-                count = self._sock.recv_into(buffer[self._filled : self._wanted(buffer)])
+                count = self._sock.recv_into(buffer[self._filled : min(self._wanted(buffer), self._filled + most)])
             except BlockingIOError:
                 if self._filled <= _SMALL and not self.is_busy:
                     self._keep_apart()
@@ -162,7 +165,8 @@ class Connection:
             assert self._buffer is not None
             buffer = self._buffer
             self._count_what_is_held()
-            if memory.held >= memory.limit and not memory.may_read(self):
+            most = len(buffer) if memory.held < memory.limit else memory.most_to_read(self)
+            if not most:
                 return
 
     def _wake_at(self, count: int) -> None:
@@ -206,6 +210,11 @@ class Connection:
             if left - _PREFIX < size:
                 break
             start = self._start + _PREFIX
+            if size > _HEAVY and not self._may_be_heavy and self._server.is_heavy(buffer[start : start + size]):
+                self._turn_is_over = True
+                self._server.wait_for_turn(self)
+                break
+            self._may_be_heavy = False
             self._start = start + size
             self._expected = size + _PREFIX
             if self._wakes_at > 1:
@@ -221,6 +230,11 @@ class Connection:
         if self._out and not self._writes:
             self._write()
         return False if self._turn_is_over else self._make_room()
+
+    def take_turn(self) -> None:
+        """With a request that may take long."""
+        self._may_be_heavy = True
+        self._next_turn()
 
     def _next_turn(self) -> None:
         self._turn_is_over = False
@@ -344,7 +358,7 @@ class Connection:
             size += len(self._pending)
         if size or self._holds:
             self._holds = size > 0
-            self._server.memory.hold(self, size, is_sending=not self.is_busy)
+            self._server.memory.hold(self, size, is_sending=not self.is_busy and not self._turn_is_over)
 
     # Answering
 

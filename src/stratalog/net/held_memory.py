@@ -1,9 +1,10 @@
 """The bytes that clients make the broker hold: requests that are not whole yet, and responses that are not read.
 
 Their sum is bounded (queued.max.request.bytes). A connection that keeps bytes when its turn is over says how many.
-While the bound is reached nobody is read from, except for whoever holds a piece of a request for longest: so somebody
-gets on, and the bound is passed by that one request at most. Who waited for a few seconds is made room for: the
-connections that held on to their bytes for as long are closed.
+When the bound is reached nobody is read from, except for whoever holds a piece of a request for longest, so that
+somebody gets on, and those who hold nothing and send little, for whom there is a reserve: a few large requests must
+not stop all the small ones. Who waited for a few seconds is made room for: the connections that held on to their bytes
+for as long are closed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 3.0
 _CHECK_SECONDS = 0.5
 _A_FEW = 16
+_RESERVE = 4  # the fourth part of the limit on top of it, for small requests
+_LITTLE = 4096
+_ANY = 1 << 62
 
 
 class HeldMemory:
@@ -51,8 +55,13 @@ class HeldMemory:
         if self._waiting and size < before:
             self._wake(_A_FEW)
 
-    def may_read(self, connection: Connection) -> bool:
-        return self.held < self.limit or connection is next(iter(self._senders), None)
+    def most_to_read(self, connection: Connection) -> int:
+        """So many bytes at a time; 0: it has to wait."""
+        if self.held < self.limit or connection is next(iter(self._senders), None):
+            return _ANY
+        if connection not in self._holders and self.held < self.limit + self.limit // _RESERVE:
+            return _LITTLE
+        return 0
 
     def wait(self, connection: Connection) -> None:
         """It is woken when there is room."""

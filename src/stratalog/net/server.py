@@ -9,7 +9,7 @@ import asyncio
 import logging
 import resource
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -46,13 +46,21 @@ class Limits:
 
 class Server:
     def __init__(
-        self, serve: Serve, largest_frame: Callable[[memoryview], int], limits: Limits, *, small_frame: int
+        self,
+        serve: Serve,
+        largest_frame: Callable[[memoryview], int],
+        limits: Limits,
+        *,
+        small_frame: int,
+        is_heavy: Callable[[memoryview], bool] = lambda _: False,
     ) -> None:
         self.serve = serve
         self.largest_frame = largest_frame
         """Given how a frame begins: how large it may be."""
         self.small_frame = small_frame
         """A size that is fine for any."""
+        self.is_heavy = is_heavy
+        """Whether a large frame is one of those that take long for their size."""
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.buffers = ReceiveBuffers()
@@ -62,6 +70,8 @@ class Server:
         self.accepted = 0
         self.refused = 0
         self.connections: set[Connection] = set()
+        self._with_heavy: deque[Connection] = deque()
+        self._gives_turns = False
         self._per_host: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -113,6 +123,21 @@ class Server:
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]
+
+    def wait_for_turn(self, connection: Connection) -> None:
+        """Requests that take long have their turns one by one, and between two of them all others have theirs."""
+        self._with_heavy.append(connection)
+        if not self._gives_turns:
+            self._gives_turns = True
+            self.loop.call_soon(self._give_turn)
+
+    def _give_turn(self) -> None:
+        connection = self._with_heavy.popleft()
+        if self._with_heavy:
+            self.loop.call_soon(self._give_turn)
+        else:
+            self._gives_turns = False
+        connection.take_turn()
 
     def note(self, level: int, message: str) -> None:
         """What a client did, for the log; only some a second, or a stranger could fill a disk with it."""
