@@ -36,7 +36,6 @@ _SMALL = 4096  # so much of an incomplete frame is kept apart, and its buffer is
 _WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
 _RECEIVES = 64  # a turn; then others have theirs
 _WAKE_AT = 256 * 1024  # bytes of a large frame
-_TURN_SECONDS = 0.005  # of requests that are all there
 _HEAVY = 64 * 1024  # a request of this size may take long
 _GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP", b"\x16\x03": "TLS"}
 
@@ -199,7 +198,7 @@ class Connection:
         """Handle all whole frames in the buffer. Says whether a large one is incomplete, of which more may be there."""
         buffer = self._buffer
         assert buffer is not None
-        end_of_turn = self._loop.time() + _TURN_SECONDS
+        end_of_turn = self._loop.time() + self._server.turn_seconds
         while self._reply is None and not self._writes:
             left = self._filled - self._start
             if left < _PREFIX:

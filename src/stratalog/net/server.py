@@ -27,6 +27,9 @@ _PAUSE_WITHOUT_DESCRIPTORS = 0.5
 _FEWEST_DESCRIPTORS_LEFT = 50
 _LONGEST_SWEEP_INTERVAL = 5.0
 _A_PAUSE = 1.0
+_LONGEST_TURN = 0.005
+_SHORTEST_TURN = 0.0005
+_ROUND_SECONDS = 0.1
 _NOTES_AT_ONCE = 100
 _NOTES_A_SECOND = 10
 
@@ -70,6 +73,8 @@ class Server:
         self.accepted = 0
         self.refused = 0
         self.connections: set[Connection] = set()
+        self.turn_seconds = _LONGEST_TURN
+        """For requests of one connection that are all there."""
         self._with_heavy: deque[Connection] = deque()
         self._gives_turns = False
         self._per_host: Counter[str] = Counter()
@@ -120,9 +125,14 @@ class Server:
     def forget(self, connection: Connection) -> None:
         """Called by a connection that was closed."""
         self.connections.discard(connection)
+        self._share_time()
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]
+
+    def _share_time(self) -> None:
+        """The more connections there are, the shorter are their turns: so that a round of all is not too long."""
+        self.turn_seconds = max(_SHORTEST_TURN, min(_LONGEST_TURN, _ROUND_SECONDS / max(len(self.connections), 1)))
 
     def wait_for_turn(self, connection: Connection) -> None:
         """Requests that take long have their turns one by one, and between two of them all others have theirs."""
@@ -192,6 +202,7 @@ class Server:
         self.accepted += 1
         self._per_host[host] += 1
         self.connections.add(Connection(sock, host, self))
+        self._share_time()
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         self.refused += 1
