@@ -32,7 +32,7 @@ check: $(READY)
 compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kafka
 	@$(BIN)/python -m tests.compat.fetch_kcat
-	@$(BIN)/python -m pytest -m compat tests/compat
+	@$(BIN)/python -m pytest -m compat -n 2 --dist loadfile tests/compat
 
 bench: $(READY)
 	@$(BIN)/python -m bench.storage
