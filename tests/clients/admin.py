@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.clients.interface import Place
 
@@ -21,6 +21,16 @@ def create_topic(address: str, name: str, partitions: int = 1, config: Mapping[s
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     admin = admin_client(address)  # must live as long as what it is asked for
     admin.create_topics([topic])[name].result(SECONDS)
+
+
+def grow_topic(address: str, name: str, partitions: int) -> None:
+    admin = admin_client(address)
+    admin.create_partitions([NewPartitions(name, partitions)])[name].result(SECONDS)
+
+
+def delete_topic(address: str, name: str) -> None:
+    admin = admin_client(address)
+    admin.delete_topics([name])[name].result(SECONDS)
 
 
 def delete_records(address: str, place: Place, before: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.broker.process import BrokerProcess
-from tests.clients.admin import create_topic
+from tests.clients.admin import create_topic, grow_topic
 from tests.clients.groups import all_of, fill, offsets
 from tests.clients.interface import Client, Consumer, ConsumerOptions, Place
 from tests.clients.member_process import member_process
@@ -132,6 +132,8 @@ def test_a_topic_that_is_created_later_and_partitions_that_are_added_are_assigne
         share([first, second], set(places))
         create_topic(broker.address, later, 4)
         share([first, second], {*places, *(Place(later, number) for number in range(4))})
+        grow_topic(broker.address, name, 5)
+        share([first, second], {Place(later, number) for number in range(4)} | {Place(name, n) for n in range(5)})
 
 
 def test_a_pattern_sees_new_topics(client: Client, broker: BrokerProcess, name: str) -> None:

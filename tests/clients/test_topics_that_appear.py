@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.broker.process import BrokerProcess
-from tests.clients.admin import admin_client, create_topic
+from tests.clients.admin import admin_client, create_topic, delete_topic, grow_topic
 from tests.clients.interface import Client, ConsumerOptions, Message, Place
-from tests.clients.waiting import read, share
+from tests.clients.waiting import poll_until, read, share
 
 
 def test_a_topic_is_created_by_the_first_who_writes_to_it(client: Client, broker: BrokerProcess, name: str) -> None:
@@ -53,3 +53,38 @@ def test_a_pattern_sees_new_topics(client: Client, broker: BrokerProcess, name: 
         create_topic(broker.address, f"{name}-d", 2)
         create_topic(broker.address, f"{name}-c", 2)
         share([first, second], {Place(f"{name}-{letter}", number) for letter in "ac" for number in (0, 1)})
+
+
+def test_partitions_that_are_added_are_shared_too(client: Client, broker: BrokerProcess, name: str) -> None:
+    create_topic(broker.address, name, 2)
+    options = ConsumerOptions(group=name, topics=[name])
+    with client.consumer(broker.address, options) as first, client.consumer(broker.address, options) as second:
+        share([first, second], {Place(name, 0), Place(name, 1)})
+        grow_topic(broker.address, name, 4)
+        share([first, second], {Place(name, number) for number in range(4)})
+        with client.producer(broker.address) as producer:
+            assert producer.send(name, [Message(b"%d" % number, partition=number) for number in range(4)]) == [0] * 4
+        received = poll_until([first, second], lambda received: len(received) == 4)
+        assert sorted(one.partition for one in received) == [0, 1, 2, 3]
+
+
+def test_a_topic_that_is_deleted_and_made_again_begins_anew(client: Client, broker: BrokerProcess, name: str) -> None:
+    """It has another id: nobody takes the new one for the old one."""
+    for _ in range(2):
+        create_topic(broker.address, name)
+        with client.producer(broker.address, idempotent=True) as producer:
+            assert producer.send(name, [Message(b"1"), Message(b"2")]) == [0, 1]
+        with client.consumer(broker.address, ConsumerOptions(partitions=[Place(name, 0)])) as consumer:
+            assert [one.offset for one in read(consumer, 2)] == [0, 1]
+        delete_topic(broker.address, name)
+
+
+def test_a_producer_lives_through_the_deletion_of_its_topic(client: Client, broker: BrokerProcess, name: str) -> None:
+    """It knows the old topic's id, and its sequence numbers go on where the new partition has seen none."""
+    create_topic(broker.address, name)
+    with client.producer(broker.address, idempotent=True) as producer:
+        assert producer.send(name, [Message(b"1"), Message(b"2")]) == [0, 1]
+        delete_topic(broker.address, name)
+        create_topic(broker.address, name)
+        assert producer.send(name, [Message(b"3")]) == [0]
+        assert producer.send(name, [Message(b"4")]) == [1]
