@@ -33,6 +33,7 @@ compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kafka
 	@$(BIN)/python -m tests.compat.fetch_kcat
 	@$(BIN)/python -m pytest -m compat -n 2 --dist loadfile tests/compat
+	@$(BIN)/python -m pytest -m any_broker --kafka tests/client
 
 bench: $(READY)
 	@$(BIN)/python -m bench.storage
