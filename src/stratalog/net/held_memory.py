@@ -10,6 +10,7 @@ for as long are closed.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ _A_FEW = 16
 _RESERVE = 4  # the fourth part of the limit on top of it, for small requests
 _LITTLE = 4096
 _ANY = 1 << 62
+_WORTH_A_TRIM = 32 * 1024 * 1024
 
 
 class HeldMemory:
@@ -29,6 +31,7 @@ class HeldMemory:
         """A limit of -1: none."""
         self.limit = limit if limit >= 0 else 1 << 62
         self.held = 0
+        self._most_held = 0  # since memory was last given back to the system
         self._loop = loop
         self._holders: dict[Connection, tuple[int, float]] = {}  # how much, since when; the oldest first
         self._senders: dict[Connection, None] = {}  # those of them that have to send the rest of a request
@@ -44,6 +47,11 @@ class HeldMemory:
         """What the connection holds from now on, and whether it is to send more of it."""
         before, since = self._holders.get(connection, (0, 0.0))
         self.held += size - before
+        if self.held > self._most_held:
+            self._most_held = self.held
+        elif self._most_held > _WORTH_A_TRIM and self.held * 2 < self._most_held:
+            self._most_held = self.held
+            give_back_to_the_system()
         if size == 0:
             self._holders.pop(connection, None)
         else:
@@ -97,3 +105,10 @@ class HeldMemory:
                 connection.close(f"it holds {size} bytes for {now - since:.0f} s, and others wait for room")
         self._wake(len(self._waiting))
         self._check = self._loop.call_later(_CHECK_SECONDS, self._make_room)
+
+
+def give_back_to_the_system() -> None:
+    """C's allocator keeps what lies below a piece in use: after a rush, a few left-overs would hold on to all of it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others need none
+    if trim is not None:
+        trim(0)
