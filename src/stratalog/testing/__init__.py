@@ -1,0 +1,30 @@
+"""A real broker for tests: a pytest plugin (plugin.py), and `BrokerProcess` for those who use something else.
+
+    from stratalog.testing import BrokerProcess
+
+    with BrokerProcess() as broker:
+        ... any Kafka client, with broker.bootstrap_servers ...
+
+pytest loads the plugin in every run, also in those that want no broker: so nothing is imported here before it is asked
+for, and pytest itself is needed by plugin.py only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stratalog.testing.broker_process import BrokerClock as BrokerClock
+    from stratalog.testing.broker_process import BrokerFailedError as BrokerFailedError
+    from stratalog.testing.broker_process import BrokerProcess as BrokerProcess
+    from stratalog.testing.broker_process import Fault as Fault
+
+__all__ = ["BrokerClock", "BrokerFailedError", "BrokerProcess", "Fault"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from stratalog.testing import broker_process
+
+        return getattr(broker_process, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

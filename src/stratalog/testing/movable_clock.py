@@ -1,0 +1,55 @@
+"""The clock of a broker in a test: it goes with the system's, and can be moved and stopped.
+
+Only wall time is moved, which records, files and committed offsets grow old by. Waits (long polls, sessions of group
+members) go on as they are: a test that lets a week pass does not lose its consumers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class MovableClock:
+    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self, ahead_ms: int = 0, stopped_at_ms: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._ahead_ms = ahead_ms
+        self._stopped_at_ms = stopped_at_ms
+
+    def now_ms(self) -> int:
+        with self._lock:
+            return self._now_ms()
+
+    def _now_ms(self) -> int:
+        if self._stopped_at_ms is not None:
+            return self._stopped_at_ms
+        return time.time_ns() // 1_000_000 + self._ahead_ms
+
+    def advance(self, milliseconds: int) -> None:
+        with self._lock:
+            self._ahead_ms += milliseconds
+            if self._stopped_at_ms is not None:
+                self._stopped_at_ms += milliseconds
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped_at_ms = self._now_ms()
+
+    def go(self) -> None:
+        """On from where it was stopped."""
+        with self._lock:
+            if self._stopped_at_ms is not None:
+                self._ahead_ms = self._stopped_at_ms - time.time_ns() // 1_000_000
+                self._stopped_at_ms = None
+
+    def reset(self) -> None:
+        """The system's time again."""
+        with self._lock:
+            self._ahead_ms, self._stopped_at_ms = 0, None
+
+    def state(self) -> tuple[int, int | None]:
+        """What makes another one that goes on where this one is."""
+        with self._lock:
+            return self._ahead_ms, self._stopped_at_ms
