@@ -34,6 +34,7 @@ _PREFIX = _SIZE.size
 _SMALLEST_FRAME = 8  # API key, version, correlation id
 _SMALL = 4096  # so much of an incomplete frame is kept apart, and its buffer is free for others
 _WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
+_FEW = 64  # bytes behind a slice
 _RECEIVES = 64  # a turn; then others have theirs
 _WAKE_AT = 256 * 1024  # bytes of a large frame
 _HEAVY = 64 * 1024  # a request of this size may take long
@@ -221,7 +222,7 @@ class Connection:
             if not self._handle(buffer[start : self._start]):
                 return False
             if self._out_size >= _WRITE_AT:
-                self._write()
+                self._write(but_the_end=self._has_whole_frame(buffer))
             if self._filled - self._start > _PREFIX and self._loop.time() > end_of_turn:
                 self._turn_is_over = True
                 self._loop.call_soon(self._next_turn)
@@ -229,6 +230,10 @@ class Connection:
         if self._out and not self._writes:
             self._write()
         return False if self._turn_is_over else self._make_room()
+
+    def _has_whole_frame(self, buffer: memoryview) -> bool:
+        left = self._filled - self._start - _PREFIX
+        return left > 0 and bool(left >= _SIZE.unpack_from(buffer, self._start)[0])
 
     def take_turn(self) -> None:
         """With a request that may take long."""
@@ -390,9 +395,12 @@ class Connection:
         self._out.extend(response)
         self._out_size += sum(map(len, response))
 
-    def _write(self) -> None:
+    def _write(self, *, but_the_end: bool = False) -> None:
+        """`but_the_end`: the few bytes behind a slice wait for the next answer, which is about to be there. Each call
+        costs, and wakes the client."""
+        least = 1 if but_the_end and len(self._out) > 1 and len(self._out[-1]) <= _FEW else 0
         try:
-            while self._out:
+            while len(self._out) > least:
                 self._write_some()
         except BlockingIOError:
             self._unsent = sum(len(part) for part in self._out if not isinstance(part, FileSlice))
@@ -402,7 +410,8 @@ class Connection:
         except OSError:
             self.close()
         else:
-            self._out_size = self._unsent = 0
+            self._unsent = 0
+            self._out_size = sum(map(len, self._out))
             if self._writes:
                 self._writes = False
                 self._loop.remove_writer(self._fd)
@@ -430,7 +439,6 @@ class Connection:
                 raise
             rest = memoryview(part)[count:]
         self._server.sent += count
-        self.last_active = self._loop.time()
         if len(rest):
             self._out.appendleft(rest)
 
@@ -441,7 +449,10 @@ class Connection:
         return b"".join(parts)
 
     def _on_writable(self) -> None:
+        sent = self._server.sent
         self._write()
+        if self._server.sent > sent:  # a client that reads slowly is not idle
+            self.last_active = self._loop.time()
         self._after_writing()
 
     def _after_writing(self) -> None:
