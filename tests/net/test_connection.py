@@ -333,6 +333,32 @@ def test_a_file_that_became_shorter_ends_the_connection_instead_of_sending_less(
     assert "shorter than it was" in caplog.text
 
 
+def test_pipelined_answers_with_a_few_bytes_behind_their_slice_come_whole(segment: LogFile) -> None:
+    """Those bytes may go with the next answer, but the last ones have none to go with."""
+    length = 200_000
+
+    def serve(payload: memoryview, host: str) -> Response | Awaitable[Response]:
+        answer: list[Part] = [SIZE.pack(1 + length + 3), bytes(payload[:1]), FileSlice(segment, 0, length), b"end"]
+        return answer if payload[0] != ord("w") else _later(answer)
+
+    async def scenario() -> None:
+        async with serving(serve) as (_, port):
+            client = await Client.connect(port)
+            for requests in (b"a", b"ab", b"abcdefgh", b"abw", b"wab", b"wwa"):
+                await client.send(b"".join(frame(bytes([one]) * 50) for one in requests))
+                for one in requests:
+                    answer = await client.receive()
+                    assert (answer[:1], len(answer), answer[-3:]) == (bytes([one]), length + 4, b"end")
+            client.close()
+
+    run(scenario)
+
+
+async def _later(answer: list[Part]) -> Response:
+    await asyncio.sleep(0.001)
+    return answer
+
+
 def test_a_client_that_never_reads_is_not_read_from_and_holds_one_answer() -> None:
     served = 0
 
