@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ELSEWHERE = {"tools.md"}  # its snippets build on each other: tests/cli/test_tools_page.py runs them in a row
+# Snippets that build on each other, or are tests: tests/cli/test_tools_page.py and tests/testing/test_testing_page.py.
+ELSEWHERE = {"tools.md", "testing.md"}
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
