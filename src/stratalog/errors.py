@@ -155,3 +155,35 @@ class CorruptCheckpointError(StorageError):
 
 class GroupRecordError(StratalogError):
     """A record of __consumer_offsets that can't be read: damaged, or written by a newer version."""
+
+
+class ClientError(StratalogError):
+    """What a client of ours tells its user. stratalog.client.errors has all of them."""
+
+    is_retriable: bool = False  # whether the same call may well succeed a moment later
+
+
+class BrokerUnreachableError(ClientError):
+    """No connection to a broker, or one that broke off. What was sent over it may have been done or not."""
+
+    code = 13  # NETWORK_EXCEPTION
+    is_retriable = True
+
+
+class RequestTimeoutError(ClientError, TimeoutError):
+    """No answer in time. What was asked for may have been done or not."""
+
+    code = 7  # REQUEST_TIMED_OUT
+    is_retriable = True
+
+
+class MalformedResponseError(ClientError):
+    """Bytes that can't be read as the answer they should be. Its connection is closed: nothing behind them is either."""
+
+    code = 42  # INVALID_REQUEST
+
+
+class UnsupportedVersionError(ClientError):
+    """The broker does not serve a request, or only versions of it that we don't speak."""
+
+    code = 35  # UNSUPPORTED_VERSION

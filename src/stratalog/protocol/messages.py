@@ -1,9 +1,10 @@
-"""Requests from bytes, replies to bytes, for every API but the hot parts of Produce and Fetch.
+"""Messages from bytes and to bytes, for every API but the hot parts of Produce and Fetch.
 
-Requests are parsed by kio into the dataclass of their version, once their shape is known to be sound. A reply is a
-nested dict by kio's field names: one dict serves all versions. Fields that a version does not have are left out, and
-fields that the dict does not have take the schema's default. Each version's encoder is made once from kio's
-dataclasses: dataclasses of replies with thousands of partitions would cost more than all the rest.
+What comes in, a request here or a response there, is parsed by kio into the dataclass of its version, once its shape is
+known to be sound. What goes out is a nested dict by kio's field names: one dict serves all versions. Fields that a
+version does not have are left out, and fields that the dict does not have take the schema's default. Each version's
+encoder is made once from kio's dataclasses: dataclasses of replies with thousands of partitions would cost more than
+all the rest.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.serial.readers import Reader
 
-from stratalog.errors import MalformedRequestError
+from stratalog.errors import MalformedRequestError, MalformedResponseError
 from stratalog.protocol._shape import check_shape
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.encoding import Encoder, compile_encoder
-from stratalog.protocol.limits import MOST_ELEMENTS
+from stratalog.protocol.limits import MOST_ANSWERED_ELEMENTS, MOST_ELEMENTS
 from stratalog.protocol.shapes import compile_shape
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -48,6 +49,28 @@ def encode_reply(key: ApiKey, version: int, reply: dict[str, Any]) -> bytearray:
     return out
 
 
+def encode_request(key: ApiKey, version: int, request: dict[str, Any]) -> bytearray:
+    """The body of a request, without its header."""
+    out = bytearray()
+    _request_encoder(key, version)(out, request)
+    return out
+
+
+def decode_response(key: ApiKey, version: int, body: memoryview) -> Any:
+    """kio's dataclass of this response and version. Raises MalformedResponseError; no field of the result is a view."""
+    shape, reader = _response_reader(key, version)
+    try:
+        stripped = check_shape(body, shape, MOST_ANSWERED_ELEMENTS)
+        response, _ = reader(body.toreadonly() if stripped is None else stripped, 0)
+    except MalformedRequestError as error:
+        raise MalformedResponseError(f"the broker's answer to {key.name} v{version} can't be read: {error}") from error
+    except (SerialError, ValueError, OverflowError) as error:
+        raise MalformedResponseError(
+            f"the broker's answer to {key.name} v{version} can't be read: {type(error).__name__}: {error}"
+        ) from error
+    return response
+
+
 def to_ms(delta: timedelta) -> int:
     """kio gives durations as timedelta; settings and clocks here are in milliseconds."""
     return delta // _MILLISECOND
@@ -62,3 +85,14 @@ def _reader(key: ApiKey, version: int) -> tuple[array[int], Reader[Any]]:
 @cache
 def _encoder(key: ApiKey, version: int) -> Encoder:
     return compile_encoder(load_response_schema(int(key), version))
+
+
+@cache
+def _response_reader(key: ApiKey, version: int) -> tuple[array[int], Reader[Any]]:
+    schema = load_response_schema(int(key), version)
+    return compile_shape(schema), entity_reader(schema)
+
+
+@cache
+def _request_encoder(key: ApiKey, version: int) -> Encoder:
+    return compile_encoder(load_request_schema(int(key), version))

@@ -1,6 +1,7 @@
-"""The shape of each request, made from kio's dataclasses, for _shape.check_shape to walk over.
+"""The shape of each message, made from kio's dataclasses, for _shape.check_shape to walk over.
 
-kio trusts the counts that it reads, and sets memory aside for as many elements: no request is given to it unchecked.
+kio trusts the counts that it reads, and sets memory aside for as many elements: nothing is given to it unchecked.
+Tagged fields are stepped over and left out, also those that kio knows: nobody here needs one.
 """
 
 from __future__ import annotations
@@ -21,37 +22,39 @@ def compile_shape(entity: type[Any]) -> array[int]:
 
 
 def _entity(entity: type[Any]) -> list[int]:
+    return [number for step in _steps(entity) for number in step]
+
+
+def _steps(entity: type[Any]) -> list[list[int]]:
     """Fields of fixed size that follow each other are stepped over in one go."""
     flexible: bool = entity.__flexible__
     steps: list[list[int]] = []
     for member in fields(entity):
         if "tag" in member.metadata:
-            if get_origin(inner_type(member.type)) is tuple:
-                raise NotImplementedError(f"{entity.__qualname__}.{member.name}: an array in a tagged field")
             continue
-        step = _member(member, flexible)
-        if steps and step[0] == steps[-1][0] == Operation.FIXED:
-            steps[-1][1] += step[1]
-        else:
-            steps.append(step)
+        for step in _member(member, flexible):
+            if steps and step[0] == steps[-1][0] == Operation.FIXED:
+                steps[-1][1] += step[1]
+            else:
+                steps.append(step)
     if flexible:
         steps.append([Operation.TAGS, 0])
-    return [number for step in steps for number in step]
+    return steps
 
 
-def _member(member: Field[Any], flexible: bool) -> list[int]:
+def _member(member: Field[Any], flexible: bool) -> list[list[int]]:
     nullable = int(is_nullable(member))
     inner = inner_type(member.type)
     if get_origin(inner) is tuple:
         element = get_args(inner)[0]
         shape = _entity(element) if is_dataclass(element) else _scalar(member, 0, flexible)  # type: ignore[arg-type]
-        return [Operation.COMPACT_ARRAY if flexible else Operation.ARRAY, nullable, len(shape), *shape]
+        return [[Operation.COMPACT_ARRAY if flexible else Operation.ARRAY, nullable, len(shape), *shape]]
     if is_dataclass(inner):
         if not nullable:
-            raise NotImplementedError(f"{member.name}: a structure outside an array that can't be null")
+            return _steps(inner)  # type: ignore[arg-type]
         shape = _entity(inner)  # type: ignore[arg-type]
-        return [Operation.NULLABLE, len(shape), *shape]
-    return _scalar(member, nullable, flexible)
+        return [[Operation.NULLABLE, len(shape), *shape]]
+    return [_scalar(member, nullable, flexible)]
 
 
 def _scalar(member: Field[Any], nullable: int, flexible: bool) -> list[int]:

@@ -1,0 +1,139 @@
+"""The connections of one client, each opened once however many ask for it, and opened again no faster than the back-off
+allows. All in the loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import NamedTuple
+
+from stratalog.client.backoff import Backoff
+from stratalog.client.errors import ClientClosedError, ClientError
+from stratalog.client.settings import CommonSettings
+from stratalog.net.broker_connection import BrokerConnection
+
+
+class Purpose(Enum):
+    """A broker answers a connection's requests in order: a fetch that waits for records would hold up all behind it."""
+
+    DATA = "data"  # Produce, Fetch
+    CONTROL = "control"  # everything that is answered at once
+    COORDINATOR = "coordinator"  # groups: joining waits for all members
+
+
+class ConnectionKey(NamedTuple):
+    node_id: int
+    purpose: Purpose
+
+
+class _Failures(NamedTuple):
+    times: int
+    not_before: float
+
+
+class Connections:
+    def __init__(self, settings: CommonSettings, on_lost: Callable[[ConnectionKey], None]) -> None:
+        """`on_lost` is told of each connection that could not be made, or broke off."""
+        self._settings = settings
+        self._on_lost = on_lost
+        self._backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
+        self._open: dict[ConnectionKey, BrokerConnection] = {}
+        self._attempts: dict[ConnectionKey, asyncio.Task[BrokerConnection]] = {}
+        self._failures: dict[tuple[str, int], _Failures] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    async def get(self, key: ConnectionKey, host: str, port: int) -> BrokerConnection:
+        """Raises what BrokerConnection.open does, after one attempt."""
+        connection = self._open.get(key)
+        if connection is not None:
+            if (connection.host, connection.port) == (host, port):
+                return connection
+            connection.close()  # the broker has moved
+        if self._is_closed:
+            raise ClientClosedError("the client is closed; make a new one")
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            attempt = asyncio.get_running_loop().create_task(self._connect(key, host, port))
+            self._attempts[key] = attempt
+            attempt.add_done_callback(lambda done: self._forget_attempt(key, done))
+        return await asyncio.shield(attempt)
+
+    def established(self, key: ConnectionKey) -> BrokerConnection | None:
+        return self._open.get(key)
+
+    def give_name(self, key: ConnectionKey, named: ConnectionKey) -> None:
+        """What is open under one key, from now on under another that has none."""
+        connection = self._open.get(key)
+        if connection is not None and named not in self._open and named not in self._attempts:
+            self._open[named] = self._open.pop(key)
+
+    def wait_before(self, host: str, port: int) -> float:
+        """Seconds until the next attempt is due."""
+        failures = self._failures.get((host, port))
+        return 0.0 if failures is None else max(0.0, failures.not_before - asyncio.get_running_loop().time())
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for attempt in list(self._attempts.values()):
+            attempt.cancel()
+        for connection in list(self._open.values()):
+            connection.close()
+
+    async def _connect(self, key: ConnectionKey, host: str, port: int) -> BrokerConnection:
+        await asyncio.sleep(self.wait_before(host, port))
+        settings = self._settings
+        try:
+            connection = await BrokerConnection.open(
+                host,
+                port,
+                client_id=settings.client_id,
+                timeout=settings.socket_connection_setup_timeout_ms / 1000,
+                most_response_bytes=settings.receive_message_max_bytes,
+                send_buffer=settings.send_buffer_bytes,
+                receive_buffer=settings.receive_buffer_bytes,
+            )
+        except ClientError:
+            self._note_failure(host, port)
+            self._on_lost(key)
+            raise
+        self._failures.pop((host, port), None)
+        self._open[key] = connection
+        connection.on_close(lambda error: self._forget(connection, error))
+        self._watch_for_idle()
+        return connection
+
+    def _forget_attempt(self, key: ConnectionKey, attempt: asyncio.Task[BrokerConnection]) -> None:
+        del self._attempts[key]
+        if not attempt.cancelled():
+            attempt.exception()  # looked at, also where all who waited have gone
+
+    def _forget(self, connection: BrokerConnection, _: ClientError) -> None:
+        for key in [key for key, one in self._open.items() if one is connection]:
+            del self._open[key]
+            if not self._is_closed and not connection.was_closed_here:
+                self._note_failure(connection.host, connection.port)
+                self._on_lost(key)
+
+    def _note_failure(self, host: str, port: int) -> None:
+        before = self._failures.get((host, port))
+        times = 1 if before is None else before.times + 1
+        now = asyncio.get_running_loop().time()
+        self._failures[host, port] = _Failures(times, now + self._backoff.seconds(times))
+
+    def _watch_for_idle(self) -> None:
+        if self._idle_timer is None and self._open and not self._is_closed:
+            seconds = self._settings.connections_max_idle_ms / 1000
+            self._idle_timer = asyncio.get_running_loop().call_later(max(0.01, seconds / 4), self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._idle_timer = None
+        longest = self._settings.connections_max_idle_ms / 1000
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._open.values()):
+            if not connection.in_flight and now - connection.last_used >= longest:
+                connection.close()
+        self._watch_for_idle()

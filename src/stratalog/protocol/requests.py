@@ -1,0 +1,66 @@
+"""The frame around a request, and around the answer that a client gets to it."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from stratalog.errors import MalformedResponseError
+from stratalog.protocol.api_keys import VERSIONS, ApiKey
+
+SIZE = Struct(">i")
+CORRELATION = Struct(">i")
+_HEADER = Struct(">ihhi")
+_AFTER_SIZE = _HEADER.size - SIZE.size
+
+
+def encoded_client_id(client_id: str) -> bytes:
+    """As it stands in every request's header: made once a connection."""
+    data = client_id.encode()
+    return len(data).to_bytes(2, "big") + data
+
+
+def request_start(key: ApiKey, version: int, correlation_id: int, client_id: bytes, body_size: int) -> bytes:
+    """What comes before a body of that size; the client id is an encoded_client_id."""
+    flexible = version >= VERSIONS[key].first_flexible
+    size = _AFTER_SIZE + len(client_id) + flexible + body_size
+    start = _HEADER.pack(size, key, version, correlation_id) + client_id
+    return start + b"\0" if flexible else start
+
+
+def has_flexible_answer(key: ApiKey, version: int) -> bool:
+    """Whether tagged fields follow the correlation id. Not for ApiVersions: its reader may not know of tags yet."""
+    return version >= VERSIONS[key].first_flexible and key is not ApiKey.API_VERSIONS
+
+
+def answer_body(frame: memoryview, flexible: bool) -> memoryview:
+    """What follows the header of an answer; the frame begins with the correlation id."""
+    position = CORRELATION.size
+    if not flexible:
+        return frame[position:]
+    if len(frame) > position and frame[position] == 0:  # no tags, as from every broker so far
+        return frame[position + 1 :]
+    return frame[_after_tags(frame, position) :]
+
+
+def _after_tags(frame: memoryview, position: int) -> int:
+    count, position = _varint(frame, position)
+    for _ in range(min(count, len(frame))):
+        _, position = _varint(frame, position)
+        size, position = _varint(frame, position)
+        position += size
+    if position > len(frame):
+        raise MalformedResponseError(f"tagged fields in a response's header end at {position} of {len(frame)} bytes")
+    return position
+
+
+def _varint(frame: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        if position >= len(frame):
+            break
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return value, position
+    raise MalformedResponseError(f"a length at position {position} of a response's header can't be read")
