@@ -141,8 +141,9 @@ names = []
 @pytest.mark.stratalog_topic(2, {"retention.ms": 1000})
 def test_topic(stratalog_broker, stratalog_topic, number):
     names.append(stratalog_topic)
-    directories = {path.name for path in stratalog_broker.data_dir.iterdir() if path.is_dir()}
-    assert {name for name in directories if not name.endswith("-delete")} == {f"{stratalog_topic}-0", f"{stratalog_topic}-1"}
+    directories = [path.name for path in stratalog_broker.data_dir.iterdir() if path.is_dir()]
+    present = {name for name in directories if not name.endswith("-delete")}
+    assert present == {f"{stratalog_topic}-0", f"{stratalog_topic}-1"}
     assert len(set(names)) == number + 1
     if number == 1:
         stratalog_broker.delete_topic(stratalog_topic)

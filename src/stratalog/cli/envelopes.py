@@ -1,0 +1,121 @@
+"""A record as one line of JSON, and back, byte for byte: what `consume --json` writes, `produce --json` takes.
+
+    {"topic": "orders", "partition": 0, "offset": 7, "timestamp": 1700000000000, "key": "ada", "value": "tea",
+     "headers": [["trace", "1"]]}
+
+Bytes that are UTF-8 are text, others are {"base64": "AP8="}, none are null. To be sent, a record needs no field; what
+is not known is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from stratalog.cli.program import CommandError
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_dump = json.JSONEncoder(ensure_ascii=True, check_circular=False, separators=(", ", ": ")).encode
+
+
+class Envelope(NamedTuple):
+    """What is to be sent. `timestamp` and `partition`: None where the line has none."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp: int | None
+    partition: int | None
+
+
+def to_line(
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers,
+) -> str:
+    return _dump(
+        {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "timestamp": timestamp,
+            "key": _encode(key),
+            "value": _encode(value),
+            "headers": [[name, _encode(content)] for name, content in headers],
+        }
+    )
+
+
+def from_line(line: bytes | str, where: str) -> Envelope:
+    """`where` names the line in errors."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise CommandError(
+            f"{where}: not JSON ({error}); --json takes one object a line, like "
+            '{"key": "ada", "value": "tea"}; leave it out for plain lines'
+        ) from None
+    if not isinstance(fields, dict):
+        raise CommandError(f'{where}: not a JSON object; a record is like {{"key": "ada", "value": "tea"}}')
+    for name in fields:
+        if name not in _FIELDS:
+            raise CommandError(f"{where}: field {name!r} is not known; a record has: {', '.join(_FIELDS)}")
+    timestamp = _number(fields, "timestamp", -1, where)
+    return Envelope(
+        _decode(fields.get("key"), "key", where),
+        _decode(fields.get("value"), "value", where),
+        _headers(fields.get("headers"), where),
+        None if timestamp == -1 else timestamp,
+        _number(fields, "partition", 0, where),
+    )
+
+
+def _encode(content: bytes | None) -> str | dict[str, str] | None:
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def _decode(content: Any, name: str, where: str) -> bytes | None:
+    if content is None:
+        return None
+    try:
+        if isinstance(content, str):
+            return content.encode()
+        if isinstance(content, dict) and list(content) == ["base64"] and isinstance(content["base64"], str):
+            return base64.b64decode(content["base64"], validate=True)
+    except (UnicodeEncodeError, binascii.Error) as error:
+        raise CommandError(f"{where}: {name} can't be read: {error}") from None
+    raise CommandError(f'{where}: {name} is {content!r}; it must be text, null or {{"base64": "..."}}')
+
+
+def _headers(headers: Any, where: str) -> list[tuple[str, bytes | None]]:
+    if headers is None:
+        return []
+    is_sound = isinstance(headers, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in headers
+    )
+    if not is_sound:
+        raise CommandError(f'{where}: headers is {headers!r}; it must be a list like [["trace", "1"]]')
+    return [(name, _decode(content, f"header {name!r}", where)) for name, content in headers]
+
+
+def _number(fields: dict[str, Any], name: str, least: int, where: str) -> int | None:
+    number = fields.get(name)
+    if number is None:
+        return None
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number < 2**63:
+        raise CommandError(f"{where}: {name} is {number!r}; it must be a whole number from {least} on")
+    return number
