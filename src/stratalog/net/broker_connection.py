@@ -126,6 +126,11 @@ class BrokerConnection:
         """Requests without an answer yet."""
         return len(self._in_flight)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether the socket has not taken all yet that it was given."""
+        return bool(self._out)
+
     def version_of(self, key: ApiKey, lowest: int = 0, highest: int | None = None) -> int:
         """The highest version that the broker serves, that we speak, and that lies within these bounds."""
         ours = VERSIONS[key]

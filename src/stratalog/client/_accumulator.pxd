@@ -1,0 +1,65 @@
+# Where records wait to be sent, for the kernel that fills it from Arrow columns.
+
+from stratalog.client._batch cimport Batch, Delivery
+
+
+cdef class PartitionQueue:
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef public int leader                 # node id, -1: not known
+    cdef readonly Batch open               # records are written into it
+    cdef readonly list closed              # to be sent before it, in this order
+    cdef readonly int in_flight            # batches that are sent and not answered
+    cdef public double retry_at            # monotonic seconds: nothing is sent before
+    cdef public long long producer_id      # -1: none yet
+    cdef public int producer_epoch
+    cdef readonly int next_sequence
+    cdef readonly int last_acknowledged    # sequence number, -1: none under this epoch
+    cdef public bint needs_new_epoch       # a sequence number is missing, and nobody will send it
+    cdef bint _is_active                   # listed in the accumulator
+    cdef Py_ssize_t _expected              # size of the next batch
+    cdef long long _batches
+
+    cdef void close(self, bint is_full) noexcept
+
+
+cdef class TopicQueues:
+    cdef readonly str topic
+    cdef readonly list partitions
+    cdef int _count                        # of partitions that records are spread over
+    cdef PartitionQueue _sticky
+    cdef Py_ssize_t _sticky_bytes
+
+
+cdef class Accumulator:
+    cdef readonly Py_ssize_t batch_size, buffer_memory, max_request_size
+    cdef readonly double linger, max_block, delivery_timeout
+    cdef readonly int max_in_flight
+    cdef readonly bint is_idempotent
+    cdef readonly Py_ssize_t used          # of buffer_memory
+    cdef readonly int waiting              # threads that wait for memory
+    cdef readonly int flushing              # calls of flush under way: all is ready to be sent
+    cdef readonly dict topics
+    cdef readonly set incomplete           # batches that are not done
+    cdef list _active                      # partitions with something to send
+    cdef bint _is_woken
+    cdef double _next_wake
+    cdef object _wake, _find_topic, _refusal, _room, _value_serializer, _key_serializer
+    cdef public unsigned long io_thread    # its identifier
+    cdef unsigned long long _random
+
+    cdef Delivery send(self, str topic, value, key, headers, partition, timestamp, on_delivery)
+    cdef int _append(
+        self, Batch batch, bytes value, bytes key, bytes headers, long long timestamp
+    ) except -1
+    cdef int _open(self, PartitionQueue queue, Py_ssize_t record_size, double *deadline) except -1
+    cdef int _wait_for_room(self, Py_ssize_t size, double *deadline) except -1
+    cdef void _list(self, PartitionQueue queue) noexcept
+    cdef PartitionQueue _stick(self, TopicQueues topic)
+    cdef PartitionQueue _draw(self, TopicQueues topic, PartitionQueue other)
+    cdef int _refuse_if_closed(self) except -1
+    cdef int _wake_sender(self) except -1
+
+
+cdef class SendPath:
+    cdef readonly Accumulator _accumulator

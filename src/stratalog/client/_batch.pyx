@@ -1,0 +1,440 @@
+# A batch that records are written into as they are sent, and the futures of those records, which share what becomes of it.
+#
+# A record costs its bytes and one Delivery of 48 bytes, which holds the batch and its place in it: nothing is made or called for
+# it when the batch is acknowledged, but where someone waits or asked to be called.
+#
+# Threads: senders write, the I/O thread seals and completes. There is no lock: the methods without `except` and the parts
+# marked so run no Python code and make no object that the garbage collector knows, so the GIL makes them whole.
+
+cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcpy
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+
+from stratalog.records._crc32c cimport crc32c_of
+from stratalog.records._varint cimport store16, store32, store64, varint_size, write_varint
+
+import asyncio
+import logging
+import os
+from _thread import allocate_lock
+from typing import NamedTuple
+
+from stratalog.client.errors import ForkedClientError
+from stratalog.records import compression
+
+cdef enum:
+    _HEADER = 61
+    _CRC_AT = 17
+    _ATTRIBUTES_AT = 21
+    _KEEPS_THE_GIL = 32000  # bytes: crc32c_of releases it for more
+
+_logger = logging.getLogger("stratalog.client.producer")
+
+# Batches of a process that was forked are nobody's in the child: no thread there will ever complete them.
+cdef long long _generation = 0
+
+
+def _forked():
+    global _generation
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+cdef double monotonic() noexcept nogil:
+    """As time.monotonic and an event loop's clock have it."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <double> now.tv_sec + <double> now.tv_nsec * 1e-9
+
+
+cdef long long wall_clock_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <long long> now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. The offset is -1 where the broker does not tell it: with acks=0, and for a repetition that it knew."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+@cython.final
+cdef class Batch:
+    """Records of one partition: open, then closed, sealed, under way, and in the end done, once."""
+
+    def __cinit__(self, queue, long long number, Py_ssize_t capacity, int start=0, created=None):
+        self.queue = queue
+        self.number = number
+        self.start = start
+        self.created = monotonic() if created is None else created
+        self.data = PyByteArray_FromStringAndSize(NULL, capacity)
+        self._bytes = <unsigned char *> PyByteArray_AS_STRING(self.data)
+        self._capacity = self.charged = capacity
+        self._size = _HEADER
+        self.max_timestamp = self.base_timestamp = -1
+        self.producer_id = self.producer_epoch = self.base_sequence = -1
+        self.base_offset = self.append_time = -1
+        self._generation = _generation
+
+    @staticmethod
+    def of_bytes(queue, long long number, bytearray data, int record_count, long long base_timestamp,
+                 long long max_timestamp):
+        """A batch of records that are encoded already, with room for the header in front."""
+        cdef Batch batch = Batch.__new__(Batch, queue, number, 0)
+        batch.data = data
+        batch._bytes = <unsigned char *> PyByteArray_AS_STRING(data)
+        batch._size = batch._capacity = batch.charged = len(data)
+        batch.record_count = record_count
+        batch.base_timestamp = base_timestamp
+        batch.max_timestamp = max_timestamp
+        return batch
+
+    @property
+    def size(self):
+        """Bytes with the header: before it is packed, uncompressed."""
+        return self._size
+
+    # What senders call: whole under the GIL.
+
+    cdef Py_ssize_t record_size(
+        self, Py_ssize_t value, Py_ssize_t key, Py_ssize_t headers, long long timestamp
+    ) noexcept:
+        """The bytes of a record as the next one here; a length of -1 is null. `headers` counts their number too."""
+        cdef Py_ssize_t body = 1 + varint_size(self.record_count) + headers
+        if self.record_count:
+            body += varint_size(timestamp - self.base_timestamp)
+        else:
+            body += 1
+        body += varint_size(value) + (value if value > 0 else 0)
+        body += varint_size(key) + (key if key > 0 else 0)
+        return body + varint_size(body)
+
+    cdef int reserve(self, Py_ssize_t capacity) except -1:
+        PyByteArray_Resize(self.data, capacity)
+        self._bytes = <unsigned char *> PyByteArray_AS_STRING(self.data)
+        self.charged += capacity - self._capacity
+        self._capacity = capacity
+        return 0
+
+    cdef void write(self, bytes value, bytes key, bytes headers, long long timestamp) noexcept:
+        """A record; there is room for it. `headers` None: there are none."""
+        cdef unsigned char *p = self._bytes + self._size
+        cdef Py_ssize_t value_length = -1 if value is None else PyBytes_GET_SIZE(value)
+        cdef Py_ssize_t key_length = -1 if key is None else PyBytes_GET_SIZE(key)
+        cdef Py_ssize_t headers_length = 1 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef long long delta
+        cdef Py_ssize_t body
+        if self.record_count == 0:
+            self.base_timestamp = timestamp
+        delta = timestamp - self.base_timestamp
+        body = (
+            1 + varint_size(delta) + varint_size(self.record_count) + varint_size(key_length)
+            + varint_size(value_length) + headers_length
+        )
+        body += (key_length if key_length > 0 else 0) + (value_length if value_length > 0 else 0)
+        p = write_varint(p, body)
+        p[0] = 0
+        p = write_varint(p + 1, delta)
+        p = write_varint(p, self.record_count)
+        p = write_varint(p, key_length)
+        if key_length > 0:
+            memcpy(p, PyBytes_AS_STRING(key), key_length)
+            p += key_length
+        p = write_varint(p, value_length)
+        if value_length > 0:
+            memcpy(p, PyBytes_AS_STRING(value), value_length)
+            p += value_length
+        if headers is None:
+            p[0] = 0
+            p += 1
+        else:
+            memcpy(p, PyBytes_AS_STRING(headers), headers_length)
+            p += headers_length
+        self._size = p - self._bytes
+        self.record_count += 1
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+
+    # What the I/O thread calls.
+
+    def add(self, bytes value, bytes key, headers, long long timestamp):
+        """A record, whatever room there is for it."""
+        cdef bytes packed = pack_headers(headers)
+        cdef Py_ssize_t size = self._size + self.record_size(
+            -1 if value is None else len(value), -1 if key is None else len(key), 1 if packed is None else len(packed),
+            timestamp,
+        )
+        if size > self._capacity:
+            self.reserve(max(size, 2 * self._capacity))
+        self.write(value, key, packed, timestamp)
+
+    def pack(self, int codec, level):
+        """Compress; from here on nothing is written into it. Returns the bytes of memory that this gave back."""
+        cdef Py_ssize_t before = self.charged
+        if self.is_packed:
+            return 0
+        if codec:
+            with memoryview(self.data) as whole:
+                packed = compression.compress(codec, whole[_HEADER:self._size], level)
+            data = bytearray(_HEADER)
+            data += packed
+            self.data = data
+            self._size = len(data)
+        else:
+            PyByteArray_Resize(self.data, self._size)
+        self._bytes = <unsigned char *> PyByteArray_AS_STRING(self.data)
+        if self._size < self._capacity // 2 or codec:
+            self.charged = min(self._size, before)
+            self._capacity = self._size
+        self.is_packed = True
+        return before - self.charged
+
+    def number_records(self, long long producer_id, int producer_epoch, int base_sequence):
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+
+    def seal(self, int codec):
+        """Write the header. May be done again, with another sequence number."""
+        cdef unsigned char *p = self._bytes
+        cdef unsigned int crc = 0
+        cdef Py_ssize_t position, length
+        store64(p, 0)                                       # base offset
+        store32(p + 8, <unsigned int> (self._size - 12))
+        store32(p + 12, 0xFFFFFFFF)                         # leader epoch
+        p[16] = 2                                           # magic
+        store16(p + _ATTRIBUTES_AT, <unsigned short> codec)
+        store32(p + 23, <unsigned int> (self.record_count - 1))
+        store64(p + 27, <unsigned long long> self.base_timestamp)
+        store64(p + 35, <unsigned long long> self.max_timestamp)
+        store64(p + 43, <unsigned long long> self.producer_id)
+        store16(p + 51, <unsigned short> self.producer_epoch)
+        store32(p + 53, <unsigned int> self.base_sequence)
+        store32(p + 57, <unsigned int> self.record_count)
+        # In pieces that keep the GIL: who gives it away to a busy thread gets it back after 5 ms, and this takes less than 0.1.
+        position = _ATTRIBUTES_AT
+        while position < self._size:
+            length = min(self._size - position, _KEEPS_THE_GIL)
+            crc = crc32c_of(p + position, length, crc)
+            position += length
+        store32(p + _CRC_AT, crc)
+
+    def acknowledge(self, long long base_offset, long long append_time):
+        if not self.is_done:
+            self.base_offset = base_offset
+            self.append_time = append_time
+            self._complete()
+
+    def fail(self, error):
+        if not self.is_done:
+            self.error = error
+            self._complete()
+
+    def split_into(self, list parts):
+        """Its records are those of the parts now, in order: who waits for it waits for them."""
+        self.parts = parts
+        callbacks, self._callbacks = self._callbacks, None
+        self._wake_waiters()
+        for delivery, callback in callbacks or ():
+            (<Delivery> delivery).settled(NULL).add_callback(delivery, callback)
+
+    def _complete(self):
+        self.is_done = True
+        self.data = None  # the connection may still hold it
+        self._bytes = NULL
+        callbacks, self._callbacks = self._callbacks, None
+        self._wake_waiters()
+        if callbacks is not None:
+            for delivery, callback in callbacks:
+                _call(callback, delivery)
+
+    def _wake_waiters(self):
+        waiters, self._waiters = self._waiters, None
+        if waiters is not None:
+            for lock in waiters:
+                lock.release()
+
+    # What whoever has a Delivery calls.
+
+    cdef int add_callback(self, delivery, callback) except -1:
+        cdef tuple entry = (delivery, callback)
+        cdef list fresh = []
+        if self.parts is not None:
+            return (<Delivery> delivery).settled(NULL).add_callback(delivery, callback)
+        if not self.is_done:
+            if self._callbacks is None:
+                self._callbacks = fresh
+            self._callbacks.append(entry)
+            return 0
+        _call(callback, delivery)
+        return 0
+
+    cpdef bint wait(self, double deadline) except -1:
+        """Until it is done or split, or monotonic time `deadline`; whether it is. Below 0: without end."""
+        cdef double left
+        cdef list fresh
+        if self.is_done or self.parts is not None:
+            return True
+        if self._generation != _generation:
+            raise ForkedClientError(
+                "this record was sent before the process was forked; only the parent can know what became of it"
+            )
+        lock = allocate_lock()
+        lock.acquire()
+        fresh = []
+        if self.is_done or self.parts is not None:
+            return True
+        if self._waiters is None:
+            self._waiters = fresh
+        self._waiters.append(lock)
+        if deadline < 0:
+            lock.acquire()
+        else:
+            left = deadline - monotonic()
+            if left > 0:
+                lock.acquire(True, left)
+        return self.is_done or self.parts is not None
+
+
+def _call(callback, delivery):
+    try:
+        callback(delivery)
+    except Exception:
+        _logger.exception("a callback of %r raised", delivery)
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(512)
+cdef class Delivery:
+    """What becomes of one record: a future, as concurrent.futures has it, and awaitable.
+
+    `result()` gives RecordMetadata, or raises what went wrong. Every delivery completes: by an answer, an error, after
+    delivery_timeout_ms, or when the producer is closed.
+    """
+
+    def __init__(self):
+        raise TypeError("Producer.send makes deliveries")
+
+    cdef Batch settled(self, int *index):
+        """The batch that the record is in now, as batches may be split; its place in it."""
+        cdef Batch batch = self._batch
+        cdef Batch part
+        cdef int place = self._index
+        while batch.parts is not None:
+            for part in batch.parts:
+                if place < part.record_count:
+                    batch = part
+                    break
+                place -= part.record_count
+        if index != NULL:
+            index[0] = place
+        return batch
+
+    def done(self):
+        """Whether it is acknowledged or failed."""
+        return self.settled(NULL).is_done
+
+    def result(self, timeout=None):
+        """RecordMetadata, once the record is acknowledged. Raises why it failed, or TimeoutError after `timeout` seconds."""
+        cdef int index = 0
+        cdef Batch batch
+        self._wait(timeout)
+        batch = self.settled(&index)
+        if batch.error is not None:
+            raise batch.error.with_traceback(None)
+        return RecordMetadata(
+            batch.queue.topic,
+            batch.queue.partition,
+            -1 if batch.base_offset < 0 else batch.base_offset + index,
+            self._timestamp if batch.append_time < 0 else batch.append_time,
+        )
+
+    def exception(self, timeout=None):
+        """Why the record failed, or None where it is acknowledged. Waits as `result` does."""
+        self._wait(timeout)
+        return self.settled(NULL).error
+
+    def add_done_callback(self, callback):
+        """Call `callback(delivery)` when it is done: in the producer's own thread, or at once where it is done already.
+
+        In that thread nothing may block: while it waits, nothing is sent or acknowledged.
+        """
+        self.settled(NULL).add_callback(self, callback)
+
+    def _wait(self, timeout):
+        cdef double deadline = -1 if timeout is None else monotonic() + max(0.0, timeout)
+        cdef Batch batch = self.settled(NULL)
+        while not batch.is_done:
+            if not batch.wait(deadline):
+                raise TimeoutError(
+                    f"a record to {batch.queue.topic}-{batch.queue.partition} is not acknowledged after {timeout} s; it is "
+                    "still under way: wait longer, or lower delivery_timeout_ms to have it given up sooner"
+                )
+            batch = self.settled(NULL)
+
+    def __await__(self):
+        loop = asyncio.get_running_loop()
+        waiting = loop.create_future()
+        self.add_done_callback(lambda _: loop.call_soon_threadsafe(_wake, waiting))
+        yield from waiting
+        return self.result()
+
+    def __repr__(self):
+        cdef int index = 0
+        cdef Batch batch = self.settled(&index)
+        place = f"{batch.queue.topic}-{batch.queue.partition}"
+        if not batch.is_done:
+            return f"<Delivery to {place}, under way>"
+        if batch.error is not None:
+            return f"<Delivery to {place}, failed: {batch.error}>"
+        return f"<Delivery to {place}, offset {batch.base_offset + index if batch.base_offset >= 0 else 'unknown'}>"
+
+
+def _wake(waiting):
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+cdef bytes pack_headers(headers):
+    """Headers as a record has them, their number first. None and empty: None."""
+    cdef Py_ssize_t size = 0
+    cdef list fields = []
+    cdef bytes key, packed
+    cdef unsigned char *p
+    if headers is None:
+        return None
+    pairs = list(headers.items() if isinstance(headers, dict) else headers)
+    if not pairs:
+        return None
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"header is {pair!r}; a pair of str and bytes is wanted")
+        name, value = pair
+        if not isinstance(name, str):
+            raise TypeError(f"header key is {type(name).__name__}, not str")
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"value of header {name!r} is {type(value).__name__}, not bytes or None")
+        key = (<str> name).encode()
+        fields.append(key)
+        fields.append(value)
+        size += 10 + len(key) + (0 if value is None else len(value))
+    packed = PyBytes_FromStringAndSize(NULL, size + 5)
+    p = <unsigned char *> PyBytes_AS_STRING(packed)
+    p = write_varint(p, len(pairs))
+    for field in fields:
+        if field is None:
+            p = write_varint(p, -1)
+            continue
+        p = write_varint(p, len(<bytes> field))
+        memcpy(p, PyBytes_AS_STRING(field), len(<bytes> field))
+        p += len(<bytes> field)
+    return packed[: p - <unsigned char *> PyBytes_AS_STRING(packed)]

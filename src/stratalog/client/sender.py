@@ -1,0 +1,462 @@
+"""The half of a producer that runs in its I/O thread: takes what is ready out of the accumulator, sends it, completes it.
+
+Each broker is sent one request after the other, up to max.in.flight.requests.per.connection of them without an answer,
+and in a request at most one batch of a partition. A batch keeps its sequence number however often it is sent, so that a
+broker knows a repetition; one that is sent again goes alone, before all that come behind it. Where a number is missing
+that nobody will send any more, the partition begins a new epoch, once nothing is under way (KIP-360).
+
+Every batch is completed: by an answer, by an error that can't be got over, by delivery.timeout.ms, or by `fail_all`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+from stratalog.client._accumulator import Accumulator, PartitionQueue, TopicQueues
+from stratalog.client._batch import Batch
+from stratalog.client.backoff import Backoff
+from stratalog.client.cluster import Cluster
+from stratalog.client.errors import (
+    REFRESHES_METADATA,
+    BrokerUnreachableError,
+    ClientError,
+    DeliveryTimeoutError,
+    MalformedResponseError,
+    error_of,
+)
+from stratalog.client.metadata import Metadata
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.split_batch import split_batch
+from stratalog.net.broker_connection import BrokerConnection
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.produce_client import HIGHEST, LOWEST, decode_produce_response, encode_produce_request
+
+logger = logging.getLogger("stratalog.client.producer")
+
+HIGHEST_EPOCH = 32766
+ACKS_0_PAUSE = 0.002  # seconds until it is looked again whether the socket has taken what was written
+PAUSE_AFTER_A_FAULT = 0.1
+NEVER = float("inf")
+
+# The broker has not written the batch, and will not under this epoch.
+_WANTS_NEW_EPOCH = {int(ErrorCode.unknown_producer_id), int(ErrorCode.invalid_producer_epoch)}
+_TOO_LARGE = {int(ErrorCode.message_too_large), int(ErrorCode.record_list_too_large)}
+_DUPLICATE = int(ErrorCode.duplicate_sequence_number)
+_OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
+
+
+class _Broker:
+    """What is under way to one node."""
+
+    __slots__ = ("connection", "in_flight", "is_connecting", "muted_until", "version")
+
+    def __init__(self) -> None:
+        self.connection: BrokerConnection | None = None
+        self.version = 0
+        self.in_flight = 0
+        self.is_connecting = False
+        self.muted_until = 0.0
+
+
+class _Request:
+    __slots__ = ("batches", "broker", "connection", "version")
+
+    def __init__(self, broker: _Broker, connection: BrokerConnection, batches: list[Batch]) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.version = broker.version
+        self.batches = batches
+
+
+class Sender:
+    def __init__(
+        self, accumulator: Accumulator, cluster: Cluster, settings: ProducerSettings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._accumulator = accumulator
+        self._cluster = cluster
+        self._settings = settings
+        self._loop = loop
+        self._codec = int(settings.codec)
+        self._level = settings.compression_level
+        self._delivery_timeout = settings.delivery_timeout_ms / 1000
+        self._request_timeout = settings.request_timeout_ms / 1000
+        self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self._is_idempotent = settings.is_idempotent
+        self._producer_id = -1
+        self._producer_epoch = -1
+        self._brokers: dict[int, _Broker] = {}
+        self._requests: set[_Request] = set()
+        self._expires_at = NEVER  # no batch under way is given up before
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asks_for_id = False
+        self._is_closed = False
+        cluster.on_change(self._on_metadata)
+
+    # Topics
+
+    async def find_topic(self, name: str, partition: int, seconds: float) -> TopicQueues:
+        """A topic's queues, once it is known and has that partition (-1: any). After so many seconds: why it is not."""
+        deadline = self._loop.time() + seconds
+        info = await self._cluster.topic(name, timeout=seconds)
+        failures = 0
+        while partition >= len(info.partitions):
+            failures += 1
+            left = deadline - self._loop.time()
+            if left <= 0:
+                raise error_of(
+                    ErrorCode.unknown_topic_or_partition,
+                    f"the topic has partitions 0 to {len(info.partitions) - 1}",
+                    about=f"{name}-{partition}",
+                )
+            if failures > 1:
+                await asyncio.sleep(min(self._backoff.seconds(failures), left))
+            metadata = await self._cluster.refresh([name], timeout=max(left, 0.001))
+            info = metadata.topics.get(name, info)
+        self._cluster.want([name])
+        queues = self._accumulator.topics.get(name) or TopicQueues(name)
+        queues.update([one.leader for one in info.partitions])
+        self._accumulator.topics[name] = queues
+        return queues
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        for name, queues in self._accumulator.topics.items():
+            info = metadata.topics.get(name)
+            if info is not None and info.partitions:
+                queues.update([one.leader for one in info.partitions])
+        self.drain()
+
+    # Sending
+
+    def drain(self) -> None:
+        """Send all that is ready. To be called when that may have changed."""
+        if self._is_closed:
+            return
+        try:
+            self._drain()
+        except Exception:  # a fault of ours must not stop the producer
+            logger.exception("what is ready could not be sent; it is tried again")
+            self._loop.call_later(PAUSE_AFTER_A_FAULT, self.drain)
+
+    def _drain(self) -> None:
+        now = self._loop.time()
+        if self._expires_at <= now:
+            self._expire_in_flight(now)
+        queues, wake, lacks_leader = self._accumulator.ready(now)
+        ready: dict[int, list[PartitionQueue]] = {}
+        for queue in queues:
+            if self._expire_waiting(queue, now):
+                self._loop.call_soon(self.drain)
+            elif self._has_epoch(queue):
+                ready.setdefault(queue.leader, []).append(queue)
+        for leader, of_leader in ready.items():
+            wake = min(wake, self._send_to(leader, of_leader, now))
+        if lacks_leader:
+            self._cluster.refresh_soon()
+        self._wake_at(min(wake, self._expires_at))
+
+    def _send_to(self, leader: int, queues: list[PartitionQueue], now: float) -> float:
+        """As much as the broker may be sent. Returns when to look again, where no event will say so."""
+        broker = self._brokers.get(leader)
+        if broker is None:
+            broker = self._brokers[leader] = _Broker()
+        connection = broker.connection
+        if connection is None or connection.is_closed:
+            self._connect(leader, broker)
+            return NEVER
+        if broker.muted_until > now:
+            return broker.muted_until
+        if self._settings.acks == 0 and connection.unsent:
+            return now + ACKS_0_PAUSE  # nothing answers: this alone bounds what is under way
+        most = self._settings.max_in_flight_requests_per_connection
+        batches: list[Batch] = []
+        size = 0
+        for queue in queues:
+            if broker.in_flight >= most:
+                break
+            head = queue.head()
+            if not head.is_packed:
+                self._accumulator.give_back(head.pack(self._codec, self._level))
+            if batches and size + head.size > self._accumulator.max_request_size:
+                self._post(broker, connection, batches)
+                batches, size = [], 0
+                if broker.in_flight >= most:
+                    break
+            batch = queue.take(self._producer_id, self._producer_epoch)
+            batch.seal(self._codec)
+            batches.append(batch)
+            size += batch.size
+        if batches:
+            self._post(broker, connection, batches)
+        return NEVER
+
+    def _post(self, broker: _Broker, connection: BrokerConnection, batches: list[Batch]) -> None:
+        topics: dict[str, list[tuple[int, bytearray]]] = {}
+        for batch in batches:
+            topics.setdefault(batch.queue.topic, []).append((batch.queue.partition, batch.data))
+            self._expires_at = min(self._expires_at, batch.created + self._delivery_timeout)
+        acks = self._settings.acks
+        body = encode_produce_request(broker.version, acks, self._settings.request_timeout_ms, topics)
+        request = _Request(broker, connection, batches)
+        broker.in_flight += 1
+        self._requests.add(request)
+        connection.post(
+            ApiKey.PRODUCE,
+            broker.version,
+            body,
+            timeout=self._request_timeout,
+            answered=partial(self._answered, request),
+            expects_answer=acks != 0,
+        )
+
+    def _connect(self, leader: int, broker: _Broker) -> None:
+        if not broker.is_connecting:
+            broker.is_connecting = True
+            self._spawn(self._connected(leader, broker))
+
+    async def _connected(self, leader: int, broker: _Broker) -> None:
+        try:
+            connection = await self._cluster.connection(leader)
+            broker.version = connection.version_of(ApiKey.PRODUCE, LOWEST, HIGHEST)
+            broker.connection = connection
+        except ClientError as error:
+            logger.debug("node %d can't be sent to: %s", leader, error)
+            self._note(leader, error)
+            self._cluster.refresh_soon()
+            await asyncio.sleep(self._settings.reconnect_backoff_ms / 1000)
+        finally:
+            broker.is_connecting = False
+        self.drain()
+
+    def _note(self, leader: int, error: ClientError) -> None:
+        """What waits for this broker will fail for this reason, if it does."""
+        for queue in self._accumulator.listed():
+            first = queue.first
+            if queue.leader == leader and first is not None:
+                first.last_error = error
+
+    # Answers
+
+    def _answered(self, request: _Request, answer: memoryview | None, error: ClientError | None) -> None:
+        request.broker.in_flight -= 1
+        self._requests.discard(request)
+        if self._is_closed:
+            return
+        if answer is None:
+            assert error is not None
+            for batch in request.batches:
+                self._retry(batch, error)
+        elif self._settings.acks == 0:
+            for batch in request.batches:
+                self._acknowledge(batch, -1, -1)
+        else:
+            self._read(request, answer)
+        self.drain()
+
+    def _read(self, request: _Request, answer: memoryview) -> None:
+        try:
+            throttle, outcomes = decode_produce_response(request.version, answer)
+        except MalformedResponseError as error:
+            request.connection.close()
+            for batch in request.batches:
+                self._retry(batch, error)
+            return
+        if throttle > 0:
+            request.broker.muted_until = self._loop.time() + throttle / 1000
+        for batch in request.batches:
+            outcome = outcomes.get((batch.queue.topic, batch.queue.partition))
+            if outcome is None:
+                self._retry(batch, MalformedResponseError(f"{_place(batch)}: the broker's answer leaves it out"))
+                continue
+            code, base_offset, append_time, message = outcome
+            if code == 0:
+                self._acknowledge(batch, base_offset, append_time)
+            else:
+                self._refused(batch, code, base_offset, append_time, message)
+
+    def _acknowledge(self, batch: Batch, base_offset: int, append_time: int) -> None:
+        batch.queue.acknowledged(batch)
+        batch.queue.retry_at = 0.0
+        self._accumulator.release(batch)
+        batch.acknowledge(base_offset, append_time)
+
+    def _refused(self, batch: Batch, code: int, base_offset: int, append_time: int, message: str | None) -> None:
+        queue = batch.queue
+        if code == _DUPLICATE:  # it is there, from an earlier attempt
+            self._acknowledge(batch, base_offset, append_time)
+            return
+        if code in _TOO_LARGE and batch.record_count > 1 and not batch.is_done:
+            self._split(batch)
+            return
+        error = error_of(code, message, about=_place(batch))
+        if code in REFRESHES_METADATA:
+            self._cluster.refresh_soon()
+        if batch.base_sequence >= 0:
+            if code == _OUT_OF_ORDER and not queue.is_next(batch):
+                self._retry(batch, error)  # one before it is missing, and will be sent first
+                return
+            if code == _OUT_OF_ORDER or code in _WANTS_NEW_EPOCH:
+                queue.needs_new_epoch = True
+                self._retry(batch, error)
+                return
+        if error.is_retriable:
+            self._retry(batch, error)
+        else:
+            self._fail(batch, error)
+
+    def _retry(self, batch: Batch, error: ClientError) -> None:
+        """Send it again after a while, if there is time."""
+        now = self._loop.time()
+        batch.last_error = error
+        if batch.is_done or batch.attempts > self._settings.retries:
+            self._fail(batch, error)
+        elif now >= batch.created + self._delivery_timeout:
+            self._fail(batch, self._too_late(batch))
+        else:
+            batch.queue.put_back([batch])
+            batch.queue.retry_at = now + self._backoff.seconds(batch.attempts)
+            self._accumulator.list_again(batch.queue)
+
+    def _fail(self, batch: Batch, error: ClientError) -> None:
+        """A batch that was under way. Its numbers are missing now, unless the broker has it after all."""
+        batch.queue.failed()
+        batch.queue.needs_new_epoch = batch.queue.needs_new_epoch or batch.base_sequence >= 0
+        self._accumulator.release(batch)
+        batch.fail(error)
+
+    def _split(self, batch: Batch) -> None:
+        parts = split_batch(batch)
+        logger.debug("%s: a batch of %d records is too large for the broker; split", _place(batch), batch.record_count)
+        batch.queue.put_back(parts)
+        self._accumulator.replace(batch, parts)
+        batch.split_into(parts)
+
+    # Time
+
+    def _expire_waiting(self, queue: PartitionQueue, now: float) -> bool:
+        """Give up what waits too long; whether there was any."""
+        found = False
+        while (first := queue.first) is not None and first.created + self._delivery_timeout <= now:
+            batch = queue.drop_head()
+            queue.needs_new_epoch = queue.needs_new_epoch or batch.base_sequence >= 0
+            self._accumulator.release(batch)
+            batch.fail(self._too_late(batch))
+            found = True
+        return found
+
+    def _expire_in_flight(self, now: float) -> None:
+        """Whoever waits is told; the memory is given back with the answer, or with the connection."""
+        self._expires_at = NEVER
+        for request in self._requests:
+            for batch in request.batches:
+                due = batch.created + self._delivery_timeout
+                if due <= now:
+                    batch.fail(self._too_late(batch))
+                elif due < self._expires_at:
+                    self._expires_at = due
+
+    def _too_late(self, batch: Batch) -> DeliveryTimeoutError:
+        if not batch.attempts:
+            fate = "they were never sent"
+        else:
+            fate = f"they were sent {batch.attempts} times, and may be in the log"
+        why = batch.last_error or self._cluster.last_failure
+        if why is None:
+            why = BrokerUnreachableError("the broker takes records more slowly than they come in, or does not answer")
+        return DeliveryTimeoutError(
+            f"{_place(batch)}: {batch.record_count} records were not acknowledged within delivery.timeout.ms = "
+            f"{self._settings.delivery_timeout_ms}; {fate}. The last that was heard: {why}"
+        )
+
+    def _wake_at(self, when: float) -> None:
+        timer = self._timer
+        if timer is not None:
+            if timer.when() <= when and not timer.cancelled() and timer.when() > self._loop.time():
+                return  # it comes early enough
+            timer.cancel()
+            self._timer = None
+        if when < 1e200:
+            self._timer = self._loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.drain()
+
+    # Producer ids
+
+    def _has_epoch(self, queue: PartitionQueue) -> bool:
+        """Whether the partition's next batch can be given its numbers."""
+        if not self._is_idempotent:
+            return True
+        if self._producer_id < 0:
+            self._ask_for_id()
+            return False
+        if queue.needs_new_epoch and not queue.in_flight:
+            if queue.producer_epoch < HIGHEST_EPOCH:
+                queue.begin_epoch(queue.producer_id, queue.producer_epoch + 1)
+            elif queue.producer_id == self._producer_id:
+                self._producer_id = -1
+                self._ask_for_id()
+                return False
+            else:
+                queue.begin_epoch(self._producer_id, self._producer_epoch)
+        return True
+
+    def _ask_for_id(self) -> None:
+        if not self._asks_for_id:
+            self._asks_for_id = True
+            self._spawn(self._get_id())
+
+    async def _get_id(self) -> None:
+        body = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
+        failures = 0
+        try:
+            while True:
+                try:
+                    answer = await self._cluster.ask_any(ApiKey.INIT_PRODUCER_ID, body, timeout=self._request_timeout)
+                    if answer.error_code != ErrorCode.none:
+                        raise error_of(answer.error_code, about="InitProducerId, for an idempotent producer")
+                except ClientError as error:
+                    if not error.is_retriable:
+                        self._fail_waiting(error)
+                        return
+                    failures += 1
+                    await asyncio.sleep(self._backoff.seconds(failures))
+                else:
+                    self._producer_id, self._producer_epoch = int(answer.producer_id), int(answer.producer_epoch)
+                    return
+        finally:
+            self._asks_for_id = False
+            self._loop.call_soon(self.drain)
+
+    def _fail_waiting(self, error: ClientError) -> None:
+        for queue in self._accumulator.listed():
+            while not queue.is_empty:
+                batch = queue.drop_head()
+                self._accumulator.release(batch)
+                batch.fail(error)
+
+    # The end
+
+    def fail_all(self, error: ClientError) -> None:
+        """Nothing is sent any more; all that is not acknowledged has failed."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for batch in list(self._accumulator.incomplete):
+            self._accumulator.release(batch)
+            batch.fail(error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)  # the loop holds tasks weakly
+        task.add_done_callback(self._tasks.discard)
+
+
+def _place(batch: Batch) -> str:
+    return f"{batch.queue.topic}-{batch.queue.partition}"

@@ -1,0 +1,41 @@
+"""A batch that is too large for its broker, as smaller ones: about half of it each, as the Java client does it.
+
+The parts have the whole's sequence numbers, time and place in the order, so that to the broker and to whoever waits for
+a record nothing else has changed.
+"""
+
+from __future__ import annotations
+
+from stratalog.client._batch import Batch
+from stratalog.records.reader import read_records
+
+_SEQUENCES = 2**31
+_HEADER = 61
+
+
+def split_batch(whole: Batch) -> list[Batch]:
+    """Of a batch that was sealed. Each part has at least one record."""
+    records = read_records(whole.data, check_crc=False)
+    sizes = [
+        len(record.value or b"") + len(record.key or b"") + _header_bytes(record.headers) + 16 for record in records
+    ]
+    half = max(sum(sizes) // 2, 1)
+    parts: list[Batch] = []
+    part: Batch | None = None
+    filled = 0
+    for place, (record, size) in enumerate(zip(records, sizes, strict=True)):
+        if part is None or filled + size > half:
+            part = Batch(whole.queue, whole.number, _HEADER + min(half, size * 2), whole.start + place, whole.created)
+            part.attempts = whole.attempts
+            if whole.base_sequence >= 0:
+                sequence = (whole.base_sequence + place) % _SEQUENCES
+                part.number_records(whole.producer_id, whole.producer_epoch, sequence)
+            parts.append(part)
+            filled = 0
+        part.add(record.value, record.key, record.headers, record.timestamp)
+        filled += size
+    return parts
+
+
+def _header_bytes(headers: tuple[tuple[str, bytes | None], ...]) -> int:
+    return sum(len(key) + len(value or b"") + 4 for key, value in headers)
