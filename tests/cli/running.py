@@ -15,8 +15,8 @@ from stratalog.cli.main import app
 COMMAND = [sys.executable, "-m", "stratalog"]
 
 
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="stratalog")
+def invoke(*arguments: object, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin, prog_name="stratalog")
 
 
 def json_of(*arguments: object) -> list[dict[str, Any]]:

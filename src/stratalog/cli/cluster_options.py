@@ -12,7 +12,7 @@ from stratalog.cli.program import CommandError
 
 DEFAULT_SERVER = "localhost:9092"
 _ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
-PATIENCE_MS = 15_000  # a person waits; programs have Kafka's minute
+PATIENCE_MS = 10_000  # a person waits; programs have Kafka's minute
 
 BootstrapServer: TypeAlias = Annotated[
     str,
