@@ -29,7 +29,7 @@ class IoThread:
         self.name = name
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.unusable: ClientError | None = None  # what check_usable raises; for who looks without a call
-        self._lock = threading.Lock()  # between handing something in and closing
+        self._lock = threading.RLock()  # between handing something in and closing; a signal handler may do either
         self._at_exit: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -140,7 +140,7 @@ def _close_all() -> None:
 
 def _mark_child() -> None:
     for thread in list(_running):
-        thread._lock = threading.Lock()  # another thread of the parent's may hold it
+        thread._lock = threading.RLock()  # another thread of the parent's may hold it
         thread.unusable = ForkedClientError(
             f"{thread.name} was made before a fork, and its thread and connections stay with the parent; make a new "
             f"one in this process"
