@@ -14,6 +14,8 @@ KERNELS = (
     "stratalog.protocol._shape",
     "stratalog.protocol._hot_responses",
     "stratalog.protocol._wire",
+    "stratalog.protocol._fetch_response",
+    "stratalog.client._consumer_records",
 )
 
 setup(

@@ -89,20 +89,6 @@ cdef class ColumnDecoder:
     more may come. No column may pass `column_limit` bytes: Arrow's binary type counts with 32 bits.
     """
 
-    cdef int _columns
-    cdef size_t _limit
-    cdef BinaryOut _key
-    cdef BinaryOut _value
-    cdef BinaryOut _header_key
-    cdef BinaryOut _header_value
-    cdef Memory _header_offsets
-    cdef Memory _offset
-    cdef Memory _timestamp
-    cdef Memory _timestamp_type
-    cdef readonly Py_ssize_t rows
-    cdef const char *_problem
-    cdef Py_ssize_t _problem_row
-
     def __cinit__(self, int columns, Py_ssize_t rows=0, Py_ssize_t content=0, size_t column_limit=INT_MAX):
         self._columns = columns
         self._limit = column_limit
@@ -124,22 +110,30 @@ cdef class ColumnDecoder:
     ):
         """Add those of a batch's `count` records that are at start_offset or later and before end_offset."""
         cdef Py_buffer view
-        cdef int status
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
-            if count < 0 or count > view.len // SMALLEST_RECORD:
-                raise CorruptBatchError(f"record count is {count}, which {view.len} bytes of records can't be")
-            self._make_room(count, view.len)
-            with nogil:
-                status = self._decode(
-                    <const unsigned char *>view.buf, view.len, count, base_offset, base_timestamp, timestamp_type,
-                    append_time, start_offset, end_offset,
-                )
-            if status:
-                raise CorruptBatchError(f"record {self._problem_row} of {count}: {self._problem.decode()}")
+            self.add_payload(
+                <const unsigned char *>view.buf, view.len, count, base_offset, base_timestamp, timestamp_type, append_time,
+                start_offset, end_offset,
+            )
         finally:
             PyBuffer_Release(&view)
-        self._check_limit()
+
+    cdef int add_payload(
+        self, const unsigned char *payload, Py_ssize_t size, int count, long long base_offset, long long base_timestamp,
+        int timestamp_type, long long append_time, long long start_offset, long long end_offset,
+    ) except -1:
+        cdef int status
+        if count < 0 or count > size // SMALLEST_RECORD:
+            raise CorruptBatchError(f"record count is {count}, which {size} bytes of records can't be")
+        self._make_room(count, size)
+        with nogil:
+            status = self._decode(
+                payload, size, count, base_offset, base_timestamp, timestamp_type, append_time, start_offset, end_offset
+            )
+        if status:
+            raise CorruptBatchError(f"record {self._problem_row} of {count}: {self._problem.decode()}")
+        return self._check_limit()
 
     def add_records(self, records):
         """Add Record objects: for messages of a legacy magic, which have no headers."""
@@ -250,7 +244,7 @@ cdef class ColumnDecoder:
             return -1
         return 0
 
-    cdef inline void _put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
+    cdef void _put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
         if self._columns & OFFSET_BIT:
             (<long long *>self._offset.data)[self.rows] = offset
             self._offset.size += sizeof(long long)
@@ -261,7 +255,7 @@ cdef class ColumnDecoder:
             (<int *>self._timestamp_type.data)[self.rows] = timestamp_type
             self._timestamp_type.size += sizeof(int)
 
-    cdef inline void _put_header_offset(self) noexcept nogil:
+    cdef void _put_header_offset(self) noexcept nogil:
         (<int *>self._header_offsets.data)[self.rows] = <int>self._header_key.rows
         self._header_offsets.size += sizeof(int)
 

@@ -1,0 +1,78 @@
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from typing_extensions import Buffer
+
+from stratalog.client.metadata import TopicPartition
+from stratalog.records._column_decoder import ColumnDecoder
+
+class ConsumerRecord:
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    leader_epoch: int
+    key: Any
+    value: Any
+    headers: tuple[tuple[str, bytes | None], ...]
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        timestamp: int = -1,
+        timestamp_type: int = 0,
+        key: Any = None,
+        value: Any = None,
+        headers: tuple[tuple[str, bytes | None], ...] = (),
+        leader_epoch: int = -1,
+    ) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+class Progress:
+    offset: int
+    leader_epoch: int
+    def __init__(self, offset: int = -1, leader_epoch: int = -1) -> None: ...
+
+class FetchedRecords:
+    place: TopicPartition
+    progress: Progress
+    size: int
+    fetch_offset: int
+    end_offset: int
+    end_epoch: int
+    is_sound: bool
+    def __init__(
+        self,
+        place: TopicPartition,
+        progress: Progress,
+        fetch_offset: int,
+        body: Buffer,
+        start: int,
+        end: int,
+        *,
+        aborted: Sequence[tuple[int, int]] | None = None,
+        read_committed: bool = False,
+        check_crcs: bool = True,
+        max_inflated: int = ...,
+        key_deserializer: Callable[[bytes], Any] | None = None,
+        value_deserializer: Callable[[bytes], Any] | None = None,
+    ) -> None: ...
+    def take(self, most: int) -> list[ConsumerRecord]: ...
+    def rewind(self, offset: int, leader_epoch: int) -> None: ...
+    def take_columns_until(self, decoder: ColumnDecoder, end_offset: int) -> int: ...
+    def take_columns(self, decoder: ColumnDecoder, most: int) -> int: ...
+
+class Interrupt:
+    is_set: bool
+    taken: int
+
+class RecordIterator:
+    def __init__(
+        self, refill: Callable[[FetchedRecords | None], FetchedRecords | None], interrupt: Interrupt
+    ) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ConsumerRecord: ...

@@ -1,0 +1,285 @@
+"""The classic group protocol: members join, the first of them assigns, all beat until something changes; then again.
+
+Eager: everything is given up before joining. Cooperative (KIP-429), where all assignors of this member are: what is kept is
+read on during the rebalance; what goes to others is given up after it, and a second rebalance hands it out. In the I/O
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from stratalog.client.cluster import Cluster, CoordinatorKind
+from stratalog.client.commits import Identity
+from stratalog.client.connections import Purpose
+from stratalog.client.consumer_settings import ConsumerSettings
+from stratalog.client.errors import BrokerUnreachableError, RequestTimeoutError, error_of
+from stratalog.client.groups.assignors import Assignor, Member, assignors_of
+from stratalog.client.groups.handoff import Change, Handoff
+from stratalog.client.groups.member_data import (
+    NO_GENERATION,
+    Assignment,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from stratalog.client.groups.member_data import (
+    Subscription as MemberSubscription,
+)
+from stratalog.client.groups.membership import Membership
+from stratalog.client.metadata import Metadata, TopicPartition
+from stratalog.client.subscription import Subscription
+from stratalog.errors import ClientError
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.messages import decode_response, encode_request
+
+logger = logging.getLogger(__name__)
+PROTOCOL_TYPE = "consumer"
+_PATIENCE = 5.0  # beyond the time that the coordinator itself waits for others
+_OUT = {ErrorCode.unknown_member_id, ErrorCode.illegal_generation}
+_COORDINATOR = {
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+}
+
+
+class ClassicMembership(Membership):
+    def __init__(
+        self, cluster: Cluster, settings: ConsumerSettings, subscription: Subscription, handoff: Handoff
+    ) -> None:
+        super().__init__(cluster, settings, subscription, handoff)
+        self._assignors: list[Assignor] = assignors_of(settings.partition_assignment_strategy)
+        self._is_cooperative = all(assignor.is_cooperative for assignor in self._assignors)
+        self._member_id = ""
+        self._generation = NO_GENERATION
+        self._last: list[TopicPartition] = []  # what the last assignment gave, for the sticky assignor
+        self._last_generation = NO_GENERATION
+        self._rejoin = asyncio.Event()
+        self._beats = False
+        self._beating: asyncio.Task[None] | None = None
+        self._led: dict[str, int] | None = None  # partitions of the group's topics, where this member assigned them
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self._generation, self._member_id, self._settings.group_instance_id)
+
+    def start(self) -> None:
+        super().start()
+        self._rejoin.set()
+
+    def _on_topics_changed(self) -> None:
+        self._rejoin.set()
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        super()._on_metadata(metadata)
+        if self._led is not None and self._counts(metadata, self._led) != self._led:
+            self._rejoin.set()
+
+    async def stop(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+            self._beating = None
+        await super().stop()
+
+    # Joining
+
+    async def _take_part(self) -> None:
+        self._rejoin.clear()
+        await self._resolve_pattern()
+        await self._prepare()
+        self._rejoin.clear()
+        if await self._join_and_sync():
+            await self._rejoin.wait()
+
+    async def _prepare(self) -> None:
+        """Give up what can't be kept. The coordinator waits for all members, so this may take a while; heartbeats go on."""
+        owned = self._owned
+        if self._is_cooperative:
+            owned = [place for place in owned if place.topic not in self._subscription.topics]
+        if owned:
+            await self._handoff.carry_out(Change.REVOKED, owned)
+        await self._let_go_if_lost()
+
+    async def _join_and_sync(self) -> bool:
+        """Whether the member has an assignment now; else it has to join again."""
+        self._beats = False
+        joined = await self._ask_long(ApiKey.JOIN_GROUP, self._join_body())
+        code = joined.error_code
+        if code == ErrorCode.member_id_required:
+            self._member_id = joined.member_id
+            return False
+        if code != ErrorCode.none:
+            self._refused(code)
+            return False
+        self._member_id, self._generation = joined.member_id, joined.generation_id
+        self._led = None
+        shares: list[dict[str, Any]] = []
+        if joined.leader == joined.member_id:
+            shares = await self._assign(joined)
+        body = {
+            "group_id": self.group_id,
+            "generation_id": self._generation,
+            "member_id": self._member_id,
+            "group_instance_id": self._settings.group_instance_id,
+            "protocol_type": PROTOCOL_TYPE,
+            "protocol_name": joined.protocol_name,
+            "assignments": shares,
+        }
+        synced = await self._ask_long(ApiKey.SYNC_GROUP, body)
+        if synced.error_code != ErrorCode.none:
+            self._refused(synced.error_code)
+            return False
+        self._beats = True
+        if self._beating is None:
+            self._beating = asyncio.get_running_loop().create_task(self._beat())
+        return await self._take(list(decode_assignment(synced.assignment).partitions))
+
+    async def _take(self, given: list[TopicPartition]) -> bool:
+        owned = set(self._owned)
+        self._last, self._last_generation = given, self._generation
+        revoked = owned - set(given)
+        if revoked:
+            await self._handoff.carry_out(Change.REVOKED, revoked)
+        await self._handoff.carry_out(Change.ASSIGNED, set(given) - owned)
+        # What was given up here can go to another member only in a rebalance that begins now.
+        return not revoked
+
+    def _join_body(self) -> dict[str, Any]:
+        owned = self._owned if self._is_cooperative else []
+        topics = tuple(sorted(self._subscription.topics))
+        protocols = []
+        for assignor in self._assignors:
+            user_data = assignor.user_data(self._last, self._last_generation)
+            mine = MemberSubscription(topics, user_data, tuple(owned), self._last_generation, self._rack())
+            protocols.append({"name": assignor.name, "metadata": encode_subscription(mine)})
+        return {
+            "group_id": self.group_id,
+            "session_timeout": self._settings.session_timeout_ms,
+            "rebalance_timeout": self._settings.max_poll_interval_ms,
+            "member_id": self._member_id,
+            "group_instance_id": self._settings.group_instance_id,
+            "protocol_type": PROTOCOL_TYPE,
+            "protocols": protocols,
+            "reason": None,
+        }
+
+    def _rack(self) -> str | None:
+        return self._settings.client_rack or None
+
+    async def _assign(self, joined: Any) -> list[dict[str, Any]]:
+        """This member leads: who gets what."""
+        members = [
+            Member(one.member_id, decode_subscription(one.metadata), one.group_instance_id) for one in joined.members
+        ]
+        topics = {topic for member in members for topic in member.subscription.topics}
+        metadata = await self._cluster.refresh(topics)
+        counts = self._counts(metadata, topics)
+        if getattr(joined, "skip_assignment", False):
+            self._led = counts  # a static leader that came back: the group keeps what it has
+            return []
+        assignor = next(one for one in self._assignors if one.name == joined.protocol_name)
+        given = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
+        self._led = counts
+        return [
+            {"member_id": member_id, "assignment": encode_assignment(Assignment(tuple(places)))}
+            for member_id, places in given.items()
+        ]
+
+    @staticmethod
+    def _counts(metadata: Metadata, topics: Any) -> dict[str, int]:
+        """0 for a topic that is not there."""
+        known = metadata.topics
+        return {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}
+
+    def _refused(self, code: ErrorCode) -> None:
+        """Raises, but where joining again at once is what to do."""
+        if code in _OUT:
+            self._forget_membership(keeps_id=code == ErrorCode.illegal_generation)
+            return
+        if code in _COORDINATOR:
+            self._cluster.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
+        elif code == ErrorCode.rebalance_in_progress:
+            return
+        elif code == ErrorCode.fenced_instance_id:
+            self._forget_membership()
+        raise error_of(code, about=f"group {self.group_id!r}")
+
+    def _forget_membership(self, *, keeps_id: bool = False) -> None:
+        """The group knows this member no more: what it had may be another's."""
+        self._beats = False
+        self._is_lost = True
+        self._generation = NO_GENERATION
+        if not keeps_id:
+            self._member_id = ""
+        self._rejoin.set()
+
+    async def _ask_long(self, api: ApiKey, body: dict[str, Any]) -> Any:
+        """The coordinator answers when all members are there, which may take as long as they may take to poll."""
+        try:
+            node = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id)
+            connection = await self._cluster.connection(node, Purpose.COORDINATOR)
+            version = connection.version_of(api)
+            timeout = max(self._settings.request_timeout_ms, self._settings.max_poll_interval_ms) / 1000 + _PATIENCE
+            request = encode_request(api, version, body)
+            return decode_response(api, version, await connection.exchange(api, version, [request], timeout=timeout))
+        except (BrokerUnreachableError, RequestTimeoutError):
+            self._cluster.forget_coordinator(CoordinatorKind.GROUP, self.group_id)
+            raise
+
+    # Staying
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            try:
+                if not self._beats:
+                    continue
+                if self._handoff.is_late():
+                    await self._go_away()
+                else:
+                    await self._beat_once()
+            except ClientError as error:
+                logger.debug("heartbeat to group %s: %s", self.group_id, error)
+
+    async def _beat_once(self) -> None:
+        generation = self._generation
+        body = {
+            "group_id": self.group_id,
+            "generation_id": generation,
+            "member_id": self._member_id,
+            "group_instance_id": self._settings.group_instance_id,
+        }
+        answer = await self._ask(ApiKey.HEARTBEAT, body, timeout=self._settings.session_timeout_ms / 1000)
+        code = answer.error_code
+        if code == ErrorCode.none or generation != self._generation or not self._beats:
+            return
+        if code == ErrorCode.rebalance_in_progress:
+            self._rejoin.set()
+        elif code in _OUT or code == ErrorCode.fenced_instance_id:
+            self._forget_membership(keeps_id=code == ErrorCode.illegal_generation)
+            if code == ErrorCode.fenced_instance_id:
+                self._handoff.fail(error_of(code, about=f"group {self.group_id!r}"))
+        else:
+            logger.warning("group %s: a heartbeat was answered with %s", self.group_id, code.name)
+
+    async def _go_away(self) -> None:
+        await super()._go_away()
+        self._rejoin.set()
+
+    async def _leave(self) -> None:
+        """A static member stays in its group until its session is over: it may be back before."""
+        member_id, self._member_id = self._member_id, ""
+        self._generation = NO_GENERATION
+        self._beats = False
+        if not member_id or self._settings.group_instance_id is not None:
+            return
+        member = {"member_id": member_id, "group_instance_id": None, "reason": None}
+        body = {"group_id": self.group_id, "member_id": member_id, "members": [member]}
+        # By a connection that no JoinGroup is waiting on: its answer would have to come first.
+        node = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id, timeout=_PATIENCE)
+        await self._cluster.request(node, ApiKey.LEAVE_GROUP, body, timeout=_PATIENCE)
