@@ -14,8 +14,13 @@ KERNELS = (
     "stratalog.protocol._shape",
     "stratalog.protocol._hot_responses",
     "stratalog.protocol._wire",
+    "stratalog.protocol._produce_client",
     "stratalog.protocol._fetch_response",
     "stratalog.client._consumer_records",
+    "stratalog.client._partitioner",
+    "stratalog.client._batch",
+    "stratalog.client._accumulator",
+    "stratalog.client._arrow_partitions",
 )
 
 setup(

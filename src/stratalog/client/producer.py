@@ -6,7 +6,7 @@
 
 Any number of threads may share one. `send` waits for nothing but metadata of a topic that is new to it and room in
 buffer_memory, max_block_ms at most. Every delivery completes: acknowledged, or with an error, also when the producer is
-closed, when brokers die, and when the interpreter exits. A fork's child can't use its parent's producer, and is told so.
+closed, when brokers die, and when the interpreter exits. A fork's child can't use its parent's, and is told so.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ async def _shut_down(sender: Sender, cluster: Cluster) -> None:
 
 def _left_over() -> ClientClosedError:
     return ClientClosedError(
-        "the producer was closed before the record was acknowledged, and it may be in the log or not; give close() more "
+        "the producer was closed before the record was acknowledged, which may be in the log or not; give close() more "
         "time"
     )
 
@@ -220,7 +220,8 @@ def _finish(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Clu
         sender.drain()
         while accumulator.incomplete:
             await asyncio.sleep(POLL_SECONDS)
-        io.close(_shut_down(sender, cluster))
+        await _shut_down(sender, cluster)
+        io.close()
 
     task = asyncio.get_running_loop().create_task(finish())
     _finishing.add(task)

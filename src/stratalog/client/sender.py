@@ -1,4 +1,4 @@
-"""The half of a producer that runs in its I/O thread: takes what is ready out of the accumulator, sends it, completes it.
+"""The half of a producer that runs in its I/O thread: takes what is ready from the accumulator, sends it, completes it.
 
 Each broker is sent one request after the other, up to max.in.flight.requests.per.connection of them without an answer,
 and in a request at most one batch of a partition. A batch keeps its sequence number however often it is sent, so that a

@@ -23,11 +23,6 @@ cdef enum:
 cdef class BinaryColumn:
     """A binary or string column of Arrow: its buffers, and which rows of them. Keeps them alive."""
 
-    cdef BinaryIn _column
-    cdef Py_buffer _validity
-    cdef Py_buffer _offsets
-    cdef Py_buffer _data
-
     def __cinit__(self, validity, offsets, data, Py_ssize_t start, Py_ssize_t rows, bint is_large):
         cdef Py_ssize_t width = 8 if is_large else 4
         self._column.start = start
@@ -59,22 +54,24 @@ cdef class BinaryColumn:
 cdef class ColumnEncoder:
     """Rows of columns -> the bytes of batches, uncompressed and with room for the header in front.
 
-    A column that is None is all null. `timestamps` is a buffer of i64 milliseconds, or None for -1. Headers are
-    list offsets (i32, a buffer) into two columns of header keys and values.
+    A column that is None is all null. `timestamps` is a buffer of i64 milliseconds, or None for `no_timestamp` in every
+    row. Headers are list offsets (i32, a buffer) into two columns of header keys and values.
     """
 
     cdef BinaryColumn _key_owner, _value_owner, _header_key_owner, _header_value_owner
     cdef BinaryIn _key, _value, _header_key, _header_value
     cdef Py_buffer _timestamps
     cdef Py_buffer _header_offsets
+    cdef long long _no_timestamp
     cdef readonly Py_ssize_t rows
     cdef const char *_problem
 
     def __cinit__(
         self, Py_ssize_t rows, BinaryColumn key, BinaryColumn value, timestamps=None, header_offsets=None,
-        BinaryColumn header_keys=None, BinaryColumn header_values=None,
+        BinaryColumn header_keys=None, BinaryColumn header_values=None, *, long long no_timestamp=-1,
     ):
         self.rows = rows
+        self._no_timestamp = no_timestamp
         for column in (key, value):
             if column is not None and (<BinaryColumn>column)._column.rows != rows:
                 raise ValueError(f"a column has {(<BinaryColumn>column)._column.rows} rows, not {rows}")
@@ -120,14 +117,71 @@ cdef class ColumnEncoder:
         batch = PyByteArray_FromStringAndSize(NULL, capacity)
         out = <unsigned char *>PyByteArray_AS_STRING(batch)
         with nogil:
-            size = self._encode(out, capacity, &row, base_timestamp, &max_timestamp)
+            size = self._encode(out, capacity, NULL, &row, self.rows, base_timestamp, &max_timestamp)
         if size < 0:
             raise InvalidRecordError(f"row {row}: {self._problem.decode()}")
         PyByteArray_Resize(batch, size)
         return batch, row, base_timestamp, max_timestamp
 
+    def encode_rows(self, order, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes):
+        """As `encode`, of the rows whose numbers (i32) are in the buffer `order`, from place `start` to before `end`.
+
+        Returns (bytearray, the place behind the last, base timestamp, max timestamp).
+        """
+        cdef Py_ssize_t capacity, size, place = start
+        cdef long long base_timestamp, max_timestamp = -1
+        cdef Py_buffer view
+        cdef const int *numbers
+        cdef unsigned char *out
+        PyObject_GetBuffer(order, &view, PyBUF_SIMPLE)
+        try:
+            numbers = <const int *>view.buf
+            if start < 0 or start >= end or end > view.len // 4:
+                raise ValueError(f"places {start} to {end} are not in an order of {view.len // 4}")
+            for place in range(start, end):
+                if numbers[place] < 0 or numbers[place] >= self.rows:
+                    raise ValueError(f"row {numbers[place]} is not one of {self.rows}")
+            place = start
+            base_timestamp = self._timestamp(numbers[start])
+            with nogil:
+                capacity = self._size_of(numbers, start, end, min(max_bytes, INT_MAX), base_timestamp)
+            if capacity > INT_MAX:
+                raise MessageTooLargeError(
+                    f"row {numbers[start]} makes a batch of {capacity} bytes; a batch is less than 2 GiB"
+                )
+            batch = PyByteArray_FromStringAndSize(NULL, capacity)
+            out = <unsigned char *>PyByteArray_AS_STRING(batch)
+            with nogil:
+                size = self._encode(out, capacity, numbers, &place, end, base_timestamp, &max_timestamp)
+            if size < 0:
+                raise InvalidRecordError(f"row {numbers[place]}: {self._problem.decode()}")
+        finally:
+            PyBuffer_Release(&view)
+        PyByteArray_Resize(batch, size)
+        return batch, place, base_timestamp, max_timestamp
+
+    cdef Py_ssize_t _size_of(
+        self, const int *numbers, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, long long base_timestamp
+    ) noexcept nogil:
+        """What the rows take, as far as they fit, but at least the first; if one can't be written, encoding says so."""
+        cdef Py_ssize_t size = FIXED_PART
+        cdef Py_ssize_t place
+        cdef long long body, timestamp_delta
+        for place in range(start, end):
+            timestamp_delta = <long long>(
+                <unsigned long long>self._timestamp(numbers[place]) - <unsigned long long>base_timestamp
+            )
+            body = self._body_size(numbers[place], place - start, timestamp_delta)
+            if body < 0:
+                break
+            body += varint_size(body)
+            if size + body > max_bytes and place > start:
+                break
+            size += body
+        return size
+
     cdef inline long long _timestamp(self, Py_ssize_t row) noexcept nogil:
-        return -1 if self._timestamps.buf == NULL else (<const long long *>self._timestamps.buf)[row]
+        return self._no_timestamp if self._timestamps.buf == NULL else (<const long long *>self._timestamps.buf)[row]
 
     cdef Py_ssize_t _most_bytes(self, Py_ssize_t start):
         """No less than what the rows from `start` on can take."""
@@ -188,31 +242,33 @@ cdef class ColumnEncoder:
         return size
 
     cdef Py_ssize_t _encode(
-        self, unsigned char *out, Py_ssize_t capacity, Py_ssize_t *row, long long base_timestamp,
-        long long *max_timestamp,
+        self, unsigned char *out, Py_ssize_t capacity, const int *order, Py_ssize_t *place, Py_ssize_t places,
+        long long base_timestamp, long long *max_timestamp,
     ) noexcept nogil:
-        """Fill `out` behind the header's place; `row` moves on. Returns the size, or -1."""
+        """Fill `out` behind the header's place with rows, or those that `order` lists; `place` moves on. The size, or -1."""
         cdef unsigned char *p = out + FIXED_PART
         cdef unsigned char *end = out + capacity
-        cdef Py_ssize_t start = row[0]
+        cdef Py_ssize_t start = place[0]
+        cdef Py_ssize_t row
         cdef long long timestamp, delta, timestamp_delta, body
         memset(out, 0, FIXED_PART)
-        while row[0] < self.rows:
-            timestamp = self._timestamp(row[0])
+        while place[0] < places:
+            row = place[0] if order == NULL else order[place[0]]
+            timestamp = self._timestamp(row)
             if timestamp < -1:
                 self._problem = b"timestamp is negative"
                 return -1
-            delta = row[0] - start
+            delta = place[0] - start
             timestamp_delta = <long long>(<unsigned long long>timestamp - <unsigned long long>base_timestamp)
-            body = self._body_size(row[0], delta, timestamp_delta)
+            body = self._body_size(row, delta, timestamp_delta)
             if body < 0:
                 return -1
             if body + varint_size(body) > end - p:
                 break
-            p = self._write(p, row[0], body, delta, timestamp_delta)
+            p = self._write(p, row, body, delta, timestamp_delta)
             if timestamp > max_timestamp[0]:
                 max_timestamp[0] = timestamp
-            row[0] += 1
+            place[0] += 1
         return p - out
 
     cdef unsigned char *_write(

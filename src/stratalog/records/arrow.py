@@ -107,7 +107,7 @@ def from_arrow(
     attributes = int(codec) | (format.TRANSACTIONAL_BIT if is_transactional else 0)
     built: list[bytearray] = []
     for chunk in _record_batches(table):
-        encoder = _encoder(chunk)
+        encoder = column_encoder(chunk)
         row = 0
         while row < encoder.rows:
             start = row
@@ -213,18 +213,19 @@ def _record_batches(table: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
     raise TypeError(f"a pyarrow Table or RecordBatch is wanted, not {type(table).__name__}")
 
 
-def _encoder(chunk: pa.RecordBatch) -> ColumnEncoder:
+def column_encoder(chunk: pa.RecordBatch, *, no_timestamp: int = format.NO_TIMESTAMP) -> ColumnEncoder:
+    """What encodes these rows. Those without a timestamp get `no_timestamp`."""
     names = chunk.schema.names
     if "value" not in names:
         raise ValueError(f"there is no column 'value'; the columns are {', '.join(names) or 'none'}")
-    key = _binary_column(chunk.column("key"), "key") if "key" in names else None
-    value = _binary_column(chunk.column("value"), "value")
-    timestamps = _timestamps(chunk.column("timestamp")) if "timestamp" in names else None
+    key = binary_column(chunk.column("key"), "key") if "key" in names else None
+    value = binary_column(chunk.column("value"), "value")
+    timestamps = _timestamps(chunk.column("timestamp"), no_timestamp) if "timestamp" in names else None
     headers = _header_columns(chunk.column("headers")) if "headers" in names else ()
-    return ColumnEncoder(chunk.num_rows, key, value, timestamps, *headers)
+    return ColumnEncoder(chunk.num_rows, key, value, timestamps, *headers, no_timestamp=no_timestamp)
 
 
-def _binary_column(array: pa.Array, name: str) -> BinaryColumn | None:
+def binary_column(array: pa.Array, name: str) -> BinaryColumn | None:
     """A column for the kernel. Types that are not laid out as offsets and data are cast, which copies."""
     kind = array.type
     if pa.types.is_null(kind):
@@ -243,8 +244,8 @@ def _binary_column(array: pa.Array, name: str) -> BinaryColumn | None:
     return BinaryColumn(validity, offsets, data, array.offset, len(array), is_large)
 
 
-def _timestamps(array: pa.Array) -> pa.Buffer | None:
-    """Milliseconds as i64, -1 for null, without an offset."""
+def _timestamps(array: pa.Array, no_timestamp: int) -> pa.Buffer | None:
+    """Milliseconds as i64, without an offset and without nulls."""
     kind = array.type
     if pa.types.is_null(kind):
         return None
@@ -252,7 +253,7 @@ def _timestamps(array: pa.Array) -> pa.Buffer | None:
         array = array.cast(pa.timestamp("ms", tz=getattr(kind, "tz", None)), safe=False)
     elif not pa.types.is_integer(kind):
         raise TypeError(f"column 'timestamp' is {kind}; a timestamp or integer milliseconds are wanted")
-    milliseconds = pc.fill_null(array.cast(pa.int64()), -1)
+    milliseconds = pc.fill_null(array.cast(pa.int64()), no_timestamp)
     buffer = milliseconds.buffers()[1]
     return None if buffer is None else buffer.slice(milliseconds.offset * 8)
 
@@ -277,4 +278,4 @@ def _header_columns(
     if keys.null_count:
         raise InvalidRecordError("a header has no key")
     offsets = lists.buffers()[1].slice(lists.offset * 4)
-    return offsets, _binary_column(keys, "headers"), _binary_column(values, "headers")
+    return offsets, binary_column(keys, "headers"), binary_column(values, "headers")

@@ -1,0 +1,212 @@
+"""A table's rows -> a producer's batches, column by column: no object is made for a row.
+
+Rows go to the partition that they name, else to that of their key, else to one partition for a batch and then another,
+all as `send` does it. Rows that name a partition or have a key keep their order; those that have neither keep it among
+themselves. What is wrong with a table as a whole, or with a row's partition or size, is found before anything is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.client._accumulator import Accumulator, PartitionQueue, TopicQueues
+from stratalog.client._arrow_partitions import sort_rows
+from stratalog.client._batch import Batch
+from stratalog.client.errors import RecordTooLargeError
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records._column_encoder import ColumnEncoder
+from stratalog.records.arrow import binary_column, column_encoder
+
+FindTopic = Callable[[str, int, float], TopicQueues]
+
+_OVERHEAD = 128  # of a record and its batch, at most, without headers
+
+
+class RowsMetadata(NamedTuple):
+    """Where some of a table's rows are: `count` of them in a partition, from `offset` on (-1: the broker didn't tell)."""
+
+    topic: str
+    partition: int
+    offset: int
+    count: int
+
+
+class ArrowDelivery:
+    """What becomes of a table's rows: a future for all of them. Complete when each is acknowledged or has failed."""
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+
+    def done(self) -> bool:
+        return all(batch.is_done for batch in self._settled())
+
+    def result(self, timeout: float | None = None) -> list[RowsMetadata]:
+        """Where the rows are. Raises why some failed, or TimeoutError after `timeout` seconds."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error.with_traceback(None)
+        return [
+            RowsMetadata(batch.queue.topic, batch.queue.partition, batch.base_offset, batch.record_count)
+            for batch in self._settled()
+        ]
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The first of what went wrong, or None. Waits as `result` does."""
+        deadline = -1.0 if timeout is None else time.monotonic() + max(timeout, 0.0)
+        waiting = self._batches
+        while waiting:
+            for batch in waiting:
+                if not batch.wait(deadline):
+                    left = sum(one.record_count for one in self._settled() if not one.is_done)
+                    raise TimeoutError(
+                        f"{left} rows are not acknowledged after {timeout} s; they are still under way: wait longer, "
+                        f"or lower delivery_timeout_ms to have them given up sooner"
+                    )
+            waiting = [batch for batch in self._settled() if not batch.is_done]
+        return next((batch.error for batch in self._settled() if batch.error is not None), None)
+
+    def _settled(self) -> list[Batch]:
+        """Batches may have been split."""
+        if any(batch.parts is not None for batch in self._batches):
+            self._batches = [part for batch in self._batches for part in _parts(batch)]
+        return self._batches
+
+
+def _parts(batch: Batch) -> list[Batch]:
+    if batch.parts is None:
+        return [batch]
+    return [one for part in batch.parts for one in _parts(part)]
+
+
+def send_arrow(
+    accumulator: Accumulator, find_topic: FindTopic, topic: str, table: pa.Table | pa.RecordBatch
+) -> ArrowDelivery:
+    chunks = _chunks(table, accumulator.batch_size)
+    queues = accumulator.topics.get(topic) or find_topic(topic, -1, accumulator.max_block)
+    highest = max((_highest_partition(chunk) for chunk in chunks), default=-1)
+    if highest >= queues.count:
+        queues = find_topic(topic, highest, accumulator.max_block)
+    for chunk in chunks:
+        _check_sizes(chunk, topic, accumulator.max_request_size)
+    now = time.time_ns() // 1_000_000
+    encoders = [column_encoder(chunk, no_timestamp=now) for chunk in chunks]
+    batches: list[Batch] = []
+    for chunk, encoder in zip(chunks, encoders, strict=True):
+        names = chunk.schema.names
+        if "key" in names or "partition" in names:
+            batches += _send_sorted(accumulator, queues, chunk, encoder)
+        else:
+            batches += _send_anywhere(accumulator, queues, encoder)
+    return ArrowDelivery(batches)
+
+
+def _chunks(table: pa.Table | pa.RecordBatch, batch_size: int) -> list[pa.RecordBatch]:
+    """Small chunks are joined: each begins batches of its own."""
+    if isinstance(table, pa.RecordBatch):
+        return [table] if table.num_rows else []
+    if not isinstance(table, pa.Table):
+        raise TypeError(f"a pyarrow Table or RecordBatch is wanted, not {type(table).__name__}")
+    chunks = table.to_batches()
+    if len(chunks) > 1 and table.nbytes < len(chunks) * batch_size:
+        chunks = table.combine_chunks().to_batches()
+    return [chunk for chunk in chunks if chunk.num_rows]
+
+
+def _highest_partition(chunk: pa.RecordBatch) -> int:
+    if "partition" not in chunk.schema.names:
+        return -1
+    column = chunk.column("partition")
+    if pa.types.is_null(column.type):
+        return -1
+    if not pa.types.is_integer(column.type):
+        raise TypeError(f"column 'partition' is {column.type}; integers are wanted")
+    bounds = pc.min_max(column).as_py()
+    if bounds["min"] is not None and bounds["min"] < 0:
+        raise ValueError(f"column 'partition' has {bounds['min']}; leave a partition null to have one chosen")
+    return -1 if bounds["max"] is None else int(bounds["max"])
+
+
+def _check_sizes(chunk: pa.RecordBatch, topic: str, most: int) -> None:
+    """The largest key and value, wherever they are: only if they are too much together it is looked at rows."""
+    columns = [chunk.column(name) for name in ("value", "key") if name in chunk.schema.names]
+    lengths = [_lengths(column) for column in columns]
+    if sum(pc.max(one).as_py() or 0 for one in lengths if one is not None) + _OVERHEAD <= most:
+        return
+    sums = [pc.fill_null(one, 0) for one in lengths if one is not None]
+    total = sums[0] if len(sums) == 1 else pc.add(sums[0], sums[1])
+    size = pc.max(total).as_py() + _OVERHEAD
+    if size > most:
+        row = pc.index(total, size - _OVERHEAD).as_py()
+        raise RecordTooLargeError(
+            ErrorCode.message_too_large,
+            f"row {row} of {size} bytes with its overhead is more than max.request.size = {most}",
+            about=topic,
+        )
+
+
+def _lengths(column: pa.Array) -> pa.Array | None:
+    try:
+        return pc.binary_length(column).cast(pa.int64())
+    except pa.ArrowNotImplementedError:
+        return None  # no binary column; encoding says what it is
+
+
+def _send_anywhere(accumulator: Accumulator, queues: TopicQueues, encoder: ColumnEncoder) -> list[Batch]:
+    batches: list[Batch] = []
+    row = 0
+    while row < encoder.rows:
+        queue = accumulator.stick(queues)
+        data, end, base_timestamp, max_timestamp = encoder.encode(row, accumulator.batch_size)
+        accumulator.stuck(queues, len(data))
+        batches.append(accumulator.add_encoded(queue, data, end - row, base_timestamp, max_timestamp, 0.0))
+        row = end
+    return batches
+
+
+def _send_sorted(
+    accumulator: Accumulator, queues: TopicQueues, chunk: pa.RecordBatch, encoder: ColumnEncoder
+) -> list[Batch]:
+    names = chunk.schema.names
+    keys = binary_column(chunk.column("key"), "key") if "key" in names else None
+    named = _named_partitions(chunk.column("partition")) if "partition" in names else None
+    order, ends = sort_rows(keys, named, chunk.num_rows, queues.count)
+    batches: list[Batch] = []
+    # A batch of each partition in turn, so that all brokers have something to do from the start.
+    places = [
+        (queue, ends[number], ends[number + 1]) for number, queue in enumerate(queues.partitions[: len(ends) - 2])
+    ]
+    while places:
+        left: list[tuple[PartitionQueue, int, int]] = []
+        for queue, start, end in places:
+            if start < end:
+                batch, behind = _send_rows(accumulator, queue, encoder, order, start, end)
+                batches.append(batch)
+                left.append((queue, behind, end))
+        places = left
+    start, end = ends[-2], ends[-1]
+    while start < end:
+        queue = accumulator.stick(queues)
+        batch, start = _send_rows(accumulator, queue, encoder, order, start, end)
+        accumulator.stuck(queues, batch.size)
+        batches.append(batch)
+    return batches
+
+
+def _send_rows(
+    accumulator: Accumulator, queue: PartitionQueue, encoder: ColumnEncoder, order: bytearray, start: int, end: int
+) -> tuple[Batch, int]:
+    data, behind, base_timestamp, max_timestamp = encoder.encode_rows(order, start, end, accumulator.batch_size)
+    batch = accumulator.add_encoded(queue, data, behind - start, base_timestamp, max_timestamp, 0.0)
+    return batch, behind
+
+
+def _named_partitions(column: pa.Array) -> pa.Buffer | None:
+    if pa.types.is_null(column.type):
+        return None
+    numbers = pc.fill_null(column.cast(pa.int32()), -1)
+    return numbers.buffers()[1].slice(numbers.offset * 4)

@@ -1,0 +1,10 @@
+# A column of Arrow's, for the kernels that read one.
+
+from stratalog.records._column_memory cimport BinaryIn
+
+
+cdef class BinaryColumn:
+    cdef BinaryIn _column
+    cdef Py_buffer _validity
+    cdef Py_buffer _offsets
+    cdef Py_buffer _data

@@ -1,0 +1,288 @@
+"""Brokers that die, hang and come back; processes that fork and exit: nothing is lost, doubled or left open."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stratalog.client.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    DeliveryTimeoutError,
+    ForkedClientError,
+    RequestTimeoutError,
+)
+from stratalog.client.producer import Delivery, Producer
+from stratalog.client.producer_settings import ProducerOptions
+from tests.broker.process import BrokerProcess
+from tests.client.read_back import read_partition
+from tests.clients.admin import create_topic, delete_topic
+from tests.clients.waiting import wait_until
+
+SECONDS = 120.0
+PARTITIONS = 3
+QUICK: ProducerOptions = {
+    "reconnect_backoff_ms": 10,
+    "reconnect_backoff_max_ms": 50,
+    "retry_backoff_ms": 10,
+    "retry_backoff_max_ms": 50,
+}
+
+
+class Load:
+    """Threads that send numbered values, each to a partition of its own."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self.deliveries: dict[int, list[Delivery]] = {number: [] for number in range(PARTITIONS)}
+        self._producer = producer
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(PARTITIONS)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, partition: int) -> None:
+        sent = self.deliveries[partition]
+        while not self._stopping.is_set():
+            sent.append(self._producer.send(self._topic, b"%d" % len(sent), partition=partition))
+            if len(sent) % 50 == 0:
+                time.sleep(0.001)
+
+    def wait_for_more(self) -> None:
+        """Until something that is sent from now on is acknowledged."""
+        marks = {partition: len(sent) for partition, sent in self.deliveries.items()}
+        wait_until(
+            lambda: any(sent[marks[one] :] and sent[marks[one]].done() for one, sent in self.deliveries.items()),
+            "an acknowledgement",
+        )
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize(("codec", "kills"), [("none", 20), ("lz4", 5)])
+def test_kills_lose_nothing_double_nothing_and_keep_the_order(
+    own_broker: BrokerProcess, codec: str, kills: int
+) -> None:
+    chance = random.Random(codec)
+    create_topic(own_broker.address, "load", PARTITIONS)
+    # Small batches, so that many are under way when the broker dies.
+    with Producer(
+        own_broker.address, linger_ms=1, batch_size=2000, compression_type=codec, client_id=codec, **QUICK
+    ) as producer:
+        load = Load(producer, "load")
+        try:
+            for _ in range(kills):
+                load.wait_for_more()
+                time.sleep(chance.uniform(0, 0.1))  # not to wait for anything: to die at any moment of the load
+                own_broker.kill()
+                own_broker.start()
+        finally:
+            load.stop()
+        producer.flush(SECONDS)
+        for partition, sent in load.deliveries.items():
+            assert [one.result(0).offset for one in sent] == list(range(len(sent)))
+            stored = read_partition(own_broker.address, "load", partition)
+            assert [one.value for one in stored] == [b"%d" % number for number in range(len(sent))]
+    assert own_broker.errors() == []
+
+
+def test_a_hung_broker_bounds_the_buffer_and_every_record_gets_an_error(own_broker: BrokerProcess) -> None:
+    with Producer(
+        own_broker.address,
+        buffer_memory=500_000,
+        batch_size=10_000,
+        max_block_ms=300,
+        request_timeout_ms=500,
+        delivery_timeout_ms=1500,
+        linger_ms=0,
+        **QUICK,
+    ) as producer:
+        producer.send("topic", b"first").result(SECONDS)
+        os.kill(own_broker.pid, signal.SIGSTOP)
+        try:
+            deliveries: list[Delivery] = []
+            with pytest.raises(BufferExhaustedError, match="don't answer"):
+                while True:
+                    deliveries.append(producer.send("topic", bytes(1000)))
+                    assert producer._accumulator.used <= 500_000
+            assert len(deliveries) > 300
+            for one in deliveries:
+                problem = one.exception(SECONDS)
+                assert isinstance(problem, DeliveryTimeoutError)
+                assert "delivery.timeout.ms = 1500" in str(problem)
+            wait_until(lambda: producer._accumulator.used == 0, "the release of all memory")
+        finally:
+            os.kill(own_broker.pid, signal.SIGCONT)
+        assert producer.send("topic", b"after").result(SECONDS).offset >= 1
+
+
+def test_order_holds_after_records_were_given_up(own_broker: BrokerProcess) -> None:
+    """What was given up may be there or not; what is acknowledged is there once, in order."""
+    with Producer(
+        own_broker.address, batch_size=1000, request_timeout_ms=300, delivery_timeout_ms=600, linger_ms=0, **QUICK
+    ) as producer:
+        sent: list[tuple[bytes, Delivery]] = []
+        for turn in range(4):
+            for number in range(100):
+                value = b"%d:%d" % (turn, number)
+                sent.append((value, producer.send("topic", value, partition=0)))
+            if turn % 2 == 0:
+                sent[-1][1].exception(SECONDS)
+                os.kill(own_broker.pid, signal.SIGSTOP)
+            else:
+                for _, delivery in sent:
+                    delivery.exception(SECONDS)
+                os.kill(own_broker.pid, signal.SIGCONT)
+        acknowledged = [value for value, delivery in sent if delivery.exception(SECONDS) is None]
+        last = producer.send("topic", b"last", partition=0)
+        assert last.result(SECONDS).offset >= len(acknowledged)
+    stored = [one.value for one in read_partition(own_broker.address, "topic")]
+    assert len(stored) == len(set(stored))
+    kept = set(acknowledged)
+    assert [value for value in stored if value in kept] == acknowledged
+    assert stored[-1] == b"last"
+
+
+def test_a_broker_that_is_gone_fails_records_after_delivery_timeout_ms(own_broker: BrokerProcess) -> None:
+    with Producer(own_broker.address, request_timeout_ms=300, delivery_timeout_ms=700, **QUICK) as producer:
+        producer.send("topic", b"first").result(SECONDS)
+        own_broker.kill()
+        with pytest.raises(
+            DeliveryTimeoutError, match=r"topic-0: 1 records were not acknowledged .*(refused|broke off)"
+        ):
+            producer.send("topic", b"second").result(SECONDS)
+        own_broker.start()
+        assert producer.send("topic", b"third").result(SECONDS).offset == 1
+
+
+def test_close_with_little_time_fails_what_is_left(own_broker: BrokerProcess) -> None:
+    producer = Producer(own_broker.address, **QUICK)
+    producer.send("topic", b"first").result(SECONDS)
+    own_broker.kill()
+    called: list[Delivery] = []
+    deliveries = [producer.send("topic", b"%d" % number, on_delivery=called.append) for number in range(100)]
+    with pytest.raises(RequestTimeoutError, match="100 records are not acknowledged after 0"):
+        producer.flush(0.1)
+    producer.close(timeout=0.1)
+    assert all(isinstance(one.exception(0), ClientClosedError) for one in deliveries)
+    assert called == deliveries
+    own_broker.start()
+
+
+def test_a_sender_that_waits_for_room_is_told_when_the_producer_is_closed(own_broker: BrokerProcess) -> None:
+    producer = Producer(own_broker.address, buffer_memory=20_000, max_block_ms=100_000, **QUICK)
+    producer.send("topic", b"first").result(SECONDS)
+    own_broker.kill()
+    problems: list[BaseException] = []
+
+    def fill() -> None:
+        try:
+            while True:
+                producer.send("topic", bytes(1000))
+        except ClientClosedError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    wait_until(lambda: producer._accumulator.waiting == 1, "a wait for room")
+    producer.close(timeout=0)
+    thread.join(SECONDS)
+    assert len(problems) == 1
+    own_broker.start()
+
+
+def test_a_topic_that_is_made_again_is_sent_to(own_broker: BrokerProcess) -> None:
+    create_topic(own_broker.address, "again", 2)
+    with Producer(own_broker.address, **QUICK) as producer:
+        for number in range(10):
+            producer.send("again", b"%d" % number, partition=0).result(SECONDS)
+        delete_topic(own_broker.address, "again")
+        create_topic(own_broker.address, "again", 2)
+        offsets = [producer.send("again", b"%d" % number, partition=0).result(SECONDS).offset for number in range(10)]
+    assert offsets == list(range(10))
+
+
+def test_a_forked_child_is_told_to_make_its_own(own_broker: BrokerProcess) -> None:
+    with Producer(own_broker.address, linger_ms=100_000, delivery_timeout_ms=200_000) as producer:
+        delivery = producer.send("topic", b"parent")
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = []
+            for call in (lambda: producer.send("topic", b"child"), lambda: delivery.result(5), producer.flush):
+                try:
+                    call()
+                except ForkedClientError:
+                    said.append("forked")
+                except BaseException as error:
+                    said.append(repr(error))
+            producer.close()
+            with Producer(own_broker.address) as own:
+                said.append(str(own.send("topic", b"child").result(30).offset >= 0))
+            os.write(write, ",".join(said).encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            assert pipe.read() == "forked,forked,forked,True"
+        os.waitpid(child, 0)
+        producer.flush(SECONDS)
+        assert delivery.result(0).offset >= 0
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_an_interpreter_that_exits_leaves_nothing_behind(own_broker: BrokerProcess, is_alive: bool) -> None:
+    program = textwrap.dedent(
+        """
+        import os, signal, sys
+        from stratalog.client.producer import Producer
+        producer = Producer(sys.argv[1], linger_ms=60_000, delivery_timeout_ms=120_000)
+        producer.send("topic", b"first")
+        producer.flush()
+        if len(sys.argv) > 2:
+            os.kill(int(sys.argv[2]), signal.SIGSTOP)
+        done = lambda delivery: print(delivery.exception(0), flush=True)
+        producer.send("topic", b"second", on_delivery=done)
+        """
+    )
+    command = [sys.executable, "-X", "dev", "-c", program, own_broker.address]
+    if not is_alive:
+        command.append(str(own_broker.pid))
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    finally:
+        os.kill(own_broker.pid, signal.SIGCONT)
+    assert ended.stderr == ""
+    if is_alive:
+        assert ended.stdout == "None\n"  # what nobody flushed is sent, if it goes quickly
+    else:
+        assert "closed before the record was acknowledged" in ended.stdout
+
+
+def test_an_interrupted_wait_leaves_the_producer_usable(own_broker: BrokerProcess, tmp_path: Path) -> None:
+    with Producer(own_broker.address, buffer_memory=20_000, max_block_ms=60_000, **QUICK) as producer:
+        producer.send("topic", b"first").result(SECONDS)
+        os.kill(own_broker.pid, signal.SIGSTOP)
+        timer = threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT))
+        try:
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                while True:
+                    producer.send("topic", bytes(1000))
+        finally:
+            timer.join()
+            os.kill(own_broker.pid, signal.SIGCONT)
+        assert producer._accumulator.waiting == 0
+        assert producer.send("topic", b"next").result(SECONDS).offset > 0
