@@ -3,7 +3,10 @@
 The clients are here too: `from stratalog import Producer, Consumer, Admin`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stratalog.client import Admin, Consumer, Producer
 
 __all__ = ["Admin", "Consumer", "Producer", "__version__"]
 

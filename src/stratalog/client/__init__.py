@@ -8,9 +8,15 @@ What they raise is in stratalog.client.errors.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stratalog.client.metadata import Node, PartitionInfo, TopicPartition
+
+if TYPE_CHECKING:
+    from stratalog.client.admin import Admin
+    from stratalog.client.consumer import Consumer
+    from stratalog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
+    from stratalog.client.producer import Producer
 
 _LAZY = {
     "Admin": "stratalog.client.admin",

@@ -238,7 +238,7 @@ class Cluster:
 
     async def connection(self, node_id: int, purpose: Purpose = Purpose.DATA) -> BrokerConnection:
         """To a node, for this purpose: the one that is open, or after one attempt, which all who ask share."""
-        node = self._node(node_id)
+        node = self.node(node_id)
         return await self._connections.get(ConnectionKey(node.id, purpose), node.host, node.port)
 
     async def request(
@@ -258,6 +258,25 @@ class Cluster:
         return await self._exchange(
             connection, key, body, lowest, highest, seconds if timeout is None else min(timeout, seconds)
         )
+
+    async def ask_node(
+        self,
+        node_id: int,
+        key: ApiKey,
+        body: dict[str, Any],
+        *,
+        lowest: int = 0,
+        highest: int | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """This node and no other, for as long as there is time."""
+
+        async def ask(seconds: float) -> Any:
+            if node_id not in self.metadata.nodes:
+                await self.refresh(timeout=seconds)
+            return await self.request(node_id, key, body, lowest=lowest, highest=highest, timeout=seconds)
+
+        return await self.retry(ask, timeout)
 
     async def ask_any(
         self,
@@ -403,7 +422,7 @@ class Cluster:
 
         return sorted(self.metadata.nodes.values(), key=order)
 
-    def _node(self, node_id: int) -> Node:
+    def node(self, node_id: int) -> Node:
         node = self.metadata.nodes.get(node_id)
         if node is None:
             node = next((one for one in self._coordinators.values() if one.id == node_id), None)

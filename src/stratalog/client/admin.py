@@ -1,0 +1,266 @@
+"""The admin: topics, settings, groups, offsets, records and brokers of a cluster, looked at and changed.
+
+    with Admin("localhost:9092") as admin:
+        admin.create_topic("orders", partitions=6, config={"retention.ms": 3_600_000})
+        for topic, info in admin.list_topics().items():
+            print(topic, len(info.partitions))
+
+A call about one thing returns it or raises. A call about many returns Outcomes: `outcomes[item]` is that item's result
+or raises its error, `outcomes.errors` has what failed, `outcomes.check()` raises the first of it. `timeout` is in
+seconds; by default default_api_timeout_ms counts. Any number of threads may share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from stratalog.client.admin_settings import AdminOptions, AdminSettings
+from stratalog.client.administration import brokers, configs, group_offsets, groups, records, topics
+from stratalog.client.administration.brokers import ClusterDescription, LogDir, Replica
+from stratalog.client.administration.configs import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    ResourceKind,
+)
+from stratalog.client.administration.groups import GroupDescription, GroupListing, GroupMember
+from stratalog.client.administration.outcomes import Outcomes
+from stratalog.client.administration.records import ListedOffset, OffsetSpec
+from stratalog.client.administration.topics import CHOSEN_BY_BROKER, CreatedTopic, NewTopic
+from stratalog.client.cluster import Cluster
+from stratalog.client.io_thread import IoThread
+from stratalog.client.metadata import TopicInfo, TopicPartition
+from stratalog.client.offsets import OffsetAndMetadata
+
+__all__ = [
+    "Admin",
+    "ClusterDescription",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigOperation",
+    "ConfigResource",
+    "ConfigSource",
+    "CreatedTopic",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "ListedOffset",
+    "LogDir",
+    "NewTopic",
+    "OffsetSpec",
+    "Outcomes",
+    "Replica",
+    "ResourceKind",
+]
+
+T = TypeVar("T")
+_CLOSE_SECONDS = 5.0
+
+
+class Admin:
+    """Settings are Kafka's, with underscores for dots; `from_config` takes them with dots."""
+
+    def __init__(self, bootstrap_servers: str | Sequence[str], /, **settings: Unpack[AdminOptions]) -> None:
+        self._start(AdminSettings.from_options(bootstrap_servers, settings))
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, object]) -> Self:
+        """From Kafka's own names: {"bootstrap.servers": "localhost:9092", "client.id": "me"}."""
+        admin = cls.__new__(cls)
+        admin._start(AdminSettings.parse(config))
+        return admin
+
+    def _start(self, settings: AdminSettings) -> None:
+        self.settings = settings
+        self._io = IoThread(f"admin {settings.client_id}")
+        self._cluster = Cluster(settings, allow_auto_create_topics=False)
+
+    def close(self) -> None:
+        """Calls that other threads wait in end with ClientClosedError."""
+        self._io.close(self._cluster.close(), _CLOSE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_io") and self._io.unusable is None:
+            self.close()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._io.run(call)
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = CHOSEN_BY_BROKER,
+        replication_factor: int = CHOSEN_BY_BROKER,
+        config: Mapping[str, object] | None = None,
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> CreatedTopic:
+        topic = NewTopic(name, partitions, replication_factor, config or {})
+        return self.create_topics([topic], validate_only=validate_only, timeout=timeout)[name]
+
+    def create_topics(
+        self, new: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
+    ) -> Outcomes[str, CreatedTopic]:
+        """`validate_only`: say what would become of it, and do nothing."""
+        wanted = [NewTopic(one) if isinstance(one, str) else one for one in new]
+        return self._run(topics.create_topics(self._cluster, wanted, validate_only, timeout))
+
+    def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        return self.delete_topics([name], timeout=timeout)[name]
+
+    def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> Outcomes[str, None]:
+        return self._run(topics.delete_topics(self._cluster, _many(names), timeout))
+
+    def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicInfo]:
+        """By name, in its order."""
+        return self._run(topics.list_topics(self._cluster, include_internal, timeout))
+
+    def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicInfo:
+        return self.describe_topics([name], timeout=timeout)[name]
+
+    def describe_topics(self, names: Iterable[str], *, timeout: float | None = None) -> Outcomes[str, TopicInfo]:
+        return self._run(topics.describe_topics(self._cluster, _many(names), timeout))
+
+    def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
+    ) -> Outcomes[str, None]:
+        """Give topics more partitions, up to these numbers in all. Keys go to other partitions from then on."""
+        return self._run(topics.create_partitions(self._cluster, counts, validate_only, timeout))
+
+    # Settings
+
+    def describe_config(
+        self, resource: ConfigResource, *, names: Iterable[str] | None = None, timeout: float | None = None
+    ) -> dict[str, ConfigEntry]:
+        return self.describe_configs([resource], names=names, timeout=timeout)[resource]
+
+    def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Iterable[str] | None = None,
+        include_documentation: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[ConfigResource, dict[str, ConfigEntry]]:
+        """Settings by name: all, or only these."""
+        return self._run(configs.describe_configs(self._cluster, resources, names, include_documentation, timeout))
+
+    def alter_config(
+        self,
+        resource: ConfigResource,
+        changes: Mapping[str, object],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        return self.alter_configs({resource: changes}, validate_only=validate_only, timeout=timeout)[resource]
+
+    def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, object]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[ConfigResource, None]:
+        """What is not named stays as it is. A value of None resets a setting to its default; a ConfigChange appends to
+        a list or takes away from it."""
+        return self._run(configs.alter_configs(self._cluster, changes, validate_only, timeout))
+
+    # Groups
+
+    def list_groups(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
+    ) -> list[GroupListing]:
+        """All, or those in these states (Stable, Empty, ...) or of these types (classic, consumer)."""
+        return self._run(groups.list_groups(self._cluster, _many(states), _many(types), timeout))
+
+    def describe_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
+        return self.describe_groups([name], timeout=timeout)[name]
+
+    def describe_groups(self, names: Iterable[str], *, timeout: float | None = None) -> Outcomes[str, GroupDescription]:
+        """Classic groups and those of KIP-848 alike."""
+        return self._run(groups.describe_groups(self._cluster, _many(names), timeout))
+
+    def delete_group(self, name: str, *, timeout: float | None = None) -> None:
+        return self.delete_groups([name], timeout=timeout)[name]
+
+    def delete_groups(self, names: Iterable[str], *, timeout: float | None = None) -> Outcomes[str, None]:
+        """Only groups without members can be deleted."""
+        return self._run(groups.delete_groups(self._cluster, _many(names), timeout))
+
+    def list_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the group has committed, in all partitions or in these; what has no committed offset is left out."""
+        return self._run(group_offsets.list_group_offsets(self._cluster, group, partitions, timeout))
+
+    def alter_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, None]:
+        """Commit in the group's name. It must have no members, or UNKNOWN_MEMBER_ID is what each partition gets."""
+        return self._run(group_offsets.alter_group_offsets(self._cluster, group, offsets, timeout))
+
+    def delete_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, None]:
+        """Only of topics that the group does not read."""
+        return self._run(group_offsets.delete_group_offsets(self._cluster, group, partitions, timeout))
+
+    # Records
+
+    def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec | int],
+        *,
+        read_committed: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, ListedOffset]:
+        """Per partition an OffsetSpec, or a time in milliseconds since 1970. `read_committed`: LATEST is where the
+        first transaction is still open."""
+        return self._run(records.list_offsets(self._cluster, specs, read_committed, timeout))
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, int]:
+        """All before these offsets (-1: all there is); the results are the partitions' new first offsets."""
+        return self._run(records.delete_records(self._cluster, before, timeout))
+
+    # Brokers
+
+    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        return self._run(brokers.describe_cluster(self._cluster, timeout))
+
+    def describe_log_dirs(
+        self,
+        nodes: Iterable[int] | None = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        timeout: float | None = None,
+    ) -> Outcomes[int, dict[str, LogDir]]:
+        """By node: all nodes, or these. By path within it, with the size of each partition: all, or these."""
+        return self._run(brokers.describe_log_dirs(self._cluster, nodes, partitions, timeout))
+
+
+def _many(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str):
+        raise TypeError(f"a list of names is needed, not the text {names!r}; give [{names!r}]")
+    return list(names)

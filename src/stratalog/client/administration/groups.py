@@ -1,0 +1,192 @@
+"""Consumer groups, classic and of KIP-848: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups. Each group
+is asked about where its coordinator is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from stratalog.client.administration.outcomes import Collected, Outcomes
+from stratalog.client.cluster import Cluster, CoordinatorKind
+from stratalog.client.errors import ClientError, GroupNotFoundError, UnsupportedVersionError, error_of
+from stratalog.client.groups.member_data import decode_assignment
+from stratalog.client.metadata import Node, TopicPartition
+from stratalog.errors import MalformedResponseError
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+
+CONSUMER = "consumer"  # the protocol type of consumers in classic groups, and the type of KIP-848's
+CLASSIC = "classic"
+_FIRST_WITH_STATES = 4  # of ListGroups
+_FIRST_WITH_TYPES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    name: str
+    state: str  # empty from brokers before Kafka 2.6
+    type: str  # classic, consumer, ...; empty from brokers before Kafka 3.8
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    id: str
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+    instance_id: str | None = None
+    epoch: int | None = None  # of KIP-848's
+    target: tuple[TopicPartition, ...] | None = None  # what it will have in the end, likewise
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    name: str
+    state: str
+    type: str  # classic or consumer
+    assignor: str
+    coordinator: Node
+    members: tuple[GroupMember, ...]
+    epoch: int | None = None  # of KIP-848's
+    protocol_type: str = CONSUMER
+
+
+async def list_groups(
+    cluster: Cluster, states: Iterable[str], types: Iterable[str], timeout: float | None
+) -> list[GroupListing]:
+    """Each broker knows those that it coordinates."""
+    body = {"states_filter": list(states), "types_filter": list(types)}
+    lowest = _FIRST_WITH_TYPES if body["types_filter"] else _FIRST_WITH_STATES if body["states_filter"] else 0
+    await cluster.refresh(timeout=timeout)
+
+    async def ask(node: int) -> Any:
+        async def attempt(seconds: float) -> Any:
+            response = await cluster.request(node, ApiKey.LIST_GROUPS, body, lowest=lowest, timeout=seconds)
+            if response.error_code != ErrorCode.none:
+                raise error_of(response.error_code, about=f"the groups of node {node}")
+            return response
+
+        return await cluster.retry(attempt, timeout)
+
+    responses = await asyncio.gather(*[ask(node) for node in cluster.metadata.nodes])
+    found = {one.group_id: one for response in responses for one in response.groups}
+    return [
+        GroupListing(name, getattr(one, "group_state", ""), getattr(one, "group_type", "").lower(), one.protocol_type)
+        for name, one in sorted(found.items())
+    ]
+
+
+async def describe_groups(
+    cluster: Cluster, names: Iterable[str], timeout: float | None
+) -> Outcomes[str, GroupDescription]:
+    wanted = list(dict.fromkeys(names))
+    collected: Collected[str, GroupDescription] = Collected({name: f"group {name!r}" for name in wanted})
+
+    async def describe(name: str) -> None:
+        try:
+            collected.results[name] = await _describe(cluster, name, timeout)
+        except ClientError as error:
+            collected.fail(name, error)
+
+    await asyncio.gather(*[describe(name) for name in wanted])
+    return collected.outcomes()
+
+
+async def _describe(cluster: Cluster, name: str, timeout: float | None) -> GroupDescription:
+    """As one of KIP-848; where it is none, or the broker knows of none, as a classic one."""
+    try:
+        return await _describe_consumer_group(cluster, name, timeout)
+    except (GroupNotFoundError, UnsupportedVersionError):
+        return await _describe_classic_group(cluster, name, timeout)
+
+
+async def _describe_consumer_group(cluster: Cluster, name: str, timeout: float | None) -> GroupDescription:
+    body = {"group_ids": [name], "include_authorized_operations": False}
+    group = await _only_group(cluster, ApiKey.CONSUMER_GROUP_DESCRIBE, name, body, timeout)
+    members = tuple(
+        GroupMember(
+            one.member_id,
+            one.client_id,
+            one.client_host,
+            _partitions(one.assignment),
+            one.instance_id,
+            one.member_epoch,
+            _partitions(one.target_assignment),
+        )
+        for one in group.members
+    )
+    node = await _coordinator(cluster, name, timeout)
+    return GroupDescription(name, group.group_state, CONSUMER, group.assignor_name, node, members, group.group_epoch)
+
+
+async def _describe_classic_group(cluster: Cluster, name: str, timeout: float | None) -> GroupDescription:
+    body = {"groups": [name], "include_authorized_operations": False}
+    group = await _only_group(cluster, ApiKey.DESCRIBE_GROUPS, name, body, timeout)
+    if group.group_state == "Dead":  # what brokers before version 6 say of a group that does not exist
+        raise error_of(ErrorCode.group_id_not_found, about=f"group {name!r}")
+    members = tuple(
+        GroupMember(
+            one.member_id,
+            one.client_id,
+            one.client_host,
+            _classic_partitions(one.member_assignment, group.protocol_type),
+            getattr(one, "group_instance_id", None),
+        )
+        for one in group.members
+    )
+    node = await _coordinator(cluster, name, timeout)
+    return GroupDescription(
+        name, group.group_state, CLASSIC, group.protocol_data, node, members, protocol_type=group.protocol_type
+    )
+
+
+async def _only_group(cluster: Cluster, key: ApiKey, name: str, body: dict[str, Any], timeout: float | None) -> Any:
+    response = await cluster.ask_coordinator(CoordinatorKind.GROUP, name, key, body, timeout=timeout)
+    for group in response.groups:
+        if group.group_id == name:
+            if group.error_code != ErrorCode.none:
+                raise error_of(group.error_code, getattr(group, "error_message", None), about=f"group {name!r}")
+            return group
+    raise MalformedResponseError(f"group {name!r}: the coordinator's answer says nothing of it")
+
+
+async def _coordinator(cluster: Cluster, name: str, timeout: float | None) -> Node:
+    return cluster.node(await cluster.coordinator(CoordinatorKind.GROUP, name, timeout=timeout))
+
+
+def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(TopicPartition(one.topic_name, index) for one in assignment.topic_partitions for index in one.partitions)
+    )
+
+
+def _classic_partitions(assignment: bytes, protocol_type: str) -> tuple[TopicPartition, ...]:
+    """Members agree on its form among themselves: what is not a consumer's can't be read here, and need not."""
+    if not assignment or protocol_type != CONSUMER:
+        return ()
+    try:
+        return tuple(sorted(decode_assignment(assignment).partitions))
+    except MalformedResponseError:
+        return ()
+
+
+async def delete_groups(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, None]:
+    wanted = list(dict.fromkeys(names))
+    collected: Collected[str, None] = Collected({name: f"group {name!r}" for name in wanted})
+
+    async def delete(name: str) -> None:
+        body = {"groups_names": [name]}
+        try:
+            response = await cluster.ask_coordinator(
+                CoordinatorKind.GROUP, name, ApiKey.DELETE_GROUPS, body, timeout=timeout
+            )
+            for one in response.results:
+                collected.take(one.group_id, one, None)
+        except ClientError as error:
+            collected.fail(name, error)
+
+    await asyncio.gather(*[delete(name) for name in wanted])
+    return collected.outcomes()

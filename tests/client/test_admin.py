@@ -1,0 +1,380 @@
+"""The admin against a real broker, ours and Apache Kafka: what it changes is so, and what fails names the item."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as ConfluentConsumer
+
+from stratalog import Admin, Producer
+from stratalog.client.admin import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+    OffsetSpec,
+)
+from stratalog.client.errors import (
+    BrokerError,
+    BrokerUnreachableError,
+    ClientClosedError,
+    ConfigError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    RequestTimeoutError,
+    TopicExistsError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.client.metadata import TopicPartition
+from stratalog.client.offsets import OffsetAndMetadata
+from stratalog.errors import UnknownTopicError
+from tests.client.conftest import NewTopic as MakeTopic
+from tests.clients.waiting import wait_until
+
+any_broker = pytest.mark.any_broker
+SECONDS = 30.0
+
+
+def until(done: Callable[[], object]) -> None:
+    wait_until(lambda: bool(done()), "what the admin asked for")
+
+
+@pytest.fixture
+def admin(bootstrap: str) -> Iterator[Admin]:
+    with Admin(bootstrap, client_id="test-admin") as made:
+        yield made
+
+
+def fill(bootstrap: str, topic: str, count: int, *, partition: int = 0, first_timestamp: int = 1000) -> None:
+    with Producer(bootstrap) as producer:
+        for number in range(count):
+            producer.send(topic, b"value", partition=partition, timestamp=first_timestamp + number)
+
+
+@pytest.fixture(params=["classic", "consumer"])
+def member(request: pytest.FixtureRequest, bootstrap: str, topic: str, name: str) -> Iterator[ConfluentConsumer]:
+    """Of group `name`, with `topic` assigned to it."""
+    consumer = ConfluentConsumer(
+        {"bootstrap.servers": bootstrap, "group.id": name, "group.protocol": request.param, "client.id": "reader"}
+    )
+    consumer.subscribe([topic])
+    until(lambda: consumer.poll(0.05) or consumer.assignment())
+    yield consumer
+    consumer.close()
+
+
+@any_broker
+def test_a_topic_is_there_as_it_was_asked_for(admin: Admin, name: str) -> None:
+    created = admin.create_topic(name, partitions=3, replication_factor=1, config={"retention.ms": 3_600_000})
+    assert (created.name, created.partitions, created.replication_factor) == (name, 3, 1)
+    assert created.config["retention.ms"] == "3600000"
+    info = admin.describe_topic(name)
+    assert (info.id, len(info.partitions), info.is_internal) == (created.id, 3, False)
+    assert [one.partition for one in info.partitions] == [0, 1, 2]
+    assert admin.list_topics()[name].id == created.id
+    assert admin.describe_config(ConfigResource.topic(name))["retention.ms"].value == "3600000"
+
+
+@any_broker
+def test_some_topics_are_made_where_others_can_not_be(admin: Admin, name: str, topic: str) -> None:
+    outcomes = admin.create_topics([f"{name}-new", topic, "not/a/name", NewTopic(f"{name}-bad", config={"x": 1})])
+    assert outcomes[f"{name}-new"].partitions >= 1
+    assert set(outcomes.errors) == {topic, "not/a/name", f"{name}-bad"}
+    with pytest.raises(TopicExistsError, match=topic):
+        outcomes[topic]
+    with pytest.raises(InvalidTopicError):
+        outcomes["not/a/name"]
+    with pytest.raises(InvalidConfigError):
+        outcomes[f"{name}-bad"]
+    with pytest.raises(BrokerError):
+        outcomes.check()
+    assert set(outcomes) == {f"{name}-new", topic, "not/a/name", f"{name}-bad"}
+    assert list(outcomes.succeeded()) == [f"{name}-new"]
+    with pytest.raises(KeyError):
+        outcomes["never asked for"]
+
+
+@any_broker
+def test_only_validating_makes_nothing(admin: Admin, name: str) -> None:
+    assert admin.create_topic(name, 2, validate_only=True).partitions == 2
+    assert name not in admin.list_topics()
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.describe_topic(name)
+
+
+@any_broker
+def test_a_deleted_topic_is_gone_and_an_unknown_one_is_an_error(admin: Admin, topic: str) -> None:
+    admin.delete_topic(topic)
+    until(lambda: topic not in admin.list_topics())
+    with pytest.raises(UnknownTopicError, match=topic):
+        admin.delete_topic(topic)
+    outcomes = admin.describe_topics([topic])
+    assert isinstance(outcomes.errors[topic], UnknownTopicOrPartitionError)
+
+
+@any_broker
+def test_asking_about_a_topic_does_not_make_it(admin: Admin, name: str) -> None:
+    admin.describe_topics([name])
+    admin.list_offsets({TopicPartition(name, 0): OffsetSpec.LATEST})
+    assert name not in admin.list_topics()
+
+
+@any_broker
+def test_partitions_are_added_and_never_taken_away(admin: Admin, topic: str) -> None:
+    admin.create_partitions({topic: 4}, validate_only=True).check()
+    admin.create_partitions({topic: 3}).check()
+    until(lambda: len(admin.describe_topic(topic).partitions) == 3)
+    outcomes = admin.create_partitions({topic: 2, "no-such-topic": 2})
+    assert isinstance(outcomes.errors[topic], InvalidPartitionsError)
+    assert isinstance(outcomes.errors["no-such-topic"], UnknownTopicOrPartitionError)
+
+
+@any_broker
+def test_settings_are_changed_one_by_one_and_reset(admin: Admin, topic: str) -> None:
+    resource = ConfigResource.topic(topic)
+    before = admin.describe_config(resource)
+    admin.alter_config(resource, {"retention.ms": 1234567, "segment.bytes": 2_000_000})
+    admin.alter_config(resource, {"retention.bytes": "99999999"})
+
+    def changed() -> dict[str, str | None]:
+        entries = admin.describe_config(resource)
+        return {name: one.value for name, one in entries.items() if one.source is ConfigSource.TOPIC}
+
+    wanted = {"retention.ms": "1234567", "segment.bytes": "2000000", "retention.bytes": "99999999"}
+    until(lambda: changed() == wanted)
+    admin.alter_config(resource, {"retention.ms": None, "segment.bytes": ConfigChange(ConfigOperation.DELETE)})
+    until(lambda: changed() == {"retention.bytes": "99999999"})
+    assert admin.describe_config(resource)["retention.ms"].value == before["retention.ms"].value
+
+
+@any_broker
+def test_lists_are_appended_to(admin: Admin, topic: str) -> None:
+    resource = ConfigResource.topic(topic)
+    append = ConfigChange(ConfigOperation.APPEND, "delete")
+    admin.alter_config(resource, {"cleanup.policy": append})
+    until(lambda: admin.describe_config(resource)["cleanup.policy"].value == "delete")
+
+
+@any_broker
+def test_a_bad_setting_is_refused_with_its_name(admin: Admin, topic: str) -> None:
+    resource, other = ConfigResource.topic(topic), ConfigResource.topic("no-such-topic")
+    outcomes = admin.alter_configs({resource: {"retention.ms": "soon"}, other: {"retention.ms": 1}})
+    with pytest.raises(InvalidConfigError, match=r"(?s)retention\.ms"):
+        outcomes[resource]
+    with pytest.raises(UnknownTopicOrPartitionError, match="no-such-topic"):
+        outcomes[other]
+
+
+@any_broker
+def test_only_the_settings_that_are_named_are_described(admin: Admin, topic: str) -> None:
+    resource = ConfigResource.topic(topic)
+    entries = admin.describe_configs([resource], names=["retention.ms"], include_documentation=True)[resource]
+    assert list(entries) == ["retention.ms"]
+    assert entries["retention.ms"].documentation
+    assert not entries["retention.ms"].is_read_only
+
+
+@any_broker
+def test_a_broker_is_asked_about_itself(admin: Admin) -> None:
+    node = admin.describe_cluster().nodes[0]
+    entries = admin.describe_config(ConfigResource.broker(node.id))
+    assert entries["num.partitions"].value is not None
+    outcomes = admin.describe_configs([ConfigResource.broker(9999)], timeout=0.5)
+    assert isinstance(outcomes.errors[ConfigResource.broker(9999)], BrokerUnreachableError | RequestTimeoutError)
+    with pytest.raises(ConfigError, match="'first'"):
+        admin.describe_config(ConfigResource(ConfigResource.broker().kind, "first"))
+
+
+@any_broker
+def test_a_group_is_listed_described_and_deleted_when_empty(
+    request: pytest.FixtureRequest, admin: Admin, member: ConfluentConsumer, topic: str, name: str
+) -> None:
+    kind = "consumer" if "consumer" in request.node.callspec.id else "classic"
+    until(lambda: admin.describe_group(name).state == "Stable")
+    group = admin.describe_group(name)
+    assert (group.name, group.type, group.protocol_type) == (name, kind, "consumer")
+    assert group.coordinator.id == admin.describe_cluster().nodes[0].id
+    assert [(one.client_id, one.assignment) for one in group.members] == [("reader", ((topic, 0),))]
+    assert group.assignor in ("range", "uniform")
+    listed = {one.name: one for one in admin.list_groups(states=["Stable"], types=[kind])}
+    assert (listed[name].state, listed[name].type) == ("Stable", kind)
+    assert name not in {one.name for one in admin.list_groups(states=["Empty"])}
+
+    with pytest.raises(GroupNotEmptyError, match=name):
+        admin.delete_group(name)
+    refused = admin.alter_group_offsets(name, {TopicPartition(topic, 0): 0})
+    assert isinstance(refused.errors[TopicPartition(topic, 0)], UnknownMemberError | BrokerError)
+
+    member.close()
+    until(lambda: admin.describe_group(name).state == "Empty")
+    admin.delete_group(name)
+    with pytest.raises(GroupNotFoundError, match=name):
+        admin.describe_group(name)
+    outcomes = admin.delete_groups([name])
+    assert isinstance(outcomes.errors[name], GroupNotFoundError)
+
+
+@any_broker
+def test_a_groups_offsets_are_set_read_and_removed(admin: Admin, name: str, new_topic: MakeTopic) -> None:
+    topic = new_topic(3)
+    places = [TopicPartition(topic, number) for number in range(3)]
+    assert admin.list_group_offsets(name) == {}
+    admin.alter_group_offsets(name, {places[0]: 5, places[1]: OffsetAndMetadata(7, "by hand")}).check()
+    stored = admin.list_group_offsets(name)
+    assert {place: (one.offset, one.metadata) for place, one in stored.items()} == {
+        places[0]: (5, ""),
+        places[1]: (7, "by hand"),
+    }
+    assert set(admin.list_group_offsets(name, [places[1], places[2]])) == {places[1]}
+    admin.delete_group_offsets(name, [places[0]]).check()
+    assert set(admin.list_group_offsets(name)) == {places[1]}
+
+
+@any_broker
+def test_offsets_of_a_group_that_is_not_there_can_not_be_removed(admin: Admin, name: str, topic: str) -> None:
+    with pytest.raises(GroupNotFoundError, match=name):
+        admin.delete_group_offsets(name, [TopicPartition(topic, 0)])
+
+
+@any_broker
+def test_offsets_are_found_by_place_and_by_time(admin: Admin, bootstrap: str, topic: str) -> None:
+    fill(bootstrap, topic, 10)
+    place = TopicPartition(topic, 0)
+
+    def offset(spec: OffsetSpec | int) -> tuple[int, int]:
+        found = admin.list_offsets({place: spec})[place]
+        return found.offset, found.timestamp
+
+    assert offset(OffsetSpec.EARLIEST) == (0, -1)
+    assert offset(OffsetSpec.LATEST) == (10, -1)
+    assert offset(OffsetSpec.MAX_TIMESTAMP) == (9, 1009)
+    assert offset(1004) == (4, 1004)
+    assert offset(2000) == (-1, -1)
+    committed = admin.list_offsets({place: OffsetSpec.LATEST}, read_committed=True)
+    assert committed[place].offset == 10
+
+
+@any_broker
+def test_offsets_of_what_does_not_exist_are_errors_and_the_others_are_there(admin: Admin, topic: str) -> None:
+    known, wrong = TopicPartition(topic, 0), TopicPartition(topic, 7)
+    outcomes = admin.list_offsets(
+        {known: OffsetSpec.LATEST, wrong: OffsetSpec.LATEST, TopicPartition("no-such", 0): -1}
+    )
+    assert outcomes[known].offset == 0
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"{topic}-7"):
+        outcomes[wrong]
+    with pytest.raises(UnknownTopicOrPartitionError, match="no-such-0"):
+        outcomes[TopicPartition("no-such", 0)]
+
+
+@any_broker
+def test_records_before_an_offset_are_deleted(admin: Admin, bootstrap: str, topic: str) -> None:
+    fill(bootstrap, topic, 10)
+    place = TopicPartition(topic, 0)
+    assert admin.delete_records({place: 4})[place] == 4
+    assert admin.list_offsets({place: OffsetSpec.EARLIEST})[place].offset == 4
+    with pytest.raises(OffsetOutOfRangeError, match=f"{topic}-0"):
+        admin.delete_records({place: 11})[place]
+    assert admin.delete_records({place: -1})[place] == 10
+
+
+@any_broker
+def test_the_cluster_is_described(admin: Admin, bootstrap: str) -> None:
+    found = admin.describe_cluster()
+    assert found.cluster_id
+    assert [f"{node.host}:{node.port}" for node in found.nodes] == [bootstrap.replace("localhost", found.nodes[0].host)]
+    assert found.controller in found.nodes
+
+
+@any_broker
+def test_log_dirs_tell_the_size_of_each_partition(admin: Admin, bootstrap: str, topic: str) -> None:
+    fill(bootstrap, topic, 100)
+    place = TopicPartition(topic, 0)
+    for asked in (None, [place]):
+        (dirs,) = admin.describe_log_dirs(partitions=asked).check().values()
+        (found,) = [one for one in dirs.values() if place in one.replicas]
+        assert found.error is None
+        assert found.replicas[place].size > 500
+        assert found.total_bytes >= found.usable_bytes > 0
+    assert set(found.replicas) == {place}
+
+
+@any_broker
+def test_many_threads_share_an_admin(admin: Admin, name: str) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            admin.create_topic(f"{name}-{number}", 1)
+            until(lambda: f"{name}-{number}" in admin.list_topics())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * SECONDS)
+    assert failures == []
+
+
+def test_a_text_in_place_of_a_list_of_names_is_refused(admin: Admin) -> None:
+    with pytest.raises(TypeError, match=r"give \['orders'\]"):
+        admin.delete_topics("orders")
+
+
+def test_settings_are_checked_before_anything_is_connected(bootstrap: str) -> None:
+    wrong: dict[str, Any] = {"request_timeout": 5}
+    with pytest.raises(ConfigError, match=r"did you mean request\.timeout\.ms"):
+        Admin(bootstrap, **wrong)
+    with pytest.raises(ConfigError, match=r"ssl\.ca\.location can't be set: TLS"):
+        Admin.from_config({"bootstrap.servers": bootstrap, "ssl.ca.location": "x"})
+    with pytest.raises(ConfigError, match="only be PLAINTEXT"):
+        Admin(bootstrap, security_protocol="SSL")
+    with pytest.raises(ConfigError, match="at least one broker"):
+        Admin("")
+    with Admin.from_config({"bootstrap.servers": bootstrap, "client.id": "dotted"}) as admin:
+        assert admin.settings.client_id == "dotted"
+
+
+def test_a_cluster_that_is_not_there_is_an_error_that_names_it() -> None:
+    with Admin("127.0.0.1:1", default_api_timeout_ms=300) as admin:
+        with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1 can't be reached: Connection refused"):
+            admin.list_topics()
+        with pytest.raises(RequestTimeoutError):
+            admin.describe_cluster(timeout=0.1)
+
+
+def test_a_closed_admin_says_so(bootstrap: str) -> None:
+    admin = Admin(bootstrap)
+    admin.list_topics()
+    admin.close()
+    admin.close()
+    with pytest.raises(ClientClosedError, match="admin stratalog is closed"):
+        admin.list_topics()
+
+
+def test_an_admin_that_nobody_holds_leaves_no_thread_and_no_socket(bootstrap: str) -> None:
+    Admin(bootstrap).list_topics()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    admin = Admin(bootstrap)
+    admin.list_topics()
+    thread = weakref.ref(admin._io._thread)
+    del admin
+    gc.collect()
+    left = thread()
+    assert left is None or not left.is_alive()
+    assert len(os.listdir("/proc/self/fd")) <= before
