@@ -194,7 +194,8 @@ def test_callbacks_run_in_the_order_in_which_they_were_handed_in(io: IoThread) -
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:
-    start = "import asyncio, os, sys, threading\nfrom concurrent.futures import wait\nfrom stratalog.client.io_thread import IoThread\n"
+    start = "import asyncio, os, sys, threading\nfrom concurrent.futures import wait\n"
+    start += "from stratalog.client.io_thread import IoThread\n"
     start += "from stratalog.client.errors import *\n"
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", start + script], capture_output=True, text=True, timeout=60
