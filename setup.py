@@ -8,6 +8,7 @@ KERNELS = (
     "stratalog.records._framing",
     "stratalog.records.validation",
     "stratalog.records._records",
+    "stratalog.records._compaction",
     "stratalog.records._column_decoder",
     "stratalog.records._column_encoder",
     "stratalog.storage._mapping",

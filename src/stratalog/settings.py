@@ -68,6 +68,22 @@ def integer(minimum: int, maximum: int = LONG_MAX) -> Values:
     return Values(ValueType.INT if maximum <= INT_MAX else ValueType.LONG, check, said)
 
 
+def decimal(minimum: float, maximum: float) -> Values:
+    def check(name: str, value: object) -> float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise ConfigError(f"{name} is {value!r}; it must be a number") from None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r}; it must be a number")
+        if not minimum <= value <= maximum:  # which is false for NaN too
+            raise ConfigError(f"{name} is {value}; it must lie between {minimum:g} and {maximum:g}")
+        return float(value)
+
+    return Values(ValueType.DOUBLE, check, f"{minimum:g} to {maximum:g}")
+
+
 def boolean() -> Values:
     def check(name: str, value: object) -> bool:
         if isinstance(value, str) and value.strip().lower() in ("true", "false"):
@@ -242,4 +258,6 @@ def as_text(value: object) -> str | None:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
+    if isinstance(value, float):
+        return str(value).replace("e+", "E").replace("e", "E")  # as Java writes it
     return str(value)

@@ -33,10 +33,6 @@ def test_settings_that_kafka_does_not_have_are_few() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("cleanup.policy", "compact", "compaction is not available yet"),
-        ("cleanup.policy", "delete,compact", "compaction is not available yet"),
-        ("delete.retention.ms", "1000", "compaction is not available yet"),
-        ("min.cleanable.dirty.ratio", "0.1", "compaction is not available yet"),
         ("remote.storage.enable", "true", "tiered storage is not available yet"),
         ("local.retention.ms", "1000", "tiered storage is not available yet"),
         ("leader.replication.throttled.replicas", "*", "one replica"),

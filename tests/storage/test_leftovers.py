@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from stratalog.errors import StorageError
 from stratalog.storage import Log
 from stratalog.storage.names import CLEAN_SHUTDOWN, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
 from tests.storage.hand_made import batch_of, open_directory
@@ -82,14 +81,14 @@ class TestOtherFiles:
             assert not [path for path in orphans if path.exists()]
             assert len([problem for problem in closed.log.recovery.problems if "without a log" in problem]) == 3
 
-    def test_interrupted_compaction_is_refused_with_what_to_do(self, closed: LogBuilder) -> None:
+    def test_interrupted_compaction_is_finished(self, closed: LogBuilder) -> None:
         swap = closed.log_path / f"{0:020d}.log.swap"
         shutil.copy(closed.files(".log")[0], swap)
         with open_directory(closed.path, **SMALL) as directory:
-            with pytest.raises(StorageError, match="start and stop that broker once") as caught:
-                directory.log(*PARTITION)
-            assert str(swap) in str(caught.value)
-        assert swap.exists()
+            log = directory.log(*PARTITION)
+            assert any("a compaction was interrupted" in problem for problem in log.recovery.problems)
+            assert list(log.records()) == closed.expected
+        assert not swap.exists()
 
     def test_damaged_leader_epochs_are_read_from_the_batches(self, tmp_path: Path) -> None:
         self.with_epochs(tmp_path)

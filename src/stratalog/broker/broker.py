@@ -71,7 +71,12 @@ class Broker:
         disk = self._disk = DiskWithReserve(data_dir)
         self._reserve_timer: asyncio.TimerHandle | None = None
         self.directory = LogDirectory.open(
-            data_dir, config.log_defaults, directory_config=config.directory, disk=disk, clock=clock
+            data_dir,
+            config.log_defaults,
+            directory_config=config.directory,
+            cleaner_config=config.cleaner,
+            disk=disk,
+            clock=clock,
         )
         try:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="stratalog-background")
@@ -158,6 +163,7 @@ class Broker:
     def _settings_changed(self) -> None:
         """Called in the background thread."""
         self.topics.reconfigure_all()
+        self.directory.cleaner.reconfigure(self.config.cleaner)
         self._on_loop(self._apply_limits)
 
     def _apply_limits(self) -> None:

@@ -9,7 +9,6 @@ _COORDINATION = "one broker alone needs no coordination with others"
 _REPLICATION = "there is one replica of each partition: nothing is replicated"
 _SECURITY = "TLS, SASL, ACLs and delegation tokens are not available yet; listen on an address that only friends reach"
 _THREADS = "requests are served by one event loop, so there is no pool to size"
-_COMPACTION = "compaction is not available yet; old records go by retention"
 _TIERS = "tiered storage is not available yet"
 _TRANSACTIONS = "transactions are not available yet; idempotent producers are"
 _SHARE = "share groups are not available; consumer groups, classic and new, are"
@@ -77,7 +76,6 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("max.connections.per.ip.overrides", "not available; max.connections.per.ip is for every address"),
     ("connection.failed.authentication.delay.ms", _SECURITY),
     ("connections.max.reauth.ms", _SECURITY),
-    ("log.cleaner.", _COMPACTION),
     ("log.local.", _TIERS),
     ("remote.", _TIERS),
     ("transaction.", _TRANSACTIONS),

@@ -1,8 +1,9 @@
 """The settings of a broker, under Kafka's names: `BrokerConfig.parse({"num.partitions": "4"})`.
 
 A broker's settings are made of parts, and each name belongs to one of them: what is the broker's own, the defaults for
-topics (`topics`), how a data directory is looked after (`directory`), groups and their offsets (`groups`). A name that
-no part knows is refused, with a near match, or with the reason if it is a setting of Kafka's that can't count here.
+topics (`topics`), how a data directory is looked after (`directory`), how its logs are compacted (`cleaner`), groups
+and their offsets (`groups`). A name that no part knows is refused, with a near match, or with the reason if it is a
+setting of Kafka's that can't count here.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from stratalog.settings import (
     setting,
     unknown_setting,
 )
+from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import DirectoryConfig, LogConfig
 
 ALIASES = {"broker.id": "node.id"}
@@ -137,6 +139,7 @@ class BrokerConfig(Settings):
 
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
     given: Mapping[str, str | None] = field(default_factory=dict)  # what was set, by its name, as text
 
@@ -191,7 +194,12 @@ class BrokerConfig(Settings):
         return replace(self, **self._arguments(own), **made)
 
 
-PARTS: Mapping[str, type[Settings]] = {"topics": TopicDefaults, "directory": DirectoryConfig, "groups": GroupConfig}
+PARTS: Mapping[str, type[Settings]] = {
+    "topics": TopicDefaults,
+    "directory": DirectoryConfig,
+    "cleaner": CleanerConfig,
+    "groups": GroupConfig,
+}
 
 
 def _routed(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, dict[str, object]]]:

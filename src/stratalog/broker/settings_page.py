@@ -10,6 +10,7 @@ from stratalog.broker.refused_settings import refusals
 from stratalog.broker.settings import BrokerConfig
 from stratalog.broker.topic_defaults import SYNONYMS, TOPIC_SETTINGS, TopicDefaults
 from stratalog.settings import INT_MAX, LONG_MAX, Described, as_text
+from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import REFUSED, DirectoryConfig, LogConfig
 
 _INTRODUCTION = """\
@@ -50,7 +51,12 @@ What a topic gets that does not set it itself. They count at once for the topics
 """
 
 _DIRECTORY = """\
-In Python: `LogDirectory.open(path, directory_config=DirectoryConfig(...))`.
+For a broker: `--set name=value`. In Python: `LogDirectory.open(path, directory_config=DirectoryConfig(...))`.
+"""
+
+_CLEANER = """\
+For a broker: `--set name=value`; those marked * can be changed while it runs. In Python: `LogDirectory.open(path,
+cleaner_config=CleanerConfig(...))`.
 """
 
 _REFUSED_TOPIC = """\
@@ -80,6 +86,9 @@ def settings_page() -> str:
         "## Of a data directory\n",
         _DIRECTORY,
         *_table(DirectoryConfig.described()),
+        "### Its cleaner\n",
+        _CLEANER,
+        *_table(CleanerConfig.described()),
         "## Refused for a topic\n",
         _REFUSED_TOPIC,
         "| setting | taken with | why it can't be set |\n|---|---|---|",

@@ -53,6 +53,10 @@ class TopicDefaults(Settings):
     compression_lz4_level: int = _default_of("compression.lz4.level")
     compression_zstd_level: int = _default_of("compression.zstd.level")
     log_cleanup_policy: tuple[str, ...] = _default_of("cleanup.policy")
+    log_cleaner_delete_retention_ms: int = _default_of("delete.retention.ms")
+    log_cleaner_min_compaction_lag_ms: int = _default_of("min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = _default_of("max.compaction.lag.ms")
+    log_cleaner_min_cleanable_ratio: float = _default_of("min.cleanable.dirty.ratio")
     log_retention_ms: int | None = _first_choice_for("retention.ms")
     log_retention_minutes: int | None = setting(
         None, nullable(integer(-1, INT_MAX)), "topics' `retention.ms` in minutes, if log.retention.ms is not set"
@@ -117,6 +121,10 @@ SYNONYMS: Mapping[str, tuple[Synonym, ...]] = {
     "compression.lz4.level": (Synonym("compression.lz4.level"),),
     "compression.zstd.level": (Synonym("compression.zstd.level"),),
     "cleanup.policy": (Synonym("log.cleanup.policy"),),
+    "delete.retention.ms": (Synonym("log.cleaner.delete.retention.ms"),),
+    "min.compaction.lag.ms": (Synonym("log.cleaner.min.compaction.lag.ms"),),
+    "max.compaction.lag.ms": (Synonym("log.cleaner.max.compaction.lag.ms"),),
+    "min.cleanable.dirty.ratio": (Synonym("log.cleaner.min.cleanable.ratio"),),
     "retention.ms": (
         Synonym("log.retention.ms"),
         Synonym("log.retention.minutes", _MINUTE_MS),

@@ -82,7 +82,12 @@ class ActiveSegment(Segment):
     def _go_by(self, config: LogConfig) -> None:
         self._config = config
         self._segment_bytes = config.segment_bytes
-        self._roll_after_ms = config.segment_ms - random.randint(0, min(config.segment_jitter_ms, config.segment_ms))
+        longest = config.segment_ms
+        if "compact" in config.cleanup_policy:
+            longest = min(
+                longest, config.max_compaction_lag_ms
+            )  # or the lag could not be kept: this segment is not cleaned
+        self._roll_after_ms = longest - random.randint(0, min(config.segment_jitter_ms, longest))
 
     def _open_indexes(self, *, keep: bool) -> IndexWriter:
         room = self._config.segment_index_bytes
@@ -108,6 +113,10 @@ class ActiveSegment(Segment):
     @property
     def limit(self) -> int:
         return self.next_offset
+
+    @property
+    def index_size(self) -> int:
+        return max(self.index.offsets.size, self.index.times.size)
 
     @property
     def max_timestamp(self) -> int:

@@ -55,6 +55,7 @@ class AppendRules:
         "_level",
         "latest_timestamp",
         "max_message_bytes",
+        "needs_keys",
         "plain",
         "stamps_time",
     )
@@ -62,6 +63,7 @@ class AppendRules:
     def __init__(self, config: LogConfig, clock: Clock) -> None:
         self._clock = clock
         self.max_message_bytes = config.max_message_bytes
+        self.needs_keys = "compact" in config.cleanup_policy
         self.stamps_time = config.message_timestamp_type == "LogAppendTime"
         self._before_ms = LONG_MAX if self.stamps_time else config.message_timestamp_before_max_ms
         self._after_ms = LONG_MAX if self.stamps_time else config.message_timestamp_after_max_ms
@@ -73,17 +75,17 @@ class AppendRules:
 
     def apply(
         self, data: bytearray | memoryview, headers: list[BatchHeader]
-    ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
-        """Check a client's batches, and re-compress those that have not the codec of compression.type."""
+    ) -> tuple[bytearray | memoryview, list[BatchHeader], int]:
+        """Check a client's batches, and re-compress those that have not the codec of compression.type. The last of the
+        three: how many records have no key."""
         earliest = -(2**63)
         if self._before_ms != LONG_MAX:
             earliest = self._clock.now_ms() - self._before_ms
         if self._codec is None or all(header.codec == self._codec for header in headers):
-            validation.check_contents(data, headers, earliest=earliest)
-            return data, headers
+            return data, headers, validation.check_contents(data, headers, earliest=earliest)
         payloads: list[Buffer] = []
-        validation.check_contents(data, headers, earliest=earliest, payloads=payloads)
-        return recompress(data, headers, payloads, self._codec, self._level, self.max_message_bytes)
+        null_keys = validation.check_contents(data, headers, earliest=earliest, payloads=payloads)
+        return *recompress(data, headers, payloads, self._codec, self._level, self.max_message_bytes), null_keys
 
     def check_not_after(self, headers: list[BatchHeader]) -> None:
         """message.timestamp.after.max.ms; needed for what lies past `latest_timestamp`."""

@@ -20,6 +20,7 @@ from stratalog.settings import (
     Values,
     ValueType,
     boolean,
+    decimal,
     integer,
     list_of,
     one_of,
@@ -28,23 +29,11 @@ from stratalog.settings import (
 
 _WEEK_MS = 7 * 86_400_000
 
-NO_COMPACTION = "compaction is not available yet; old records go by retention.ms and retention.bytes"
 NO_TIERED_STORAGE = "tiered storage is not available yet; all segments stay in the data directory"
 NO_REPLICATION = "there is one replica of each partition, so nothing is replicated that could be throttled"
 NO_OLD_FORMATS = "Kafka 4 has removed it; batches are written with magic 2, whatever the client's age"
 
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
-
-
-def _cleanup_policies() -> Values:
-    known = one_of("delete")
-
-    def check(name: str, value: object) -> object:
-        if value == "compact":
-            raise ConfigError(f"{name} is {value!r}: {NO_COMPACTION}")
-        return known.check(name, value)
-
-    return list_of(Values(known.type, check, known.said))
 
 
 def _gzip_level() -> Values:
@@ -93,11 +82,21 @@ class LogConfig(Settings):
     compression_lz4_level: int = setting(9, integer(1, 17), "level where compression.type is lz4")
     compression_zstd_level: int = setting(3, integer(-131072, 22), "level where compression.type is zstd")
     cleanup_policy: tuple[str, ...] = setting(
-        ("delete",), _cleanup_policies(), "what happens to old segments; empty: nothing, they stay"
+        ("delete",),
+        list_of(one_of("delete", "compact")),
+        "what happens to old records: segments are deleted, or the last record of each key stays; empty: nothing",
     )
     retention_ms: int = setting(_WEEK_MS, integer(-1), "delete segments older than this; -1: never")
     retention_bytes: int = setting(-1, integer(-1), "delete old segments while the log is larger; -1: never")
     file_delete_delay_ms: int = setting(60_000, integer(0), "time from a segment's deletion to its files'")
+    delete_retention_ms: int = setting(
+        86_400_000, integer(0), "a compacted log keeps tombstones for so long after compaction first met them"
+    )
+    min_compaction_lag_ms: int = setting(0, integer(0), "a record stays at least for so long, whatever its key")
+    max_compaction_lag_ms: int = setting(LONG_MAX, integer(1), "a record is looked at by compaction after so long")
+    min_cleanable_dirty_ratio: float = setting(
+        0.5, decimal(0, 1), "compact when more than this part of the log is new since the last time"
+    )
     flush_messages: int = setting(LONG_MAX, integer(1), "flush when this many records are not flushed")
     flush_ms: int = setting(LONG_MAX, integer(0), "flush when the last flush is this long ago")
     min_insync_replicas: int = setting(
@@ -122,10 +121,6 @@ class LogConfig(Settings):
 
 
 REFUSED: dict[str, Refused] = {
-    "delete.retention.ms": Refused(NO_COMPACTION, "86400000", ValueType.LONG),
-    "min.compaction.lag.ms": Refused(NO_COMPACTION, "0", ValueType.LONG),
-    "max.compaction.lag.ms": Refused(NO_COMPACTION, str(LONG_MAX), ValueType.LONG),
-    "min.cleanable.dirty.ratio": Refused(NO_COMPACTION, "0.5", ValueType.DOUBLE),
     "remote.storage.enable": Refused(NO_TIERED_STORAGE, "false", ValueType.BOOLEAN),
     "remote.log.copy.disable": Refused(NO_TIERED_STORAGE, "false", ValueType.BOOLEAN),
     "remote.log.delete.on.disable": Refused(NO_TIERED_STORAGE, "false", ValueType.BOOLEAN),

@@ -56,4 +56,9 @@ class LogHome:
     open_segments: OpenSegments
     recovery_points: OffsetCheckpoint
     log_start_offsets: OffsetCheckpoint
+    cleaner_offsets: OffsetCheckpoint
     deletions: Deletions
+
+    @property
+    def checkpoints(self) -> tuple[OffsetCheckpoint, ...]:
+        return self.recovery_points, self.log_start_offsets, self.cleaner_offsets

@@ -16,13 +16,14 @@ import contextlib
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
     BatchLargerThanSegmentError,
+    InvalidRecordError,
     LogClosedError,
     OffsetOutOfRangeError,
     StorageError,
@@ -32,10 +33,13 @@ from stratalog.records import validation
 from stratalog.records._framing import BatchHeader, stamp
 from stratalog.records.batch import Batch
 from stratalog.records.reader import read_control
-from stratalog.storage import retention
+from stratalog.storage import names, retention
 from stratalog.storage.active_segment import ActiveSegment
 from stratalog.storage.appending import Appended, AppendRules, Origin, writable
+from stratalog.storage.compaction import swap
+from stratalog.storage.compaction.cleaned_segment import CleanedSegment
 from stratalog.storage.config import LogConfig
+from stratalog.storage.disk import Disk
 from stratalog.storage.epochs import EpochTracker
 from stratalog.storage.home import LogHome
 from stratalog.storage.leader_epochs import LeaderEpochs
@@ -131,6 +135,10 @@ class Log(ReadableLog):
         self._on_close = call
 
     @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
     def producers(self) -> ProducerState:
         return self._producers.state
 
@@ -154,9 +162,13 @@ class Log(ReadableLog):
         headers = validation.parse_for_append(data, rules.max_message_bytes)
         if origin is Origin.CLIENT:
             if rules.plain:
-                validation.check_contents(data, headers)
+                null_keys = validation.check_contents(data, headers)
             else:
-                data, headers = rules.apply(data, headers)
+                data, headers, null_keys = rules.apply(data, headers)
+            if null_keys and rules.needs_keys:
+                raise InvalidRecordError(
+                    f"{null_keys} records have no key; {self.partition} is compacted by key (cleanup.policy)"
+                )
             if headers[-1].max_timestamp > rules.latest_timestamp or len(headers) > 1:
                 rules.check_not_after(headers)
         else:
@@ -341,6 +353,8 @@ class Log(ReadableLog):
             # First: data written at these offsets later is not flushed, whatever the checkpoint said of the old.
             self.recovery_point = min(self.recovery_point, end)
             self._home.recovery_points.update({self.partition: self.recovery_point})
+            if self._home.cleaner_offsets.get(self.partition) > end:
+                self._home.cleaner_offsets.update({self.partition: end})  # what comes in its place is dirty
             if end < self.log_start_offset:  # in the middle of the batch that goes: no log starts behind its end
                 self._home.log_start_offsets.update({self.partition: end})
                 self.log_start_offset = end
@@ -408,6 +422,51 @@ class Log(ReadableLog):
                 self._delete_oldest(len(verdicts))
             self.producers.forget_before(self._clock.now_ms() - self.config.producer_id_expiration_ms)
             return verdicts
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment) -> bool:
+        """Put a segment that compaction made in the place of those it was made from. False: they are not part of the
+        log any more, and the new files are removed."""
+        with self._write_lock, self._storage_errors("swap segments of"):
+            self._check_open()
+            slot = next((at for at, segment in enumerate(self._segments.all) if segment is old[0]), None)
+            if slot is None or self._segments.all[slot : slot + len(old)] != list(old):
+                cleaned.discard()
+                return False
+            try:
+                swap.begin(self._disk, self.path, cleaned.base_offset)
+                new = self._cleaned(cleaned, old[-1].limit)
+            except OSError:
+                swap.undo(self._disk, self.path, cleaned.base_offset)
+                raise
+            # Readers get the new list before the old files lose their names: who comes too late to open one of those
+            # finds that the list has changed, and looks again.
+            self._publish([*self._segments.all[:slot], new, *self._segments.all[slot + len(old) : -1]], self._active)
+            self._must_reload = True  # if a rename fails, opening the log again does the rest
+            for segment in old:
+                segment.retire()
+            replaced = [segment.base_offset for segment in old]
+            deleted = swap.finish(self._disk, self.path, cleaned.base_offset, replaced)
+            new.settled()
+            self._must_reload = False
+        with self._storage_errors("swap segments of"):
+            self._disk.sync_directory(self.path)  # before the old files go for good
+        self._home.deletions.add(deleted, self.config.file_delete_delay_ms)
+        return True
+
+    def _cleaned(self, cleaned: CleanedSegment, limit: int) -> SealedSegment:
+        new = SealedSegment(
+            self._disk,
+            self.path,
+            cleaned.base_offset,
+            cleaned.size,
+            limit,
+            self.config,
+            self._home.open_segments,
+            checked_from=0,
+            max_timestamp=cleaned.max_timestamp,
+        )
+        new.open_before_rename(names.SWAP, cleaned.aborted)
+        return new
 
     def _delete_oldest(self, count: int) -> None:
         if count == len(self._segments.all):

@@ -25,6 +25,8 @@ from typing import Self
 from stratalog.clock import Clock, SystemClock
 from stratalog.errors import InvalidTopicError, LogAlreadyOpenError, LogClosedError, StorageError
 from stratalog.storage import checkpoints, directory_lock, names
+from stratalog.storage.compaction.cleaner import LogCleaner
+from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import DirectoryConfig, LogConfig
 from stratalog.storage.directory_lock import DirectoryLock
 from stratalog.storage.disk import Disk
@@ -49,6 +51,7 @@ class LogDirectory:
         path: Path,
         default_config: LogConfig,
         config: DirectoryConfig,
+        cleaner_config: CleanerConfig,
         *,
         disk: Disk,
         clock: Clock,
@@ -72,13 +75,16 @@ class LogDirectory:
                 OpenSegments(min(config.max_open_segments, _share_of_descriptors())),
                 OffsetCheckpoint(disk, path / names.RECOVERY_POINT_CHECKPOINT),
                 OffsetCheckpoint(disk, path / names.LOG_START_OFFSET_CHECKPOINT),
+                OffsetCheckpoint(disk, path / names.CLEANER_OFFSET_CHECKPOINT),
                 Deletions(disk, clock),
             )
             self.high_watermarks = OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT)
             self.was_clean = self._take_clean_marker()
             self._housekeeper = Housekeeper(config, self._open_logs, self._home)
+            self.cleaner = LogCleaner(cleaner_config, self._open_logs, self._home)
             if background:
                 self._housekeeper.start()
+                self.cleaner.start()
         except OSError as error:
             self._directory_lock.release()
             raise StorageError(f"{path}: can't be opened: {error}") from error
@@ -94,6 +100,7 @@ class LogDirectory:
         config: Configs = None,
         *,
         directory_config: DirectoryConfig | None = None,
+        cleaner_config: CleanerConfig | None = None,
         disk: Disk | None = None,
         clock: Clock | None = None,
         background: bool = True,
@@ -106,6 +113,7 @@ class LogDirectory:
             Path(path).expanduser(),
             as_config(config),
             directory_config or DirectoryConfig(),
+            cleaner_config or CleanerConfig(),
             disk=disk or Disk(),
             clock=clock or SystemClock(),
             background=background,
@@ -180,7 +188,7 @@ class LogDirectory:
             try:
                 doomed = [(key, self._doom(key)) for key in partitions]
                 self._disk.sync_directory(self.path)
-                for checkpoint in (self._home.recovery_points, self._home.log_start_offsets, self.high_watermarks):
+                for checkpoint in (*self._home.checkpoints, self.high_watermarks):
                     checkpoint.update(dict.fromkeys(key for key, _ in doomed))
                 for _, path in doomed:
                     if path is not None:
@@ -204,6 +212,8 @@ class LogDirectory:
     def turn(self) -> None:
         """Do now what the housekeeper finds due; for use without `background`."""
         self._housekeeper.turn()
+        while self.cleaner.turn() is not None:
+            pass
 
     def close(self) -> None:
         """Close all logs, and say so in the marker if every one was closed in order. Closing twice is fine."""
@@ -211,6 +221,7 @@ class LogDirectory:
             if self._closed:
                 return
             self._closed = True
+        self.cleaner.stop()
         self._housekeeper.stop()
         try:
             self._close_logs()

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from stratalog.errors import CorruptBatchError, StorageError
+from stratalog.errors import CorruptBatchError
 from stratalog.records._framing import BatchHeader
 from stratalog.storage import names
 from stratalog.storage.active_segment import ActiveSegment
+from stratalog.storage.compaction import swap
 from stratalog.storage.config import LogConfig
 from stratalog.storage.disk import Disk
 from stratalog.storage.open_segments import OpenSegments
@@ -114,16 +115,13 @@ class Loader:
 
     def _list_segments(self, report: RecoveryReport) -> dict[int, int]:
         """Base offsets and sizes; leftovers of deletions and of unfinished writes are removed."""
+        for note in swap.finish_all(self._disk, self._directory):
+            report.note(note)
         sizes: dict[int, int] = {}
         indexes: list[tuple[int, Path]] = []
         for entry in sorted(self._directory.iterdir()):
             if names.is_leftover(entry.name):
                 self._disk.remove(entry)
-            elif names.is_swap(entry.name):
-                raise StorageError(
-                    f"{entry}: a compaction by Apache Kafka was interrupted here, which this version can't finish; "
-                    "start and stop that broker once, then open the directory again"
-                )
             elif (parsed := names.parse_segment_file(entry.name)) is not None:
                 base, suffix = parsed
                 if suffix == names.LOG:

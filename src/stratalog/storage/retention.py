@@ -20,6 +20,7 @@ class SegmentFacts(NamedTuple):
     next_offset: int
     size: int
     largest_timestamp: Callable[[], int]  # asked only where time decides: it may cost a read
+    first_timestamp: Callable[[], int] = lambda: -1  # of its first batch; likewise
 
 
 class Doomed(NamedTuple):

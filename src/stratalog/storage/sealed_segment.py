@@ -6,6 +6,7 @@ can be listed, and holds no memory for what nobody reads.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from pathlib import Path
@@ -21,6 +22,7 @@ from stratalog.storage.open_segments import OpenSegments
 from stratalog.storage.scan import check
 from stratalog.storage.segment import DoubtfulIndexError, Segment
 from stratalog.storage.time_index import TimeIndex
+from stratalog.storage.transaction_index import AbortedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -56,12 +58,42 @@ class SealedSegment(Segment):
         return self._limit
 
     @property
+    def index_size(self) -> int:
+        sizes = [self.path(suffix).stat().st_size for suffix in (names.OFFSET_INDEX, names.TIME_INDEX)]
+        return max(sizes)
+
+    @property
     def file(self) -> LogFile:
         file = self._file
         if file is None:
-            file = self._file = LogFile(self._disk, self.path(names.LOG))
+            file = LogFile(self._disk, self.path(names.LOG))
+            self._check_not_replaced()
+            self._file = file
             self._open_segments.opened(self)
         return file
+
+    def open_before_rename(self, state: str, aborted: list[AbortedTransaction]) -> None:
+        """Open the files under names that end in `state`, which they are about to lose: for as long, nothing here may
+        go by a name. settled() says when that is over."""
+        log, offsets, times = (
+            path.with_name(path.name + state)
+            for path in map(self.path, (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX))
+        )
+        self._file = LogFile(self._disk, log)
+        self._offset_index = OffsetIndex.open_sealed(self._disk, offsets, self.base_offset)
+        self._time_index = TimeIndex.open_sealed(self._disk, times, self.base_offset)
+        self.transaction_index.know(aborted)
+
+    def settled(self) -> None:
+        """The files have their own names."""
+        if self._file is not None:
+            self._file.path = self.path(names.LOG)
+            self._open_segments.opened(self)
+
+    def _check_not_replaced(self) -> None:
+        """After a file was opened by its name: once the segment is retired, that may be its successor's."""
+        if self._retired:
+            raise FileNotFoundError(errno.ENOENT, "segment is not part of the log any more", str(self.path(names.LOG)))
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -71,6 +103,7 @@ class SealedSegment(Segment):
                 index = OffsetIndex.open_sealed(self._disk, self.path(names.OFFSET_INDEX), self.base_offset)
             except FileNotFoundError as error:
                 raise DoubtfulIndexError(f"{error.filename} is missing") from error
+            self._check_not_replaced()
             last = index.last
             if last is not None and not (
                 self.base_offset <= last.offset < self.limit and 0 <= last.position < self.size
@@ -87,6 +120,7 @@ class SealedSegment(Segment):
                 index = TimeIndex.open_sealed(self._disk, self.path(names.TIME_INDEX), self.base_offset)
             except FileNotFoundError as error:
                 raise DoubtfulIndexError(f"{error.filename} is missing") from error
+            self._check_not_replaced()
             self._time_index = index
         return index
 

@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeVar
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records._framing import BatchHeader, find_batch, parse_header, parse_headers
 from stratalog.records.batch import Batch
+from stratalog.records.format import HEADER_SIZE
 from stratalog.records.reader import records_of
 from stratalog.storage import names
 from stratalog.storage.checked_ranges import CheckedRanges
@@ -87,6 +88,11 @@ class Segment(ABC):
 
     @property
     @abstractmethod
+    def index_size(self) -> int:
+        """Bytes of entries in the larger of the two indexes."""
+
+    @property
+    @abstractmethod
     def max_timestamp(self) -> int: ...
 
     @abstractmethod
@@ -100,7 +106,12 @@ class Segment(ABC):
             self._retired = True
 
     def retention_facts(self) -> SegmentFacts:
-        return SegmentFacts(self.base_offset, self.limit, self.size, self._newest)
+        return SegmentFacts(self.base_offset, self.limit, self.size, self._newest, self._oldest)
+
+    def _oldest(self) -> int:
+        """The time of the first batch, as an estimate of the oldest record's."""
+        header = parse_header(self.file.read(HEADER_SIZE, 0)) if self.size else None
+        return self._newest() if header is None or header.max_timestamp < 0 else header.max_timestamp
 
     def _newest(self) -> int:
         """The largest timestamp, or the file's own where the records have none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from stratalog.storage import names
@@ -22,8 +23,12 @@ def remove_segment_files(disk: Disk, directory: Path, base_offset: int) -> None:
 
 def mark_segment_deleted(disk: Disk, directory: Path, base_offset: int) -> list[Path]:
     """Rename the files, so that they are no segment's any more; the new names."""
+    return mark_files_deleted(disk, directory, base_offset, _ALL)
+
+
+def mark_files_deleted(disk: Disk, directory: Path, base_offset: int, suffixes: Iterable[str]) -> list[Path]:
     marked = []
-    for suffix in _ALL:
+    for suffix in suffixes:
         path = names.segment_file(directory, base_offset, suffix)
         target = path.with_name(path.name + names.DELETED)
         try:
@@ -31,7 +36,7 @@ def mark_segment_deleted(disk: Disk, directory: Path, base_offset: int) -> list[
         except FileNotFoundError:
             continue
         except OSError as error:
-            # It lies before the log start offset, so it is not served, and the next opening finds it again.
+            # It lies before the log start offset, or another takes its name: it is not served.
             logger.warning("%s: can't be renamed: %s", path, error)
             continue
         marked.append(target)

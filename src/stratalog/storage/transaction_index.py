@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +55,10 @@ class TransactionIndex:
             known = self._known = self._read()
         return known
 
+    def know(self, entries: list[AbortedTransaction]) -> None:
+        """What the file holds, for a segment whose files have not got their names yet."""
+        self._known = entries
+
     def _read(self) -> list[AbortedTransaction]:
         try:
             content = self.path.read_bytes()
@@ -67,7 +72,7 @@ class TransactionIndex:
         kept = [entry for entry in entries if entry.last_offset < offset]
         if len(kept) < len(entries):
             self._known = None
-            self._disk.replace(self.path, b"".join(_ENTRY.pack(0, *entry) for entry in kept))
+            self._disk.replace(self.path, format_entries(kept))
 
     def reset(self) -> None:
         self._known = None
@@ -81,6 +86,10 @@ class TransactionIndex:
             self._disk.sync(fd)
         finally:
             self._disk.close(fd)
+
+
+def format_entries(entries: Iterable[AbortedTransaction]) -> bytes:
+    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
 def parse_entries(content: bytes, path: Path) -> list[AbortedTransaction]:

@@ -210,7 +210,7 @@ def test_lists_are_added_to_and_taken_from(lab: ConfigLab) -> None:
     lab.alter(("cleanup.policy", APPEND, "delete"))
     lab.alter(("cleanup.policy", APPEND, "delete"))
     assert lab.own == {"cleanup.policy": "delete"}
-    assert lab.alter(("cleanup.policy", APPEND, "compact"))[0] == INVALID_CONFIG
+    assert lab.alter(("cleanup.policy", APPEND, "compacted"))[0] == INVALID_CONFIG
 
 
 @pytest.mark.parametrize(
@@ -229,9 +229,9 @@ def test_lists_are_added_to_and_taken_from(lab: ConfigLab) -> None:
         (("retention.ms", 4, "5"), INVALID_REQUEST, "retention.ms: operation is 4; it must be 0 to 3"),
         (("retention.ms", -1, "5"), INVALID_REQUEST, "retention.ms: operation is -1"),
         (
-            ("cleanup.policy", SET, "compact"),
+            ("cleanup.policy", SET, "compacted"),
             INVALID_CONFIG,
-            "cleanup.policy is 'compact': compaction is not available",
+            "cleanup.policy is 'compacted'; it must be one of: delete, compact",
         ),
         (("remote.storage.enable", SET, "true"), INVALID_CONFIG, "remote.storage.enable can't be set: tiered storage"),
         (("producer.id.expiration.ms", SET, "5"), INVALID_CONFIG, "is no setting of a topic"),
@@ -403,7 +403,7 @@ def test_groups_can_not_be_changed(lab: ConfigLab) -> None:
 # Any changes
 
 
-VALUES = {"retention.ms": ["5", "-1", "x"], "segment.bytes": ["4096", "1"], "cleanup.policy": ["delete", "", "compact"]}
+VALUES = {"retention.ms": ["5", "-1", "x"], "segment.bytes": ["4096", "1"], "cleanup.policy": ["delete", "", "compacted"]}
 CHANGES = st.sampled_from(sorted(VALUES)).flatmap(
     lambda name: st.tuples(st.just(name), st.sampled_from([SET, DELETE]), st.sampled_from(VALUES[name]))
 )
@@ -419,7 +419,7 @@ def test_what_is_shown_is_what_was_set_and_what_the_logs_go_by(
     model: dict[str, str] = {}
     for changes in requests:
         code, _ = lab.alter(*changes)
-        bad = any(operation is SET and value in ("x", "1", "compact") for _, operation, value in changes)
+        bad = any(operation is SET and value in ("x", "1", "compacted") for _, operation, value in changes)
         assert code == (INVALID_CONFIG if bad else NONE)
         if not bad:
             for name, operation, value in changes:

@@ -138,7 +138,7 @@ class TestCreateTopics:
         [
             ({"retention.ms": "soon"}, "retention.ms is 'soon'"),
             ({"retention.mss": "1"}, "did you mean retention.ms"),
-            ({"cleanup.policy": "compact"}, "compaction is not available"),
+            ({"cleanup.policy": "compacted"}, "it must be one of: delete, compact"),
             ({"remote.storage.enable": "true"}, "tiered storage is not available"),
             ({"producer.id.expiration.ms": "1"}, "no setting of a topic"),
             ({"retention.ms": None}, "retention.ms has no value"),

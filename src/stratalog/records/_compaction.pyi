@@ -1,0 +1,33 @@
+from typing_extensions import Buffer
+
+from stratalog.records._framing import BatchHeader
+
+SLOT_SIZE: int
+
+class KeyMap:
+    slots: int
+    most: int
+    count: int
+    latest: int
+    def __init__(self, slots: int, load_factor: float, seed: bytes) -> None: ...
+    def __len__(self) -> int: ...
+    def clear(self) -> None: ...
+    def get(self, key: bytes) -> int: ...
+    def put(self, key: bytes | None, offset: int) -> bool: ...
+    def add(
+        self, payload: Buffer, header: BatchHeader, from_offset: int, start: int = 0, end: int = -1
+    ) -> bool: ...
+
+class Kept:
+    count: int
+    removed: int
+    tombstones: int
+    max_timestamp_delta: int
+    payload: bytearray | None
+
+def filter_batch(
+    payload: Buffer, header: BatchHeader, keys: KeyMap, drop_tombstones: bool, start: int = 0, end: int = -1
+) -> Kept: ...
+def rebase_timestamps(
+    payload: Buffer, header: BatchHeader, count: int, shift: int, start: int, end: int
+) -> bytearray: ...

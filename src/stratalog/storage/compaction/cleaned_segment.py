@@ -1,0 +1,90 @@
+"""Writing the segment that takes the place of others: its files are called .cleaned until all of it is durable.
+
+Crash policy: a .cleaned file counts for nothing, and is removed when the log is next opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stratalog.records._framing import BatchHeader
+from stratalog.storage import names
+from stratalog.storage.config import LogConfig
+from stratalog.storage.disk import Disk
+from stratalog.storage.index_writer import IndexWriter
+from stratalog.storage.offset_index import OffsetIndex
+from stratalog.storage.time_index import TimeIndex
+from stratalog.storage.transaction_index import AbortedTransaction, format_entries
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class CleanedSegment:
+    def __init__(self, disk: Disk, directory: Path, base_offset: int, config: LogConfig, chunk: int) -> None:
+        self.base_offset = base_offset
+        self.size = 0
+        self.aborted: list[AbortedTransaction] = []
+        self._disk = disk
+        self._directory = directory
+        self._chunk = chunk  # bytes that are written at a time
+        self._buffer = bytearray()
+        self.discard()  # what an earlier run may have left
+        self._fd = disk.open(self._path(names.LOG), create=True)
+        room = config.segment_index_bytes
+        self.index = IndexWriter(
+            OffsetIndex.open_to_grow(disk, self._path(names.OFFSET_INDEX), base_offset, room, keep=False),
+            TimeIndex.open_to_grow(disk, self._path(names.TIME_INDEX), base_offset, room, keep=False),
+            config.index_interval_bytes,
+        )
+
+    @property
+    def max_timestamp(self) -> int:
+        return self.index.max_timestamp
+
+    def append(self, data: Buffer, header: BatchHeader) -> None:
+        """A batch, and what its header says. Raises OSError."""
+        self.index.reserve(1)
+        self.index.add([header], self.size)
+        self._buffer += data
+        self.size += header.size
+        if len(self._buffer) >= self._chunk:
+            self._write()
+
+    def finish(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Make all of it durable, but for the files' names."""
+        self._write()
+        self.aborted = list(aborted)
+        self.index.note_max_timestamp()
+        self.index.trim()
+        self.index.sync()
+        if self.aborted:
+            fd = self._disk.open(self._path(names.TRANSACTION_INDEX), create=True)
+            try:
+                self._disk.write(fd, format_entries(self.aborted), 0)
+                self._disk.sync(fd)
+            finally:
+                self._disk.close(fd)
+        self._disk.sync(self._fd)
+        self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+    def discard(self) -> None:
+        """Remove the files."""
+        for suffix in names.SEGMENT_SUFFIXES:
+            self._disk.remove(self._path(suffix))
+
+    def _write(self) -> None:
+        if self._buffer:
+            self._disk.write(self._fd, self._buffer, self.size - len(self._buffer))
+            self._buffer = bytearray()
+
+    def _path(self, suffix: str) -> Path:
+        path = names.segment_file(self._directory, self.base_offset, suffix)
+        return path.with_name(path.name + names.CLEANED)

@@ -1,0 +1,235 @@
+"""The cleaner of a data directory: threads that compact whichever log is dirtiest of those that are due.
+
+A log that fails (a damaged batch, a full disk) is set aside with the reason, and tried again later, less and less
+often; the others go on. Reading and writing keep to log.cleaner.io.max.bytes.per.second. Up to where a log is clean is
+in cleaner-offset-checkpoint, as in Kafka; a run that a crash cut short is done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stratalog.clock import Clock
+from stratalog.errors import StratalogError
+from stratalog.storage.compaction.compactor import (
+    SMALLEST_CHUNK,
+    Budget,
+    Cleaned,
+    CleaningStoppedError,
+    Compactor,
+)
+from stratalog.storage.compaction.config import CleanerConfig
+from stratalog.storage.compaction.plan import Dirt, assess
+from stratalog.storage.compaction.throttle import Throttle
+from stratalog.storage.home import LogHome
+from stratalog.storage.log import Log
+from stratalog.storage.names import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_ASIDE = 3600.0  # seconds until a log that failed is tried again
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A log that can't be cleaned."""
+
+    reason: str
+    failures: int
+    until: float  # by the monotonic clock
+    since_ms: int
+
+
+@dataclass(frozen=True)
+class CleanerStatus:
+    """What there is to say of one log."""
+
+    partition: TopicPartition
+    dirt: Dirt
+    is_running: bool
+    set_aside: SetAside | None
+    last_run: Cleaned | None
+    last_run_ms: int | None
+
+
+@dataclass
+class CleanerCounters:
+    """For metrics, since the start."""
+
+    runs: int = 0
+    failures: int = 0
+    bytes_read: int = 0
+    bytes_saved: int = 0
+
+
+class LogCleaner:
+    def __init__(self, config: CleanerConfig, logs: Callable[[], Iterable[Log]], home: LogHome) -> None:
+        self.counters = CleanerCounters()
+        self._config = config
+        self._logs = logs
+        self._clock: Clock = home.clock
+        self._offsets = home.cleaner_offsets
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._running: set[TopicPartition] = set()
+        self._set_aside: dict[TopicPartition, SetAside] = {}
+        self._last: dict[TopicPartition, tuple[Cleaned, int]] = {}
+        self._threads: list[threading.Thread] = []
+        self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._clock, self._stop)
+
+    def start(self) -> None:
+        if not self._config.log_cleaner_enable:
+            return
+        for number in range(self._config.log_cleaner_threads):
+            thread = threading.Thread(target=self._run, name=f"stratalog-cleaner-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Ends a run that is under way; what it did not swap in yet counts for nothing."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def reconfigure(self, config: CleanerConfig) -> None:
+        """Go by other settings. A run that is under way begins again."""
+        if config == self._config:
+            return
+        was_running = bool(self._threads)
+        self.stop()
+        self._stop.clear()
+        self._config = config
+        self._throttle.rate = config.log_cleaner_io_max_bytes_per_second
+        if was_running:
+            self.start()
+
+    def _budget(self) -> Budget:
+        config = self._config
+        return Budget(
+            memory=config.log_cleaner_dedupe_buffer_size // config.log_cleaner_threads,
+            load_factor=config.log_cleaner_io_buffer_load_factor,
+            chunk=max(config.log_cleaner_io_buffer_size // config.log_cleaner_threads // 2, SMALLEST_CHUNK),
+            account=self._throttle.account,
+            stop=self._stop,
+        )
+
+    def turn(self) -> Cleaned | None:
+        """Compact the dirtiest log that is due, if there is one."""
+        log, dirt = self._take()
+        if log is None or dirt is None:
+            return None
+        try:
+            return self._clean(log, dirt)
+        finally:
+            with self._lock:
+                self._running.discard(log.partition)
+
+    def status(self, log: Log) -> CleanerStatus:
+        last = self._last.get(log.partition)
+        return CleanerStatus(
+            log.partition,
+            self.dirt_of(log),
+            log.partition in self._running,
+            self._set_aside.get(log.partition),
+            None if last is None else last[0],
+            None if last is None else last[1],
+        )
+
+    def dry_run(self, log: Log) -> Cleaned:
+        """What compacting all that can be compacted now would save; takes as long as the run itself, and some disk."""
+        return Compactor(log, self.dirt_of(log), self._budget(), self._clock.now_ms()).run(dry=True)
+
+    def set_aside(self) -> dict[TopicPartition, SetAside]:
+        return dict(self._set_aside)
+
+    def dirt_of(self, log: Log) -> Dirt:
+        segments = log.segments
+        checkpointed = self._offsets.get(log.partition)
+        first_dirty = max(checkpointed, log.log_start_offset)
+        if first_dirty > segments[-1].base_offset:
+            first_dirty = log.log_start_offset  # from another life of this log; to look at it all again is always right
+        first_open = log.producers.first_open_transaction
+        return assess(
+            [segment.retention_facts() for segment in segments],
+            log.config,
+            first_dirty_offset=first_dirty,
+            last_stable_offset=log.log_end_offset if first_open is None else first_open,
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _run(self) -> None:
+        while not self._stop.wait(0 if self._has_cleaned() else self._config.log_cleaner_backoff_ms / 1000):
+            pass
+
+    def _has_cleaned(self) -> bool:
+        try:
+            return self.turn() is not None
+        except Exception:
+            logger.exception("the cleaner failed")  # and goes on: it must not end for all logs
+            return False
+
+    def _take(self) -> tuple[Log | None, Dirt | None]:
+        """The dirtiest log that is due and that no other thread works at."""
+        now = self._clock.monotonic()
+        best: tuple[Log | None, Dirt | None] = (None, None)
+        with self._lock:
+            for log in self._logs():
+                aside = self._set_aside.get(log.partition)
+                if log.partition in self._running or (aside is not None and now < aside.until):
+                    continue
+                if "compact" not in log.config.cleanup_policy:
+                    continue
+                try:
+                    dirt = self.dirt_of(log)
+                except (StratalogError, OSError) as error:
+                    self._put_aside(log, str(error))
+                    continue
+                if dirt.is_due and (best[1] is None or dirt.ratio > best[1].ratio):
+                    best = (log, dirt)
+            if best[0] is not None:
+                self._running.add(best[0].partition)
+        return best
+
+    def _clean(self, log: Log, dirt: Dirt) -> Cleaned | None:
+        now_ms = self._clock.now_ms()
+        try:
+            cleaned = Compactor(log, dirt, self._budget(), now_ms).run()
+            if log.is_closed:
+                return None
+            self._offsets.update({log.partition: cleaned.first_dirty_offset})
+        except CleaningStoppedError:
+            return None
+        except (StratalogError, OSError, MemoryError) as error:
+            if not log.is_closed:
+                self._put_aside(log, str(error))
+            return None
+        self._set_aside.pop(log.partition, None)
+        self._last[log.partition] = (cleaned, now_ms)
+        self.counters.runs += 1
+        self.counters.bytes_read += cleaned.bytes_read
+        self.counters.bytes_saved += cleaned.bytes_before - cleaned.bytes_after
+        logger.info(
+            "%s: compacted up to offset %d: %d bytes became %d, %d segments became %d",
+            log.path,
+            cleaned.first_dirty_offset,
+            cleaned.bytes_before,
+            cleaned.bytes_after,
+            cleaned.segments_before,
+            cleaned.segments_after,
+        )
+        return cleaned
+
+    def _put_aside(self, log: Log, reason: str) -> None:
+        before = self._set_aside.get(log.partition)
+        failures = 1 if before is None else before.failures + 1
+        pause = min(self._config.log_cleaner_backoff_ms / 1000 * 2**failures, _LONGEST_ASIDE)
+        self._set_aside[log.partition] = SetAside(
+            reason, failures, self._clock.monotonic() + pause, self._clock.now_ms()
+        )
+        self.counters.failures += 1
+        if before is None or before.reason != reason:
+            logger.error("%s: can't be compacted, and is set aside: %s", log.path, reason)

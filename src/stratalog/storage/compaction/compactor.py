@@ -1,0 +1,215 @@
+"""Compacts one log: a run maps the keys of its dirty part to their last offsets, then writes what survives.
+
+Memory is bounded: where the map has no room for more keys, the run ends there, and the next goes on from that offset. A
+run never changes the segment that grows, takes no lock but for the swaps, and may be stopped at any time: what is not
+swapped in counts for nothing. A batch that is damaged ends the run with CorruptBatchError, before anything is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stratalog.errors import StratalogError
+from stratalog.records._compaction import SLOT_SIZE, KeyMap
+from stratalog.records._framing import BatchHeader, parse_header
+from stratalog.records.batch import Batch
+from stratalog.records.format import CURRENT_MAGIC, HEADER_SIZE, Codec
+from stratalog.records.reader import records_of
+from stratalog.storage.compaction.cleaned_segment import CleanedSegment
+from stratalog.storage.compaction.plan import Dirt, Sized, groups
+from stratalog.storage.compaction.survivors import LastBatch, Survivors
+from stratalog.storage.compaction.transactions import CleanedTransactions
+from stratalog.storage.log import Log
+from stratalog.storage.scan import check
+from stratalog.storage.segment import Segment
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+FEWEST_SLOTS = 1024
+SMALLEST_CHUNK = 16 * 1024
+
+
+class CleaningStoppedError(StratalogError):
+    """The cleaner was told to stop. Nothing is lost: the log is as it was, or partly compacted."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may take."""
+
+    memory: int = 128 * 1024**2  # bytes for the map of keys
+    load_factor: float = 0.9
+    chunk: int = 256 * 1024  # bytes that are read and written at a time
+    account: Callable[[int], None] = lambda _: None  # told of bytes read and written; may wait
+    stop: threading.Event | None = None
+
+
+@dataclass
+class Cleaned:
+    """What a run did."""
+
+    first_dirty_offset: int  # from where the next run goes on
+    bytes_read: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    batches_before: int = 0
+    batches_after: int = 0
+    keys: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    is_complete: bool = True  # False: the map was too small for all of the dirty part
+
+
+class Compactor:
+    """One use: run()."""
+
+    def __init__(self, log: Log, dirt: Dirt, budget: Budget, now_ms: int) -> None:
+        self._log = log
+        self._dirt = dirt
+        self._budget = budget
+        self._now_ms = now_ms
+        self._result = Cleaned(dirt.first_dirty_offset)
+
+    def run(self, *, dry: bool = False) -> Cleaned:
+        """`dry`: count what would be saved, and change nothing."""
+        log, dirt, result = self._log, self._dirt, self._result
+        segments = [segment for segment in log.segments if segment.limit <= dirt.first_uncleanable_offset]
+        if not segments:
+            return result
+        keys = self._map_keys([one for one in segments if one.limit > dirt.first_dirty_offset])
+        result.keys = len(keys)
+        end = dirt.first_uncleanable_offset if result.is_complete else keys.latest + 1
+        affected = [segment for segment in segments if segment.base_offset < end]
+        survivors = Survivors(
+            keys,
+            CleanedTransactions(log.aborted_transactions(affected[0].base_offset, affected[-1].limit)),
+            self._live_producers(),
+            now_ms=self._now_ms,
+            delete_retention_ms=log.config.delete_retention_ms,
+        )
+        for group in self._groups(affected):
+            self._clean(group, survivors, dry=dry)
+        result.first_dirty_offset = end
+        return result
+
+    # Which keys there are
+
+    def _map_keys(self, segments: Sequence[Segment]) -> KeyMap:
+        start = self._dirt.first_dirty_offset
+        # Offsets are no fewer than records, and records no fewer than keys.
+        needed = int((segments[-1].limit - max(start, segments[0].base_offset)) / self._budget.load_factor) + 2
+        slots = max(min(needed, self._budget.memory // SLOT_SIZE), FEWEST_SLOTS)
+        keys = KeyMap(slots, self._budget.load_factor, os.urandom(16))
+        transactions = CleanedTransactions(self._log.aborted_transactions(start, segments[-1].limit))
+        for segment in segments:
+            for batch in self._batches(segment, start):
+                header = batch.header
+                if (header.is_control or header.is_transactional) and transactions.may_go(batch):
+                    continue
+                if header.is_control:
+                    continue
+                if not _add(keys, batch, start):
+                    self._result.is_complete = False
+                    return keys
+        return keys
+
+    def _batches(self, segment: Segment, start_offset: int) -> Iterator[Batch]:
+        """With their checksums checked: a damaged key would make a sound record go."""
+        position, previous = 0, segment.base_offset - 1
+        if start_offset > segment.base_offset:
+            first = segment.locate(start_offset)
+            if first is None:
+                return
+            position, previous = first.position, first.base_offset - 1
+        chunk_size = self._budget.chunk
+        for chunk in check(
+            segment.file, position, segment.size, previous=previous, limit=segment.limit, chunk_size=chunk_size
+        ):
+            self._account(len(chunk.buffer))
+            for header in chunk.headers:
+                yield Batch(chunk.buffer, header)
+
+    def _account(self, size: int) -> None:
+        if self._budget.stop is not None and self._budget.stop.is_set():
+            raise CleaningStoppedError(f"{self._log.path}: compaction was told to stop")
+        self._result.bytes_read += size
+        self._budget.account(size)
+
+    def _live_producers(self) -> dict[int, LastBatch]:
+        return {
+            producer.producer_id: LastBatch(
+                producer.batches[-1].last_offset if producer.batches else None, producer.epoch
+            )
+            for producer in list(self._log.producers)
+        }
+
+    # What survives
+
+    def _groups(self, segments: Sequence[Segment]) -> list[list[Segment]]:
+        config = self._log.config
+        by_base = {segment.base_offset: segment for segment in segments}
+        sized = [Sized(segment.base_offset, segment.limit, segment.size, segment.index_size) for segment in segments]
+        found = groups(sized, config.segment_bytes, config.segment_index_bytes)
+        return [[by_base[one.base_offset] for one in group] for group in found]
+
+    def _clean(self, group: list[Segment], survivors: Survivors, *, dry: bool) -> None:
+        log, result = self._log, self._result
+        cleaned = CleanedSegment(log.disk, log.path, group[0].base_offset, log.config, self._budget.chunk)
+        changed = len(group) > 1
+        before = result.batches_after
+        try:
+            for segment in group:
+                for batch in self._batches(segment, 0):
+                    result.batches_before += 1
+                    left = survivors.of(batch)
+                    if left is None:
+                        changed = True
+                        continue
+                    if isinstance(left, memoryview):
+                        cleaned.append(left, batch.header)
+                    else:
+                        changed = True
+                        cleaned.append(left, _header(left))
+                    result.batches_after += 1
+                    if log.is_closed:
+                        raise CleaningStoppedError(f"{log.path}: the log was closed")
+            size_before = sum(segment.size for segment in group)
+            size_after = cleaned.size
+            if dry or not changed:
+                survivors.take_kept_aborted()
+                cleaned.close()
+                cleaned.discard()
+            else:
+                self._budget.account(cleaned.size)
+                cleaned.finish(survivors.take_kept_aborted())
+                if not log.replace_segments(group, cleaned):
+                    size_after, result.batches_after = size_before, before
+        except BaseException:
+            cleaned.close()
+            cleaned.discard()
+            raise
+        result.bytes_before += size_before
+        result.bytes_after += size_after
+        result.segments_before += len(group)
+        result.segments_after += 1
+
+
+def _header(batch: Buffer) -> BatchHeader:
+    header = parse_header(batch)
+    assert header is not None
+    return header
+
+
+def _add(keys: KeyMap, batch: Batch, from_offset: int) -> bool:
+    header = batch.header
+    if header.magic == CURRENT_MAGIC and header.codec == Codec.NONE:
+        position = header.position
+        return keys.add(batch.buffer, header, from_offset, position + HEADER_SIZE, position + header.size)
+    if header.magic == CURRENT_MAGIC:
+        return keys.add(batch.payload(), header, from_offset)
+    return all(keys.put(record.key, record.offset) for record in records_of(batch) if record.offset >= from_offset)

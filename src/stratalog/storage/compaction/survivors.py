@@ -1,0 +1,190 @@
+"""What is left of a batch: all of it, some of its records in a batch of the same offsets, an empty batch, or nothing.
+
+- Of each key the last record stays, and all that lies past what the map of keys knows.
+- A tombstone stays until its batch's delete horizon: delete.retention.ms after the first run that met it. That time is
+  written into the batch (KIP-534), in the place of its base timestamp.
+- The last batch of each live producer stays, empty if need be: it holds the sequence that the producer goes on from.
+- Offsets never change. What is untouched is copied byte by byte.
+- Messages of magic 0 and 1 that lose a record become batches of magic 2; they have no horizon until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from stratalog.records import format
+from stratalog.records._compaction import Kept, KeyMap, filter_batch, rebase_timestamps
+from stratalog.records._framing import BatchHeader, parse_header
+from stratalog.records.batch import Batch
+from stratalog.records.builder import build_batch, seal_batch
+from stratalog.records.reader import records_of
+from stratalog.storage.compaction.transactions import CleanedTransactions
+from stratalog.storage.transaction_index import AbortedTransaction
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class LastBatch(NamedTuple):
+    """The last thing that a live producer wrote: up to this offset, or with None a marker of this epoch."""
+
+    last_offset: int | None
+    epoch: int
+
+
+class Survivors:
+    """Asked for each batch of a log, in order."""
+
+    def __init__(
+        self,
+        keys: KeyMap,
+        transactions: CleanedTransactions,
+        live_producers: Mapping[int, LastBatch],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._keys = keys
+        self._transactions = transactions
+        self._live_producers = live_producers
+        self._now_ms = now_ms
+        self._horizon = now_ms + delete_retention_ms
+
+    def of(self, batch: Batch) -> Buffer | None:
+        """The bytes of the batch that takes this one's place; None: nothing does. `batch.data` itself where nothing
+        changes."""
+        header = batch.header
+        if header.magic != format.CURRENT_MAGIC:
+            return self._of_legacy(batch)
+        if header.is_control or header.is_transactional:
+            may_go = self._transactions.may_go(batch)
+            if header.is_control:
+                return self._of_marker(batch, may_go)
+            if may_go:
+                return self._without_records(header)
+        return self._of_records(batch)
+
+    def take_kept_aborted(self) -> list[AbortedTransaction]:
+        """For the index of the segment that was written since the last call."""
+        return self._transactions.take_kept()
+
+    def _of_marker(self, batch: Batch, may_go: bool) -> Buffer | None:
+        header = batch.header
+        if may_go and self._is_past_horizon(header):
+            return self._without_records(header)
+        if may_go and not header.has_delete_horizon and header.record_count:
+            return self._with_horizon(batch)
+        return batch.data
+
+    def _of_records(self, batch: Batch) -> Buffer | None:
+        header = batch.header
+        payload, start, end = _payload(batch)
+        kept = filter_batch(payload, header, self._keys, self._is_past_horizon(header), start, end)
+        if kept.count == 0:
+            return self._without_records(header)
+        gets_horizon = kept.tombstones > 0 and not header.has_delete_horizon
+        if not kept.removed and not gets_horizon:
+            return batch.data
+        if kept.payload is not None:
+            payload, start, end = kept.payload, format.HEADER_SIZE, len(kept.payload)
+        if gets_horizon:
+            shift = header.base_timestamp - self._horizon
+            records = rebase_timestamps(payload, header, kept.count, shift, start, end)
+            return _sealed(header, records, kept, self._horizon, format.DELETE_HORIZON_BIT)
+        assert kept.payload is not None
+        return _sealed(header, kept.payload, kept, header.base_timestamp, 0)
+
+    def _with_horizon(self, batch: Batch) -> Buffer:
+        """For a marker that nobody needs: it goes when the horizon has come."""
+        header = batch.header
+        payload, start, end = _payload(batch)
+        shift = header.base_timestamp - self._horizon
+        records = rebase_timestamps(payload, header, header.record_count, shift, start, end)
+        return seal_batch(
+            records,
+            record_count=header.record_count,
+            base_timestamp=self._horizon,
+            max_timestamp=header.max_timestamp,
+            attributes=header.attributes | format.DELETE_HORIZON_BIT,
+            **_identity(header),
+        )
+
+    def _without_records(self, header: BatchHeader) -> Buffer | None:
+        if not self._is_last_of_producer(header):
+            return None
+        kept = format.TIMESTAMP_TYPE_BIT | format.TRANSACTIONAL_BIT | format.CONTROL_BIT
+        return seal_batch(
+            bytearray(format.HEADER_SIZE),
+            record_count=0,
+            base_timestamp=format.NO_TIMESTAMP,
+            max_timestamp=header.max_timestamp,
+            attributes=header.attributes & kept,
+            **_identity(header),
+        )
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        if header.producer_id < 0:
+            return False
+        last = self._live_producers.get(header.producer_id)
+        if last is None:
+            return False
+        if last.last_offset is None:
+            return bool(header.is_control) and header.producer_epoch == last.epoch
+        return bool(header.last_offset == last.last_offset)
+
+    def _is_past_horizon(self, header: BatchHeader) -> bool:
+        return bool(header.has_delete_horizon) and header.base_timestamp <= self._now_ms
+
+    def _of_legacy(self, batch: Batch) -> Buffer | None:
+        """A message, or a wrapper with many. Few have such logs, so records become objects here."""
+        records = list(records_of(batch))
+        rewritten = build_batch(
+            records,
+            base_offset=records[0].offset,
+            offset_deltas=[record.offset - records[0].offset for record in records],
+            codec=batch.header.codec,
+            timestamp_type=max(batch.header.timestamp_type, 0),
+            append_time=batch.header.max_timestamp,
+        )
+        header = parse_header(rewritten)
+        assert header is not None
+        left = self._of_records(Batch(rewritten, header))
+        return batch.data if isinstance(left, memoryview) else left
+
+
+def _payload(batch: Batch) -> tuple[Buffer, int, int]:
+    """The inflated records: a buffer, and where in it they are."""
+    header = batch.header
+    if header.codec == format.Codec.NONE:
+        return batch.buffer, header.position + format.HEADER_SIZE, header.position + header.size
+    payload = batch.payload()
+    return payload, 0, memoryview(payload).nbytes
+
+
+def _sealed(
+    header: BatchHeader, records: bytearray, kept: Kept, base_timestamp: int, more_attributes: int
+) -> bytearray:
+    max_timestamp = header.max_timestamp
+    if header.timestamp_type != format.TimestampType.LOG_APPEND_TIME:
+        max_timestamp = header.base_timestamp + kept.max_timestamp_delta
+    return seal_batch(
+        records,
+        record_count=kept.count,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        attributes=header.attributes | more_attributes,
+        **_identity(header),
+    )
+
+
+def _identity(header: BatchHeader) -> dict[str, int]:
+    """What a batch keeps whatever happens to its records."""
+    return {
+        "base_offset": header.base_offset,
+        "last_offset_delta": header.last_offset_delta,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "leader_epoch": header.leader_epoch,
+    }
