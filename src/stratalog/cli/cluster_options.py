@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 import typer
 
-from stratalog.cli.program import CommandError
+from stratalog.cli.program import BAD_INPUT, CommandError, complain
 
 DEFAULT_SERVER = "localhost:9092"
 _ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
@@ -30,6 +30,17 @@ ClientSettings: TypeAlias = Annotated[
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+
+def end_with(errors: Iterable[Exception]) -> None:
+    """Each is a line on stderr; with any, the command has failed, whatever else it did."""
+    lines = [str(error) for error in errors]
+    for line in lines:
+        complain(line)
+    if lines:
+        raise typer.Exit(BAD_INPUT)
+
 
 def parse_pairs(option: str, pairs: Sequence[str] | None, example: str) -> dict[str, str]:
     """NAME=VALUE, each name once."""
@@ -42,6 +53,10 @@ def parse_pairs(option: str, pairs: Sequence[str] | None, example: str) -> dict[
             raise CommandError(f"{option} gives {name.strip()} twice")
         parsed[name.strip()] = value.strip()
     return parsed
+
+
+def admin_config(server: str) -> dict[str, object]:
+    return client_config(server, {"default.api.timeout.ms": PATIENCE_MS}, None)
 
 
 def client_config(server: str, own: Mapping[str, object], given: Sequence[str] | None) -> dict[str, object]:

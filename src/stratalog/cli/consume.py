@@ -37,6 +37,9 @@ Examples:
 """
 
 
+_POLLED = 20_000  # records that are printed, and committed, at once
+
+
 def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="What to read.")],
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
@@ -88,8 +91,12 @@ def command(
             "--group goes on where the group is, in the partitions that it is given; leave out --from-*, --until-* and "
             f"--partition, or move the group first: stratalog group reset {group} --topic {topic} --to-offset ..."
         )
-    own: dict[str, object] = {"default.api.timeout.ms": PATIENCE_MS, "enable.auto.commit": False}
-    own["auto.offset.reset"] = "earliest"
+    own: dict[str, object] = {
+        "default.api.timeout.ms": PATIENCE_MS,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "max.poll.records": _POLLED,
+    }
     if group is not None:
         own["group.id"] = group
     config = client_config(bootstrap_server, own, settings)

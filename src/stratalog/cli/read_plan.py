@@ -38,20 +38,28 @@ class Wanted:
     from_time: int | None = None
     until_offset: int | Edge | None = None
     until_time: int | None = None
+    start: str = "--from"  # how the options for it begin, for messages
 
     @classmethod
     def parse(
-        cls, from_offset: str | None, from_time: str | None, until_offset: str | None, until_time: str | None
+        cls,
+        from_offset: str | None,
+        from_time: str | None,
+        until_offset: str | None = None,
+        until_time: str | None = None,
+        *,
+        start: str = "--from",
     ) -> Self:
-        for offset, moment, name in ((from_offset, from_time, "from"), (until_offset, until_time, "until")):
+        for offset, moment, name in ((from_offset, from_time, start), (until_offset, until_time, "--until")):
             if offset is not None and moment is not None:
-                raise CommandError(f"give --{name}-offset or --{name}-time, one of them")
+                raise CommandError(f"give {name}-offset or {name}-time, one of them")
         now_ms = time.time_ns() // 1_000_000
         return cls(
-            None if from_offset is None else parse_offset("--from-offset", from_offset),
-            None if from_time is None else parse_time("--from-time", from_time, now_ms),
+            None if from_offset is None else parse_offset(f"{start}-offset", from_offset),
+            None if from_time is None else parse_time(f"{start}-time", from_time, now_ms),
             None if until_offset is None else parse_offset("--until-offset", until_offset),
             None if until_time is None else parse_time("--until-time", until_time, now_ms),
+            start,
         )
 
     @property
@@ -79,7 +87,9 @@ class Wanted:
         if isinstance(offset, int) and offset > max(ends.values(), default=0):
             some = sorted(ends.items())[:3]
             shown = ", ".join(f"{place.topic}-{place.partition} ends at {end}" for place, end in some)
-            raise CommandError(f"--from-offset is {offset}, which is past the end: {shown}; give a smaller one, or end")
+            raise CommandError(
+                f"{self.start}-offset is {offset}, which is past the end: {shown}; give a smaller one, or end"
+            )
 
 
 def _offset(wanted: int | Edge | None, beginning: int, end: int, default: Edge) -> int:

@@ -1,0 +1,88 @@
+"""Moving a group: which partitions, from where to where, and committing that in its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stratalog.cli.bounds import AdminBounds
+from stratalog.cli.output import QUIET, STRONG, Output
+from stratalog.cli.program import CommandError, printable
+from stratalog.cli.read_plan import Wanted
+from stratalog.cli.tables import print_table
+from stratalog.client.admin import Admin
+from stratalog.client.errors import GroupNotFoundError
+from stratalog.client.metadata import TopicPartition
+
+
+@dataclass(frozen=True)
+class Moves:
+    group: str
+    before: Mapping[TopicPartition, int]
+    after: Mapping[TopicPartition, int]
+    is_dry_run: bool
+
+    def show(self, output: Output) -> None:
+        places = sorted(self.after)
+        if output.as_json:
+            for place in places:
+                fields = {"group": self.group, "topic": place.topic, "partition": place.partition}
+                offsets = {"from_offset": self.before.get(place), "to_offset": self.after[place]}
+                output.json({"type": "move", **fields, **offsets, "done": not self.is_dry_run})
+            return
+        word = "would go on at, without --dry-run" if self.is_dry_run else "goes on at"
+        output.line((printable(self.group), STRONG), (f"  {word}", QUIET))
+        rows = [(place.topic, str(place.partition), self.before.get(place), self.after[place]) for place in places]
+        print_table(output, ("topic", "partition", "from", "to"), rows, "  ")
+
+
+class GroupReset:
+    def __init__(self, admin: Admin, group: str, topics: Sequence[str]) -> None:
+        self._admin = admin
+        self._group = group
+        self._topics = topics
+
+    def run(self, target: Wanted, *, dry_run: bool) -> Moves:
+        self._check_stopped()
+        before = {place: one.offset for place, one in self._admin.list_group_offsets(self._group).items()}
+        places = self._places(before)
+        after = {place: stretch.start for place, stretch in target.plan(AdminBounds(self._admin), places).items()}
+        if not dry_run:
+            self._admin.alter_group_offsets(self._group, after).check()
+        return Moves(self._group, before, after, dry_run)
+
+    def _check_stopped(self) -> None:
+        try:
+            members = self._admin.describe_group(self._group).members
+        except GroupNotFoundError:
+            return  # it begins with what it is given
+        if members:
+            clients = ", ".join(sorted({f"{member.client_id} at {member.host}" for member in members})[:3])
+            raise CommandError(
+                f"group {self._group!r} has {len(members)} members ({clients}), which would not notice; stop them first"
+            )
+
+    def _places(self, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        if not self._topics:
+            if not committed:
+                raise CommandError(
+                    f"group {self._group!r} has committed nothing; check the name (`stratalog group list`), or say "
+                    "with --topic where it is to begin"
+                )
+            return sorted(committed)
+        places: list[TopicPartition] = []
+        for text in self._topics:
+            places += self._parse(text)
+        return sorted(set(places))
+
+    def _parse(self, text: str) -> list[TopicPartition]:
+        """orders, or orders:0,3"""
+        name, colon, numbers = text.partition(":")
+        there = len(self._admin.describe_topic(name).partitions)
+        if not colon:
+            return [TopicPartition(name, partition) for partition in range(there)]
+        wanted = numbers.split(",")
+        for number in wanted:
+            if not (number.isascii() and number.isdigit()) or int(number) >= there:
+                raise CommandError(f"--topic is {text!r}; {name} has the partitions 0 to {there - 1}, like {name}:0")
+        return [TopicPartition(name, int(number)) for number in wanted]

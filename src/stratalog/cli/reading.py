@@ -1,0 +1,131 @@
+"""What `consume` does: polls, prints, and knows when it is done.
+
+What is printed is flushed before it is committed: a group never skips what nobody has seen. Records that were fetched
+and not printed are not committed either.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from stratalog.cli.program import CommandError
+from stratalog.cli.progress_line import ProgressLine
+from stratalog.cli.read_plan import Stretch, Wanted
+from stratalog.cli.record_lines import LineFormat
+from stratalog.client.consumer import Consumer, ConsumerRecord
+from stratalog.client.errors import UnknownTopicOrPartitionError
+from stratalog.client.metadata import TopicPartition
+from stratalog.client.offsets import OffsetAndMetadata
+
+_POLL_SECONDS = 0.5
+_LAST_SECONDS = 5.0  # for leaving a group whose coordinator may be gone
+
+
+class Reading:
+    def __init__(
+        self, config: Mapping[str, Any], topic: str, line_format: LineFormat, count: int | None, follow: bool
+    ) -> None:
+        self._config = config
+        self._topic = topic
+        self._format = line_format
+        self._left = count
+        self._follow = follow
+        self._progress = ProgressLine(also_if=not sys.stdout.isatty())
+
+    def run(self, wanted: Wanted, partitions: Sequence[int]) -> None:
+        """On its own, in all partitions or some."""
+        with self._consumer() as consumer, self._progress:
+            places = self._places(consumer, partitions)
+            plan = wanted.plan(consumer, places)
+            if not self._follow:
+                plan = {place: stretch for place, stretch in plan.items() if stretch.start < stretch.end}
+                self._progress.total = sum(end - start for start, end in plan.values())
+            consumer.assign(list(plan))
+            for place, stretch in plan.items():
+                consumer.seek(place, stretch.start)
+            while plan and self._left != 0:
+                self._print_polled(consumer, plan)
+                if not self._follow:
+                    self._leave_out_what_is_read(consumer, plan)
+
+    def run_in_group(self) -> None:
+        with self._consumer() as consumer, self._progress:
+            self._places(consumer, ())  # a name that does not exist would be waited for, for ever
+            consumer.subscribe([self._topic])
+            ends: dict[TopicPartition, int] = {}
+            while self._left != 0 and not self._is_group_done(consumer, ends):
+                printed = self._print_polled(consumer, None)
+                if printed:
+                    consumer.commit({place: OffsetAndMetadata(offset) for place, offset in printed.items()})
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        consumer = Consumer.from_config(self._config)
+        try:
+            yield consumer
+        finally:
+            consumer.close(_LAST_SECONDS)
+
+    def _places(self, consumer: Consumer, partitions: Sequence[int]) -> list[TopicPartition]:
+        try:
+            there = sorted(one.partition for one in consumer.partitions_for(self._topic))
+        except UnknownTopicOrPartitionError:
+            raise CommandError(
+                f"topic {self._topic!r} does not exist; `stratalog topic list` shows those that do, and "
+                f"`stratalog topic create {self._topic}` makes it"
+            ) from None
+        for partition in partitions:
+            if partition not in there:
+                raise CommandError(f"--partition is {partition}; {self._topic} has the partitions 0 to {there[-1]}")
+        return [TopicPartition(self._topic, partition) for partition in dict.fromkeys(partitions or there)]
+
+    def _print_polled(
+        self, consumer: Consumer, plan: Mapping[TopicPartition, Stretch] | None
+    ) -> dict[TopicPartition, int]:
+        """What comes after what was printed, in each partition."""
+        printed: dict[TopicPartition, int] = {}
+        for place, records in consumer.poll(_POLL_SECONDS).items():
+            if plan is not None and not self._follow:
+                if place not in plan:
+                    continue
+                end = plan[place].end
+                records = [record for record in records if record.offset < end]
+            if self._left is not None:
+                records = records[: self._left]
+                self._left -= len(records)
+            if records:
+                self._print(records)
+                printed[place] = records[-1].offset + 1
+        if printed:
+            sys.stdout.flush()
+        return printed
+
+    def _print(self, records: Iterable[ConsumerRecord]) -> None:
+        write = self._format.write
+        lines = [write(record) for record in records]
+        content = b"".join(lines)
+        sys.stdout.buffer.write(content)
+        self._progress.add(len(lines), len(content))
+
+    def _leave_out_what_is_read(self, consumer: Consumer, plan: dict[TopicPartition, Stretch]) -> None:
+        """By position and not by the last record: there may be none at the end, but markers of transactions."""
+        done = [place for place, stretch in plan.items() if consumer.position(place) >= stretch.end]
+        for place in done:
+            del plan[place]
+        if done:
+            consumer.pause(done)
+
+    def _is_group_done(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
+        """Whether all that was there when this member got its partitions is read."""
+        if self._follow:
+            return False
+        assigned = consumer.assignment()
+        if not assigned:
+            return False
+        new = [place for place in assigned if place not in ends]
+        if new:
+            ends.update(consumer.end_offsets(new))
+        return all(consumer.position(place) >= ends[place] for place in assigned)
