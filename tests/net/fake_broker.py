@@ -2,7 +2,7 @@
 
 Unless told otherwise it answers ApiVersions and Metadata as a cluster of one node with the topics given, and is silent
 about all else. `say` replaces the answer to one API: bytes go out as they are, a dict is encoded as that API's answer,
-None is silence, CLOSE ends the connection.
+None is no answer, and with SILENCE there never is one again on that connection; CLOSE ends it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from stratalog.protocol.responses import frame_response
 
 SIZE = Struct(">i")
 CLOSE = object()
+SILENCE = object()
 TOPIC_ID = UUID(int=7)
 Answer = bytes | dict[str, Any] | object | None
 
@@ -73,7 +74,9 @@ class FakeBroker:
         return {"brokers": brokers, "cluster_id": "fake", "controller_id": 1, "topics": topics} | changed
 
     def close(self) -> None:
-        self._listener.close()
+        if self._listener.fileno() >= 0:
+            self._listener.shutdown(socket.SHUT_RDWR)  # or accept would go on
+            self._listener.close()
         self.cut()
 
     def cut(self) -> None:
@@ -108,9 +111,12 @@ class FakeBroker:
                 while True:
                     request = _read(sock)
                     self.requests.append(request.key)
-                    answer = self._answers[request.key](request) if request.key in self._answers else None
+                    answer = self._answers[request.key](request) if request.key in self._answers else SILENCE
                     if answer is CLOSE:
                         return
+                    while answer is SILENCE:
+                        if not sock.recv(65536):
+                            return
                     if isinstance(answer, dict):
                         answer = request.encoded(answer)
                     if isinstance(answer, bytes):
@@ -144,13 +150,13 @@ def versions(**changed: tuple[int, int]) -> dict[str, Any]:
     return {"error_code": 0, "api_keys": keys}
 
 
-def topic(name: str, partitions: int, **changed: Any) -> dict[str, Any]:
+def topic(name: str, count: int = 0, **changed: Any) -> dict[str, Any]:
     return {
         "error_code": 0,
         "name": name,
         "topic_id": TOPIC_ID,
         "is_internal": False,
-        "partitions": [partition(number) for number in range(partitions)],
+        "partitions": [partition(number) for number in range(count)],
     } | changed
 
 

@@ -26,7 +26,7 @@ from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import encode_reply
-from tests.net.fake_broker import CLOSE, FakeBroker, Request, versions
+from tests.net.fake_broker import CLOSE, SILENCE, FakeBroker, Request, versions
 from tests.net.harness import SECONDS, run
 
 HEARTBEAT = ApiKey.HEARTBEAT
@@ -355,7 +355,7 @@ def test_a_broker_that_can_not_say_its_versions_is_refused(answer: Any, error: t
 
 def test_a_silent_listener_ends_in_a_timeout() -> None:
     with FakeBroker() as broker:
-        broker.say(ApiKey.API_VERSIONS, None)
+        broker.say(ApiKey.API_VERSIONS, SILENCE)
 
         async def scenario() -> None:
             with pytest.raises(RequestTimeoutError, match=r"ApiVersions|API_VERSIONS"):

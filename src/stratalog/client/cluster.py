@@ -56,9 +56,11 @@ class Cluster:
         self._wanted: dict[str, None] = {}
         self._listeners: list[Callable[[Metadata], None]] = []
         self._waiting: list[asyncio.Future[Metadata]] = []  # for an answer to a request that was not sent yet
+        self._asked: list[asyncio.Future[Metadata]] = []  # for an answer to the one that was
         self._asks_for_all = False
         self._refreshing: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None  # of the next refresh
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._soon_timer: asyncio.TimerHandle | None = None
         self._hurries = 0  # refreshes that were wanted soon, one after the other
         self._last_hurry = float("-inf")
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
@@ -69,12 +71,12 @@ class Cluster:
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._age_timer, self._soon_timer):
+            if timer is not None:
+                timer.cancel()
         if self._refreshing is not None:
             self._refreshing.cancel()
-        for future in self._waiting:
-            future.cancel()
+        _settle([*self._asked, *self._waiting], ClientClosedError("the client was closed meanwhile"))
         self._connections.close()
 
     # Metadata
@@ -112,17 +114,16 @@ class Cluster:
 
     def refresh_soon(self) -> None:
         """What is known is out of date. At once, or after a back-off where this was said a moment ago too."""
-        if self._is_closed:
+        if self._is_closed or self._soon_timer is not None:
             return
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         if now - self._last_hurry > 2 * self.settings.retry_backoff_max_ms / 1000:
             self._hurries = 0
         due = self._last_hurry + self._backoff.seconds(self._hurries) if self._hurries else now
-        if self._timer is not None and self._timer.when() <= max(due, now):
-            return
         self._hurries += 1
         self._last_hurry = max(due, now)
-        self._refresh_in(max(0.0, due - now))
+        self._soon_timer = loop.call_at(self._last_hurry, self._refresh_now)
 
     async def topic(self, name: str, *, timeout: float | None = None) -> TopicInfo:
         """What is known of a topic; waits for one that is not there yet, or has no leaders, for `timeout` seconds (by
@@ -156,23 +157,31 @@ class Cluster:
         failures = 0
         try:
             while self._waiting:
-                waiting, self._waiting = self._waiting, []
+                self._asked, self._waiting = self._waiting, []
                 asks_for_all, self._asks_for_all = self._asks_for_all, False
-                error = await self._refresh_once(asks_for_all, waiting)
+                error = await self._refresh_once(asks_for_all)
                 failures = 0 if error is None else failures + 1
                 if error is not None and error.is_retriable:
-                    self._waiting = waiting + self._waiting
+                    self._waiting = self._asked + self._waiting
                     self._asks_for_all = self._asks_for_all or asks_for_all
                     await asyncio.sleep(self._backoff.seconds(failures))
-                elif error is not None:
-                    _settle(waiting, error)
+                else:
+                    _settle(self._asked, self.metadata if error is None else error)
         finally:
             self._refreshing = None
-        self._refresh_in(self.settings.metadata_max_age_ms / 1000)
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        if not self._is_closed:
+            age = self.settings.metadata_max_age_ms / 1000
+            self._age_timer = asyncio.get_running_loop().call_later(age, self._refresh_now)
 
-    async def _refresh_once(self, asks_for_all: bool, waiting: list[asyncio.Future[Metadata]]) -> ClientError | None:
+    async def _refresh_once(self, asks_for_all: bool) -> ClientError | None:
+        """From the first that answers; what was wrong, if none does."""
         failure: ClientError = BrokerUnreachableError("there is no broker to ask")
-        for node in [*self._known_nodes(), *random.sample(self._servers, len(self._servers))]:
+        known = self._known_nodes()
+        addresses = {(node.host, node.port) for node in known}
+        others = [server for server in self._servers if (server.host, server.port) not in addresses]
+        for node in [*known, *random.sample(others, len(others))]:
             try:
                 await self._refresh_from(node, asks_for_all)
             except ClientError as error:
@@ -185,7 +194,6 @@ class Cluster:
                 failure = ClientError(f"the metadata of {node} could not be handled: {error!r}")
             else:
                 self.last_failure = None
-                _settle(waiting, self.metadata)
                 return None
         return failure
 
@@ -218,15 +226,8 @@ class Cluster:
             except Exception:
                 logger.exception("new metadata could not be handled")
 
-    def _refresh_in(self, seconds: float) -> None:
-        if self._is_closed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._refresh_now)
-
     def _refresh_now(self) -> None:
-        self._timer = None
+        self._soon_timer = None
         if not self._is_closed:
             self._ask_for_refresh()
 
