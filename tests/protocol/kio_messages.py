@@ -59,6 +59,14 @@ def filled(key: int, version: int) -> bytes:
     return out.getvalue()
 
 
+def filled_response(key: int, version: int) -> bytes:
+    """Likewise, of a response."""
+    schema = load_response_schema(int(key), version)
+    out = io.BytesIO()
+    entity_writer(schema)(out, _filled(schema))
+    return out.getvalue()
+
+
 def request_header(key: int, version: int, *, correlation_id: int = 1, client_id: str | None = "test") -> bytes:
     name = b"" if client_id is None else client_id.encode()
     header = HEADER.pack(key, version, correlation_id) + _SHORT.pack(-1 if client_id is None else len(name)) + name

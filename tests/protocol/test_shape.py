@@ -23,7 +23,7 @@ _BY_KIO = [
     if key not in (ApiKey.PRODUCE, ApiKey.FETCH)
     for version in range(versions.lowest, versions.highest + 1)
 ]
-_HOSTILE = [
+HOSTILE = [
     b"\x7f\xff\xff\xff",  # 2^31 - 1
     b"\xff\xff\xff\xff",  # null
     b"\xff\xff\xff\xfe",
@@ -52,7 +52,7 @@ def test_extreme_numbers_anywhere_in_a_request_are_survived(key: ApiKey, version
     decoded(key, version, body)
     refused = 0
     for position in range(len(body)):
-        for number in _HOSTILE:
+        for number in HOSTILE:
             try:
                 decoded(key, version, body[:position] + number + body[position + len(number) :])
             except MalformedRequestError:
