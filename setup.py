@@ -16,6 +16,7 @@ KERNELS = (
     "stratalog.protocol._hot_responses",
     "stratalog.protocol._wire",
     "stratalog.protocol._produce_client",
+    "stratalog.net._receive",
     "stratalog.protocol._fetch_response",
     "stratalog.client._consumer_records",
     "stratalog.client._partitioner",

@@ -25,6 +25,7 @@ from stratalog.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
+from stratalog.net._receive import receive_rest
 from stratalog.net.answer_memory import AnswerMemory
 from stratalog.net.resolve import addresses_of
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
@@ -44,6 +45,7 @@ Answered = Callable[[memoryview | None, ClientError | None], None]
 
 _RECEIVE = 64 * 1024  # what comes in is received into so much; answers that don't fit, into memory of their size
 _RECEIVES = 16  # a turn; then others have theirs
+_PAUSE_MS = 2  # between the pieces of a large answer, before others have their turn
 _MOST_PARTS = 64  # a system call; IOV_MAX is 1024
 _NUMBERS = 2**31
 _API_VERSIONS_BYTES = 1024 * 1024
@@ -281,9 +283,10 @@ class BrokerConnection:
         try:
             for _ in range(_RECEIVES):
                 if self._large is not None:
-                    wanted = self._large[self._large_filled :]
-                else:
-                    wanted = self._buffer[self._filled :]
+                    if not self._receive_large():
+                        return
+                    continue
+                wanted = self._buffer[self._filled :]
                 count = self._sock.recv_into(wanted)
                 if not count:
                     self._lost(None)
@@ -298,6 +301,18 @@ class BrokerConnection:
         except MalformedResponseError as error:
             self._end(error)
 
+    def _receive_large(self) -> bool:
+        """Whether the answer is whole, and there may be more behind it."""
+        assert self._large is not None
+        self._large_filled, is_over = receive_rest(self._fd, self._large, self._large_filled, _PAUSE_MS)
+        if self._large_filled == len(self._large):
+            answer, self._large = self._large, None
+            self._answer(answer)
+            return not self.is_closed
+        if is_over:
+            self._lost(None)
+        return False
+
     def _lost(self, error: OSError | None) -> None:
         if self.is_closed:
             return
@@ -306,12 +321,6 @@ class BrokerConnection:
         self._end(BrokerUnreachableError(f"the connection to {self.host}:{self.port} broke off{waiting}: {why}"))
 
     def _received(self, count: int) -> None:
-        if self._large is not None:
-            self._large_filled += count
-            if self._large_filled == len(self._large):
-                answer, self._large = self._large, None
-                self._answer(answer)
-            return
         self._filled += count
         start = 0
         while self._filled - start >= SIZE.size and not self.is_closed:

@@ -1,0 +1,210 @@
+"""The consumer against confluent-kafka's, kafka-python's and aiokafka's: the same topics of the same broker, in turn.
+
+    python -m bench.client_consume [--records 1000000] [--only-confluent]
+
+Each side reads a topic of several partitions from its beginning to its end, assigned by hand, and looks at every value. The
+clock runs from before the consumer is made until its last record: connecting is part of it. Ratios are those of wall time, the
+median of five rounds; the others than confluent-kafka are slow and are run once, on a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import admin
+from rich.console import Console
+
+from bench.broker_processes import broker
+from bench.measure import Comparison, Cost, compare, cost_of
+from bench.report import Row, directory, report
+from stratalog.client.consumer import Consumer
+
+PARTITIONS = 4
+SIZES = (100, 1024)
+ITERATING, ARROW = 2.0, 10.0  # times as fast as confluent-kafka
+CONFLUENT_CHUNK = 10_000  # messages a call of consume: more per call is faster
+
+
+@dataclass(frozen=True)
+class Topic:
+    address: str
+    name: str
+    records: int
+    value_bytes: int
+
+    @property
+    def partitions(self) -> list[tuple[str, int]]:
+        return [(self.name, partition) for partition in range(PARTITIONS)]
+
+
+def iterate(topic: Topic) -> None:
+    left, total = topic.records, 0
+    with Consumer(topic.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign(topic.partitions)
+        for record in consumer:
+            total += len(record.value)
+            left -= 1
+            if not left:
+                break
+    check(topic, total)
+
+
+def poll(topic: Topic) -> None:
+    left, total = topic.records, 0
+    with Consumer(topic.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign(topic.partitions)
+        while left:
+            for records in consumer.poll(10).values():
+                for record in records:
+                    total += len(record.value)
+                left -= len(records)
+    check(topic, total)
+
+
+def poll_arrow(topic: Topic) -> None:
+    left, total = topic.records, 0
+    with Consumer(topic.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign(topic.partitions)
+        while left:
+            table = consumer.poll_arrow(10)
+            total += sum(chunk.buffers()[2].size for chunk in table.column("value").chunks)
+            left -= table.num_rows
+    check(topic, total)
+
+
+def confluent_consume(topic: Topic) -> None:
+    left, total = topic.records, 0
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": topic.address, "group.id": "bench", "enable.auto.commit": False}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in topic.partitions])
+    while left:
+        for message in consumer.consume(min(left, CONFLUENT_CHUNK), 10):  # it waits for so many
+            total += len(message.value() or b"")
+            left -= 1
+    consumer.close()
+    check(topic, total)
+
+
+def kafka_python_iterate(topic: Topic) -> None:
+    import kafka
+
+    left, total = topic.records // 10, 0
+    consumer = kafka.KafkaConsumer(bootstrap_servers=topic.address, auto_offset_reset="earliest", group_id=None)
+    consumer.assign([kafka.TopicPartition(*place) for place in topic.partitions])
+    for record in consumer:
+        total += len(record.value)
+        left -= 1
+        if not left:
+            break
+    consumer.close()
+
+
+def aiokafka_getmany(topic: Topic) -> None:
+    import aiokafka
+
+    async def run() -> None:
+        left, total = topic.records // 10, 0
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=topic.address, auto_offset_reset="earliest")
+        await consumer.start()
+        consumer.assign([aiokafka.TopicPartition(*place) for place in topic.partitions])
+        while left > 0:
+            for records in (await consumer.getmany(timeout_ms=10_000)).values():
+                for record in records:
+                    total += len(record.value)
+                left -= len(records)
+        await consumer.stop()
+
+    asyncio.run(run())
+
+
+def check(topic: Topic, total: int) -> None:
+    if total != topic.records * topic.value_bytes:
+        raise AssertionError(f"{topic.name}: {total} bytes of values were read, not {topic.records * topic.value_bytes}")
+
+
+def fill(topic: Topic) -> None:
+    made = admin.AdminClient({"bootstrap.servers": topic.address})
+    made.create_topics([admin.NewTopic(topic.name, PARTITIONS, 1)])[topic.name].result()
+    producer = confluent_kafka.Producer({"bootstrap.servers": topic.address, "linger.ms": 20, "batch.size": 131_072})
+    value = bytes(range(256)) * (topic.value_bytes // 256 + 1)
+    for number in range(topic.records):
+        while True:
+            try:
+                producer.produce(topic.name, value[: topic.value_bytes], partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
+
+
+@contextmanager
+def topics(parent: Path | None, records: int) -> Iterator[list[Topic]]:
+    with directory(parent) as path, broker(path) as process:
+        address = f"127.0.0.1:{process.port}"
+        made = [Topic(address, f"values-{size}", records * 100 // max(size, 200) * 2, size) for size in SIZES]
+        for topic in made:
+            fill(topic)
+        yield made
+
+
+def row(topic: Topic, what: str, result: Comparison, target: float | None) -> Row:
+    ours, peer = topic.records / result.ours.wall / 1e6, topic.records / result.peer.wall / 1e6
+    return Row(
+        f"{what}, {topic.value_bytes} B",
+        f"{result.ratio:.2f}x: {ours:.2f} against {peer:.2f} M records/s, {ours * topic.value_bytes:.0f} MB/s",
+        "" if target is None else f"{target:g}x",
+        None if target is None else result.ratio >= target,
+        f"{result.cpu_ratio:.2f}x",
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes; larger ones are fewer")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only-confluent", action="store_true", help="leave out the slow ones")
+    parser.add_argument("--directory", type=Path)
+    options = parser.parse_args()
+    rows = []
+    sides: list[tuple[str, Callable[[Topic], Any], float | None]] = [
+        ("iterating", iterate, ITERATING),
+        ("poll", poll, None),
+        ("poll_arrow", poll_arrow, ARROW),
+    ]
+    with topics(options.directory, options.records) as made:
+        for topic in made:
+            for what, ours, target in sides:
+                result = against(ours, confluent_consume, topic, options.rounds)
+                rows.append(row(topic, f"{what} against confluent-kafka's consume", result, target))
+            if not options.only_confluent:
+                rows += [slow(topic, name, peer) for name, peer in OTHERS.items()]
+    return 0 if report("Consuming", rows, Console()) else 1
+
+
+OTHERS: dict[str, Callable[[Topic], None]] = {"kafka-python": kafka_python_iterate, "aiokafka": aiokafka_getmany}
+
+
+def against(ours: Callable[[Topic], Any], peer: Callable[[Topic], Any], topic: Topic, rounds: int) -> Comparison:
+    def side(run: Callable[[Topic], Any]) -> Callable[[], Cost]:
+        return lambda: cost_of(lambda: run(topic))
+
+    return compare(side(ours), side(peer), rounds)
+
+
+def slow(topic: Topic, name: str, peer: Callable[[Topic], None]) -> Row:
+    ours, others = cost_of(lambda: iterate(topic)), cost_of(lambda: peer(topic))
+    ratio = others.wall * 10 / ours.wall
+    return Row(f"iterating against {name}, {topic.value_bytes} B", f"{ratio:.1f}x, once", "", None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def receive_rest(fd: int, memory: Buffer, filled: int, wait_ms: int) -> tuple[int, bool]: ...
