@@ -1,22 +1,15 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from stratalog.testing import BrokerProcess
 from tests.cli.running import COMMAND, invoke, one_line_error
 from tests.cli.topics import Seen, read_topic
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
-
-@pytest.fixture(autouse=True)
-def default_server(stratalog_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", stratalog_broker.bootstrap_servers)
+pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.usefixtures("server")]
 
 
 def produce(topic: str, stdin: bytes, *arguments: object) -> None:
@@ -24,49 +17,47 @@ def produce(topic: str, stdin: bytes, *arguments: object) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_each_line_is_a_record(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_each_line_is_a_record(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b"tea\n\n  cake \r\nno newline at the end \xff")
-    values = [seen.value for seen in read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 4)]
+    values = [seen.value for seen in read_topic(server, stratalog_topic, 4)]
     assert values == [b"tea", b"", b"  cake \r", b"no newline at the end \xff"]
 
 
-def test_no_line_is_no_record(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_no_line_is_no_record(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b"")
-    assert read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 0) == []
+    assert read_topic(server, stratalog_topic, 0) == []
 
 
 @pytest.mark.parametrize("separator", [":", "\\t", "=>", "→"])
-def test_key_ends_at_the_separator(stratalog_broker: BrokerProcess, stratalog_topic: str, separator: str) -> None:
+def test_key_ends_at_the_separator(server: str, stratalog_topic: str, separator: str) -> None:
     between = separator.replace("\\t", "\t").encode()
     produce(stratalog_topic, b"ada" + between + b"tea" + between + b"milk\n" + between, "--key-separator", separator)
-    seen = read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 2)
+    seen = read_topic(server, stratalog_topic, 2)
     assert seen == [Seen(b"ada", b"tea" + between + b"milk"), Seen(b"", b"")]
 
 
-def test_line_without_the_separator_is_refused_and_those_before_it_are_sent(
-    stratalog_broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_line_without_the_separator_is_refused_and_those_before_it_are_sent(server: str, stratalog_topic: str) -> None:
     refused = one_line_error(invoke("produce", stratalog_topic, "--key-separator", ":", stdin=b"a:b\nno key\nc:d\n"))
     assert "stdin, line 2" in refused
     assert "--key-separator" in refused
-    assert read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 1) == [Seen(b"a", b"b")]
+    assert read_topic(server, stratalog_topic, 1) == [Seen(b"a", b"b")]
 
 
-def test_headers_are_on_every_record(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_headers_are_on_every_record(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b"a\nb\n", "--header", "source=import", "-H", "source=x=y", "-H", "empty=")
     headers = (("source", b"import"), ("source", b"x=y"), ("empty", b""))
-    seen = read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 2)
+    seen = read_topic(server, stratalog_topic, 2)
     assert seen == [Seen(None, b"a", headers), Seen(None, b"b", headers)]
 
 
 @pytest.mark.stratalog_topic(partitions=3)
-def test_envelopes_say_all_there_is_to_a_record(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_envelopes_say_all_there_is_to_a_record(server: str, stratalog_topic: str) -> None:
     lines = b"""
         {"key": "a", "value": {"base64": "/wA="}, "partition": 2, "headers": [["h", null]], "timestamp": 5}
         {"key": null, "value": null, "partition": 1, "offset": 99, "topic": "other"}
     """
     produce(stratalog_topic, lines, "--json", "-H", "added=1")
-    seen = read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 2)
+    seen = read_topic(server, stratalog_topic, 2)
     assert sorted(seen, key=lambda one: one.partition) == [
         Seen(None, None, (("added", b"1"),), 1),
         Seen(b"a", b"\xff\x00", (("h", None), ("added", b"1")), 2),
@@ -74,26 +65,24 @@ def test_envelopes_say_all_there_is_to_a_record(stratalog_broker: BrokerProcess,
 
 
 @pytest.mark.stratalog_topic(partitions=3)
-def test_partitions_can_be_chosen_otherwise_than_the_envelopes_say(
-    stratalog_broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_partitions_can_be_chosen_otherwise_than_the_envelopes_say(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b'{"key": "a", "partition": 0}\n{"key": "a", "partition": 2}', "--json", "--by-key")
     produce(stratalog_topic, b'{"key": "a", "partition": 1}', "--json", "--partition", 0)
-    partitions = [one.partition for one in read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 3)]
+    partitions = [one.partition for one in read_topic(server, stratalog_topic, 3)]
     assert sorted(partitions) == [0, 1, 1]  # Kafka's murmur2 gives "a" the second of three
 
 
-def test_lines_can_come_from_a_file(stratalog_broker: BrokerProcess, stratalog_topic: str, tmp_path: Path) -> None:
+def test_lines_can_come_from_a_file(server: str, stratalog_topic: str, tmp_path: Path) -> None:
     (tmp_path / "orders").write_bytes(b"tea\ncake\n")
     produce(stratalog_topic, b"", "--file", tmp_path / "orders", "--compression", "zstd", "--acks", "1")
-    seen = read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 2)
+    seen = read_topic(server, stratalog_topic, 2)
     assert [one.value for one in seen] == [b"tea", b"cake"]
 
 
-def test_many_lines_keep_their_order(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_many_lines_keep_their_order(server: str, stratalog_topic: str) -> None:
     lines = [b"%d" % number for number in range(50_000)]
     produce(stratalog_topic, b"\n".join(lines))
-    assert [one.value for one in read_topic(stratalog_broker.bootstrap_servers, stratalog_topic, 50_000)] == lines
+    assert [one.value for one in read_topic(server, stratalog_topic, 50_000)] == lines
 
 
 @pytest.mark.parametrize(
@@ -124,9 +113,7 @@ def test_broker_that_is_not_there_is_named() -> None:
     assert "127.0.0.1:1" in refused
 
 
-def test_record_that_is_too_large_is_an_error_with_a_count(
-    stratalog_broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_record_that_is_too_large_is_an_error_with_a_count(server: str, stratalog_topic: str) -> None:
     refused = one_line_error(
         invoke("produce", stratalog_topic, "--set", "max.request.size=9000000", stdin=b"tea\n" + bytes(5_000_000))
     )
@@ -134,20 +121,17 @@ def test_record_that_is_too_large_is_an_error_with_a_count(
     assert "max.message.bytes" in refused
 
 
-def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(
-    stratalog_broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(server: str, stratalog_topic: str) -> None:
     with subprocess.Popen(
         [*COMMAND, "produce", stratalog_topic],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"STRATALOG_BOOTSTRAP_SERVER": stratalog_broker.bootstrap_servers},
     ) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(b"tea\n")
         process.stdin.flush()
-        _wait_for_records(stratalog_broker.bootstrap_servers, stratalog_topic, 1)
+        _wait_for_records(server, stratalog_topic, 1)
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == b"stratalog: interrupted\n"
     assert process.returncode == 130

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -12,14 +13,27 @@ import stratalog
 from tests.cli.running import COMMAND, invoke, one_line_error, run
 from tests.inspect.written_logs import write_log
 
-COMMANDS = ("dump-log", "lookup", "page-cache", "verify", "demo")
+COMMANDS = ("dump-log", "lookup", "page-cache", "verify", "demo", "produce", "consume", "topic", "group")
+SUBCOMMANDS = {
+    "topic": ("list", "describe", "create", "delete", "alter", "add-partitions"),
+    "group": ("list", "describe", "reset", "delete"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples(command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
-    assert f"Examples:\n    stratalog {command}" in result.stdout
+    assert re.search(rf"Examples:\n    (echo .*)?stratalog {command}", result.stdout)
+
+
+@pytest.mark.parametrize("group", SUBCOMMANDS)
+def test_help_of_subcommands_has_examples(group: str) -> None:
+    overview = invoke(group).stdout
+    assert overview == invoke(group, "--help").stdout
+    for command in SUBCOMMANDS[group]:
+        assert f"\n  {command} " in overview
+        assert f"Examples:\n    stratalog {group} {command}" in invoke(group, command, "--help").stdout
 
 
 def test_help_lists_the_commands() -> None:
@@ -32,7 +46,8 @@ def test_help_is_fast_because_nothing_heavy_is_imported() -> None:
     program = "import sys; from stratalog.cli import main; print(*sorted(sys.modules))"
     done = subprocess.run([COMMAND[0], "-c", program], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    heavy = ("pyarrow", "rich.console", "cramjam", "stratalog.storage", "stratalog.records", "stratalog.inspect")
+    ours = ("stratalog.storage", "stratalog.records", "stratalog.inspect", "stratalog.client")
+    heavy = ("pyarrow", "rich.console", "cramjam", *ours)
     assert [name for name in heavy if name in loaded] == []
 
 

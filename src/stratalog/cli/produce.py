@@ -113,8 +113,12 @@ def _send(config: dict[str, Any], topic: str, records: Iterable[Envelope], progr
     producer = Producer.from_config(config)
     patience: float | None = _LAST_SECONDS  # for what was read before an error or an interrupt
     try:
+        count = None  # of partitions
         for record in records:
             outcome.check()
+            if record.partition is not None:
+                count = count or len(producer.partitions_for(topic))
+                _check_partition(record.partition, topic, count)
             _send_one(producer, topic, record, outcome)
             progress.add(1, len(record.value or b"") + len(record.key or b""))
         patience = None
@@ -134,6 +138,15 @@ def _send_one(producer: Producer, topic: str, record: Envelope, outcome: _Outcom
     )
     outcome.sent += 1
     sent.add_done_callback(outcome.settle)
+
+
+def _check_partition(partition: int, topic: str, count: int) -> None:
+    """A producer would wait for it to be added, and then say less."""
+    if partition >= count:
+        raise CommandError(
+            f"partition is {partition}; {topic} has the partitions 0 to {count - 1}; give another --partition, or "
+            f"--by-key to choose by keys, or add some: stratalog topic add-partitions {topic} {partition + 1}"
+        )
 
 
 class _Outcome:

@@ -15,6 +15,8 @@ from stratalog.cli.program import CommandError
 from stratalog.cli.progress_line import ProgressLine
 from stratalog.cli.read_plan import Stretch, Wanted
 from stratalog.cli.record_lines import LineFormat
+from stratalog.client.admin import Admin
+from stratalog.client.admin_settings import AdminSettings
 from stratalog.client.consumer import Consumer, ConsumerRecord
 from stratalog.client.errors import UnknownTopicOrPartitionError
 from stratalog.client.metadata import TopicPartition
@@ -29,6 +31,8 @@ class Reading:
         self, config: Mapping[str, Any], topic: str, line_format: LineFormat, count: int | None, follow: bool
     ) -> None:
         self._config = config
+        common = set(AdminSettings.names())
+        self._admin_config = {name: value for name, value in config.items() if name in common}
         self._topic = topic
         self._format = line_format
         self._left = count
@@ -37,8 +41,8 @@ class Reading:
 
     def run(self, wanted: Wanted, partitions: Sequence[int]) -> None:
         """On its own, in all partitions or some."""
+        places = self._places(partitions)
         with self._consumer() as consumer, self._progress:
-            places = self._places(consumer, partitions)
             plan = wanted.plan(consumer, places)
             if not self._follow:
                 plan = {place: stretch for place, stretch in plan.items() if stretch.start < stretch.end}
@@ -52,8 +56,8 @@ class Reading:
                     self._leave_out_what_is_read(consumer, plan)
 
     def run_in_group(self) -> None:
+        self._places(())  # a name that does not exist would be waited for, for ever
         with self._consumer() as consumer, self._progress:
-            self._places(consumer, ())  # a name that does not exist would be waited for, for ever
             consumer.subscribe([self._topic])
             ends: dict[TopicPartition, int] = {}
             while self._left != 0 and not self._is_group_done(consumer, ends):
@@ -69,14 +73,16 @@ class Reading:
         finally:
             consumer.close(_LAST_SECONDS)
 
-    def _places(self, consumer: Consumer, partitions: Sequence[int]) -> list[TopicPartition]:
-        try:
-            there = sorted(one.partition for one in consumer.partitions_for(self._topic))
-        except UnknownTopicOrPartitionError:
-            raise CommandError(
-                f"topic {self._topic!r} does not exist; `stratalog topic list` shows those that do, and "
-                f"`stratalog topic create {self._topic}` makes it"
-            ) from None
+    def _places(self, partitions: Sequence[int]) -> list[TopicPartition]:
+        """An admin is told at once that there is no such topic; a consumer would wait for it."""
+        with Admin.from_config(self._admin_config) as admin:
+            try:
+                there = sorted(one.partition for one in admin.describe_topic(self._topic).partitions)
+            except UnknownTopicOrPartitionError:
+                raise CommandError(
+                    f"topic {self._topic!r} does not exist; `stratalog topic list` shows those that do, and "
+                    f"`stratalog topic create {self._topic}` makes it"
+                ) from None
         for partition in partitions:
             if partition not in there:
                 raise CommandError(f"--partition is {partition}; {self._topic} has the partitions 0 to {there[-1]}")
@@ -107,7 +113,7 @@ class Reading:
         write = self._format.write
         lines = [write(record) for record in records]
         content = b"".join(lines)
-        sys.stdout.buffer.write(content)
+        _write(content)
         self._progress.add(len(lines), len(content))
 
     def _leave_out_what_is_read(self, consumer: Consumer, plan: dict[TopicPartition, Stretch]) -> None:
@@ -129,3 +135,10 @@ class Reading:
         if new:
             ends.update(consumer.end_offsets(new))
         return all(consumer.position(place) >= ends[place] for place in assigned)
+
+
+def _write(content: bytes) -> None:
+    """All of it: without a buffer (PYTHONUNBUFFERED) a write may take a part, when a signal comes or a reader goes."""
+    view = memoryview(content)
+    while view:
+        view = view[sys.stdout.buffer.write(view) :]

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from stratalog.testing import BrokerProcess
+from tests.cli.running import COMMAND, invoke, one_line_error
+from tests.cli.topics import Seen, read_topic, write_topic
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+START = 1_700_000_000_000  # records have times a second apart
+TEN = [Seen(b"k%d" % number, b"v%d" % number) for number in range(10)]
+
+
+def consumed(topic: str, *arguments: object) -> list[str]:
+    done = invoke("consume", topic, *arguments)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def envelopes(topic: str, *arguments: object) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in consumed(topic, "--json", *arguments)]
+
+
+@pytest.fixture
+def ten(server: str, stratalog_topic: str) -> str:
+    """A topic with ten records."""
+    write_topic(server, stratalog_topic, TEN)
+    return stratalog_topic
+
+
+def test_all_that_is_there_is_printed(ten: str) -> None:
+    assert consumed(ten) == [f"v{number}" for number in range(10)]
+
+
+def test_empty_topic_ends_at_once(server: str, stratalog_topic: str) -> None:
+    assert consumed(stratalog_topic) == []
+
+
+def test_bytes_are_printed_as_they_are(server: str, stratalog_topic: str) -> None:
+    write_topic(server, stratalog_topic, [Seen(b"\xff", b"\x00\xfe"), Seen(None, None), Seen(b"", b"")])
+    assert invoke("consume", stratalog_topic).stdout_bytes == b"\x00\xfe\n\n\n"
+    assert invoke("consume", stratalog_topic, "-K", "\\t").stdout_bytes == b"\xff\t\x00\xfe\n\t\n\t\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--from-offset", "7"], [7, 8, 9]),
+        (["--from-offset", "-2"], [8, 9]),
+        (["--from-offset", "end"], []),
+        (["--from-offset", "beginning", "--until-offset", "2"], [0, 1]),
+        (["--until-offset", "-8"], [0, 1]),
+        (["--from-time", str(START + 6001)], [7, 8, 9]),
+        (["--from-time", "2023-11-14T22:13:24Z", "--until-time", "2023-11-14T22:13:26Z"], [4, 5]),
+        (["--from-time", "-1h"], []),
+        (["--until-time", "-1h", "--count", "3"], [0, 1, 2]),
+        (["--count", "3", "--from-offset", "5"], [5, 6, 7]),
+        (["--count", "100"], list(range(10))),
+    ],
+)
+def test_records_between_offsets_and_times(ten: str, arguments: list[str], expected: list[int]) -> None:
+    assert [one["offset"] for one in envelopes(ten, *arguments)] == expected
+
+
+@pytest.mark.stratalog_topic(partitions=3)
+def test_partitions_are_all_read_or_those_that_are_named(server: str, stratalog_topic: str) -> None:
+    write_topic(server, stratalog_topic, [Seen(None, b"%d" % number, (), number % 3) for number in range(9)])
+    assert sorted(consumed(stratalog_topic)) == [str(number) for number in range(9)]
+    assert consumed(stratalog_topic, "--partition", 1) == ["1", "4", "7"]
+    assert sorted(consumed(stratalog_topic, "-p", 0, "-p", 2, "--from-offset", -1)) == ["6", "8"]
+
+
+@pytest.mark.stratalog_topic(partitions=2)
+def test_envelopes_are_taken_back_byte_for_byte(server: str, stratalog_topic: str) -> None:
+    records = [
+        Seen(b"\xff\x00", b"\xfe", (("h", b"\xfd"), ("h", None), ("grün", "é".encode())), 1),
+        Seen(None, None, (), 0),
+        Seen(b"", b"", (("", b""),), 1),
+        Seen("schlüssel".encode(), b'{"json": "\\n"}\n\t\x1b', (), 0),
+    ]
+    write_topic(server, stratalog_topic, records)
+    lines = invoke("consume", stratalog_topic, "--json").stdout_bytes
+    copy = f"{stratalog_topic}-copy"
+    assert invoke("topic", "create", copy, "--partitions", 2).exit_code == 0
+    assert invoke("produce", copy, "--json", stdin=lines).exit_code == 0
+    assert sorted(map(repr, read_topic(server, copy, 4))) == sorted(map(repr, records))
+    again = invoke("consume", copy, "--json").stdout_bytes
+    assert sorted(again.replace(copy.encode(), stratalog_topic.encode()).splitlines()) == sorted(lines.splitlines())
+
+
+def test_group_goes_on_where_it_is_and_commits_what_was_printed(ten: str) -> None:
+    group = f"group-of-{ten}"
+    assert consumed(ten, "--group", group, "--count", 3) == ["v0", "v1", "v2"]
+    assert consumed(ten, "--group", group, "--count", 1) == ["v3"]
+    assert consumed(ten, "--group", group) == [f"v{number}" for number in range(4, 10)]
+    assert consumed(ten, "--group", group) == []
+
+
+def test_following_prints_what_comes_until_interrupted(server: str, ten: str) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "consume", ten, "--follow", "--from-offset", "-1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"v9\n"
+        write_topic(server, ten, [Seen(None, b"new")])
+        assert process.stdout.readline() == b"new\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"stratalog: interrupted\n"
+    assert process.returncode == 130
+
+
+def test_group_that_is_interrupted_has_committed_what_was_printed(server: str, ten: str) -> None:
+    group = f"group-of-{ten}"
+    with subprocess.Popen([*COMMAND, "consume", ten, "--follow", "--group", group], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(10)][-1] == b"v9\n"
+        write_topic(server, ten, [Seen(None, b"one more")])
+        assert process.stdout.readline() == b"one more\n"
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 130
+    left = consumed(ten, "--group", group)
+    assert left in ([], ["one more"])  # the interrupt may come between printing and committing
+
+
+def test_reader_that_goes_away_ends_it_in_silence(server: str, stratalog_topic: str) -> None:
+    write_topic(server, stratalog_topic, [Seen(None, bytes(1000))] * 1000)
+    with subprocess.Popen(
+        [*COMMAND, "consume", stratalog_topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_broker_that_comes_back_is_gone_on_with(server: str, ten: str, stratalog_broker: BrokerProcess) -> None:
+    with subprocess.Popen([*COMMAND, "consume", ten, "--follow"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(10)][-1] == b"v9\n"
+        stratalog_broker.kill()
+        stratalog_broker.restart()
+        write_topic(server, ten, [Seen(None, b"after")])
+        assert process.stdout.readline() == b"after\n"
+        process.send_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--from-offset", "11"], "ends at 10"),
+        (["--from-offset", "-1h"], "--from-time"),
+        (["--from-time", "noon"], "-1h"),
+        (["--from-offset", "1", "--from-time", "-1h"], "one of them"),
+        (["--follow", "--until-offset", "5"], "--follow"),
+        (["--partition", "5"], "partitions 0 to 0"),
+        (["--group", "g", "--from-offset", "1"], "stratalog group reset g"),
+        (["--group", "g", "--partition", "0"], "stratalog group reset g"),
+        (["--json", "-K", ":"], "--json"),
+        (["--set", "fetch.max.byte=1"], "fetch.max.bytes"),
+        (["--count", "0"], "--help"),
+    ],
+)
+def test_what_can_not_be_is_one_line_that_says_what_can(ten: str, arguments: list[str], said: str) -> None:
+    assert said in one_line_error(invoke("consume", ten, *arguments))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--group", "g"]])
+def test_topic_that_does_not_exist_is_named_with_how_to_make_it(server: str, arguments: list[str]) -> None:
+    assert "stratalog topic create nowhere" in one_line_error(invoke("consume", "nowhere", *arguments))
+
+
+def test_broker_that_is_not_there_is_named() -> None:
+    arguments = ["--bootstrap-server", "127.0.0.1:1", "--set", "default.api.timeout.ms=300"]
+    assert "127.0.0.1:1" in one_line_error(invoke("consume", "orders", *arguments))

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from stratalog.testing import BrokerProcess
+from tests.cli.running import invoke, json_of, one_line_error
+from tests.cli.topics import Seen, write_topic
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+START = 1_700_000_000_000  # records have times a second apart
+
+
+@pytest.fixture
+def server(stratalog_new_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch) -> str:
+    """With a topic `orders` of two partitions, ten records in the first and none in the other."""
+    broker = stratalog_new_broker()
+    broker.create_topic("orders", 2)
+    write_topic(broker.bootstrap_servers, "orders", [Seen(None, b"%d" % number) for number in range(10)], START)
+    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", broker.bootstrap_servers)
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+def billing(server: str) -> None:
+    """A group that has read four records, and has no members."""
+    assert invoke("consume", "orders", "--group", "billing", "--count", 4).exit_code == 0
+
+
+@pytest.fixture
+def member(server: str) -> Iterator[None]:
+    """A consumer of group `shipping`, that has all partitions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": server,
+            "group.id": "shipping",
+            "client.id": "truck",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe(["orders"])
+    assert consumer.poll(30) is not None
+    yield
+    consumer.close()
+
+
+def done(*arguments: object) -> str:
+    result = invoke("group", *arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout
+
+
+def described(group: str) -> dict[str, Any]:
+    (description,) = json_of("group", "describe", group)
+    return description
+
+
+def committed(group: str) -> dict[int, int]:
+    return {one["partition"]: one["committed_offset"] for one in described(group)["partitions"]}
+
+
+def test_groups_are_listed_with_their_state(server: str, billing: None, member: None) -> None:
+    assert {one["group"]: one["state"] for one in json_of("group", "list")} == {
+        "billing": "Empty",
+        "shipping": "Stable",
+    }
+    assert [one["group"] for one in json_of("group", "list", "--state", "Empty")] == ["billing"]
+    assert done("list").splitlines()[0].split() == ["group", "type", "state"]
+
+
+def test_no_groups_is_said(server: str) -> None:
+    assert "no groups" in done("list")
+
+
+def test_description_has_lag(server: str, billing: None) -> None:
+    description = described("billing")
+    assert (description["state"], description["lag"], description["members"]) == ("Empty", 6, [])
+    assert description["partitions"][0] == {
+        "topic": "orders",
+        "partition": 0,
+        "committed_offset": 4,
+        "end_offset": 10,
+        "lag": 6,
+        "member": None,
+    }
+    title, columns, first = done("describe", "billing").splitlines()[:3]
+    assert "lag 6" in title
+    assert columns.split() == ["topic", "partition", "committed", "end", "lag", "client", "host", "member"]
+    assert first.split() == ["orders", "0", "4", "10", "6", "-", "-", "-"]
+
+
+def test_description_has_members(server: str, member: None) -> None:
+    description = described("shipping")
+    (one,) = description["members"]
+    assert (one["client"], one["partitions"]) == ("truck", [["orders", 0], ["orders", 1]])
+    assert [part["member"] for part in description["partitions"]] == [one["member"]] * 2
+    assert [part["lag"] for part in description["partitions"]] == [None, None]
+    assert "truck" in done("describe", "shipping")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--to-offset", "7"], 7),
+        (["--to-offset", "-1"], 9),
+        (["--to-beginning"], 0),
+        (["--to-end"], 10),
+        (["--to-time", str(START + 2000)], 2),
+        (["--to-time", "2023-11-14T22:13:23Z"], 3),
+        (["--to-time", "-1h"], 10),
+    ],
+)
+def test_group_goes_on_where_it_was_set(server: str, billing: None, arguments: list[str], expected: int) -> None:
+    before = committed("billing")
+    done("reset", "billing", "--topic", "orders:0", *arguments, "--dry-run")
+    assert committed("billing") == before
+    done("reset", "billing", "--topic", "orders:0", *arguments)
+    assert committed("billing")[0] == expected
+    printed = invoke("consume", "orders", "--group", "billing").stdout.splitlines()
+    assert printed == [str(number) for number in range(expected, 10)]
+
+
+def test_moves_are_told(server: str, billing: None) -> None:
+    (move,) = json_of("group", "reset", "billing", "-t", "orders:0", "--to-beginning")
+    assert move == {
+        "type": "move",
+        "group": "billing",
+        "topic": "orders",
+        "partition": 0,
+        "from_offset": 4,
+        "to_offset": 0,
+        "done": True,
+    }
+    assert "would go on at" in done("reset", "billing", "--to-end", "--dry-run")
+
+
+def test_new_group_can_be_told_where_to_begin(server: str) -> None:
+    done("reset", "new", "--topic", "orders", "--to-offset", "5")
+    assert committed("new") == {0: 5, 1: 0}
+
+
+def test_deleted_group_is_gone(server: str, billing: None) -> None:
+    assert done("delete", "billing") == "deleted billing\n"
+    assert json_of("group", "list") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["describe", "nobody"], "stratalog group list"),
+        (["delete", "nobody"], "stratalog group list"),
+        (["reset", "nobody", "--to-end"], "--topic"),
+        (["reset", "billing"], "--to-beginning"),
+        (["reset", "billing", "--to-end", "--to-beginning"], "one of"),
+        (["reset", "billing", "--to-offset", "x"], "--to-offset is 'x'"),
+        (["reset", "billing", "--to-offset", "11"], "--to-offset is 11"),
+        (["reset", "billing", "--to-time", "x"], "--to-time is 'x'"),
+        (["reset", "billing", "--to-end", "--topic", "nowhere"], "'nowhere'"),
+        (["reset", "billing", "--to-end", "--topic", "orders:2"], "partitions 0 to 1"),
+        (["reset", "billing", "--to-end", "--topic", "orders:x"], "partitions 0 to 1"),
+    ],
+)
+def test_what_can_not_be_is_one_line_that_says_what_can(
+    server: str, billing: None, arguments: list[str], said: str
+) -> None:
+    assert said in one_line_error(invoke("group", *arguments))
+
+
+@pytest.mark.parametrize("arguments", [["reset", "shipping", "--to-end", "-t", "orders"], ["delete", "shipping"]])
+def test_group_with_members_is_left_alone(server: str, member: None, arguments: list[str]) -> None:
+    assert "stop" in one_line_error(invoke("group", *arguments))
