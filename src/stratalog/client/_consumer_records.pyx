@@ -126,6 +126,8 @@ cdef inline bytes _bytes(const unsigned char *data, int length):
     return None if length < 0 else PyBytes_FromStringAndSize(<const char *>data, length)
 
 
+# Not for the cyclic collector: it would take the bytes away from under the views, whose release it does not know of.
+@cython.no_gc
 @cython.final
 cdef class FetchedRecords:
     """The records of one partition in one fetch response, and how far they were taken.
