@@ -1,0 +1,94 @@
+"""One classic group of this consumer, confluent-kafka's and kafka-python's: whoever leads, all understand each other."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.client.conftest import NewTopic
+from tests.client.groups.members import MemberThread, wait_until
+from tests.clients.everyone import make_client
+from tests.clients.interface import ConsumerOptions, Message, Place
+
+PARTITIONS = 9
+EACH = 40
+
+
+class OtherMember:
+    """A consumer of another client's, polled in a thread."""
+
+    def __init__(self, client: str, bootstrap: str, group: str, topic: str, assignor: str) -> None:
+        self.got: list[tuple[int, int]] = []
+        self.failure: BaseException | None = None
+        self._stopping = threading.Event()
+        options = ConsumerOptions(group=group, topics=(topic,), assignor=assignor)
+        self._consumer = make_client(client).consumer(bootstrap, options)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self.got += [(one.partition, one.offset) for one in self._consumer.poll(0.05)]
+        except BaseException as error:
+            self.failure = error
+
+    @property
+    def owned(self) -> frozenset[Place]:
+        return self._consumer.owned
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self._consumer.close()
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.mark.any_broker
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_three_clients_share_the_partitions_of_one_group(
+    assignor: str, first: str, bootstrap: str, name: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(PARTITIONS)
+    with make_client("confluent-kafka").producer(bootstrap) as producer:
+        for partition in range(PARTITIONS):
+            producer.send(topic, [Message(b"%d" % number, partition=partition) for number in range(EACH)])
+    members: list[MemberThread | OtherMember] = []
+
+    def ours() -> None:
+        members.append(MemberThread(bootstrap, name, [topic], partition_assignment_strategy=assignor))
+
+    def theirs() -> None:
+        # librdkafka has no assignor that is sticky and eager
+        second = "kafka-python" if assignor == "sticky" else "confluent-kafka"
+        members.append(OtherMember(second, bootstrap, name, topic, assignor))
+        members.append(OtherMember("kafka-python", bootstrap, name, topic, assignor))
+
+    def wait_for_shares(sizes: list[int]) -> None:
+        def is_shared() -> bool:
+            for member in members:
+                if member.failure is not None:
+                    raise member.failure
+            owned = [{tuple(place) for place in member.owned} for member in members]
+            return sorted(map(len, owned)) == sizes and len(set().union(*owned)) == PARTITIONS
+
+        wait_until(is_shared, lambda: f"the partitions are shared as {[sorted(member.owned) for member in members]}")
+
+    try:
+        for join in (ours, theirs) if first == "ours" else (theirs, ours):
+            join()  # whoever is first leads the group
+            if len(members) == 1:
+                wait_for_shares([PARTITIONS])
+        wait_for_shares([3, 3, 3])
+        expected = {(partition, offset) for partition in range(PARTITIONS) for offset in range(EACH)}
+        wait_until(
+            lambda: {one for member in members for one in member.got} >= expected, lambda: "not all records were read"
+        )
+        members.pop(0).stop()
+        wait_for_shares([4, 5])
+    finally:
+        for member in members:
+            member.stop()
