@@ -34,7 +34,7 @@ def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
 
 def test_all_clients_are_on_the_page() -> None:
     imported = "\n".join(examples())
-    for client in ("confluent_kafka", "kafka", "aiokafka"):
+    for client in ("confluent_kafka", "kafka", "aiokafka", "stratalog.client"):
         assert f"from {client} import" in imported
 
 
