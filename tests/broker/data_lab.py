@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from stratalog.broker.apis.fetch import FetchApi
 from stratalog.broker.apis.list_offsets import ListOffsetsApi
 from stratalog.broker.apis.metadata import MetadataApi
+from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.apis.versions import VersionsApi
 from stratalog.broker.counters import Counters
@@ -72,6 +73,7 @@ class DataLab:
             produce,
             self.fetch,
             self.routes,
+            OwnApi({}),
             self.counters,
             self.clock,
             largest_request=self.config.socket_request_max_bytes,

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from stratalog.broker.apis.cluster import ClusterApis
 from stratalog.broker.apis.committed_offsets import CommittedOffsetApis
+from stratalog.broker.apis.compaction import CompactionApi
 from stratalog.broker.apis.configs import ConfigApis
 from stratalog.broker.apis.consumer_groups import ConsumerGroupApis
 from stratalog.broker.apis.coordinators import CoordinatorApi
@@ -30,6 +31,7 @@ from stratalog.broker.apis.leader_epochs import LeaderEpochsApi
 from stratalog.broker.apis.list_offsets import ListOffsetsApi
 from stratalog.broker.apis.log_dirs import LogDirsApi
 from stratalog.broker.apis.metadata import MetadataApi
+from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.apis.producers import ProducerApis
 from stratalog.broker.apis.topics import TopicApis
@@ -105,10 +107,12 @@ class Broker:
             max_bytes=lambda: self.config.fetch_max_bytes,
             longest_wait=config.connections_max_idle_ms / 1000,
         )
+        self.own = OwnApi(CompactionApi(self.topics, self.directory.cleaner, self._clock).methods())
         dispatcher = Dispatcher(
             ProduceApi(self.topics, self.counters),
             self.fetch,
             self._routes(),
+            self.own,
             self.counters,
             self._clock,
             largest_request=config.socket_request_max_bytes,
@@ -245,6 +249,7 @@ class Broker:
             self._loading.cancel()
         self.groups.close()  # first: members that wait for a rebalance are told to look for a coordinator
         await self.server.close(grace_seconds)
+        self.own.close()
         await self._loop.run_in_executor(None, self._background.shutdown)
         await self._loop.run_in_executor(None, self.directory.close)
 

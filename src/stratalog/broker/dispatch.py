@@ -12,6 +12,7 @@ from struct import Struct
 
 from stratalog.broker.apis import versions
 from stratalog.broker.apis.fetch import FetchApi
+from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.counters import Counters
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -19,7 +20,7 @@ from stratalog.clock import Clock
 from stratalog.errors import MalformedRequestError
 from stratalog.net.connection import Part, RefusedConnectionError, Response
 from stratalog.protocol._wire import parse_request_header
-from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.api_keys import VERSIONS, ApiKey, OwnApiKey
 from stratalog.protocol.messages import decode_request, encode_reply
 from stratalog.protocol.responses import frame_response
 
@@ -35,6 +36,7 @@ class Dispatcher:
         produce: ProduceApi,
         fetch: FetchApi,
         routes: dict[ApiKey, Handler],
+        own: OwnApi,
         counters: Counters,
         clock: Clock,
         *,
@@ -43,6 +45,7 @@ class Dispatcher:
         self._produce = produce
         self._fetch = fetch
         self._routes = routes
+        self._own = own
         self._counters = counters
         self._clock = clock
         self._largest_request = largest_request
@@ -78,6 +81,8 @@ class Dispatcher:
         number, version, correlation_id, client_id, position = parse_request_header(frame)
         served = self._served.get(number)
         if served is None:
+            if number == OwnApiKey.STRATALOG and version == 0:
+                return self._answer_own(bytes(frame[position:]), correlation_id)
             self._counters.refused_requests += 1
             raise RefusedConnectionError(f"a request with API key {number}, which is not served")
         key, lowest, highest, first_flexible = served
@@ -120,6 +125,9 @@ class Dispatcher:
             return [_frame(await reply, key, version, correlation_id, flexible)]
         except MalformedRequestError as error:
             raise self._unreadable(error) from error
+
+    async def _answer_own(self, body: bytes, correlation_id: int) -> Response:
+        return [frame_response(correlation_id, await self._own.answer(body), flexible=False)]
 
     def _answer_unknown_version(self, key: ApiKey, version: int, correlation_id: int) -> Response:
         if key is not ApiKey.API_VERSIONS:

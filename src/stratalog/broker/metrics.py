@@ -22,6 +22,7 @@ class BrokerCollector(Collector):
         yield from self._traffic()
         yield from self._connections()
         yield from self._partitions()
+        yield from self._compaction()
         yield from self._groups()
 
     def _requests(self) -> Iterator[Metric]:
@@ -72,6 +73,19 @@ class BrokerCollector(Collector):
             segments.add_metric(names, len(log.segments))
         yield from (start, end, size, segments)
         yield GaugeMetricFamily("stratalog_topics", "Topics", len(self._broker.topics.all()))
+
+    def _compaction(self) -> Iterator[Metric]:
+        cleaner = self._broker.directory.cleaner
+        counters = cleaner.counters
+        labels = ["topic", "partition"]
+        yield CounterMetricFamily("stratalog_compaction_runs", "Logs compacted", counters.runs)
+        yield CounterMetricFamily("stratalog_compaction_failures", "Runs that failed", counters.failures)
+        yield CounterMetricFamily("stratalog_compaction_bytes_read", "Bytes that runs have read", counters.bytes_read)
+        yield CounterMetricFamily("stratalog_compaction_bytes_saved", "Bytes that runs made go", counters.bytes_saved)
+        aside = GaugeMetricFamily("stratalog_compaction_set_aside", "Logs that can't be compacted", labels=labels)
+        for partition in cleaner.set_aside():
+            aside.add_metric([partition.topic, str(partition.partition)], 1)
+        yield aside
 
     def _groups(self) -> Iterator[Metric]:
         states = GaugeMetricFamily("stratalog_groups", "Consumer groups by kind and state", labels=["kind", "state"])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli import consume, demo, dump_log, group, lookup, page_cache, produce, serve, topic, verify
+from stratalog.cli import compaction, consume, demo, dump_log, group, lookup, page_cache, produce, serve, topic, verify
 from stratalog.cli.program import Program
 
 HELP = """A Kafka-compatible commit log: a broker, commands for it and any other Kafka, and tools that show the disk.
@@ -22,6 +22,7 @@ Examples:
   stratalog consume orders --follow
   stratalog topic describe orders
   stratalog group describe billing
+  stratalog compaction status
   stratalog dump-log --records data/orders-0/00000000000000000000.log
   stratalog lookup data/orders-0 123456
   stratalog verify data
@@ -40,6 +41,7 @@ app.command("serve", help=serve.HELP, short_help="Serve a data directory to Kafk
 app.command("produce", help=produce.HELP, short_help="Send lines to a topic.")(produce.command)
 app.command("consume", help=consume.HELP, short_help="Print a topic's records.")(consume.command)
 app.add_typer(topic.app, name="topic", short_help="List, describe, create, change and delete topics.")
+app.add_typer(compaction.app, name="compaction", short_help="Show what is compacted, and what is not yet, and why.")
 app.add_typer(group.app, name="group", short_help="List, describe, move and delete consumer groups.")
 app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's files.")(dump_log.command)
 app.command("lookup", help=lookup.HELP, short_help="Show how an offset or a time is looked up.")(lookup.command)

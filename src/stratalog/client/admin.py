@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from stratalog.client.admin_settings import AdminOptions, AdminSettings
-from stratalog.client.administration import brokers, configs, group_offsets, groups, records, topics
+from stratalog.client.administration import brokers, configs, group_offsets, groups, own, records, topics
 from stratalog.client.administration.brokers import ClusterDescription, LogDir, Replica
 from stratalog.client.administration.configs import (
     ConfigChange,
@@ -245,6 +245,27 @@ class Admin:
         return self._run(records.delete_records(self._cluster, before, timeout))
 
     # Brokers
+
+    # Of a Stratalog broker only
+
+    def compaction_status(self, topic: str | None = None, *, timeout: float | None = None) -> list[dict[str, Any]]:
+        """A row for each partition: how much is dirty, what is due, what keeps the rest. Without a topic: all that are
+        compacted. Raises UnsupportedVersionError where the broker is not a Stratalog."""
+        return self._run(own.compaction_status(self._cluster, topic, timeout))
+
+    def explain_compaction(
+        self, topic: str, key: bytes, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """The records of a key, partition by partition, and why each is still there. Reads all of the topic."""
+        return self._run(own.explain_compaction(self._cluster, topic, key, partition, timeout))
+
+    def compaction_dry_run(
+        self, topic: str, partition: int | None = None, *, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """What compacting now would save, partition by partition. Takes as long as compacting itself."""
+        return self._run(own.compaction_dry_run(self._cluster, topic, partition, timeout))
+
+    # The cluster
 
     def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
         return self._run(brokers.describe_cluster(self._cluster, timeout))

@@ -27,7 +27,7 @@ from stratalog.client.errors import (
 from stratalog.client.metadata import Metadata, Node, TopicInfo, read_metadata
 from stratalog.client.settings import CommonSettings
 from stratalog.net.broker_connection import BrokerConnection
-from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.api_keys import ApiKey, OwnApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import decode_response, encode_request
 
@@ -293,6 +293,15 @@ class Cluster:
         async def ask(seconds: float) -> Any:
             node = await self._any_node(seconds)
             return await self.request(node, key, body, lowest=lowest, highest=highest, timeout=seconds)
+
+        return await self.retry(ask, timeout)
+
+    async def ask_own(self, key: OwnApiKey, body: bytes, *, timeout: float | None = None) -> memoryview:
+        """Whichever node answers, if it is a Stratalog broker; the bytes of its answer."""
+
+        async def ask(seconds: float) -> memoryview:
+            connection = await self.connection(await self._any_node(seconds), Purpose.CONTROL)
+            return await connection.exchange(key, connection.version_of(key), [body], timeout=seconds)
 
         return await self.retry(ask, timeout)
 

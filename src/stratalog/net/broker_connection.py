@@ -28,7 +28,7 @@ from stratalog.errors import (
 from stratalog.net._receive import receive_rest
 from stratalog.net.answer_memory import AnswerMemory
 from stratalog.net.resolve import addresses_of
-from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.api_keys import OWN_VERSIONS, VERSIONS, ApiKey, OwnApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import decode_response, encode_request
 from stratalog.protocol.requests import (
@@ -133,9 +133,9 @@ class BrokerConnection:
         """Whether the socket has not taken all yet that it was given."""
         return bool(self._out)
 
-    def version_of(self, key: ApiKey, lowest: int = 0, highest: int | None = None) -> int:
+    def version_of(self, key: ApiKey | OwnApiKey, lowest: int = 0, highest: int | None = None) -> int:
         """The highest version that the broker serves, that we speak, and that lies within these bounds."""
-        ours = VERSIONS[key]
+        ours = VERSIONS[key] if isinstance(key, ApiKey) else OWN_VERSIONS[key]
         low = max(lowest, ours.lowest)
         high = ours.highest if highest is None else min(highest, ours.highest)
         theirs = self.versions.get(int(key))
@@ -149,7 +149,13 @@ class BrokerConnection:
         return min(high, theirs[1])
 
     def exchange(
-        self, key: ApiKey, version: int, body: Sequence[Buffer], *, timeout: float, expects_answer: bool = True
+        self,
+        key: ApiKey | OwnApiKey,
+        version: int,
+        body: Sequence[Buffer],
+        *,
+        timeout: float,
+        expects_answer: bool = True,
     ) -> asyncio.Future[memoryview]:
         """Send a request; the future has the body of the answer. `body` must stay as it is until there is an outcome. A
         future that is cancelled takes nothing back: the answer to what was sent is thrown away."""
@@ -169,7 +175,7 @@ class BrokerConnection:
 
     def post(
         self,
-        key: ApiKey,
+        key: ApiKey | OwnApiKey,
         version: int,
         body: Sequence[Buffer],
         *,

@@ -43,6 +43,12 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
+class OwnApiKey(IntEnum):
+    """What Kafka does not have. Advertised like the others: clients pass over keys that they don't know."""
+
+    STRATALOG = 20_000
+
+
 class Versions(NamedTuple):
     lowest: int
     highest: int
@@ -85,3 +91,5 @@ VERSIONS: dict[ApiKey, Versions] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Versions(0, 0, 0),
 }
+
+OWN_VERSIONS: dict[OwnApiKey, Versions] = {OwnApiKey.STRATALOG: Versions(0, 0, _NEVER)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 
 from stratalog.errors import MalformedResponseError
-from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.api_keys import VERSIONS, ApiKey, OwnApiKey
 
 SIZE = Struct(">i")
 CORRELATION = Struct(">i")
@@ -19,17 +19,23 @@ def encoded_client_id(client_id: str) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
-def request_start(key: ApiKey, version: int, correlation_id: int, client_id: bytes, body_size: int) -> bytes:
+def request_start(
+    key: ApiKey | OwnApiKey, version: int, correlation_id: int, client_id: bytes, body_size: int
+) -> bytes:
     """What comes before a body of that size; the client id is an encoded_client_id."""
-    flexible = version >= VERSIONS[key].first_flexible
+    flexible = _is_flexible(key, version)
     size = _AFTER_SIZE + len(client_id) + flexible + body_size
     start = _HEADER.pack(size, key, version, correlation_id) + client_id
     return start + b"\0" if flexible else start
 
 
-def has_flexible_answer(key: ApiKey, version: int) -> bool:
+def has_flexible_answer(key: ApiKey | OwnApiKey, version: int) -> bool:
     """Whether tagged fields follow the correlation id. Not for ApiVersions: its reader may not know of tags yet."""
-    return version >= VERSIONS[key].first_flexible and key is not ApiKey.API_VERSIONS
+    return _is_flexible(key, version) and key is not ApiKey.API_VERSIONS
+
+
+def _is_flexible(key: ApiKey | OwnApiKey, version: int) -> bool:
+    return isinstance(key, ApiKey) and version >= VERSIONS[key].first_flexible
 
 
 def answer_body(frame: memoryview, flexible: bool) -> memoryview:

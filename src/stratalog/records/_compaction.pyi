@@ -31,3 +31,6 @@ def filter_batch(
 def rebase_timestamps(
     payload: Buffer, header: BatchHeader, count: int, shift: int, start: int, end: int
 ) -> bytearray: ...
+def find_key(
+    payload: Buffer, header: BatchHeader, key: bytes, start: int, end: int
+) -> list[tuple[int, int, int]]: ...

@@ -8,7 +8,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport LLONG_MIN
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from stratalog.records._framing cimport BatchHeader
 from stratalog.records._record_fields cimport RecordFields, read_record
@@ -339,6 +339,37 @@ cdef Py_ssize_t _rebase(
         out += record.end - rest
         p = record.end
     return out - first
+
+
+def find_key(payload, BatchHeader header, bytes key, Py_ssize_t start, Py_ssize_t end):
+    """The records of payload[start:end] that have this key: [(offset delta, timestamp delta, bytes of the value, -1 for a
+    tombstone), ...]."""
+    cdef Py_buffer view
+    cdef RecordFields record
+    cdef const unsigned char *p
+    cdef const unsigned char *stop
+    cdef const unsigned char *wanted = key
+    cdef Py_ssize_t length = len(key)
+    cdef const char *problem
+    cdef int count = header.record_count
+    cdef list found = []
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"range {start}..{end} is outside the buffer of {view.len} bytes")
+        p = <const unsigned char *>view.buf + start
+        stop = <const unsigned char *>view.buf + end
+        while count > 0:
+            count -= 1
+            problem = read_record(p, stop, &record)
+            if problem != NULL:
+                raise _corrupt(header, problem)
+            if record.key_length == length and memcmp(record.key, wanted, length) == 0:
+                found.append((record.offset_delta, record.timestamp_delta, record.value_length))
+            p = record.end
+        return found
+    finally:
+        PyBuffer_Release(&view)
 
 
 cdef _corrupt(BatchHeader header, const char *problem):

@@ -139,8 +139,29 @@ class Log(ReadableLog):
         return self._disk
 
     @property
+    def generation(self) -> int:
+        """Another one whenever the log was cut or loaded again: what was learnt of its segments counts no more."""
+        return self._truncations
+
+    @property
     def producers(self) -> ProducerState:
         return self._producers.state
+
+    @property
+    def first_unstable_offset(self) -> int:
+        """Where the oldest open transaction begins; without one, the log's end. From any thread."""
+        with self._write_lock:
+            first_open = self.producers.first_open_transaction
+            return self._end_offset if first_open is None else first_open
+
+    def last_batches(self) -> dict[int, tuple[int | None, int]]:
+        """By producer: the last offset of its last batch, None where it has only written markers, and its epoch. From
+        any thread."""
+        with self._write_lock:
+            return {
+                one.producer_id: (one.batches[-1].last_offset if one.batches else None, one.epoch)
+                for one in self.producers
+            }
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
@@ -423,20 +444,24 @@ class Log(ReadableLog):
             self.producers.forget_before(self._clock.now_ms() - self.config.producer_id_expiration_ms)
             return verdicts
 
-    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment) -> bool:
+    def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, generation: int) -> bool:
         """Put a segment that compaction made in the place of those it was made from. False: they are not part of the
-        log any more, and the new files are removed."""
+        log any more, or it was cut since `generation`, and with it maybe what superseded a record that went; the new
+        files are removed."""
         with self._write_lock, self._storage_errors("swap segments of"):
             self._check_open()
             slot = next((at for at, segment in enumerate(self._segments.all) if segment is old[0]), None)
-            if slot is None or self._segments.all[slot : slot + len(old)] != list(old):
+            is_current = slot is not None and self._segments.all[slot : slot + len(old)] == list(old)
+            if not is_current or generation != self._truncations or slot is None:
                 cleaned.discard()
                 return False
             try:
                 swap.begin(self._disk, self.path, cleaned.base_offset)
                 new = self._cleaned(cleaned, old[-1].limit)
             except OSError:
+                self._must_reload = True  # if it can't be undone, it counts, and the log has to know
                 swap.undo(self._disk, self.path, cleaned.base_offset)
+                self._must_reload = False
                 raise
             # Readers get the new list before the old files lose their names: who comes too late to open one of those
             # finds that the list has changed, and looks again.
@@ -452,6 +477,20 @@ class Log(ReadableLog):
             self._disk.sync_directory(self.path)  # before the old files go for good
         self._home.deletions.add(deleted, self.config.file_delete_delay_ms)
         return True
+
+    def note_clean(self, offset: int, generation: int) -> bool:
+        """Save that compaction is done up to `offset`. False: the log was cut or closed since `generation`."""
+        counts = False
+
+        def changes() -> dict[TopicPartition, int | None]:
+            # Asked with the checkpoint's lock held: who cuts the log lowers the offset behind this, or is seen here.
+            nonlocal counts
+            counts = not self._closed and generation == self._truncations
+            return {self.partition: offset} if counts else {}
+
+        with self._storage_errors("save what is clean of"):
+            self._home.cleaner_offsets.update(changes)
+        return counts
 
     def _cleaned(self, cleaned: CleanedSegment, limit: int) -> SealedSegment:
         new = SealedSegment(
@@ -574,6 +613,8 @@ class Log(ReadableLog):
                 recovery_point,
             )
             self._home.recovery_points.update({self.partition: self._end_offset})
+        if self._home.cleaner_offsets.get(self.partition) > self._end_offset:
+            self._home.cleaner_offsets.update({self.partition: self._end_offset})  # what will come there is dirty
         self._epochs = EpochTracker(self._disk, self.path)
         self._epochs.load(self._segments.all, self._end_offset, self.recovery)
         self._producers = ProducerTracker(self._disk, self.path)

@@ -72,6 +72,8 @@ class ProducerTracker:
         if not header.is_control:
             self.state.update(header)
             return
+        if header.record_count == 0:
+            return  # what compaction left of a marker; of its transaction there is nothing left
         control, coordinator_epoch = read_control(batch)
         if control not in (ControlType.ABORT, ControlType.COMMIT):
             return

@@ -151,19 +151,20 @@ class ReadableLog(ABC):
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of any record; -1 where none has one."""
-        return max((segment.max_timestamp for segment in self._segments.all if segment.size), default=-1)
+        while True:
+            segments, truncations = self._segments, self._truncations
+            try:
+                return max((segment.max_timestamp for segment in segments.all if segment.size), default=-1)
+            except (OSError, CorruptBatchError) as error:
+                self._raise_if_current(error, segments, truncations)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """Those that have records between the two offsets, for a reader that has to leave them out."""
-        segments = self._segments
-        found = []
-        for segment in segments.all[max(bisect_right(segments.bases, start) - 1, 0) :]:
-            for aborted in segment.transaction_index.entries():
-                if aborted.last_offset >= start and aborted.first_offset < end:
-                    found.append(aborted)
-                if aborted.last_stable_offset >= end:
-                    return found
-        return found
+        while True:
+            segments = self._segments
+            found = _aborted_transactions(segments, start, end)
+            if segments is self._segments:  # or an index may have been gone, and read as an empty one
+                return found
 
     def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList, truncations: int) -> None:
         """Unless a segment was deleted or cut meanwhile: then that is all there is to the error, and the caller looks
@@ -201,6 +202,17 @@ def _find_timestamp(segments: SegmentList, timestamp: int, start_offset: int) ->
             if found is not None:
                 return found
     return None
+
+
+def _aborted_transactions(segments: SegmentList, start: int, end: int) -> list[AbortedTransaction]:
+    found = []
+    for segment in segments.all[max(bisect_right(segments.bases, start) - 1, 0) :]:
+        for aborted in segment.transaction_index.entries():
+            if aborted.last_offset >= start and aborted.first_offset < end:
+                found.append(aborted)
+            if aborted.last_stable_offset >= end:
+                return found
+    return found
 
 
 def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_least_one: bool) -> FileSlice:

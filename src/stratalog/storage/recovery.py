@@ -208,7 +208,7 @@ def _cut_misplaced_batch(segment: ActiveSegment, known_end: int, report: Recover
             last, before, end = header, end, header.next_offset
     except CorruptBatchError:
         return
-    if last is None:
+    if last is None or last.base_offset == known_end:  # appended to a compacted log that was cut, in a gap
         return
     misplaced = gaps == 1 and followed > 0
     if report.clean:

@@ -59,8 +59,8 @@ class SealedSegment(Segment):
 
     @property
     def index_size(self) -> int:
-        sizes = [self.path(suffix).stat().st_size for suffix in (names.OFFSET_INDEX, names.TIME_INDEX)]
-        return max(sizes)
+        paths = [self.path(suffix) for suffix in (names.OFFSET_INDEX, names.TIME_INDEX)]
+        return max(path.stat().st_size if path.exists() else 0 for path in paths)  # a lost one is made again
 
     @property
     def file(self) -> LogFile:
@@ -138,6 +138,10 @@ class SealedSegment(Segment):
                 last = self._time_index.last if self._time_index is not None else None
                 self._max_timestamp = -1 if last is None else last.timestamp
         return self._max_timestamp
+
+    def retire(self) -> None:
+        super().retire()
+        self._open_segments.forget(self)  # or its deleted files would take room for as long as they are open
 
     def release(self) -> None:
         """Let go of the file and the mappings; the next read opens them again."""

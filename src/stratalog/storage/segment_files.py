@@ -26,7 +26,10 @@ def mark_segment_deleted(disk: Disk, directory: Path, base_offset: int) -> list[
     return mark_files_deleted(disk, directory, base_offset, _ALL)
 
 
-def mark_files_deleted(disk: Disk, directory: Path, base_offset: int, suffixes: Iterable[str]) -> list[Path]:
+def mark_files_deleted(
+    disk: Disk, directory: Path, base_offset: int, suffixes: Iterable[str], *, must: bool = False
+) -> list[Path]:
+    """`must`: raise the OSError of one that can't be renamed."""
     marked = []
     for suffix in suffixes:
         path = names.segment_file(directory, base_offset, suffix)
@@ -36,7 +39,9 @@ def mark_files_deleted(disk: Disk, directory: Path, base_offset: int, suffixes: 
         except FileNotFoundError:
             continue
         except OSError as error:
-            # It lies before the log start offset, or another takes its name: it is not served.
+            if must:
+                raise
+            # It lies before the log start offset, so it is not served, and the next opening finds it again.
             logger.warning("%s: can't be renamed: %s", path, error)
             continue
         marked.append(target)

@@ -403,7 +403,11 @@ def test_groups_can_not_be_changed(lab: ConfigLab) -> None:
 # Any changes
 
 
-VALUES = {"retention.ms": ["5", "-1", "x"], "segment.bytes": ["4096", "1"], "cleanup.policy": ["delete", "", "compacted"]}
+VALUES = {
+    "retention.ms": ["5", "-1", "x"],
+    "segment.bytes": ["4096", "1"],
+    "cleanup.policy": ["delete", "", "compacted"],
+}
 CHANGES = st.sampled_from(sorted(VALUES)).flatmap(
     lambda name: st.tuples(st.just(name), st.sampled_from([SET, DELETE]), st.sampled_from(VALUES[name]))
 )

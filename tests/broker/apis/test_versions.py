@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.api_keys import VERSIONS, ApiKey, OwnApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from tests.broker.data_lab import DataLab
 
@@ -16,7 +16,8 @@ def test_it_lists_all_that_is_served(data_lab: DataLab, version: int) -> None:
     answer = data_lab.ask(ApiKey.API_VERSIONS, SOFTWARE, version)
     assert answer.error_code == ErrorCode.none
     assert {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys} == {
-        int(key): versions[:2] for key, versions in VERSIONS.items()
+        **{int(key): versions[:2] for key, versions in VERSIONS.items()},
+        int(OwnApiKey.STRATALOG): (0, 0),
     }
 
 

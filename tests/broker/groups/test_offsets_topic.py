@@ -16,12 +16,13 @@ from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_records import CommittedOffset, offset_record, offset_tombstone
 from stratalog.broker.groups.offset_service import Committer, OffsetService
 from stratalog.broker.groups.offsets import Commit
-from stratalog.broker.groups.offsets_topic import KEEPS_EVERYTHING, NAME, OffsetsTopic
+from stratalog.broker.groups.offsets_topic import KEPT_BY_KEY, NAME, OffsetsTopic
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.clock import ManualClock
 from stratalog.errors import UnknownTopicError
 from stratalog.records import build_batch
+from stratalog.storage.appending import Origin
 from stratalog.storage.config import LogConfig
 from stratalog.storage.disk import Disk
 from stratalog.storage.log_directory import LogDirectory
@@ -75,7 +76,7 @@ def run(test: Awaitable[T]) -> T:
     return asyncio.run(main())
 
 
-def test_topic_is_made_with_kafkas_numbers_and_keeps_everything(place: Place) -> None:
+def test_topic_is_made_with_kafkas_numbers_and_keeps_the_last_of_each_key(place: Place) -> None:
     made_yet = place.offsets.partition_count is not None
     assert not made_yet
     run(place.offsets.create())
@@ -83,10 +84,10 @@ def test_topic_is_made_with_kafkas_numbers_and_keeps_everything(place: Place) ->
     assert topic is not None
     assert topic.is_internal
     assert place.offsets.partition_count == topic.partition_count == 3
-    assert topic.settings == {**KEEPS_EVERYTHING, "segment.bytes": "104857600"}
+    assert topic.settings == {**KEPT_BY_KEY, "segment.bytes": "104857600"}
     partition = place.topics.partition(NAME, 0)
     assert partition is not None
-    assert (partition.log.config.retention_ms, partition.log.config.retention_bytes) == (-1, -1)
+    assert partition.log.config.cleanup_policy == ("compact",)
 
 
 def test_records_are_one_uncompressed_batch_with_the_time_of_the_clock(place: Place) -> None:
@@ -116,19 +117,21 @@ def test_record_without_a_key_is_passed_over(place: Place, caplog: pytest.LogCap
     run(place.offsets.create())
     partition = place.topics.partition(NAME, 0)
     assert partition is not None
-    partition.log.append(build_batch([(None, b"who wrote this?")]))
+    partition.log.append(
+        build_batch([(None, b"who wrote this?")]), origin=Origin.COORDINATOR
+    )  # unchecked, as if adopted
     kept = offset_record("g", "orders", 0, CommittedOffset(1, 0, "", AT))
     place.offsets.append(0, [kept], AT)
     assert run(place.offsets.read(0)) == [kept]
     assert "offset 0 has no key" in caplog.text
 
 
-def test_topic_that_somebody_else_made_is_told_to_keep_everything(place: Place) -> None:
+def test_topic_that_somebody_else_made_is_told_to_keep_the_last_of_each_key(place: Place) -> None:
     place.topics.create(NAME, 2, {"segment.bytes": "1048576"})
     run(place.offsets.read(0))
     topic = place.topics.get(NAME)
     assert topic is not None
-    assert topic.settings == {**KEEPS_EVERYTHING, "segment.bytes": "1048576"}
+    assert topic.settings == {**KEPT_BY_KEY, "segment.bytes": "1048576"}
 
 
 def test_topic_that_was_deleted_is_missed(place: Place) -> None:

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from stratalog.broker.requests import Handler, Reply, RequestContext
-from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.api_keys import OWN_VERSIONS, VERSIONS, ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import encode_reply
 
@@ -25,7 +25,7 @@ class VersionsApi:
     def __init__(self) -> None:
         self._keys = [
             {"api_key": int(key), "min_version": versions.lowest, "max_version": versions.highest}
-            for key, versions in sorted(VERSIONS.items())
+            for key, versions in [*sorted(VERSIONS.items()), *OWN_VERSIONS.items()]
         ]
         self._encoded: dict[int, bytearray] = {}
 

@@ -18,7 +18,7 @@ from stratalog.errors import UnknownTopicError
 from stratalog.records import Record, build_batch
 
 NAME = "__consumer_offsets"
-KEEPS_EVERYTHING = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+KEPT_BY_KEY = {"cleanup.policy": "compact"}
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class OffsetsTopic:
         return None if topic is None else topic.partition_count
 
     async def create(self) -> None:
-        settings = {**KEEPS_EVERYTHING, "segment.bytes": str(self._config.offsets_topic_segment_bytes)}
+        settings = {**KEPT_BY_KEY, "segment.bytes": str(self._config.offsets_topic_segment_bytes)}
         await self._run_in_background(
             lambda: self._topics.create(NAME, self._config.offsets_topic_num_partitions, settings)
         )
@@ -90,7 +90,7 @@ class OffsetsTopic:
         return await self._run_in_background(lambda: self._read(partition))
 
     def _read(self, index: int) -> list[GroupRecord]:
-        self._keep_everything()
+        self._keep_by_key()
         latest: dict[bytes, bytes | None] = {}
         for record in self._partition(index).log.records():
             if record.key is None:
@@ -101,11 +101,11 @@ class OffsetsTopic:
             latest[key] = None if record.value is None else bytes(record.value)
         return [(key, value) for key, value in latest.items() if value is not None]
 
-    def _keep_everything(self) -> None:
-        """A topic that a user made, or that was found in a data directory of Kafka's, must not lose its old records."""
+    def _keep_by_key(self) -> None:
+        """A topic that a user made, or that was found in a data directory, must not lose the last word on any key."""
         topic = self._topics.get(NAME)
-        if topic is not None and any(topic.settings.get(name) != value for name, value in KEEPS_EVERYTHING.items()):
-            self._topics.alter_settings(NAME, {**topic.settings, **KEEPS_EVERYTHING})
+        if topic is not None and any(topic.settings.get(name) != value for name, value in KEPT_BY_KEY.items()):
+            self._topics.alter_settings(NAME, {**topic.settings, **KEPT_BY_KEY})
 
     def append(self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int) -> None:
         batch = build_batch([Record(key=key, value=value, timestamp=timestamp_ms) for key, value in records])

@@ -5,7 +5,7 @@ Crash policy: a .cleaned file counts for nothing, and is removed when the log is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 
 
 class CleanedSegment:
-    def __init__(self, disk: Disk, directory: Path, base_offset: int, config: LogConfig, chunk: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        chunk: int,
+        account: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`account` is told of bytes that were written."""
         self.base_offset = base_offset
+        self._account = account
         self.size = 0
         self.aborted: list[AbortedTransaction] = []
         self._disk = disk
@@ -82,8 +92,10 @@ class CleanedSegment:
 
     def _write(self) -> None:
         if self._buffer:
-            self._disk.write(self._fd, self._buffer, self.size - len(self._buffer))
+            size = len(self._buffer)
+            self._disk.write(self._fd, self._buffer, self.size - size)
             self._buffer = bytearray()
+            self._account(size)
 
     def _path(self, suffix: str) -> Path:
         path = names.segment_file(self._directory, self.base_offset, suffix)

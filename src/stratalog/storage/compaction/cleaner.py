@@ -30,7 +30,7 @@ from stratalog.storage.names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_ASIDE = 3600.0  # seconds until a log that failed is tried again
+_SHORTEST_ASIDE, _LONGEST_ASIDE = 1.0, 3600.0  # seconds until a log that failed is tried again
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ class LogCleaner:
 
     def turn(self) -> Cleaned | None:
         """Compact the dirtiest log that is due, if there is one."""
-        log, dirt = self._take()
-        if log is None or dirt is None:
+        log = self._take()
+        if log is None:
             return None
         try:
-            return self._clean(log, dirt)
+            return self._clean(log)
         finally:
             with self._lock:
                 self._running.discard(log.partition)
@@ -141,7 +141,8 @@ class LogCleaner:
 
     def dry_run(self, log: Log) -> Cleaned:
         """What compacting all that can be compacted now would save; takes as long as the run itself, and some disk."""
-        return Compactor(log, self.dirt_of(log), self._budget(), self._clock.now_ms()).run(dry=True)
+        generation = log.generation
+        return Compactor(log, self.dirt_of(log), self._budget(), self._clock.now_ms(), generation).run(dry=True)
 
     def set_aside(self) -> dict[TopicPartition, SetAside]:
         return dict(self._set_aside)
@@ -152,12 +153,11 @@ class LogCleaner:
         first_dirty = max(checkpointed, log.log_start_offset)
         if first_dirty > segments[-1].base_offset:
             first_dirty = log.log_start_offset  # from another life of this log; to look at it all again is always right
-        first_open = log.producers.first_open_transaction
         return assess(
             [segment.retention_facts() for segment in segments],
             log.config,
             first_dirty_offset=first_dirty,
-            last_stable_offset=log.log_end_offset if first_open is None else first_open,
+            last_stable_offset=log.first_unstable_offset,
             now_ms=self._clock.now_ms(),
         )
 
@@ -172,12 +172,15 @@ class LogCleaner:
             logger.exception("the cleaner failed")  # and goes on: it must not end for all logs
             return False
 
-    def _take(self) -> tuple[Log | None, Dirt | None]:
+    def _take(self) -> Log | None:
         """The dirtiest log that is due and that no other thread works at."""
         now = self._clock.monotonic()
-        best: tuple[Log | None, Dirt | None] = (None, None)
+        best: Log | None = None
+        most = -1.0
         with self._lock:
-            for log in self._logs():
+            logs = list(self._logs())
+            self._forget_all_but({log.partition for log in logs})
+            for log in logs:
                 aside = self._set_aside.get(log.partition)
                 if log.partition in self._running or (aside is not None and now < aside.until):
                     continue
@@ -186,21 +189,27 @@ class LogCleaner:
                 try:
                     dirt = self.dirt_of(log)
                 except (StratalogError, OSError) as error:
-                    self._put_aside(log, str(error))
+                    if not log.is_closed:
+                        self._put_aside(log, str(error))
                     continue
-                if dirt.is_due and (best[1] is None or dirt.ratio > best[1].ratio):
-                    best = (log, dirt)
-            if best[0] is not None:
-                self._running.add(best[0].partition)
+                if dirt.is_due and dirt.ratio > most:
+                    best, most = log, dirt.ratio
+            if best is not None:
+                self._running.add(best.partition)
         return best
 
-    def _clean(self, log: Log, dirt: Dirt) -> Cleaned | None:
+    def _forget_all_but(self, partitions: set[TopicPartition]) -> None:
+        for partition in {*self._set_aside, *self._last} - partitions:
+            self._set_aside.pop(partition, None)
+            self._last.pop(partition, None)
+
+    def _clean(self, log: Log) -> Cleaned | None:
         now_ms = self._clock.now_ms()
+        generation = log.generation
         try:
-            cleaned = Compactor(log, dirt, self._budget(), now_ms).run()
-            if log.is_closed:
+            cleaned = Compactor(log, self.dirt_of(log), self._budget(), now_ms, generation).run()
+            if not log.note_clean(cleaned.first_dirty_offset, generation):
                 return None
-            self._offsets.update({log.partition: cleaned.first_dirty_offset})
         except CleaningStoppedError:
             return None
         except (StratalogError, OSError, MemoryError) as error:
@@ -226,7 +235,8 @@ class LogCleaner:
     def _put_aside(self, log: Log, reason: str) -> None:
         before = self._set_aside.get(log.partition)
         failures = 1 if before is None else before.failures + 1
-        pause = min(self._config.log_cleaner_backoff_ms / 1000 * 2**failures, _LONGEST_ASIDE)
+        backoff = max(self._config.log_cleaner_backoff_ms / 1000, _SHORTEST_ASIDE)
+        pause = min(backoff * 2.0 ** min(failures, 32), _LONGEST_ASIDE)
         self._set_aside[log.partition] = SetAside(
             reason, failures, self._clock.monotonic() + pause, self._clock.now_ms()
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stratalog.errors import StratalogError
+from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records._compaction import SLOT_SIZE, KeyMap
 from stratalog.records._framing import BatchHeader, parse_header
 from stratalog.records.batch import Batch
@@ -68,20 +68,32 @@ class Cleaned:
 class Compactor:
     """One use: run()."""
 
-    def __init__(self, log: Log, dirt: Dirt, budget: Budget, now_ms: int) -> None:
+    def __init__(self, log: Log, dirt: Dirt, budget: Budget, now_ms: int, generation: int) -> None:
+        """`generation`: the log's, from before `dirt` was found out."""
         self._log = log
         self._dirt = dirt
+        self._generation = generation
         self._budget = budget
         self._now_ms = now_ms
         self._result = Cleaned(dirt.first_dirty_offset)
+        self._segments: list[Segment] = []
 
     def run(self, *, dry: bool = False) -> Cleaned:
         """`dry`: count what would be saved, and change nothing."""
+        try:
+            return self._run(dry)
+        except (OSError, CorruptBatchError):
+            self._check_current()  # a segment that was cut or deleted meanwhile is no failure
+            raise
+
+    def _run(self, dry: bool) -> Cleaned:
         log, dirt, result = self._log, self._dirt, self._result
-        segments = [segment for segment in log.segments if segment.limit <= dirt.first_uncleanable_offset]
-        if not segments:
+        self._segments = [one for one in log.segments[:-1] if one.limit <= dirt.first_uncleanable_offset]
+        segments = self._segments
+        dirty = [segment for segment in segments if segment.limit > dirt.first_dirty_offset]
+        if not dirty:
             return result
-        keys = self._map_keys([one for one in segments if one.limit > dirt.first_dirty_offset])
+        keys = self._map_keys(dirty)
         result.keys = len(keys)
         end = dirt.first_uncleanable_offset if result.is_complete else keys.latest + 1
         affected = [segment for segment in segments if segment.base_offset < end]
@@ -96,6 +108,14 @@ class Compactor:
             self._clean(group, survivors, dry=dry)
         result.first_dirty_offset = end
         return result
+
+    def _check_current(self) -> None:
+        """Raise CleaningStoppedError where what was read is not the log any more."""
+        log = self._log
+        if log.is_closed or log.generation != self._generation:
+            raise CleaningStoppedError(f"{log.path}: the log was cut or closed while it was compacted")
+        if not {*self._segments} <= {*log.segments}:
+            raise CleaningStoppedError(f"{log.path}: segments were deleted while they were compacted")
 
     # Which keys there are
 
@@ -141,12 +161,7 @@ class Compactor:
         self._budget.account(size)
 
     def _live_producers(self) -> dict[int, LastBatch]:
-        return {
-            producer.producer_id: LastBatch(
-                producer.batches[-1].last_offset if producer.batches else None, producer.epoch
-            )
-            for producer in list(self._log.producers)
-        }
+        return {producer: LastBatch(*last) for producer, last in self._log.last_batches().items()}
 
     # What survives
 
@@ -159,7 +174,8 @@ class Compactor:
 
     def _clean(self, group: list[Segment], survivors: Survivors, *, dry: bool) -> None:
         log, result = self._log, self._result
-        cleaned = CleanedSegment(log.disk, log.path, group[0].base_offset, log.config, self._budget.chunk)
+        budget = self._budget
+        cleaned = CleanedSegment(log.disk, log.path, group[0].base_offset, log.config, budget.chunk, budget.account)
         changed = len(group) > 1
         before = result.batches_after
         try:
@@ -185,9 +201,11 @@ class Compactor:
                 cleaned.close()
                 cleaned.discard()
             else:
-                self._budget.account(cleaned.size)
                 cleaned.finish(survivors.take_kept_aborted())
-                if not log.replace_segments(group, cleaned):
+                if log.replace_segments(group, cleaned, self._generation):
+                    self._replaced(group)
+                else:
+                    self._check_current()
                     size_after, result.batches_after = size_before, before
         except BaseException:
             cleaned.close()
@@ -197,6 +215,9 @@ class Compactor:
         result.bytes_after += size_after
         result.segments_before += len(group)
         result.segments_after += 1
+
+    def _replaced(self, group: list[Segment]) -> None:
+        self._segments = [segment for segment in self._segments if segment not in group]
 
 
 def _header(batch: Buffer) -> BatchHeader:

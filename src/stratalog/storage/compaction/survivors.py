@@ -62,7 +62,7 @@ class Survivors:
             if header.is_control:
                 return self._of_marker(batch, may_go)
             if may_go:
-                return self._without_records(header)
+                return self._without_records(batch)
         return self._of_records(batch)
 
     def take_kept_aborted(self) -> list[AbortedTransaction]:
@@ -71,9 +71,9 @@ class Survivors:
 
     def _of_marker(self, batch: Batch, may_go: bool) -> Buffer | None:
         header = batch.header
-        if may_go and self._is_past_horizon(header):
-            return self._without_records(header)
-        if may_go and not header.has_delete_horizon and header.record_count:
+        if may_go and (self._is_past_horizon(header) or not header.record_count):
+            return self._without_records(batch)
+        if may_go and not header.has_delete_horizon:
             return self._with_horizon(batch)
         return batch.data
 
@@ -82,7 +82,7 @@ class Survivors:
         payload, start, end = _payload(batch)
         kept = filter_batch(payload, header, self._keys, self._is_past_horizon(header), start, end)
         if kept.count == 0:
-            return self._without_records(header)
+            return self._without_records(batch)
         gets_horizon = kept.tombstones > 0 and not header.has_delete_horizon
         if not kept.removed and not gets_horizon:
             return batch.data
@@ -110,9 +110,12 @@ class Survivors:
             **_identity(header),
         )
 
-    def _without_records(self, header: BatchHeader) -> Buffer | None:
+    def _without_records(self, batch: Batch) -> Buffer | None:
+        header = batch.header
         if not self._is_last_of_producer(header):
             return None
+        if header.record_count == 0:
+            return batch.data
         kept = format.TIMESTAMP_TYPE_BIT | format.TRANSACTIONAL_BIT | format.CONTROL_BIT
         return seal_batch(
             bytearray(format.HEADER_SIZE),

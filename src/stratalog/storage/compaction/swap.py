@@ -48,7 +48,7 @@ def finish(disk: Disk, directory: Path, base_offset: int, replaced: Iterable[int
     for replaced_base in replaced:
         # A snapshot at the new segment's base tells of what lies before it: that has not changed.
         suffixes = names.SEGMENT_SUFFIXES if replaced_base == base_offset else (*names.SEGMENT_SUFFIXES, names.SNAPSHOT)
-        deleted += mark_files_deleted(disk, directory, replaced_base, suffixes)
+        deleted += mark_files_deleted(disk, directory, replaced_base, suffixes, must=True)
     _rename(disk, directory, base_offset, names.SWAP, "")
     return deleted
 

@@ -1,0 +1,85 @@
+"""Stratalog's own API: JSON in, JSON out, and an error for everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from stratalog.broker.apis import own
+from stratalog.broker.apis.own import OwnApi
+from stratalog.errors import UnknownTopicError
+
+
+def answer(api: OwnApi, request: bytes) -> dict[str, Any]:
+    try:
+        reply: dict[str, Any] = json.loads(asyncio.run(api.answer(request)))
+    finally:
+        api.close()
+    return reply
+
+
+def echo(arguments: Mapping[str, Any]) -> Any:
+    return dict(arguments)
+
+
+def test_a_method_gets_its_arguments_and_gives_the_result() -> None:
+    assert answer(OwnApi({"echo": echo}), b'{"method": "echo", "a": 1}') == {"result": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (b"", "the request is not JSON"),
+        (b"\xff\xfe", "the request is not JSON"),
+        (b"[" * 100_000, "the request is not JSON"),
+        (b"[1]", "the request is a list"),
+        (b"{}", "method is None; known are echo"),
+        (b'{"method": "nothing"}', "method is 'nothing'; known are echo"),
+        (b'{"method": ["echo"]}', "method is ['echo']"),
+    ],
+)
+def test_what_is_no_request_is_said(request_: bytes, message: str) -> None:
+    error = answer(OwnApi({"echo": echo}), request_)["error"]
+    assert error["code"] == 42
+    assert message in error["message"]
+
+
+def test_an_expected_error_has_its_code() -> None:
+    def missing(arguments: Mapping[str, Any]) -> Any:
+        raise UnknownTopicError("orders does not exist")
+
+    assert answer(OwnApi({"missing": missing}), b'{"method": "missing"}') == {
+        "error": {"code": 3, "message": "orders does not exist"}
+    }
+
+
+def test_a_fault_of_our_own_ends_in_an_answer_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(arguments: Mapping[str, Any]) -> Any:
+        raise ZeroDivisionError("never shown to strangers")
+
+    error = answer(OwnApi({"broken": broken}), b'{"method": "broken"}')["error"]
+    assert error == {"code": -1, "message": "ZeroDivisionError; the broker's log says more"}
+    assert "never shown to strangers" in caplog.text
+
+
+def test_only_a_few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "_MOST_WAITING", 2)
+    go_on = threading.Event()
+    api = OwnApi({"wait": lambda arguments: go_on.wait(30)})
+
+    async def scenario() -> list[dict[str, Any]]:
+        waiting = [asyncio.create_task(api.answer(b'{"method": "wait"}')) for _ in range(2)]
+        await asyncio.sleep(0)
+        refused = await api.answer(b'{"method": "wait"}')
+        go_on.set()
+        return [json.loads(one) for one in (refused, *await asyncio.gather(*waiting))]
+
+    refused, *served = asyncio.run(scenario())
+    api.close()
+    assert refused["error"]["message"] == "2 requests wait already; ask again"
+    assert served == [{"result": True}] * 2
