@@ -111,7 +111,9 @@ def _topic(one: Any, before: TopicInfo | None) -> TopicInfo:
             else each
             for each in partitions
         )
-    return TopicInfo(one.name, topic_id, int(one.error_code), one.is_internal, partitions)
+    # A topic without a partition is none that records could go to, and nobody has to be ready for it.
+    code = one.error_code if partitions or one.error_code else ErrorCode.leader_not_available
+    return TopicInfo(one.name, topic_id, int(code), one.is_internal, partitions)
 
 
 def _partition(topic: str, one: Any) -> PartitionInfo:

@@ -1,0 +1,382 @@
+"""Clients of a broker that is broken, or not a broker at all: whatever it says, calls end, with an error of ours or
+with nothing, and memory stays within bounds. Once it is sound again, so are they."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from stratalog import Admin, Consumer, Producer
+from stratalog.client.admin import ConfigResource, OffsetSpec
+from stratalog.client.errors import ClientError
+from stratalog.client.metadata import TopicPartition
+from stratalog.errors import StratalogError
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.encoding import write_varint
+from stratalog.records._crc32c import crc32c
+from stratalog.records.builder import BATCH_HEADER, build_batch
+from stratalog.records.format import Codec
+from tests.net.fake_broker import CLOSE, SILENCE, TOPIC_ID, Answer, FakeBroker, Request, partition, topic, versions
+
+ORDERS = TopicPartition("orders", 0)
+FAST: dict[str, Any] = {
+    "request_timeout_ms": 200,
+    "default_api_timeout_ms": 600,
+    "retry_backoff_ms": 10,
+    "retry_backoff_max_ms": 50,
+    "reconnect_backoff_ms": 10,
+    "reconnect_backoff_max_ms": 50,
+}
+READING: dict[str, Any] = FAST | {"fetch_max_wait_ms": 50}
+MOST_MEMORY = 150_000_000
+
+Damage = Callable[[Request, dict[str, Any]], Answer]
+
+
+def _resized(request: Request, good: dict[str, Any], size: int) -> bytes:
+    return size.to_bytes(4, "big", signed=True) + request.encoded(good)[4:]
+
+
+def _body_of(request: Request, good: dict[str, Any]) -> bytes:
+    whole = request.encoded(good)
+    return whole[len(request.framed(b"")) :]
+
+
+def _noise(request: Request, good: dict[str, Any]) -> bytes:
+    return request.framed(random.Random(request.correlation_id).randbytes(300))
+
+
+DAMAGES: dict[str, Damage] = {
+    "a size of 2 GB": lambda request, good: _resized(request, good, 2**31 - 1),
+    "a size just allowed": lambda request, good: _resized(request, good, 99_999_999),
+    "a negative size": lambda request, good: _resized(request, good, -1),
+    "a size of nothing": lambda request, good: _resized(request, good, 0),
+    "no body": lambda request, good: request.framed(b""),
+    "zeros": lambda request, good: request.framed(bytes(64)),
+    "nulls": lambda request, good: request.framed(b"\xff" * 64),
+    "large counts": lambda request, good: request.framed(b"\x7f\xff\xff\xff" * 16),
+    "large varints": lambda request, good: request.framed(b"\0" * 6 + b"\xff\xff\xff\xff\x07" * 16),
+    "noise": _noise,
+    "half an answer": lambda request, good: request.framed(
+        _body_of(request, good)[: len(_body_of(request, good)) // 2]
+    ),
+    "another request's answer": lambda request, good: request.framed(b"", correlation_id=request.correlation_id + 7),
+    "two answers": lambda request, good: request.encoded(good) * 2,
+    "a web server": lambda request, good: b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "silence": lambda request, good: SILENCE,
+    "a closed connection": lambda request, good: CLOSE,
+}
+
+
+def produced(**changed: Any) -> dict[str, Any]:
+    one = {"index": 0, "error_code": 0, "base_offset": 0, "log_append_time": -1, "record_errors": []} | changed
+    return {"responses": [{"name": "orders", "topic_id": TOPIC_ID, "partition_responses": [one]}]}
+
+
+def fetched(records: bytes | None, **changed: Any) -> dict[str, Any]:
+    one = {
+        "partition_index": 0,
+        "error_code": 0,
+        "high_watermark": 100,
+        "last_stable_offset": 100,
+        "log_start_offset": 0,
+        "aborted_transactions": None,
+        "preferred_read_replica": -1,
+        "records": records,
+    } | changed
+    return {"session_id": 0, "responses": [{"topic": "orders", "topic_id": TOPIC_ID, "partitions": [one]}]}
+
+
+def listed(**changed: Any) -> dict[str, Any]:
+    one = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": 0, "leader_epoch": 0} | changed
+    return {"topics": [{"name": "orders", "partitions": [one]}]}
+
+
+GOOD_BATCH = bytes(build_batch([(b"key", b"value")] * 5))
+GOOD: dict[ApiKey, dict[str, Any]] = {
+    ApiKey.INIT_PRODUCER_ID: {"error_code": 0, "producer_id": 7, "producer_epoch": 0},
+    ApiKey.PRODUCE: produced(),
+    ApiKey.FETCH: fetched(GOOD_BATCH),
+    ApiKey.LIST_OFFSETS: listed(),
+    ApiKey.LIST_GROUPS: {"error_code": 0, "groups": []},
+    ApiKey.CREATE_TOPICS: {"topics": []},
+    ApiKey.DELETE_TOPICS: {"responses": []},
+    ApiKey.DESCRIBE_CONFIGS: {"results": []},
+    ApiKey.DESCRIBE_CLUSTER: {"error_code": 0, "cluster_id": "fake", "controller_id": 1, "brokers": []},
+    ApiKey.DESCRIBE_LOG_DIRS: {"error_code": 0, "results": []},
+    ApiKey.DELETE_GROUPS: {"results": []},
+    ApiKey.CONSUMER_GROUP_DESCRIBE: {"groups": []},
+    ApiKey.OFFSET_FETCH: {"topics": [], "groups": []},
+    ApiKey.OFFSET_COMMIT: {"topics": []},
+}
+
+
+def found(broker: FakeBroker) -> dict[str, Any]:
+    at = {"key": "g", "node_id": 1, "host": "127.0.0.1", "port": broker.port, "error_code": 0, "error_message": None}
+    return at | {"coordinators": [at]}
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker({"orders": 1}) as fake:
+        fake.say(ApiKey.FIND_COORDINATOR, found(fake))
+        for key, good in GOOD.items():
+            fake.say(key, good)
+        yield fake
+
+
+def damage(broker: FakeBroker, key: ApiKey, how: Damage) -> None:
+    good = {ApiKey.METADATA: broker.metadata(), ApiKey.API_VERSIONS: versions(), ApiKey.FIND_COORDINATOR: found(broker)}
+    broker.say(key, lambda request: how(request, (GOOD | good)[key]))
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    before = _resident()
+    yield
+    assert _resident() - before < MOST_MEMORY
+
+
+def _resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture(params=DAMAGES, ids=lambda name: name.replace(" ", "-"))
+def how(request: pytest.FixtureRequest) -> Damage:
+    return DAMAGES[request.param]
+
+
+ADMIN_CALLS: dict[ApiKey, Callable[[Admin], Any]] = {
+    ApiKey.METADATA: lambda admin: admin.list_topics(),
+    ApiKey.CREATE_TOPICS: lambda admin: admin.create_topic("new"),
+    ApiKey.DELETE_TOPICS: lambda admin: admin.delete_topic("orders"),
+    ApiKey.DESCRIBE_CONFIGS: lambda admin: admin.describe_config(ConfigResource.topic("orders")),
+    ApiKey.LIST_GROUPS: lambda admin: admin.list_groups(),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda admin: admin.describe_group("g"),
+    ApiKey.DELETE_GROUPS: lambda admin: admin.delete_group("g"),
+    ApiKey.OFFSET_FETCH: lambda admin: admin.list_group_offsets("g"),
+    ApiKey.OFFSET_COMMIT: lambda admin: admin.alter_group_offsets("g", {ORDERS: 1}).check(),
+    ApiKey.LIST_OFFSETS: lambda admin: admin.list_offsets({ORDERS: OffsetSpec.LATEST}).check(),
+    ApiKey.DESCRIBE_CLUSTER: lambda admin: admin.describe_cluster(),
+    ApiKey.DESCRIBE_LOG_DIRS: lambda admin: admin.describe_log_dirs().check(),
+    ApiKey.FIND_COORDINATOR: lambda admin: admin.describe_group("g"),
+    ApiKey.API_VERSIONS: lambda admin: admin.list_topics(),
+}
+
+
+@pytest.mark.parametrize("key", ADMIN_CALLS, ids=lambda key: key.name)
+def test_an_admins_call_ends(broker: FakeBroker, how: Damage, key: ApiKey) -> None:
+    damage(broker, key, how)
+    with Admin(broker.address, socket_connection_setup_timeout_ms=200, **FAST) as admin:
+        try:
+            ADMIN_CALLS[key](admin)  # zeros are a sound answer to some, with nothing in it
+        except ClientError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE], ids=lambda key: key.name)
+def test_every_record_of_a_producer_gets_an_outcome(broker: FakeBroker, how: Damage, key: ApiKey) -> None:
+    damage(broker, key, how)
+    options = FAST | {"delivery_timeout_ms": 500, "max_block_ms": 400, "linger_ms": 0}
+    with Producer(broker.address, **options) as producer:
+        try:
+            deliveries = [producer.send("orders", b"value") for _ in range(3)]
+        except ClientError as error:
+            assert key is ApiKey.METADATA, error
+            return
+        for delivery in deliveries:
+            error_of_it = delivery.exception(timeout=20)
+            assert error_of_it is None or isinstance(error_of_it, ClientError)
+
+
+@pytest.mark.parametrize("said", [{"index": 9}, {"base_offset": -5}, {"base_offset": 2**63 - 1}, {"error_code": 120}])
+def test_an_acknowledgement_that_can_not_be_is_survived(broker: FakeBroker, said: dict[str, Any]) -> None:
+    broker.say(ApiKey.PRODUCE, produced(**said))
+    options = FAST | {"delivery_timeout_ms": 500, "linger_ms": 0}
+    with Producer(broker.address, **options) as producer:
+        error = producer.send("orders", b"value").exception(timeout=20)
+        assert error is None or isinstance(error, ClientError)
+
+
+def polled(broker: FakeBroker, *, arrow: bool, seconds: float = 1.0, **options: Any) -> list[bytes | None]:
+    """Values that a consumer gets from offset 0 on, or the error of ours that it raises."""
+    with Consumer(broker.address, **(READING | options)) as consumer:
+        consumer.assign([ORDERS])
+        consumer.seek(ORDERS, 0)
+        if arrow:
+            return consumer.poll_arrow(seconds)["value"].to_pylist()  # type: ignore[no-any-return]
+        return [record.value for records in consumer.poll(seconds).values() for record in records]
+
+
+@pytest.mark.parametrize("arrow", [False, True], ids=["records", "arrow"])
+def test_a_consumers_poll_ends(broker: FakeBroker, how: Damage, arrow: bool) -> None:
+    damage(broker, ApiKey.FETCH, how)
+    try:
+        values = polled(broker, arrow=arrow, seconds=0.5)
+    except StratalogError as error:
+        assert str(error)
+    else:
+        assert values in ([], [b"value"] * 5)  # the first of two answers is sound
+
+
+def test_a_consumer_goes_on_when_the_broker_is_sound_again(broker: FakeBroker, how: Damage) -> None:
+    damage(broker, ApiKey.FETCH, how)
+    with Consumer(broker.address, **READING) as consumer:
+        consumer.assign([ORDERS])
+        consumer.seek(ORDERS, 0)
+        try:
+            consumer.poll(0.3)
+        except StratalogError:
+            pass
+        broker.say(ApiKey.FETCH, GOOD[ApiKey.FETCH])
+        consumer.seek(ORDERS, 0)
+        for _ in range(100):
+            try:
+                if consumer.poll(1.0):
+                    return
+            except StratalogError:
+                pass
+        raise AssertionError("it never came back")
+
+
+def stamped(batch: bytes, **changed: int) -> bytes:
+    """With other fields in its header, and the checksum right again."""
+    names = "base_offset length leader_epoch magic crc attributes last_offset_delta base_timestamp max_timestamp"
+    names += " producer_id producer_epoch base_sequence count"
+    fields = dict(zip(names.split(), BATCH_HEADER.unpack_from(batch), strict=True)) | changed
+    again = bytearray(BATCH_HEADER.pack(*fields.values()) + batch[BATCH_HEADER.size :])
+    if "crc" not in changed:
+        struct.pack_into(">I", again, 17, crc32c(memoryview(again)[21:]))
+    return bytes(again)
+
+
+def bomb() -> bytes:
+    """A small batch that inflates to a gigabyte."""
+    inside = bytearray()
+    write_varint(inside, 0)
+    packed = gzip.compress(bytes(1 << 20), 9) * 1024
+    header = stamped(GOOD_BATCH, attributes=int(Codec.GZIP), length=49 + len(packed))[: BATCH_HEADER.size]
+    return stamped(header + packed, count=1)
+
+
+BATCHES: dict[str, Callable[[], bytes]] = {
+    "a wrong checksum": lambda: stamped(GOOD_BATCH, crc=1),
+    "two billion records": lambda: stamped(GOOD_BATCH, count=2**31 - 1),
+    "a negative count": lambda: stamped(GOOD_BATCH, count=-1),
+    "fewer records than there are": lambda: stamped(GOOD_BATCH, count=2),
+    "a negative length": lambda: stamped(GOOD_BATCH, length=-1),
+    "a length beyond the end": lambda: stamped(GOOD_BATCH, length=2**31 - 1),
+    "a length that is too small": lambda: stamped(GOOD_BATCH, length=10),
+    "an unknown magic": lambda: stamped(GOOD_BATCH, magic=9),
+    "an unknown codec": lambda: stamped(GOOD_BATCH, attributes=7),
+    "a codec that it is not packed with": lambda: stamped(GOOD_BATCH, attributes=int(Codec.ZSTD)),
+    "offsets before the one asked for": lambda: stamped(GOOD_BATCH, base_offset=-100),
+    "offsets at the end of all numbers": lambda: stamped(GOOD_BATCH, base_offset=2**63 - 3),
+    "an offset delta that goes back": lambda: stamped(GOOD_BATCH, last_offset_delta=-5),
+    "lengths inside that can not be": lambda: GOOD_BATCH[:61] + b"\xff" * (len(GOOD_BATCH) - 61),
+    "noise": lambda: random.Random(1).randbytes(500),
+    "a decompression bomb": bomb,
+    "a control batch that is none": lambda: stamped(GOOD_BATCH, attributes=0x30),
+}
+
+
+@pytest.mark.parametrize("arrow", [False, True], ids=["records", "arrow"])
+@pytest.mark.parametrize("name", BATCHES, ids=lambda name: name.replace(" ", "-"))
+def test_batches_that_can_not_be_end_in_an_error_or_in_nothing(broker: FakeBroker, name: str, arrow: bool) -> None:
+    batch = BATCHES[name]()
+    if name == "lengths inside that can not be":
+        batch = stamped(batch)
+    broker.say(ApiKey.FETCH, fetched(batch))
+    try:
+        values = polled(broker, arrow=arrow, seconds=0.3)
+    except StratalogError as error:
+        assert str(error)
+    else:
+        assert set(values) <= {b"value"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"partition_index": 9},
+        {"high_watermark": -1, "last_stable_offset": -1},
+        {"log_start_offset": 2**63 - 1},
+        {"preferred_read_replica": 99},
+        {"error_code": 1},
+        {"error_code": 74},
+        {"error_code": 100},
+        {"error_code": 133},
+        {"records": None},
+        {"records": b""},
+        {"aborted_transactions": [{"producer_id": -1, "first_offset": -1}]},
+    ],
+    ids=str,
+)
+def test_what_a_fetch_says_of_a_partition_may_be_nonsense(broker: FakeBroker, said: dict[str, Any]) -> None:
+    broker.say(ApiKey.FETCH, fetched(**({"records": GOOD_BATCH} | said)))
+    try:
+        assert set(polled(broker, arrow=False, seconds=0.3, isolation_level="read_committed")) <= {b"value"}
+    except StratalogError as error:
+        assert str(error)
+
+
+def test_a_fetch_with_a_number_bent_anywhere_ends(broker: FakeBroker) -> None:
+    bent = random.Random(7)
+
+    def bend(request: Request) -> bytes:
+        body = bytearray(_body_of(request, GOOD[ApiKey.FETCH]))
+        at = bent.randrange(len(body))
+        for number in range(at, min(at + bent.choice([1, 2, 4]), len(body))):
+            body[number] = bent.choice([0, 0x7F, 0x80, 0xFF])
+        return request.framed(body)
+
+    broker.say(ApiKey.FETCH, bend)
+    with Consumer(broker.address, **READING) as consumer:
+        consumer.assign([ORDERS])
+        for _ in range(60):
+            consumer.seek(ORDERS, 0)
+            try:
+                consumer.poll(0.02)
+            except StratalogError as error:
+                assert str(error)
+    assert broker.requests.count(ApiKey.FETCH) > 20
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"brokers": [{"node_id": 1, "host": "", "port": 0, "rack": None}]},
+        {"brokers": [{"node_id": 1, "host": "127.0.0.1", "port": -1, "rack": None}]},
+        {"brokers": [{"node_id": 1, "host": "x" * 5000, "port": 1, "rack": None}]},
+        {"brokers": [{"node_id": -5, "host": "127.0.0.1", "port": 1, "rack": None}]},
+        {"brokers": []},
+        {"topics": [topic("orders", 0)]},
+        {"topics": [topic("other", 1)]},
+        {"topics": [topic("orders", partitions=[partition(0, leader_id=55)])]},
+        {"topics": [topic("orders", partitions=[partition(5)])]},
+        {"topics": [topic("orders", 1, error_code=29)]},
+        {"topics": [topic("orders", 1, topic_id=None)] * 3},
+        {"controller_id": 2**31 - 1, "cluster_id": None},
+    ],
+    ids=lambda said: str(said)[:60],
+)
+def test_metadata_that_leads_nowhere_ends_in_an_error(broker: FakeBroker, said: dict[str, Any]) -> None:
+    broker.say(ApiKey.METADATA, broker.metadata(**said))
+    options = FAST | {"delivery_timeout_ms": 500, "max_block_ms": 400, "linger_ms": 0}
+    with Producer(broker.address, **options) as producer:
+        try:
+            error = producer.send("orders", b"value").exception(timeout=20)
+        except ClientError as raised:
+            error = raised
+        assert error is None or isinstance(error, ClientError)
+    try:
+        assert set(polled(broker, arrow=False, seconds=0.3)) <= {b"value"}
+    except StratalogError as raised:
+        assert str(raised)
