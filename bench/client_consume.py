@@ -128,7 +128,9 @@ def aiokafka_getmany(topic: Topic) -> None:
 
 def check(topic: Topic, total: int) -> None:
     if total != topic.records * topic.value_bytes:
-        raise AssertionError(f"{topic.name}: {total} bytes of values were read, not {topic.records * topic.value_bytes}")
+        raise AssertionError(
+            f"{topic.name}: {total} bytes of values were read, not {topic.records * topic.value_bytes}"
+        )
 
 
 def fill(topic: Topic) -> None:

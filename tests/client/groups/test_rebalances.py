@@ -39,7 +39,9 @@ class Load:
         number = 0
         while not self._stopping.wait(0.005):
             for _ in range(10):
-                self._producer.produce(self._topic, b"value", partition=number % PARTITIONS, on_delivery=self._delivered)
+                self._producer.produce(
+                    self._topic, b"value", partition=number % PARTITIONS, on_delivery=self._delivered
+                )
                 number += 1
             self._producer.poll(0)
 
