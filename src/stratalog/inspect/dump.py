@@ -148,6 +148,8 @@ def _records(found: BatchOnDisk) -> Iterator[Row]:
     if not found.header.is_control:
         yield from map(record_row, found.records())
         return
+    if not found.header.record_count:
+        return  # what compaction left of a marker
     control, coordinator_epoch = read_control(found.batch)
     for record in found.records():
         yield record_row(record, control.name, coordinator_epoch if coordinator_epoch >= 0 else None)
