@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -34,10 +34,9 @@ def read_partition(bootstrap: str, topic: str, partition: int = 0) -> list[Store
                 assert one.error() is None, one.error()
                 offset = one.offset()
                 assert offset is not None
-                headers = [(name, value) for name, value in one.headers() or []]
-                found.append(
-                    Stored(partition, offset, one.timestamp()[1], one.key(), one.value(), headers)  # type: ignore[arg-type]
-                )
+                headers: Any = one.headers() or []
+                key: Any = one.key()
+                found.append(Stored(partition, offset, one.timestamp()[1], key, one.value(), headers))
         return found
     finally:
         consumer.close()

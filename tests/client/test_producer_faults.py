@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,6 @@ from stratalog.client.errors import (
     RequestTimeoutError,
 )
 from stratalog.client.producer import Delivery, Producer
-from stratalog.client.producer_settings import ProducerOptions
 from tests.broker.process import BrokerProcess
 from tests.client.read_back import read_partition
 from tests.clients.admin import create_topic, delete_topic
@@ -30,7 +30,7 @@ from tests.clients.waiting import wait_until
 
 SECONDS = 120.0
 PARTITIONS = 3
-QUICK: ProducerOptions = {
+QUICK: dict[str, Any] = {
     "reconnect_backoff_ms": 10,
     "reconnect_backoff_max_ms": 50,
     "retry_backoff_ms": 10,

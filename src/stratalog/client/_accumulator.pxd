@@ -42,9 +42,12 @@ cdef class Accumulator:
     cdef readonly dict topics
     cdef readonly set incomplete           # batches that are not done
     cdef list _active                      # partitions with something to send
+    cdef list _pool                        # memory of batches that are done, of batch_size each
+    cdef Py_ssize_t _most_pooled
     cdef bint _is_woken
     cdef double _next_wake
-    cdef object _wake, _find_topic, _refusal, _room, _value_serializer, _key_serializer
+    cdef public int wake_fd                # an eventfd that the I/O thread waits for; -1: it has ended
+    cdef object _find_topic, _refusal, _room, _value_serializer, _key_serializer
     cdef public unsigned long io_thread    # its identifier
     cdef unsigned long long _random
 
@@ -54,11 +57,12 @@ cdef class Accumulator:
     ) except -1
     cdef int _open(self, PartitionQueue queue, Py_ssize_t record_size, double *deadline) except -1
     cdef int _wait_for_room(self, Py_ssize_t size, double *deadline) except -1
+    cdef int _keep(self, bytearray data) except -1
     cdef void _list(self, PartitionQueue queue) noexcept
     cdef PartitionQueue _stick(self, TopicQueues topic)
     cdef PartitionQueue _draw(self, TopicQueues topic, PartitionQueue other)
     cdef int _refuse_if_closed(self) except -1
-    cdef int _wake_sender(self) except -1
+    cdef void _wake_sender(self) noexcept
 
 
 cdef class SendPath:

@@ -7,10 +7,12 @@
 # was seen before is looked at again.
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
+from posix.unistd cimport write
 
 from stratalog.client._batch cimport Batch, Delivery, monotonic, pack_headers, wall_clock_ms
 from stratalog.client._partitioner cimport partition_of_key
@@ -27,8 +29,14 @@ cdef enum:
     _STICKY_BYTES = 16384        # a keyless partition is left at the end of a batch once it got this much
     _HIGHEST_SEQUENCE = 0x7FFFFFFF
     _MESSAGE_TOO_LARGE = 10
+    _SMALLEST_POOLED = 65536
+    _MOST_POOLED = 67108864
 
 cdef double _NEVER = 1e300
+
+cdef extern from "Python.h":
+    ctypedef struct PyByteArrayObject:
+        Py_ssize_t ob_alloc
 
 
 @cython.final
@@ -156,13 +164,13 @@ cdef class TopicQueues:
 cdef class Accumulator:
     """All that is not acknowledged. Senders fill it, the I/O thread empties it.
 
-    `wake()` has the I/O thread look at it; `find_topic(name, partition, seconds)` gives TopicQueues that have the partition
-    (-1: any), and may wait so long.
+    What is written to `wake_fd` has the I/O thread look at it; `find_topic(name, partition, seconds)` gives TopicQueues that have
+    the partition (-1: any), and may wait so long.
     """
 
     def __cinit__(
         self, *, Py_ssize_t batch_size, Py_ssize_t buffer_memory, Py_ssize_t max_request_size, double linger,
-        double max_block, double delivery_timeout, int max_in_flight, bint is_idempotent, wake, find_topic,
+        double max_block, double delivery_timeout, int max_in_flight, bint is_idempotent, find_topic,
         value_serializer=None, key_serializer=None,
     ):
         self.batch_size = batch_size
@@ -177,7 +185,11 @@ cdef class Accumulator:
         self.incomplete = set()
         self._active = []
         self._next_wake = _NEVER
-        self._wake, self._find_topic = wake, find_topic
+        self._find_topic = find_topic
+        self.wake_fd = -1
+        self._pool = []
+        # Small memory is the allocator's business. Together with what is in use, the bound holds.
+        self._most_pooled = min(buffer_memory, _MOST_POOLED) if batch_size >= _SMALLEST_POOLED else -1
         self._value_serializer, self._key_serializer = value_serializer, key_serializer
         self._room = threading.Condition()
         self._random = int.from_bytes(os.urandom(8), "little") | 1
@@ -283,13 +295,24 @@ cdef class Accumulator:
     cdef int _open(self, PartitionQueue queue, Py_ssize_t record_size, double *deadline) except -1:
         """Give the partition a new batch. 0: look again, time has passed."""
         cdef Py_ssize_t capacity = max(min(queue._expected, self.batch_size), record_size + _HEADER)
+        cdef bytearray memory = None
         cdef Batch batch
+        if capacity > self.batch_size // 2:
+            memory = self.spare()
+            if memory is not None:
+                capacity = max(capacity, self.batch_size)
+        if self.used + capacity + len(self._pool) * self.batch_size > self.buffer_memory:
+            self._pool.clear()
         if self.used + capacity > self.buffer_memory:
             capacity = record_size + _HEADER
             if self.used + capacity > self.buffer_memory:
                 self._wait_for_room(capacity, deadline)
                 return 0
-        batch = Batch.__new__(Batch, queue, queue._batches, capacity)
+        if memory is not None and capacity == self.batch_size:
+            batch = Batch.__new__(Batch, queue, queue._batches, 0)
+            batch.fill(memory)
+        else:
+            batch = Batch.__new__(Batch, queue, queue._batches, capacity)
         self._refuse_if_closed()
         # Whole under the GIL from here on.
         if queue.open is not None or self.used + capacity > self.buffer_memory:
@@ -371,11 +394,12 @@ cdef class Accumulator:
             raise self._refusal()
         return 0
 
-    cdef int _wake_sender(self) except -1:
-        if not self._is_woken:
+    cdef void _wake_sender(self) noexcept:
+        """With the GIL kept: the system call is short, and who gives the GIL away here has to wait for it."""
+        cdef unsigned long long one = 1
+        if not self._is_woken and self.wake_fd >= 0:
             self._is_woken = True
-            self._wake()
-        return 0
+            write(self.wake_fd, &one, sizeof(one))
 
     def add_encoded(self, PartitionQueue queue not None, bytearray data, int record_count, long long base_timestamp,
                     long long max_timestamp, double deadline):
@@ -404,6 +428,10 @@ cdef class Accumulator:
         self._list(queue)
         self._wake_sender()
         return batch
+
+    def spare(self):
+        """Memory of batch_size bytes that was used before, or None. Memory that is new to a process costs more than filling it."""
+        return self._pool.pop() if self._pool else None
 
     def stick(self, TopicQueues topic not None):
         """Where keyless rows go now."""
@@ -472,10 +500,28 @@ cdef class Accumulator:
 
     def release(self, Batch batch not None):
         """A batch that is done and that nobody sends any more."""
+        cdef bytearray memory = batch.data
         self.incomplete.discard(batch)
         size, batch.charged = batch.charged, 0
+        batch.data = None
+        if memory is not None:
+            self._keep(memory)
         if size:
             self.give_back(size)
+
+    cdef int _keep(self, bytearray memory) except -1:
+        """For the next batch, if it has the size of one and no connection still sends it."""
+        cdef Py_ssize_t allocated = (<PyByteArrayObject *> memory).ob_alloc
+        if allocated <= self.batch_size or allocated > self.batch_size + 4096:
+            return 0
+        if len(self._pool) * self.batch_size + self.used > self._most_pooled:
+            return 0
+        try:
+            PyByteArray_Resize(memory, self.batch_size)
+        except BufferError:
+            return 0
+        self._pool.append(memory)
+        return 0
 
     def replace(self, Batch whole not None, list parts):
         """A batch by its parts."""
@@ -489,6 +535,15 @@ cdef class Accumulator:
     def list_again(self, PartitionQueue queue not None):
         """It has a batch to send again."""
         self._list(queue)
+
+    @property
+    def is_idle(self):
+        """Whether there is nothing to send."""
+        cdef PartitionQueue queue
+        for queue in self._active:
+            if queue.open is not None or queue.closed:
+                return False
+        return True
 
     def listed(self):
         """Partitions with something to send."""

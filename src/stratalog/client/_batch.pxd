@@ -29,6 +29,7 @@ cdef class Batch:
     cdef list _callbacks
 
     cdef Py_ssize_t record_size(self, Py_ssize_t value, Py_ssize_t key, Py_ssize_t headers, long long timestamp) noexcept
+    cdef void fill(self, bytearray data) noexcept
     cdef int reserve(self, Py_ssize_t capacity) except -1
     cdef void write(self, bytes value, bytes key, bytes headers, long long timestamp) noexcept
     cdef int add_callback(self, delivery, callback) except -1

@@ -104,6 +104,12 @@ cdef class Batch:
 
     # What senders call: whole under the GIL.
 
+    cdef void fill(self, bytearray data) noexcept:
+        """Write into this from now on; there is nothing in it yet."""
+        self.data = data
+        self._bytes = <unsigned char *> PyByteArray_AS_STRING(data)
+        self._capacity = self.charged = len(data)
+
     cdef Py_ssize_t record_size(
         self, Py_ssize_t value, Py_ssize_t key, Py_ssize_t headers, long long timestamp
     ) noexcept:

@@ -28,7 +28,7 @@ _OVERHEAD = 128  # of a record and its batch, at most, without headers
 
 
 class RowsMetadata(NamedTuple):
-    """Where some of a table's rows are: `count` of them in a partition, from `offset` on (-1: the broker didn't tell)."""
+    """Where some of the rows are: `count` of them in a partition, from `offset` on; -1: the broker did not tell."""
 
     topic: str
     partition: int
@@ -158,10 +158,11 @@ def _lengths(column: pa.Array) -> pa.Array | None:
 
 def _send_anywhere(accumulator: Accumulator, queues: TopicQueues, encoder: ColumnEncoder) -> list[Batch]:
     batches: list[Batch] = []
+    size = accumulator.batch_size
     row = 0
     while row < encoder.rows:
         queue = accumulator.stick(queues)
-        data, end, base_timestamp, max_timestamp = encoder.encode(row, accumulator.batch_size)
+        data, end, base_timestamp, max_timestamp = encoder.encode(row, size, accumulator.spare())
         accumulator.stuck(queues, len(data))
         batches.append(accumulator.add_encoded(queue, data, end - row, base_timestamp, max_timestamp, 0.0))
         row = end
@@ -200,7 +201,8 @@ def _send_sorted(
 def _send_rows(
     accumulator: Accumulator, queue: PartitionQueue, encoder: ColumnEncoder, order: bytearray, start: int, end: int
 ) -> tuple[Batch, int]:
-    data, behind, base_timestamp, max_timestamp = encoder.encode_rows(order, start, end, accumulator.batch_size)
+    size, spare = accumulator.batch_size, accumulator.spare()
+    data, behind, base_timestamp, max_timestamp = encoder.encode_rows(order, start, end, size, spare)
     batch = accumulator.add_encoded(queue, data, behind - start, base_timestamp, max_timestamp, 0.0)
     return batch, behind
 

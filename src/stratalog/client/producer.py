@@ -61,7 +61,7 @@ class Producer(SendPath):
         self._is_closed = False
         io = self._io = IoThread(f"producer {settings.client_id}")
         self._cluster = Cluster(settings)
-        waker = _Waker(io)
+        finder = _TopicFinder(io)
         accumulator = Accumulator(
             batch_size=min(settings.batch_size, settings.max_request_size),
             buffer_memory=settings.buffer_memory,
@@ -71,15 +71,14 @@ class Producer(SendPath):
             delivery_timeout=settings.delivery_timeout_ms / 1000,
             max_in_flight=settings.max_in_flight_requests_per_connection,
             is_idempotent=settings.is_idempotent,
-            wake=waker.wake,
-            find_topic=waker.find_topic,
+            find_topic=finder.find_topic,
             value_serializer=settings.value_serializer,
             key_serializer=settings.key_serializer,
         )
         self._use(accumulator)
         # None of these knows the producer, so that one that nobody holds any more is noticed.
-        self._sender = waker.sender = Sender(accumulator, self._cluster, settings, io.loop)
-        io.call_soon(partial(_note_thread, accumulator))
+        self._sender = finder.sender = Sender(accumulator, self._cluster, settings, io.loop)
+        io.call_soon(self._sender.start)
         io.at_exit(partial(_end, io, accumulator, self._sender, self._cluster, EXIT_SECONDS))
         _producers.add(self)
 
@@ -146,7 +145,7 @@ class Producer(SendPath):
         return f"<Producer of {servers}{', closed' if self._is_closed else ''}>"
 
 
-class _Waker:
+class _TopicFinder:
     """What the accumulator needs of the I/O thread."""
 
     sender: Sender
@@ -154,18 +153,8 @@ class _Waker:
     def __init__(self, io: IoThread) -> None:
         self._io = io
 
-    def wake(self) -> None:
-        try:
-            self._io.call_soon(self.sender.drain)
-        except ClientClosedError:
-            pass  # who closes it completes what is left
-
     def find_topic(self, name: str, partition: int, seconds: float) -> TopicQueues:
         return self._io.run(self.sender.find_topic(name, partition, seconds))
-
-
-def _note_thread(accumulator: Accumulator) -> None:
-    accumulator.io_thread = threading.get_ident()
 
 
 def _closed() -> ClientClosedError:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import threading
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -96,7 +98,21 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._asks_for_id = False
         self._is_closed = False
+        self._wake_fd = -1
         cluster.on_change(self._on_metadata)
+
+    def start(self) -> None:
+        """In the I/O thread: from here on a write to the accumulator's eventfd has it send."""
+        accumulator = self._accumulator
+        accumulator.io_thread = threading.get_ident()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._loop.add_reader(self._wake_fd, self._on_wake)
+        accumulator.wake_fd = self._wake_fd
+        self.drain()
+
+    def _on_wake(self) -> None:
+        os.eventfd_read(self._wake_fd)
+        self.drain()
 
     # Topics
 
@@ -256,7 +272,8 @@ class Sender:
                 self._acknowledge(batch, -1, -1)
         else:
             self._read(request, answer)
-        self.drain()
+        if not self._accumulator.is_idle:
+            self.drain()
 
     def _read(self, request: _Request, answer: memoryview) -> None:
         try:
@@ -448,9 +465,17 @@ class Sender:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._stop_waking()
         for batch in list(self._accumulator.incomplete):
             self._accumulator.release(batch)
             batch.fail(error)
+
+    def _stop_waking(self) -> None:
+        fd, self._wake_fd, self._accumulator.wake_fd = self._wake_fd, -1, -1
+        if fd >= 0:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(fd)
+            os.close(fd)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(coroutine)

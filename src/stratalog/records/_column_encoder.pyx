@@ -98,8 +98,9 @@ cdef class ColumnEncoder:
         PyBuffer_Release(&self._timestamps)
         PyBuffer_Release(&self._header_offsets)
 
-    def encode(self, Py_ssize_t start, Py_ssize_t max_bytes):
-        """Rows from `start` on, as many as fit `max_bytes` with the header, but at least one.
+    def encode(self, Py_ssize_t start, Py_ssize_t max_bytes, bytearray into=None):
+        """Rows from `start` on, as many as fit `max_bytes` with the header, but at least one. `into` is used if it is
+        large enough.
 
         Returns (bytearray, the row behind the last, base timestamp, max timestamp).
         """
@@ -114,7 +115,7 @@ cdef class ColumnEncoder:
         capacity = max(min(max_bytes, self._most_bytes(start)), self._one_record(start))
         if capacity > INT_MAX:
             raise MessageTooLargeError(f"row {start} makes a batch of {capacity} bytes; a batch is less than 2 GiB")
-        batch = PyByteArray_FromStringAndSize(NULL, capacity)
+        batch = into if into is not None and len(into) >= capacity else PyByteArray_FromStringAndSize(NULL, capacity)
         out = <unsigned char *>PyByteArray_AS_STRING(batch)
         with nogil:
             size = self._encode(out, capacity, NULL, &row, self.rows, base_timestamp, &max_timestamp)
@@ -123,7 +124,7 @@ cdef class ColumnEncoder:
         PyByteArray_Resize(batch, size)
         return batch, row, base_timestamp, max_timestamp
 
-    def encode_rows(self, order, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes):
+    def encode_rows(self, order, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, bytearray into=None):
         """As `encode`, of the rows whose numbers (i32) are in the buffer `order`, from place `start` to before `end`.
 
         Returns (bytearray, the place behind the last, base timestamp, max timestamp).
@@ -149,7 +150,10 @@ cdef class ColumnEncoder:
                 raise MessageTooLargeError(
                     f"row {numbers[start]} makes a batch of {capacity} bytes; a batch is less than 2 GiB"
                 )
-            batch = PyByteArray_FromStringAndSize(NULL, capacity)
+            if into is not None and capacity <= len(into) < 2 * capacity:
+                batch = into
+            else:
+                batch = PyByteArray_FromStringAndSize(NULL, capacity)
             out = <unsigned char *>PyByteArray_AS_STRING(batch)
             with nogil:
                 size = self._encode(out, capacity, numbers, &place, end, base_timestamp, &max_timestamp)
