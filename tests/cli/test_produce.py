@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.testing import BrokerProcess
 from tests.cli.running import COMMAND, invoke, one_line_error
 from tests.cli.topics import Seen, read_topic
 
@@ -79,10 +80,34 @@ def test_lines_can_come_from_a_file(server: str, stratalog_topic: str, tmp_path:
     assert [one.value for one in seen] == [b"tea", b"cake"]
 
 
-def test_many_lines_keep_their_order(server: str, stratalog_topic: str) -> None:
-    lines = [b"%d" % number for number in range(50_000)]
-    produce(stratalog_topic, b"\n".join(lines))
-    assert [one.value for one in read_topic(server, stratalog_topic, 50_000)] == lines
+@pytest.mark.parametrize("separator", [None, ":"])
+def test_many_lines_keep_their_order(server: str, stratalog_topic: str, separator: str | None) -> None:
+    """Short ones are sent as columns, long ones one by one."""
+    lengths = [5] * 150_000 + [5000] * 500 + [5] * 150_000 + [5000] * 100
+    lines = [b"%d:" % number + b"." * length for number, length in enumerate(lengths)]
+    produce(stratalog_topic, b"\n".join(lines), *(["--key-separator", separator] if separator else []))
+    seen = read_topic(server, stratalog_topic, len(lines))
+    assert [(one.key or b"") + (b":" if separator else b"") + (one.value or b"") for one in seen] == lines
+
+
+@pytest.mark.stratalog_topic(partitions=2)
+def test_many_lines_go_to_the_partition_that_is_named(server: str, stratalog_topic: str) -> None:
+    produce(stratalog_topic, b"tea\n" * 5000, "--partition", 1)
+    assert {one.partition for one in read_topic(server, stratalog_topic, 5000)} == {1}
+
+
+def test_line_without_the_separator_among_many_is_named(server: str, stratalog_topic: str) -> None:
+    refused = one_line_error(invoke("produce", stratalog_topic, "-K", ":", stdin=b"a:b\n" * 4000 + b"no key\n"))
+    assert "stdin, line 4001" in refused
+    assert len(read_topic(server, stratalog_topic, 4000)) == 4000
+
+
+def test_many_lines_that_are_not_delivered_are_named(stratalog_fresh_broker: BrokerProcess) -> None:
+    stratalog_fresh_broker.create_topic("orders", config={"max.message.bytes": 1000})
+    server = stratalog_fresh_broker.bootstrap_servers
+    refused = one_line_error(invoke("produce", "orders", "-b", server, stdin=(b"." * 1500 + b"\n") * 2500))
+    assert "max.message.bytes" in refused
+    assert "delivered" in refused
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -20,11 +20,6 @@ from stratalog.cli.cluster_options import (
     unescaped,
 )
 from stratalog.cli.program import CommandError
-
-if TYPE_CHECKING:
-    from stratalog.cli.envelopes import Envelope
-    from stratalog.cli.progress_line import ProgressLine
-    from stratalog.client.producer import Producer
 
 HELP = """Send lines to a topic: each line of stdin, or of --file, is a record.
 
@@ -42,7 +37,6 @@ Examples:
 """
 _LINGER_MS = 20  # for what comes out of files and pipes; what is typed goes out at once
 _BATCH_BYTES = 256 * 1024
-_LAST_SECONDS = 5.0
 
 
 def command(
@@ -76,6 +70,7 @@ def command(
 ) -> None:
     from stratalog.cli.progress_line import ProgressLine
     from stratalog.cli.record_lines import LineFormat
+    from stratalog.cli.sending import Sending
 
     if as_json and key_separator is not None:
         raise CommandError("--key-separator is for plain lines; with --json the key is a field of the object")
@@ -84,12 +79,10 @@ def command(
         raise CommandError("--key-separator is empty; give what is between key and value, like :")
     added = _parse_headers(headers or [])
     config = client_config(bootstrap_server, _own_settings(compression, acks, file), settings)
-    with _lines(file) as (name, lines):
-        records = LineFormat(as_json, separator).read(lines, name, added)
-        if partition is not None or by_key:
-            records = (record._replace(partition=partition) for record in records)
-        with ProgressLine(also_if=file is not None or not sys.stdin.isatty()) as progress:
-            _send(config, topic, records, progress)
+    line_format = LineFormat(as_json, separator)
+    with _opened(file) as (name, stream), ProgressLine(also_if=file is not None or not sys.stdin.isatty()) as progress:
+        sending = Sending(config, topic, line_format, added, partition, by_key=by_key)
+        sending.run(stream, name, progress)
 
 
 def _own_settings(compression: str, acks: str, file: Path | None) -> dict[str, object]:
@@ -106,73 +99,8 @@ def _own_settings(compression: str, acks: str, file: Path | None) -> dict[str, o
     return own
 
 
-def _send(config: dict[str, Any], topic: str, records: Iterable[Envelope], progress: ProgressLine) -> None:
-    from stratalog.client.producer import Producer
-
-    outcome = _Outcome()
-    producer = Producer.from_config(config)
-    patience: float | None = _LAST_SECONDS  # for what was read before an error or an interrupt
-    try:
-        count = None  # of partitions
-        for record in records:
-            outcome.check()
-            if record.partition is not None:
-                count = count or len(producer.partitions_for(topic))
-                _check_partition(record.partition, topic, count)
-            _send_one(producer, topic, record, outcome)
-            progress.add(1, len(record.value or b"") + len(record.key or b""))
-        patience = None
-    finally:
-        producer.close(patience)
-    outcome.check()
-
-
-def _send_one(producer: Producer, topic: str, record: Envelope, outcome: _Outcome) -> None:
-    sent = producer.send(
-        topic,
-        record.value,
-        key=record.key,
-        headers=record.headers or None,
-        partition=record.partition,
-        timestamp=record.timestamp,
-    )
-    outcome.sent += 1
-    sent.add_done_callback(outcome.settle)
-
-
-def _check_partition(partition: int, topic: str, count: int) -> None:
-    """A producer would wait for it to be added, and then say less."""
-    if partition >= count:
-        raise CommandError(
-            f"partition is {partition}; {topic} has the partitions 0 to {count - 1}; give another --partition, or "
-            f"--by-key to choose by keys, or add some: stratalog topic add-partitions {topic} {partition + 1}"
-        )
-
-
-class _Outcome:
-    """Of all records; nothing is kept of those that were delivered."""
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.failed = 0
-        self.first_error: BaseException | None = None
-
-    def settle(self, sent: Any) -> None:
-        """Called in the producer's own thread."""
-        error = sent.exception()
-        if error is not None:
-            self.failed += 1
-            self.first_error = self.first_error or error
-
-    def check(self) -> None:
-        if self.first_error is not None:
-            raise CommandError(
-                f"{self.failed:,} of {self.sent:,} records were not delivered: {self.first_error}"
-            ) from self.first_error
-
-
 @contextmanager
-def _lines(file: Path | None) -> Iterator[tuple[str, BinaryIO]]:
+def _opened(file: Path | None) -> Iterator[tuple[str, BinaryIO]]:
     if file is None or str(file) == "-":
         yield "stdin", sys.stdin.buffer
         return

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from stratalog.cli import envelopes
 from stratalog.cli.envelopes import Envelope
 from stratalog.cli.program import CommandError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from stratalog.client.consumer import ConsumerRecord
 
 _SHOWN = 60
+_CHUNK_BYTES = 1024 * 1024
+
+
+def chunks_of_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """Whole lines without their ends, as many as have come: a pipe may be slow, and nobody wants to wait for more."""
+    rest = b""
+    while chunk := stream.read1(_CHUNK_BYTES):  # type: ignore[attr-defined]
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
 
 
 @dataclass(frozen=True)
@@ -23,25 +37,43 @@ class LineFormat:
     as_json: bool = False
     key_separator: bytes | None = None
 
-    def read(self, lines: Iterable[bytes], name: str, headers: Sequence[tuple[str, bytes]]) -> Iterator[Envelope]:
-        """`headers` are added to each record. A newline ends a record and is no part of it."""
-        for number, line in enumerate(lines, 1):
-            content = line.removesuffix(b"\n")
+    def read(
+        self, lines: Iterable[bytes], name: str, first: int, headers: Sequence[tuple[str, bytes]]
+    ) -> Iterator[Envelope]:
+        """`headers` are added to each record; `first` is the number of the first line in `name`, for errors."""
+        for number, line in enumerate(lines, first):
             if self.as_json:
-                if content.strip():
-                    record = envelopes.from_line(content, f"{name}, line {number}")
+                if line.strip():
+                    record = envelopes.from_line(line, f"{name}, line {number}")
                     yield record._replace(headers=[*record.headers, *headers]) if headers else record
             elif self.key_separator is None:
-                yield Envelope(None, content, list(headers), None, None)
+                yield Envelope(None, line, list(headers), None, None)
             else:
-                key, separator, value = content.partition(self.key_separator)
+                key, separator, value = line.partition(self.key_separator)
                 if not separator:
                     raise CommandError(
                         f"{name}, line {number}: the key separator {self.key_separator.decode(errors='replace')!r} is "
-                        f"not in {content[:_SHOWN].decode(errors='replace')!r}; give another --key-separator, or none "
+                        f"not in {line[:_SHOWN].decode(errors='replace')!r}; give another --key-separator, or none "
                         "for records without keys"
                     )
                 yield Envelope(key, value, list(headers), None, None)
+
+    def table(self, lines: list[bytes], partition: int | None) -> pa.Table | None:
+        """The same as columns, for many lines; None where that can't be, or would hide which line is wrong."""
+        if self.as_json:
+            return None
+        import pyarrow as pa
+
+        columns = {"value": lines}
+        if self.key_separator is not None:
+            parts = [line.partition(self.key_separator) for line in lines]
+            if not all(separator for _, separator, _ in parts):
+                return None
+            columns = {"key": [key for key, _, _ in parts], "value": [value for _, _, value in parts]}
+        table = pa.table({name: pa.array(column, pa.binary()) for name, column in columns.items()})
+        if partition is not None:
+            table = table.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(lines)))
+        return table
 
     def write(self, record: ConsumerRecord) -> bytes:
         if self.as_json:
