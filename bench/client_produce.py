@@ -3,10 +3,10 @@
     python -m bench.client_produce [--records 200000] [--only-confluent]
 
 Each side has a producer that is connected and knows its topic, of one partition. A round sends values one by one and
-waits until all are acknowledged; "the calls" is the time until the last call of send has returned, "acknowledged" that until
-the last answer. Both are idempotent, linger 5 ms, and have room for all records of a round. Ratios are those of wall
-time, the median of five rounds, the order changing from round to round; kafka-python and aiokafka are slow and send a
-tenth.
+waits until all are acknowledged; "the calls" is the time until the last call of send has returned, "acknowledged" that
+until the last answer. Both are idempotent, linger 5 ms, and have room for all records of a round. Ratios are those of
+wall time, the median of five rounds, the order changing from round to round; kafka-python and aiokafka are slow and
+send a tenth.
 
 For the latency one record at a time is sent with linger 0 and waited for, in turns of 200: what counts is the median of
 the turns' 99th percentiles.

@@ -97,6 +97,7 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._asks_for_id = False
+        self._has_more = False  # whether a partition that was just sent a batch of has another
         self._is_closed = False
         self._wake_fd = -1
         cluster.on_change(self._on_metadata)
@@ -163,6 +164,14 @@ class Sender:
         now = self._loop.time()
         if self._expires_at <= now:
             self._expire_in_flight(now)
+        wake = self._send_ready(now)
+        while self._has_more:  # a request has one batch of a partition; those behind it go with the next
+            wake = self._send_ready(now)
+        self._wake_at(min(wake, self._expires_at))
+
+    def _send_ready(self, now: float) -> float:
+        """A request to each broker, or a few. Returns when there is more to do."""
+        self._has_more = False
         queues, wake, lacks_leader = self._accumulator.ready(now)
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in queues:
@@ -174,7 +183,7 @@ class Sender:
             wake = min(wake, self._send_to(leader, of_leader, now))
         if lacks_leader:
             self._cluster.refresh_soon()
-        self._wake_at(min(wake, self._expires_at))
+        return wake
 
     def _send_to(self, leader: int, queues: list[PartitionQueue], now: float) -> float:
         """As much as the broker may be sent. Returns when to look again, where no event will say so."""
@@ -207,6 +216,7 @@ class Sender:
             batch.seal(self._codec)
             batches.append(batch)
             size += batch.size
+            self._has_more = self._has_more or bool(queue.closed)
         if batches:
             self._post(broker, connection, batches)
         return NEVER
