@@ -1,8 +1,8 @@
-"""What there is to know of compaction, by Stratalog's own API (own.py):
+"""What there is to know of compaction, by Stratalog's own API (key 20000):
 
-compaction.status   topic (optional: all that are compacted)           a row for each partition
-compaction.explain  topic, key (base64), partition (optional: all)     the key's records, and why each is there
-compaction.dry_run  topic, partition (optional: all)                   what a run would save now
+- `compaction.status`: topic (optional: all that are compacted). A row for each partition.
+- `compaction.explain`: topic, key (base64), partition (optional: all). The key's records, and why each is there.
+- `compaction.dry_run`: topic, partition (optional: all). What a run would save now.
 """
 
 from __future__ import annotations
