@@ -38,6 +38,7 @@ compat: $(READY)
 bench: $(READY)
 	@$(BIN)/python -m bench.storage
 	@$(BIN)/python -m bench.broker
+	@$(BIN)/python -m bench.client
 
 faults: $(READY)
 	@$(BIN)/python -m bench.faults
