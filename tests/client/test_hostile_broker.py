@@ -16,7 +16,7 @@ from stratalog import Admin, Consumer, Producer
 from stratalog.client.admin import ConfigResource, OffsetSpec
 from stratalog.client.errors import ClientError
 from stratalog.client.metadata import TopicPartition
-from stratalog.errors import StratalogError
+from stratalog.errors import MalformedResponseError, StratalogError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.encoding import write_varint
 from stratalog.records._crc32c import crc32c
@@ -72,6 +72,9 @@ DAMAGES: dict[str, Damage] = {
     "silence": lambda request, good: SILENCE,
     "a closed connection": lambda request, good: CLOSE,
 }
+
+
+UNREADABLE = [DAMAGES[name] for name in ("a size of 2 GB", "a negative size", "no body", "nulls", "a web server")]
 
 
 def produced(**changed: Any) -> dict[str, Any]:
@@ -224,6 +227,9 @@ def test_a_consumers_poll_ends(broker: FakeBroker, how: Damage, arrow: bool) -> 
         assert str(error)
     else:
         assert values in ([], [b"value"] * 5)  # the first of two answers is sound
+    if how in UNREADABLE:
+        with pytest.raises(MalformedResponseError):
+            polled(broker, arrow=arrow, seconds=20)
 
 
 def test_a_consumer_goes_on_when_the_broker_is_sound_again(broker: FakeBroker, how: Damage) -> None:

@@ -68,6 +68,7 @@ class _Broker:
         self.is_busy = False
         self.failures = 0
         self.retry: asyncio.TimerHandle | None = None
+        self.told: Progress | None = None  # where its failure waits for the polling thread
 
 
 class Fetcher:
@@ -174,10 +175,28 @@ class Fetcher:
             broker.session.failed()
             logger.debug("fetch from node %d failed: %s", node_id, error)
             self._cluster.refresh_soon()
+            if not error.is_retriable:
+                self._tell(node_id, broker, error)
             wait = self._backoff.seconds(broker.failures)
             broker.retry = asyncio.get_running_loop().call_later(wait, self._retry, broker)
         finally:
             broker.is_busy = False
+
+    def _tell(self, node_id: int, broker: _Broker, error: ClientError) -> None:
+        """What a broker answers can't be read: it is asked again, but who polls has to know. Once, until he does."""
+        wanted = self._wanted().get(node_id)
+        if not wanted:
+            return
+        state = next(iter(wanted.values())).state
+        if broker.told is state.progress:
+            return
+        broker.told = state.progress
+
+        def handle() -> None:
+            broker.told = None
+            self._handlers.failed(error)
+
+        self._buffer.put(FetchFailure(state.place, state.progress, handle))
 
     def _retry(self, broker: _Broker) -> None:
         broker.retry = None
