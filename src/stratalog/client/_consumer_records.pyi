@@ -44,6 +44,7 @@ class FetchedRecords:
     fetch_offset: int
     end_offset: int
     end_epoch: int
+    is_exhausted: bool
     is_sound: bool
     def __init__(
         self,

@@ -142,6 +142,7 @@ cdef class FetchedRecords:
     cdef readonly long long fetch_offset
     cdef readonly long long end_offset    # behind the last whole batch: where to fetch next
     cdef readonly int end_epoch           # that batch's leader epoch; -1: not known
+    cdef readonly bint is_exhausted       # everything was taken
     cdef readonly bint is_sound           # whether batch follows batch, up to one that is cut off
     cdef object _body
     cdef object _inflated                 # keeps the payload of a compressed batch
@@ -246,6 +247,7 @@ cdef class FetchedRecords:
         self.progress.leader_epoch = leader_epoch
         self._at = self._start
         self._left = 0
+        self.is_exhausted = False
         self._legacy = None
         self._aborted = self._all_aborted[:]
         self._aborted_producers = set()
@@ -466,6 +468,7 @@ cdef class FetchedRecords:
                 PyBuffer_Release(&self._payload_view)
                 self._inflated = None
             if not self._next_header():
+                self.is_exhausted = True
                 return False
             self._next_batch_offset = header.base_offset + header.last_offset_delta + 1
             if header.last_offset_delta < 0:

@@ -133,8 +133,8 @@ class Consumer:
                 if records:
                     found.setdefault(fetched.place, []).extend(records)
                 left -= len(records)
-                if left <= 0:
-                    break
+                if not fetched.is_exhausted:
+                    break  # as many as may be, or there is an error, which the next poll raises
                 self._core.done(fetched)
                 fetched = self._ready_fetched() if found else self._next_fetched(deadline)
         return found
@@ -164,10 +164,10 @@ class Consumer:
                 if batch is not None:
                     found.append(batch)
                     left -= batch.num_rows
-                if left <= 0:
+                if not fetched.is_exhausted:
                     break
                 self._core.done(fetched)
-                if room <= 0:
+                if room <= 0 or left <= 0:
                     break
                 fetched = self._ready_fetched() if found else self._next_fetched(deadline)
         return pa.Table.from_batches(found, schema=SCHEMA)

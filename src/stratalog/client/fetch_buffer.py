@@ -88,17 +88,19 @@ class FetchBuffer:
                 return fetched
 
     def done(self, fetched: Fetched) -> None:
-        """All of it was taken, or nobody wants it."""
-        self._done_bytes += fetched.size
+        """All of it was taken, or nobody wants it. Said twice, it counts once."""
         if self._current is fetched:
+            self._done_bytes += fetched.size
             self._current = None
 
     def release(self) -> None:
-        """After a pause or a seek: what was held is looked at again, before all that came later."""
+        """After a pause or a seek: what was held is looked at again, before all that came later; an iteration too looks
+        what comes next."""
+        self.interrupt.is_set = True
         self._queue.extendleft(reversed(self._held))
         self._held = []
         self._held_bytes = 0
         if self._current is not None:
-            # It may be of a partition whose earlier records were just put in front.
+            # It is looked at again as well: its partition may be paused, or elsewhere, by now.
             self._queue.appendleft(self._current)
             self._current = None
