@@ -1,0 +1,65 @@
+"""Errors of a broker as exceptions: the right class, and a message to act on."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from stratalog import errors as base
+from stratalog.client import errors
+from stratalog.client.errors import BrokerError, ClientError, error_of, is_retriable
+from stratalog.protocol.error_codes import ErrorCode
+
+
+def test_every_code_has_an_exception_that_names_it() -> None:
+    for code in ErrorCode:
+        error = error_of(code, "what the broker said", about="orders-0")
+        assert isinstance(error, ClientError)
+        assert (error.code, error.name, error.is_retriable) == (int(code), code.name.upper(), code.retriable)
+        assert str(error).startswith(f"orders-0: {code.name.upper()} (error {int(code)}): what the broker said")
+
+
+def test_a_code_of_a_newer_broker_is_an_error_too() -> None:
+    error = error_of(999)
+    assert type(error) is BrokerError
+    assert str(error) == "UNKNOWN_ERROR_CODE (error 999)"
+    assert not is_retriable(999)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.unknown_topic_or_partition, base.UnknownTopicError),
+        (ErrorCode.unknown_topic_or_partition, LookupError),
+        (ErrorCode.topic_already_exists, base.TopicExistsError),
+        (ErrorCode.offset_out_of_range, base.OffsetOutOfRangeError),
+        (ErrorCode.out_of_order_sequence_number, base.OutOfOrderSequenceError),
+        (ErrorCode.message_too_large, base.MessageTooLargeError),
+        (ErrorCode.invalid_config, base.ConfigError),
+    ],
+)
+def test_what_the_log_raises_itself_can_be_caught_by_the_same_name(code: ErrorCode, kind: type[Exception]) -> None:
+    assert isinstance(error_of(code), kind)
+
+
+def test_what_to_do_next_is_said() -> None:
+    assert "create it" in str(error_of(ErrorCode.unknown_topic_or_partition))
+    assert str(error_of(ErrorCode.throttling_quota_exceeded)).endswith("it may pass; try again")
+
+
+@pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_request])
+def test_errors_cross_processes(code: ErrorCode) -> None:
+    error = error_of(code, "said", about="orders")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.code) == (type(error), str(error), error.code)
+
+
+def test_every_class_is_listed() -> None:
+    public = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, ClientError) and not name.startswith("_")
+    }
+    assert public <= set(errors.__all__)
+    assert issubclass(errors.RequestTimeoutError, TimeoutError)

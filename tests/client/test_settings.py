@@ -1,0 +1,104 @@
+"""What all clients' settings share: Kafka's names, addresses, and refusals that say why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratalog.client.admin_settings import AdminOptions, AdminSettings
+from stratalog.client.consumer_settings import ConsumerOptions, ConsumerSettings
+from stratalog.client.producer_settings import ProducerOptions, ProducerSettings
+from stratalog.client.settings import CommonSettings, ServerAddress
+from stratalog.errors import ConfigError
+from stratalog.settings import underscored
+
+
+def servers(given: object) -> list[tuple[str, int]]:
+    return [(one.host, one.port) for one in CommonSettings.from_options(given, {}).bootstrap_servers]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("localhost:9093", [("localhost", 9093)]),
+        ("localhost", [("localhost", 9092)]),
+        (" a:1 , b:2,", [("a", 1), ("b", 2)]),
+        (["a:1", "b:2"], [("a", 1), ("b", 2)]),
+        (("a:1", "a:1"), [("a", 1)]),
+        ("[::1]:9093", [("::1", 9093)]),
+        ("[::1]", [("::1", 9092)]),
+        ("PLAINTEXT://a:1", [("a", 1)]),
+    ],
+)
+def test_servers_are_read_as_people_write_them(given: object, read: list[tuple[str, int]]) -> None:
+    assert servers(given) == read
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("", "at least one broker"),
+        ([], "at least one broker"),
+        (None, "must be host:port"),
+        (9092, "must be host:port"),
+        ([9092], "has 9092"),
+        ("a:b", "'a:b'; it must be host:port"),
+        ("a:0", "port from 1 to 65535"),
+        ("a:65536", "port from 1 to 65535"),
+        (":9092", "must be host:port"),
+        ("::1:9092", "IPv6 address needs brackets"),
+        ("[::1:9092", "must be host:port"),
+        ("SSL://a:1", "only plain text"),
+        ("http://a:1", "only plain text"),
+    ],
+)
+def test_servers_that_can_not_be_are_named(given: object, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"bootstrap\.servers .*{why}"):
+        servers(given)
+
+
+def test_an_address_is_written_as_it_is_read() -> None:
+    assert str(ServerAddress("::1", 9092)) == "[::1]:9092"
+    assert str(ServerAddress("a", 9092)) == "a:9092"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("security.protocol", "SASL_SSL", "TLS and SASL are not available yet"),
+        ("sasl.mechanism", "PLAIN", "TLS and SASL are not available yet"),
+        ("ssl.anything.at.all", "x", "TLS and SASL are not available yet"),
+        ("socket.timeout.ms", "1", "librdkafka's; set request.timeout.ms"),
+        ("metric.reporters", "x", "Java classes"),
+        ("request.timeout", "1", "did you mean request.timeout.ms"),
+        ("no.such.thing", "1", "is not a setting of a client"),
+        ("request.timeout.ms", "soon", "must be a whole number"),
+        ("request.timeout.ms", "0", "must lie between 1"),
+        ("client.id", 5, "must be text"),
+    ],
+)
+def test_what_can_not_be_given_is_refused_with_the_reason(name: str, value: object, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        CommonSettings.parse({"bootstrap.servers": "a:1", name: value})
+    assert why in str(caught.value)
+    assert name in str(caught.value)
+
+
+def test_what_is_so_anyway_may_be_said() -> None:
+    held = {"client.dns.lookup": "use_all_dns_ips", "socket.keepalive.enable": "true", "security.protocol": "PLAINTEXT"}
+    CommonSettings.parse({"bootstrap.servers": "a:1", **held})
+
+
+def test_servers_given_twice_are_refused() -> None:
+    with pytest.raises(ConfigError, match="given twice"):
+        CommonSettings.from_options("a:1", {"bootstrap_servers": "b:1"})
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [(AdminOptions, AdminSettings), (ProducerOptions, ProducerSettings), (ConsumerOptions, ConsumerSettings)],
+)
+def test_type_checkers_know_every_setting_and_no_other(options: Any, settings: type[CommonSettings]) -> None:
+    names = {underscored(name) for name in settings.names()} - {"bootstrap_servers"}
+    assert set(options.__annotations__) == names
