@@ -52,15 +52,13 @@ class OffsetLookup:
     ) -> list[ClientError]:
         problems: list[ClientError] = []
         by_leader: dict[int, list[TopicPartition]] = {}
-        unknown = []
+        unknown = [place for place in missing if self._cluster.metadata.leader_of(*place) is None]
+        if unknown:  # at first always: a consumer that has just begun has not heard of the topic
+            problems += await self._learn(unknown)
         for place in missing:
             leader = self._cluster.metadata.leader_of(*place)
-            if leader is None:
-                unknown.append(place)
-            else:
+            if leader is not None:
                 by_leader.setdefault(leader.leader, []).append(place)
-        if unknown:
-            problems += await self._learn(unknown)
         left = max(0.001, deadline - asyncio.get_running_loop().time())
         asked = [self._ask_leader(leader, places, missing, left) for leader, places in by_leader.items()]
         for answer in await asyncio.gather(*asked, return_exceptions=True):
