@@ -15,10 +15,12 @@ import pytest
 from stratalog import Admin, Consumer, Producer
 from stratalog.client.admin import ConfigResource, OffsetSpec
 from stratalog.client.errors import ClientError
+from stratalog.client.groups.member_data import Assignment, Subscription, encode_assignment, encode_subscription
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import MalformedResponseError, StratalogError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.encoding import write_varint
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._crc32c import crc32c
 from stratalog.records.builder import BATCH_HEADER, build_batch
 from stratalog.records.format import Codec
@@ -101,6 +103,42 @@ def listed(**changed: Any) -> dict[str, Any]:
     return {"topics": [{"name": "orders", "partitions": [one]}]}
 
 
+def committed(**changed: Any) -> dict[str, Any]:
+    one = {"partition_index": 0, "committed_offset": 0, "metadata": "", "error_code": 0} | changed
+    topics = [{"name": "orders", "topic_id": TOPIC_ID, "partitions": [one]}]
+    return {"topics": topics, "error_code": 0, "groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}
+
+
+def joined(**changed: Any) -> dict[str, Any]:
+    """As the only member, who leads."""
+    metadata = encode_subscription(Subscription(("orders",)))
+    return {
+        "error_code": 0,
+        "generation_id": 1,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "leader": "m",
+        "member_id": "m",
+        "members": [{"member_id": "m", "group_instance_id": None, "metadata": metadata}],
+    } | changed
+
+
+def synced(assignment: bytes, **changed: Any) -> dict[str, Any]:
+    return {"error_code": 0, "protocol_type": "consumer", "protocol_name": "range", "assignment": assignment} | changed
+
+
+def beaten(**changed: Any) -> dict[str, Any]:
+    assignment = {"topic_partitions": [{"topic_id": TOPIC_ID, "partitions": [0]}]}
+    return {
+        "error_code": 0,
+        "error_message": None,
+        "member_id": "m",
+        "member_epoch": 1,
+        "heartbeat_interval": 50,
+        "assignment": assignment,
+    } | changed
+
+
 GOOD_BATCH = bytes(build_batch([(b"key", b"value")] * 5))
 GOOD: dict[ApiKey, dict[str, Any]] = {
     ApiKey.INIT_PRODUCER_ID: {"error_code": 0, "producer_id": 7, "producer_epoch": 0},
@@ -115,7 +153,12 @@ GOOD: dict[ApiKey, dict[str, Any]] = {
     ApiKey.DESCRIBE_LOG_DIRS: {"error_code": 0, "results": []},
     ApiKey.DELETE_GROUPS: {"results": []},
     ApiKey.CONSUMER_GROUP_DESCRIBE: {"groups": []},
-    ApiKey.OFFSET_FETCH: {"topics": [], "groups": []},
+    ApiKey.OFFSET_FETCH: committed(),
+    ApiKey.JOIN_GROUP: joined(),
+    ApiKey.SYNC_GROUP: synced(encode_assignment(Assignment((ORDERS,)))),
+    ApiKey.HEARTBEAT: {"error_code": 0},
+    ApiKey.LEAVE_GROUP: {"error_code": 0, "members": []},
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: beaten(),
     ApiKey.OFFSET_COMMIT: {"topics": []},
 }
 
@@ -386,3 +429,79 @@ def test_metadata_that_leads_nowhere_ends_in_an_error(broker: FakeBroker, said: 
         assert set(polled(broker, arrow=False, seconds=0.3)) <= {b"value"}
     except StratalogError as raised:
         assert str(raised)
+
+
+def subscribed(broker: FakeBroker, protocol: str, seconds: float) -> list[bytes | None]:
+    """What a member of group g gets; the error of ours that it raises."""
+    options: dict[str, Any] = {"group_id": "g", "group_protocol": protocol, "enable_auto_commit": False}
+    if protocol == "classic":
+        options |= {"heartbeat_interval_ms": 50}
+    with Consumer(broker.address, **(READING | options)) as consumer:
+        consumer.subscribe(["orders"])
+        return [record.value for records in consumer.poll(seconds).values() for record in records]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_of_a_sound_group_gets_records(broker: FakeBroker, protocol: str) -> None:
+    assert subscribed(broker, protocol, 20) == [b"value"] * 5
+
+
+GROUP_CALLS = [
+    ("classic", ApiKey.FIND_COORDINATOR),
+    ("classic", ApiKey.JOIN_GROUP),
+    ("classic", ApiKey.SYNC_GROUP),
+    ("classic", ApiKey.HEARTBEAT),
+    ("classic", ApiKey.LEAVE_GROUP),
+    ("classic", ApiKey.OFFSET_FETCH),
+    ("consumer", ApiKey.CONSUMER_GROUP_HEARTBEAT),
+]
+
+
+@pytest.mark.parametrize(("protocol", "key"), GROUP_CALLS, ids=str)
+def test_a_members_poll_and_close_end(broker: FakeBroker, how: Damage, protocol: str, key: ApiKey) -> None:
+    damage(broker, key, how)
+    try:
+        assert set(subscribed(broker, protocol, 0.3)) <= {b"value"}
+    except StratalogError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (ApiKey.JOIN_GROUP, joined(members=[{"member_id": "m", "group_instance_id": None, "metadata": b"\xff" * 9}])),
+        (ApiKey.JOIN_GROUP, joined(members=[])),
+        (ApiKey.JOIN_GROUP, joined(protocol_name="unheard-of")),
+        (ApiKey.JOIN_GROUP, joined(protocol_name=None, protocol_type=None)),
+        (ApiKey.JOIN_GROUP, joined(generation_id=-7, member_id="")),
+        (ApiKey.JOIN_GROUP, joined(error_code=int(ErrorCode.member_id_required), member_id="")),
+        (ApiKey.SYNC_GROUP, synced(b"")),
+        (ApiKey.SYNC_GROUP, synced(b"\0\1\x7f\xff\xff\xff")),
+        (ApiKey.SYNC_GROUP, synced(b"\xff" * 50)),
+        (ApiKey.SYNC_GROUP, synced(encode_assignment(Assignment((TopicPartition("orders", 2**31 - 1),))))),
+        (ApiKey.SYNC_GROUP, synced(encode_assignment(Assignment((TopicPartition("never-subscribed", 0),))))),
+        (ApiKey.OFFSET_FETCH, committed(committed_offset=-2)),
+        (ApiKey.OFFSET_FETCH, committed(committed_offset=2**63 - 1)),
+        (ApiKey.OFFSET_FETCH, committed(partition_index=5)),
+        (ApiKey.OFFSET_FETCH, committed(error_code=int(ErrorCode.unstable_offset_commit))),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, beaten(heartbeat_interval=0)),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, beaten(heartbeat_interval=-1)),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, beaten(member_epoch=-9, member_id=None)),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, beaten(assignment={"topic_partitions": []})),
+        (
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            beaten(assignment={"topic_partitions": [{"topic_id": None, "partitions": [-1, 2**31 - 1]}]}),
+        ),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, beaten(error_code=int(ErrorCode.fenced_member_epoch))),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, beaten(error_code=int(ErrorCode.unknown_member_id))),
+    ],
+    ids=lambda value: value.name if isinstance(value, ApiKey) else str(value)[-50:],
+)
+def test_a_coordinator_that_says_nonsense_is_survived(broker: FakeBroker, key: ApiKey, said: dict[str, Any]) -> None:
+    broker.say(key, said)
+    protocol = "consumer" if key is ApiKey.CONSUMER_GROUP_HEARTBEAT else "classic"
+    try:
+        assert set(subscribed(broker, protocol, 0.3)) <= {b"value"}
+    except StratalogError as error:
+        assert str(error)
+    assert len(broker.requests) < 1000, "it asks without a pause"

@@ -39,6 +39,7 @@ from stratalog.protocol.messages import decode_response, encode_request
 
 logger = logging.getLogger(__name__)
 PROTOCOL_TYPE = "consumer"
+_ROUNDS_AT_ONCE = 4  # of joining without an assignment; a coordinator that goes on like that is not asked all the time
 _PATIENCE = 5.0  # beyond the time that the coordinator itself waits for others
 _OUT = {ErrorCode.unknown_member_id, ErrorCode.illegal_generation}
 _COORDINATOR = {
@@ -62,6 +63,7 @@ class ClassicMembership(Membership):
         self._rejoin = asyncio.Event()
         self._beats = False
         self._beating: asyncio.Task[None] | None = None
+        self._rounds = 0  # one after the other that ended without an assignment
         self._led: dict[str, int] | None = None  # partitions of the group's topics, where this member assigned them
 
     @property
@@ -94,7 +96,11 @@ class ClassicMembership(Membership):
         await self._prepare()
         self._rejoin.clear()
         if await self._join_and_sync():
+            self._rounds = 0
             await self._rejoin.wait()
+        else:
+            self._rounds += 1
+            await asyncio.sleep(self._backoff.seconds(self._rounds - _ROUNDS_AT_ONCE))
 
     async def _prepare(self) -> None:
         """Give up what can't be kept. The coordinator waits for all members, so this may take a while; heartbeats go on."""
