@@ -90,6 +90,12 @@ def test_what_is_so_anyway_may_be_said() -> None:
     CommonSettings.parse({"bootstrap.servers": "a:1", **held})
 
 
+def test_answers_that_are_asked_for_may_be_as_large_as_that() -> None:
+    with pytest.raises(ConfigError, match=r"fetch\.max\.bytes is 200000000, more than receive\.message\.max\.bytes"):
+        ConsumerSettings.from_options("a:1", {"fetch_max_bytes": 200_000_000})
+    ConsumerSettings.from_options("a:1", {"fetch_max_bytes": 200_000_000, "receive_message_max_bytes": 200_001_000})
+
+
 def test_servers_given_twice_are_refused() -> None:
     with pytest.raises(ConfigError, match="given twice"):
         CommonSettings.from_options("a:1", {"bootstrap_servers": "b:1"})

@@ -150,6 +150,11 @@ class ConsumerSettings(CommonSettings):
                 f"fetch.max.wait.ms is {self.fetch_max_wait_ms}; it must be less than request.timeout.ms, "
                 f"{self.request_timeout_ms}"
             )
+        if self.receive_message_max_bytes < self.fetch_max_bytes:
+            raise ConfigError(
+                f"fetch.max.bytes is {self.fetch_max_bytes}, more than receive.message.max.bytes, which is "
+                f"{self.receive_message_max_bytes}: an answer of that size would be refused; make one fit the other"
+            )
         if self.group_instance_id is not None and self.group_id is None:
             raise ConfigError(f"group.instance.id is {self.group_instance_id!r}, and there is no group.id; set both")
 
