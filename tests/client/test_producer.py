@@ -122,7 +122,6 @@ def test_records_without_a_key_stay_together_for_a_batch_and_reach_all_partition
     assert set(partitions) == {0, 1, 2, 3}
 
 
-@pytest.mark.any_broker
 def test_a_topic_that_is_not_there_is_made_where_the_broker_allows_it(bootstrap: str, name: str) -> None:
     with Producer(bootstrap) as producer:
         assert producer.send(name, b"first").result(SECONDS).offset == 0

@@ -43,7 +43,7 @@ logger = logging.getLogger("stratalog.client.producer")
 HIGHEST_EPOCH = 32766
 ACKS_0_PAUSE = 0.002  # seconds until it is looked again whether the socket has taken what was written
 PAUSE_AFTER_A_FAULT = 0.1
-NEVER = float("inf")
+NEVER = 1e300  # as the accumulator has it
 
 # The broker has not written the batch, and will not under this epoch.
 _WANTS_NEW_EPOCH = {int(ErrorCode.unknown_producer_id), int(ErrorCode.invalid_producer_epoch)}
@@ -95,6 +95,7 @@ class Sender:
         self._requests: set[_Request] = set()
         self._expires_at = NEVER  # no batch under way is given up before
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
         self._tasks: set[asyncio.Task[None]] = set()
         self._asks_for_id = False
         self._has_more = False  # whether a partition that was just sent a batch of has another
@@ -180,7 +181,9 @@ class Sender:
             elif self._has_epoch(queue):
                 ready.setdefault(queue.leader, []).append(queue)
         for leader, of_leader in ready.items():
-            wake = min(wake, self._send_to(leader, of_leader, now))
+            again = self._send_to(leader, of_leader, now)
+            if again < wake:
+                wake = again
         if lacks_leader:
             self._cluster.refresh_soon()
         return wake
@@ -224,8 +227,13 @@ class Sender:
     def _post(self, broker: _Broker, connection: BrokerConnection, batches: list[Batch]) -> None:
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for batch in batches:
-            topics.setdefault(batch.queue.topic, []).append((batch.queue.partition, batch.data))
-            self._expires_at = min(self._expires_at, batch.created + self._delivery_timeout)
+            queue, due = batch.queue, batch.created + self._delivery_timeout
+            if queue.topic in topics:
+                topics[queue.topic].append((queue.partition, batch.data))
+            else:
+                topics[queue.topic] = [(queue.partition, batch.data)]
+            if due < self._expires_at:
+                self._expires_at = due
         acks = self._settings.acks
         body = encode_produce_request(broker.version, acks, self._settings.request_timeout_ms, topics)
         request = _Request(broker, connection, batches)
@@ -401,17 +409,16 @@ class Sender:
         )
 
     def _wake_at(self, when: float) -> None:
-        timer = self._timer
-        if timer is not None:
-            if timer.when() <= when and not timer.cancelled() and timer.when() > self._loop.time():
-                return  # it comes early enough
-            timer.cancel()
-            self._timer = None
-        if when < 1e200:
-            self._timer = self._loop.call_at(when, self._on_timer)
+        if self._timer_at <= when:
+            return  # a timer that comes early is cheaper than one that is always set anew
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._on_timer)
+        self._timer_at = when
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._timer_at = NEVER
         self.drain()
 
     # Producer ids

@@ -46,6 +46,7 @@ Answered = Callable[[memoryview | None, ClientError | None], None]
 _RECEIVE = 64 * 1024  # what comes in is received into so much; answers that don't fit, into memory of their size
 _RECEIVES = 16  # a turn; then others have theirs
 _PAUSE_MS = 2  # between the pieces of a large answer, before others have their turn
+_SMALL = 16 * 1024  # requests up to so much are sent in one piece, which is worth the copy
 _MOST_PARTS = 64  # a system call; IOV_MAX is 1024
 _NUMBERS = 2**31
 _API_VERSIONS_BYTES = 1024 * 1024
@@ -57,7 +58,12 @@ class _InFlight(NamedTuple):
     flexible: bool
     deadline: float
     answered: Answered
-    what: str
+    key: ApiKey | OwnApiKey
+    version: int
+
+    @property
+    def what(self) -> str:
+        return f"{self.key.name} v{self.version}"
 
 
 class BrokerConnection:
@@ -84,6 +90,7 @@ class BrokerConnection:
         self._large: memoryview | None = None  # an answer that does not fit the buffer
         self._large_filled = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
         self._on_close: list[Callable[[ClientError], None]] = []
         self._loop.add_reader(self._fd, self._on_readable)
         _open_connections.add(self)
@@ -196,13 +203,18 @@ class BrokerConnection:
         if expects_answer:
             deadline = self.last_used + timeout
             flexible = has_flexible_answer(key, version)
-            self._in_flight.append(_InFlight(correlation_id, flexible, deadline, answered, f"{key.name} v{version}"))
-            if self._timer is None or deadline < self._timer.when():
+            self._in_flight.append(_InFlight(correlation_id, flexible, deadline, answered, key, version))
+            if deadline < self._timer_at:
                 self._wake_at(deadline)
-        is_idle = not self._out
-        self._out.append(memoryview(start))
-        self._out.extend(part if type(part) is memoryview else memoryview(part) for part in body if len(part))
-        if is_idle:
+        if self._out:
+            self._out.append(memoryview(start))
+            self._out.extend(map(memoryview, body))
+        elif size < _SMALL:
+            self._out.append(memoryview(b"".join((start, *body))))
+            self._write()
+        else:
+            self._out.append(memoryview(start))
+            self._out.extend(map(memoryview, body))
             self._write()
         if not expects_answer:
             self._loop.call_soon(answered, memoryview(b""), None)
@@ -264,6 +276,14 @@ class BrokerConnection:
         out = self._out
         try:
             while out:
+                if len(out) == 1:
+                    part = out[0]
+                    sent = self._sock.send(part)
+                    if sent == len(part):
+                        out.clear()
+                    else:
+                        out[0] = part[sent:]
+                    continue
                 parts = list(out) if len(out) <= _MOST_PARTS else [out[index] for index in range(_MOST_PARTS)]
                 sent = self._sock.sendmsg(parts)
                 for part in parts:
@@ -395,10 +415,12 @@ class BrokerConnection:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(deadline, self._on_timer)
+        self._timer_at = deadline
 
     def _on_timer(self) -> None:
         """One timer a connection, set anew when it fires: most requests are answered long before."""
         self._timer = None
+        self._timer_at = float("inf")
         if not self._in_flight:
             return
         first = min(self._in_flight, key=lambda one: one.deadline)

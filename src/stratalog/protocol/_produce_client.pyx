@@ -3,12 +3,14 @@
 # are left before anything is made of it.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
-from stratalog.records._varint cimport load16, load32, load64
-
-from struct import Struct
+from stratalog.records._varint cimport load16, load32, load64, store16, store32
 
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol.limits import MOST_ANSWERED_ELEMENTS
@@ -21,65 +23,103 @@ cdef enum:
     _SMALLEST_RECORD_ERROR = 5
 
 cdef Py_ssize_t _MOST_ELEMENTS = MOST_ANSWERED_ELEMENTS
-_INT32 = Struct(">i")
-_BEGINNING = Struct(">hi")
-_START = Struct(">hhi")
+
+cdef class _Out:
+    """Bytes that grow. What is taken is gone from it."""
+
+    cdef uint8_t *data
+    cdef Py_ssize_t size, capacity
+    cdef bint flexible
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef uint8_t *room(self, Py_ssize_t count) except NULL:
+        """For so many bytes more, which are then part of it."""
+        cdef void *grown
+        if self.size + count > self.capacity:
+            self.capacity = max(self.size + count, 2 * self.capacity, 256)
+            grown = realloc(self.data, self.capacity)
+            if grown == NULL:
+                raise MemoryError
+            self.data = <uint8_t *> grown
+        self.size += count
+        return self.data + self.size - count
+
+    cdef int byte(self, uint8_t value) except -1:
+        self.room(1)[0] = value
+        return 0
+
+    cdef int int16(self, int value) except -1:
+        store16(self.room(2), <unsigned short> value)
+        return 0
+
+    cdef int int32(self, Py_ssize_t value) except -1:
+        store32(self.room(4), <unsigned int> value)
+        return 0
+
+    cdef int raw(self, const void *content, Py_ssize_t count) except -1:
+        memcpy(self.room(count), content, count)
+        return 0
+
+    cdef int count(self, Py_ssize_t value) except -1:
+        """Of an array, or the bytes of a field."""
+        if not self.flexible:
+            return self.int32(value)
+        value += 1
+        while value > 0x7F:
+            self.byte(<uint8_t> (value & 0x7F | 0x80))
+            value >>= 7
+        return self.byte(<uint8_t> value)
+
+    cdef int tags(self) except -1:
+        """None."""
+        return self.byte(0) if self.flexible else 0
+
+    cdef bytes take(self):
+        cdef bytes taken = PyBytes_FromStringAndSize(<const char *> self.data, self.size)
+        self.size = 0
+        return taken
 
 
-cdef int _varint(bytearray out, Py_ssize_t value) except -1:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return 0
-
-
-cdef int _count(bytearray out, Py_ssize_t count, bint flexible) except -1:
-    if flexible:
-        return _varint(out, count + 1)
-    out += _INT32.pack(count)
-    return 0
-
-
-def encode_produce_request(int version, int acks, int timeout_ms, topics):
+def encode_produce_request(int version, int acks, int timeout_ms, dict topics not None):
     """The pieces of a request's body. topics: {name: [(partition, batch), ...], ...}"""
-    cdef bytearray out = bytearray()
+    cdef _Out out = _Out()
     cdef list pieces = []
-    cdef bint flexible = version >= _FLEXIBLE
     cdef bytes name
+    cdef bytearray batch
     cdef Py_ssize_t size
-    if flexible:
-        out.append(0)  # no transactional id
-        out += _BEGINNING.pack(acks, timeout_ms)
+    out.flexible = version >= _FLEXIBLE
+    if out.flexible:
+        out.byte(0)  # no transactional id
     else:
-        out += _START.pack(-1, acks, timeout_ms)
-    _count(out, len(topics), flexible)
+        out.int16(-1)
+    out.int16(acks)
+    out.int32(timeout_ms)
+    out.count(len(topics))
     for topic, partitions in topics.items():
         name = (<str> topic).encode()
-        if flexible:
-            _varint(out, len(name) + 1)
+        if out.flexible:
+            out.count(len(name))
         else:
-            out += len(name).to_bytes(2, "big")
-        out += name
-        _count(out, len(partitions), flexible)
-        for partition, batch in partitions:
-            out += _INT32.pack(partition)
+            out.int16(len(name))
+        out.raw(<const char *> name, len(name))
+        out.count(len(partitions))
+        for partition, records in partitions:
+            batch = records
             size = len(batch)
-            _count(out, size, flexible)
+            out.int32(partition)
+            out.count(size)
             if size < _WORTH_A_PIECE:
-                out += batch
+                out.raw(PyByteArray_AS_STRING(batch), size)
             else:
-                pieces.append(out)
+                pieces.append(out.take())
                 pieces.append(batch)
-                out = bytearray()
-            if flexible:
-                out.append(0)
-        if flexible:
-            out.append(0)
-    if flexible:
-        out.append(0)
-    if out:
-        pieces.append(out)
+            out.tags()
+        out.tags()
+    out.tags()
+    if out.size:
+        pieces.append(out.take())
     return pieces
 
 
