@@ -55,7 +55,7 @@ class AutoCommit:
             self._done |= offsets
             self._core.commit_async(offsets, self._look_at)
 
-    def now(self, places: Iterable[TopicPartition]) -> None:
+    def now(self, places: Iterable[TopicPartition], timeout: float | None = None) -> None:
         """Commits the positions of these, and waits for it: they are about to go. What fails is logged: records that can't
         be committed are read again by whoever gets them."""
         if not self._is_on:
@@ -65,9 +65,10 @@ class AutoCommit:
         self.forget(places)
         if not offsets:
             return
-        timeout = min(self._core.settings.default_api_timeout_ms, self._core.settings.max_poll_interval_ms) / 1000
+        settings = self._core.settings
+        seconds = min(settings.default_api_timeout_ms, settings.max_poll_interval_ms) / 1000
         try:
-            self._core.io.run(self._core.commits.commit(offsets, timeout))
+            self._core.io.run(self._core.commits.commit(offsets, seconds if timeout is None else min(timeout, seconds)))
         except ClientError as error:
             logger.warning("offsets were not committed: %s", error)
 

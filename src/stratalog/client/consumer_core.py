@@ -37,6 +37,7 @@ from stratalog.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_ABANDON_SECONDS = 1.0
 
 
 class ConsumerCore:
@@ -141,7 +142,7 @@ class ConsumerCore:
         finally:
             self.io.call_soon(self._finish, step)
 
-    def _let_go(self, change: Change, places: list[TopicPartition]) -> None:
+    def _let_go(self, change: Change, places: list[TopicPartition], timeout: float | None = None) -> None:
         listener = self.subscription.listener
         try:
             if change is Change.LOST:
@@ -149,7 +150,7 @@ class ConsumerCore:
                 if listener is not None:
                     listener.on_partitions_lost(places)
             else:
-                self.autocommit.now(places)
+                self.autocommit.now(places, timeout)
                 if listener is not None:
                     listener.on_partitions_revoked(places)
         finally:
@@ -284,9 +285,9 @@ class ConsumerCore:
             self.autocommit.stop()
             places = list(self.subscription.partitions)
             if self.subscription.is_group and places:
-                self._let_go(Change.REVOKED, places)
+                self._let_go(Change.REVOKED, places, timeout)
             else:
-                self.autocommit.now(places)
+                self.autocommit.now(places, timeout)
             self.run_callbacks()
         finally:
             left = max(0.1, deadline - self.clock.monotonic())
@@ -301,8 +302,8 @@ class ConsumerCore:
         await self.cluster.close()
 
     def abandon(self) -> None:
-        """The interpreter exits, or nobody holds the consumer any more: no time for a good-bye."""
-        self.io.close(timeout=0)
+        """The interpreter exits, or nobody holds the consumer any more: no time for a good-bye to the group."""
+        self.io.close(self.cluster.close(), timeout=_ABANDON_SECONDS)
 
     def in_io(self, call: Callable[[], T]) -> T:
         """In the I/O thread, so that nothing that happens there sees it half done."""
