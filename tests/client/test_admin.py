@@ -243,6 +243,17 @@ def test_a_groups_offsets_are_set_read_and_removed(admin: Admin, name: str, new_
 
 
 @any_broker
+def test_hundreds_of_groups_are_described_and_deleted_in_one_call(admin: Admin, name: str, topic: str) -> None:
+    names = [f"{name}-{number}" for number in range(300)]
+    for one in names:
+        admin.alter_group_offsets(one, {TopicPartition(topic, 0): 1}).check()
+    assert {group.state for group in admin.describe_groups(names).check().values()} == {"Empty"}
+    assert set(names) <= {one.name for one in admin.list_groups()}
+    admin.delete_groups(names).check()
+    assert not set(names) & {one.name for one in admin.list_groups()}
+
+
+@any_broker
 def test_offsets_of_a_group_that_is_not_there_can_not_be_removed(admin: Admin, name: str, topic: str) -> None:
     with pytest.raises(GroupNotFoundError, match=name):
         admin.delete_group_offsets(name, [TopicPartition(topic, 0)])

@@ -21,6 +21,7 @@ CONSUMER = "consumer"  # the protocol type of consumers in classic groups, and t
 CLASSIC = "classic"
 _FIRST_WITH_STATES = 4  # of ListGroups
 _FIRST_WITH_TYPES = 5
+_AT_ONCE = 64  # groups that are asked about; thousands at once would have the last wait past its timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,12 @@ async def describe_groups(
     wanted = list(dict.fromkeys(names))
     collected: Collected[str, GroupDescription] = Collected({name: f"group {name!r}" for name in wanted})
 
+    turns = asyncio.Semaphore(_AT_ONCE)
+
     async def describe(name: str) -> None:
         try:
-            collected.results[name] = await _describe(cluster, name, timeout)
+            async with turns:
+                collected.results[name] = await _describe(cluster, name, timeout)
         except ClientError as error:
             collected.fail(name, error)
 
@@ -177,12 +181,15 @@ async def delete_groups(cluster: Cluster, names: Iterable[str], timeout: float |
     wanted = list(dict.fromkeys(names))
     collected: Collected[str, None] = Collected({name: f"group {name!r}" for name in wanted})
 
+    turns = asyncio.Semaphore(_AT_ONCE)
+
     async def delete(name: str) -> None:
         body = {"groups_names": [name]}
         try:
-            response = await cluster.ask_coordinator(
-                CoordinatorKind.GROUP, name, ApiKey.DELETE_GROUPS, body, timeout=timeout
-            )
+            async with turns:
+                response = await cluster.ask_coordinator(
+                    CoordinatorKind.GROUP, name, ApiKey.DELETE_GROUPS, body, timeout=timeout
+                )
             for one in response.results:
                 collected.take(one.group_id, one, None)
         except ClientError as error:
