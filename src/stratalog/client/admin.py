@@ -246,6 +246,19 @@ class Admin:
 
     # Brokers
 
+    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        return self._run(brokers.describe_cluster(self._cluster, timeout))
+
+    def describe_log_dirs(
+        self,
+        nodes: Iterable[int] | None = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        timeout: float | None = None,
+    ) -> Outcomes[int, dict[str, LogDir]]:
+        """By node: all nodes, or these. By path within it, with the size of each partition: all, or these."""
+        return self._run(brokers.describe_log_dirs(self._cluster, nodes, partitions, timeout))
+
     # Of a Stratalog broker only
 
     def compaction_status(self, topic: str | None = None, *, timeout: float | None = None) -> list[dict[str, Any]]:
@@ -264,21 +277,6 @@ class Admin:
     ) -> list[dict[str, Any]]:
         """What compacting now would save, partition by partition. Takes as long as compacting itself."""
         return self._run(own.compaction_dry_run(self._cluster, topic, partition, timeout))
-
-    # The cluster
-
-    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        return self._run(brokers.describe_cluster(self._cluster, timeout))
-
-    def describe_log_dirs(
-        self,
-        nodes: Iterable[int] | None = None,
-        *,
-        partitions: Iterable[TopicPartition] | None = None,
-        timeout: float | None = None,
-    ) -> Outcomes[int, dict[str, LogDir]]:
-        """By node: all nodes, or these. By path within it, with the size of each partition: all, or these."""
-        return self._run(brokers.describe_log_dirs(self._cluster, nodes, partitions, timeout))
 
 
 def _many(names: Iterable[str]) -> list[str]:
