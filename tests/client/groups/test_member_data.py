@@ -1,0 +1,65 @@
+"""What members tell each other is byte for byte what kafka-python writes and reads; garbage is an error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.client.groups.assignors import CooperativeStickyAssignor, StickyAssignor
+from stratalog.client.groups.member_data import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from stratalog.client.metadata import TopicPartition
+from stratalog.errors import MalformedResponseError
+
+PLACES = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))
+
+
+def test_bytes_are_those_of_kafkas_schemas() -> None:
+    """ConsumerProtocolSubscription v3 and ConsumerProtocolAssignment, written out."""
+    subscription = Subscription(("a", "b"), b"\x09", PLACES, 7, "rack")
+    assert encode_subscription(subscription).hex(" ") == (
+        "00 03 00 00 00 02 00 01 61 00 01 62 00 00 00 01 09 "
+        "00 00 00 02 00 01 61 00 00 00 02 00 00 00 00 00 00 00 02 00 01 62 00 00 00 01 00 00 00 01 "
+        "00 00 00 07 00 04 72 61 63 6b"
+    )
+    assert encode_assignment(Assignment(PLACES)).hex(" ") == (
+        "00 01 00 00 00 02 00 01 61 00 00 00 02 00 00 00 00 00 00 00 02 00 01 62 00 00 00 01 00 00 00 01 ff ff ff ff"
+    )
+    assert StickyAssignor().user_data(PLACES[:1], 5) == bytes.fromhex("00000001 0001 61 00000001 00000000 00000005")
+    assert CooperativeStickyAssignor().user_data(PLACES, 5) == bytes.fromhex("00000005")
+
+
+def test_round_trip() -> None:
+    subscription = Subscription(("a", "b"), None, PLACES, 7, None)
+    assert decode_subscription(encode_subscription(subscription)) == subscription
+    assert decode_assignment(encode_assignment(Assignment(PLACES, b"x"))) == Assignment(PLACES, b"x")
+    assert decode_assignment(b"") == Assignment()
+
+
+def test_older_versions_are_read_and_newer_ones_as_far_as_they_are_known() -> None:
+    version_0 = bytes.fromhex("0000 00000001 0001 61 ffffffff")
+    assert decode_subscription(version_0) == Subscription(("a",))
+    newer = bytearray(encode_subscription(Subscription(("a",), None, PLACES, 7, "rack")))
+    newer[1] = 9
+    assert decode_subscription(bytes(newer) + b"more") == Subscription(("a",), None, PLACES, 7, "rack")
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_an_error_that_names_the_place(data: bytes) -> None:
+    for decode in (decode_subscription, decode_assignment):
+        try:
+            decode(data)
+        except MalformedResponseError as error:
+            assert "position" in str(error)  # noqa: PT017
+
+
+def test_counts_that_the_bytes_can_not_hold_are_refused_before_anything_is_made() -> None:
+    with pytest.raises(MalformedResponseError, match="2147483647 elements"):
+        decode_assignment(bytes.fromhex("0001 7fffffff"))
