@@ -7,6 +7,7 @@ import gzip
 import os
 import random
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -249,6 +250,25 @@ def test_an_acknowledgement_that_can_not_be_is_survived(broker: FakeBroker, said
     with Producer(broker.address, **options) as producer:
         error = producer.send("orders", b"value").exception(timeout=20)
         assert error is None or isinstance(error, ClientError)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_topic_that_shrinks_under_a_producer_is_survived(broker: FakeBroker, left: int) -> None:
+    broker.topics["orders"] = 3
+    options = FAST | {"delivery_timeout_ms": 500, "max_block_ms": 400, "linger_ms": 0, "metadata_max_age_ms": 20}
+    with Producer(broker.address, **options) as producer:
+        for number in range(13):
+            if number == 10:
+                broker.topics["orders"] = left
+            asked = broker.requests.count(ApiKey.METADATA)
+            try:
+                error = producer.send("orders", b"value").exception(timeout=20)
+                assert error is None or isinstance(error, ClientError)
+            except ClientError as raised:
+                assert str(raised)
+                break
+            while number >= 10 and broker.requests.count(ApiKey.METADATA) < asked + 2:
+                time.sleep(0.002)
 
 
 def polled(broker: FakeBroker, *, arrow: bool, seconds: float = 1.0, **options: Any) -> list[bytes | None]:
