@@ -386,6 +386,24 @@ def test_a_dropped_producer_sends_what_it_has_and_ends_its_thread(bootstrap: str
     wait_until(lambda: all("dropped" not in one.name for one in threading.enumerate()), "the end of the thread")
 
 
+def test_close_in_a_callback_does_not_wait_for_itself(bootstrap: str, topic: str) -> None:
+    producer = Producer(bootstrap, client_id="closed in a callback", linger_ms=600_000, delivery_timeout_ms=700_000)
+    called = threading.Event()
+
+    def close(_: Delivery) -> None:
+        left.append(producer.send(topic, b"left"))
+        producer.close()
+        called.set()
+
+    left: list[Delivery] = []
+    first = producer.send(topic, b"first", on_delivery=close)
+    producer.flush(SECONDS)
+    assert called.wait(SECONDS)
+    assert first.result(0).offset == 0
+    assert isinstance(left[0].exception(SECONDS), ClientClosedError)
+    wait_until(lambda: all("callback" not in one.name for one in threading.enumerate()), "the end of the thread")
+
+
 def test_results_time_out_without_giving_up(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
         delivery = producer.send(topic, b"value")

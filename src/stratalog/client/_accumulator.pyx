@@ -417,6 +417,8 @@ cdef class Accumulator:
             if self._refusal is not None or self.used + size > self.buffer_memory:
                 continue
             break
+        if self.used + size + len(self._pool) * self.batch_size > self.buffer_memory:
+            self._pool.clear()
         # Whole under the GIL from here on.
         if queue.open is not None:
             queue.close(False)

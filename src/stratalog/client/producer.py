@@ -181,8 +181,12 @@ def _flush(accumulator: Accumulator, timeout: float | None) -> None:
 def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluster, timeout: float | None) -> None:
     """Send what is left, for so long; complete the rest; end the thread."""
     accumulator.refuse(_closed)
+    if threading.get_ident() == accumulator.io_thread:
+        sender.fail_all(_left_over())
+        _finish(io, accumulator, sender, cluster)
+        return
     try:
-        if threading.get_ident() != accumulator.io_thread and io.unusable is None:
+        if io.unusable is None:
             _flush(accumulator, timeout)
     except RequestTimeoutError:
         pass
@@ -204,6 +208,8 @@ def _left_over() -> ClientClosedError:
 
 
 def _finish(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluster) -> None:
+    """As _end, in the I/O thread itself, which must not wait."""
+
     async def finish() -> None:
         accumulator.begin_flush()
         sender.drain()
