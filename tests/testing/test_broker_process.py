@@ -249,6 +249,19 @@ def test_records_are_gone_when_their_time_has_passed(broker: BrokerProcess) -> N
     assert bounds(broker, "orders") == (2, 2)
 
 
+def test_committed_offsets_are_gone_when_their_time_has_passed(broker: BrokerProcess) -> None:
+    broker.create_topic("orders", config={"retention.ms": -1})
+    send(broker, "orders", "a", "b")
+    place = TopicPartition("orders", 0)
+    for days, expected in ((0, 2), (6, 2), (2, -1001)):  # offsets.retention.minutes is a week; -1001: there is none
+        broker.clock.advance(days=days)
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        if not days:
+            consumer.commit(offsets=[TopicPartition("orders", 0, 2)], asynchronous=False)
+        assert consumer.committed([place], 30)[0].offset == expected
+        consumer.close()
+
+
 def test_clock_goes_on_after_a_restart_from_where_it_was(broker: BrokerProcess) -> None:
     broker.clock.advance(days=3)
     broker.kill()
