@@ -2,9 +2,9 @@
 
     python -m bench.client_consume [--records 1000000] [--only-confluent]
 
-Each side reads a topic of several partitions from its beginning to its end, assigned by hand, and looks at every value. The
-clock runs from before the consumer is made until its last record: connecting is part of it. Ratios are those of wall time, the
-median of five rounds; the others than confluent-kafka are slow and are run once, on a tenth.
+Each side reads a topic of several partitions from its beginning to its end, assigned by hand, and looks at every value.
+The clock runs from before the consumer is made until its last record: connecting is part of it. Ratios are those of
+wall time, the median of five rounds; the others than confluent-kafka are slow and are run once, on a tenth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import admin
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
 from bench.broker_processes import broker
@@ -134,8 +135,8 @@ def check(topic: Topic, total: int) -> None:
 
 
 def fill(topic: Topic) -> None:
-    made = admin.AdminClient({"bootstrap.servers": topic.address})
-    made.create_topics([admin.NewTopic(topic.name, PARTITIONS, 1)])[topic.name].result()
+    made = AdminClient({"bootstrap.servers": topic.address})
+    made.create_topics([NewTopic(topic.name, PARTITIONS, 1)])[topic.name].result()
     producer = confluent_kafka.Producer({"bootstrap.servers": topic.address, "linger.ms": 20, "batch.size": 131_072})
     value = bytes(range(256)) * (topic.value_bytes // 256 + 1)
     for number in range(topic.records):

@@ -90,7 +90,9 @@ def test_three_ways_of_reading_give_the_same(bootstrap: str, new_topic: NewTopic
 
     assert sorted(polled, key=key) == sorted(iterated, key=key)
     assert len(polled) == len(rows) == 3000
-    for record, row in zip(sorted(polled, key=key), sorted(rows, key=lambda row: (row["partition"], row["offset"])), strict=True):
+    for record, row in zip(
+        sorted(polled, key=key), sorted(rows, key=lambda row: (row["partition"], row["offset"])), strict=True
+    ):
         assert (row["topic"], row["partition"], row["offset"]) == (topic, record.partition, record.offset)
         assert (row["key"], row["value"]) == (record.key, record.value)
         assert int(row["timestamp"].timestamp() * 1000) == record.timestamp
@@ -147,9 +149,7 @@ def test_deserializers_make_keys_and_values_and_leave_null_alone(bootstrap: str,
         producer.send(place.topic, None, b"k")
         producer.send(place.topic, b"nonsense", None)
         producer.send(place.topic, b"[]", None)
-    with Consumer(
-        bootstrap, key_deserializer=bytes.decode, value_deserializer=json.loads, **EARLIEST
-    ) as consumer:
+    with Consumer(bootstrap, key_deserializer=bytes.decode, value_deserializer=json.loads, **EARLIEST) as consumer:
         consumer.assign([place])
         assert [(record.key, record.value) for record in read(consumer, 2)] == [("k", {"a": 1}), ("k", None)]
         for _ in range(2):
@@ -318,7 +318,10 @@ def test_only_committed_transactions_are_read_where_that_is_asked_for(
         for _ in range(3):
             producer.produce(place.topic, b"%d" % number)
         (producer.commit_transaction if number % 2 else producer.abort_transaction)(SECONDS)
-    for level, expected in (("read_committed", {b"1", b"3", b"5"}), ("read_uncommitted", {b"%d" % n for n in range(6)})):
+    for level, expected in (
+        ("read_committed", {b"1", b"3", b"5"}),
+        ("read_uncommitted", {b"%d" % n for n in range(6)}),
+    ):
         with Consumer(bootstrap, isolation_level=level, **EARLIEST) as consumer:
             consumer.assign([place])
             records = read(consumer, 3 * len(expected))
@@ -364,7 +367,7 @@ def test_what_is_fetched_ahead_is_bounded(bootstrap: str, new_topic: NewTopic) -
 
 
 def test_settings_that_can_not_be_are_refused_by_name(bootstrap: str) -> None:
-    for settings, problem in (
+    wrong: tuple[tuple[dict[str, object], str], ...] = (
         ({"group.idd": "x"}, "did you mean group.id"),
         ({"auto.offset.reset": "sometimes"}, "by_duration"),
         ({"partition.assignment.strategy": "fair"}, "cooperative-sticky"),
@@ -373,7 +376,8 @@ def test_settings_that_can_not_be_are_refused_by_name(bootstrap: str) -> None:
         ({"value.deserializer": "json"}, "function"),
         ({"sasl.mechanism": "PLAIN"}, "SASL"),
         ({"fetch.wait.max.ms": 5}, "fetch.max.wait.ms"),
-    ):
+    )
+    for settings, problem in wrong:
         with pytest.raises(ConfigError, match=problem):
             Consumer.from_config({"bootstrap.servers": bootstrap} | settings)
     java = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"

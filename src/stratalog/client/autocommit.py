@@ -56,8 +56,8 @@ class AutoCommit:
             self._core.commit_async(offsets, self._look_at)
 
     def now(self, places: Iterable[TopicPartition], timeout: float | None = None) -> None:
-        """Commits the positions of these, and waits for it: they are about to go. What fails is logged: records that can't
-        be committed are read again by whoever gets them."""
+        """Commits the positions of these, and waits for it: they are about to go. What fails is logged: records that
+        can't be committed are read again by whoever gets them."""
         if not self._is_on:
             return
         places = list(places)

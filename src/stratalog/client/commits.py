@@ -124,9 +124,9 @@ class Commits:
     def _problem(self, code: ErrorCode, about: object) -> ClientError:
         if code in _NOT_A_MEMBER:
             return CommitFailedError(
-                f"{about}: not committed ({code.name.upper()}): the group has given the partitions to others, because this "
-                f"member did not poll for max.poll.interval.ms ({self._settings.max_poll_interval_ms}), or was not heard of "
-                f"for session.timeout.ms; take fewer records a poll (max.poll.records), or allow more time"
+                f"{about}: not committed ({code.name.upper()}): the group has given the partitions to others, because "
+                f"this member did not poll for max.poll.interval.ms ({self._settings.max_poll_interval_ms}), or was "
+                f"not heard of for session.timeout.ms; take fewer records a poll (max.poll.records), or allow more time"
             )
         return error_of(code, about=str(about))
 

@@ -1,4 +1,5 @@
-"""A consumer: records of topics or partitions, one by one, in lists, or as Arrow tables, alone or as a member of a group.
+"""A consumer: records of topics or partitions, one by one, in lists, or as Arrow tables, alone or as a member of a
+group.
 
     with Consumer("localhost:9092", group_id="billing", auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["orders"])
@@ -6,9 +7,9 @@
             print(record.topic, record.partition, record.offset, record.value)
 
 A thread of its own fetches ahead and stays in the group; everything that a user sees happens in the thread that calls:
-rebalance listeners and callbacks of commits are called from within poll, iteration, commit and close. A consumer is for one
-thread at a time; only `wakeup` may be called from any. Times are in seconds; timestamps in milliseconds since 1970, as
-everywhere in Kafka.
+rebalance listeners and callbacks of commits are called from within poll, iteration, commit and close. A consumer is for
+one thread at a time; only `wakeup` may be called from any. Times are in seconds; timestamps in milliseconds since 1970,
+as everywhere in Kafka.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class Consumer:
     def poll(
         self, timeout: float | None = None, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records that are there, at most `max_records` (by default max.poll.records); where there are none, the first that
-        come within `timeout` seconds, None: however long that takes."""
+        """Records that are there, at most `max_records` (by default max.poll.records); where there are none, the first
+        that come within `timeout` seconds, None: however long that takes."""
         left = self._settings.max_poll_records if max_records is None else max_records
         if left < 1:
             raise ValueError(f"max_records is {max_records}; it must be at least 1")
@@ -173,8 +174,8 @@ class Consumer:
         return pa.Table.from_batches(found, schema=SCHEMA)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """One record after the other, without an end; `wakeup` ends it with WakeupError. A record counts as consumed when
-        the next one is asked for."""
+        """One record after the other, without an end; `wakeup` ends it with WakeupError. A record counts as consumed
+        when the next one is asked for."""
         return self._iterator
 
     def _refill(self, current: FetchedRecords | None) -> FetchedRecords | None:
@@ -361,7 +362,8 @@ class Consumer:
     # The end
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Commits, where that is automatic, and leaves the group; within `timeout` seconds. A second call does nothing."""
+        """Commits, where that is automatic, and leaves the group; within `timeout` seconds. A second call does
+        nothing."""
         if self._is_closed:
             return
         with self._exclusive(check=False):

@@ -1,7 +1,7 @@
 """What was fetched -> Arrow: a record batch for each partition's part of a fetch, without a record object on the way.
 
-Each part becomes arrays of its own, so nothing is copied a second time to make one large array, and memory that the last
-table gave back is used again while it is still in the processor's caches.
+Each part becomes arrays of its own, so nothing is copied a second time to make one large array, and memory that the
+last table gave back is used again while it is still in the processor's caches.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ArrowColumns:
         try:
             rows = fetched.take_columns(decoder, most)
         except StratalogError:
-            # The decoder may have some of the batch that is damaged. Those before it are decoded again, and the error is
-            # for the next call.
+            # The decoder may have some of the batch that is damaged. Those before it are decoded again, and the error
+            # is for the next call.
             if fetched.progress.offset == start_offset:
                 raise
             end_offset = fetched.progress.offset

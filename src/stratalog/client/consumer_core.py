@@ -1,7 +1,7 @@
 """The parts of a consumer, put together, and what its polling thread does beside taking records. Not public.
 
-The I/O thread has the cluster, the fetcher, the membership and the lookups. Methods here are called in the polling thread, but
-where they say otherwise.
+The I/O thread has the cluster, the fetcher, the membership and the lookups. Methods here are called in the polling
+thread, but where they say otherwise.
 """
 
 from __future__ import annotations
@@ -236,8 +236,8 @@ class ConsumerCore:
         offset = min(end_offset, state.progress.offset)
         if self.subscription.reset.is_error:
             raise NoOffsetError(
-                f"{state.place}: the log was truncated, and offset {state.progress.offset} with the records before it, from "
-                f"{end_offset} on, is gone; seek to where to go on"
+                f"{state.place}: the log was truncated, and offset {state.progress.offset} with the records before it, "
+                f"from {end_offset} on, is gone; seek to where to go on"
             )
         self.seek(state, offset, epoch)
 

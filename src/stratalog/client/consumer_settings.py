@@ -135,8 +135,12 @@ class ConsumerSettings(CommonSettings):
         "read_committed: nothing of aborted transactions",
     )
     exclude_internal_topics: bool = setting(True, boolean(), "a pattern does not match internal topics")
-    key_deserializer: Deserializer | None = setting(None, nullable(a_function()), "makes a key of bytes")
-    value_deserializer: Deserializer | None = setting(None, nullable(a_function()), "makes a value of bytes")
+    key_deserializer: Deserializer | None = setting(  # noqa: RUF009 - a field, as the others
+        None, nullable(a_function()), "makes a key of bytes"
+    )
+    value_deserializer: Deserializer | None = setting(  # noqa: RUF009
+        None, nullable(a_function()), "makes a value of bytes"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,5 @@
-"""What was fetched and not taken yet, in the order in which it came: filled by the I/O thread, emptied by the polling one.
+"""What was fetched and not taken yet, in the order in which it came: filled by the I/O thread, emptied by the polling
+one.
 
 Each counter has one thread that writes it, and appends and pops of a deque are atomic: there is no lock.
 """
@@ -44,7 +45,8 @@ class FetchBuffer:
 
     @property
     def bytes(self) -> int:
-        """That stand in the way of fetching more. What is held for paused partitions does not: it could stay for ever."""
+        """That stand in the way of fetching more. What is held for paused partitions does not: it could stay for
+        ever."""
         return self._put_bytes - self._done_bytes - self._held_bytes
 
     # The I/O thread

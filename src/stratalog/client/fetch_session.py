@@ -1,4 +1,5 @@
-"""The consumer's side of an incremental fetch session (KIP-227) with one broker: what it knows already is not said again.
+"""The consumer's side of an incremental fetch session (KIP-227) with one broker: what it knows already is not said
+again.
 
 Pure. `next_request` gives what to send so that the broker fetches `wanted`; the answer's error and session id go into
 `answered`. A session that the broker has forgotten, or a request that failed, makes the next request a full one.

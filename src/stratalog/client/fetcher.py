@@ -1,8 +1,8 @@
 """Fetches ahead of the polling thread, within bounds: one request at a time to each broker, the next as soon as it is
 answered and there is room. All in the I/O thread.
 
-What the broker says of a partition that the user has to know, or that changes where to read on, waits in the buffer behind
-the records that came before it. What passes by itself (a leader that moved) is retried here.
+What the broker says of a partition that the user has to know, or that changes where to read on, waits in the buffer
+behind the records that came before it. What passes by itself (a leader that moved) is retried here.
 """
 
 from __future__ import annotations

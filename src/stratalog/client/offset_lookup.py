@@ -30,8 +30,8 @@ class OffsetLookup:
     async def offsets(
         self, wanted: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """For each partition the first record at or after the timestamp, or what -1 (end) and -2 (start) ask for. An offset
-        of -1: there is none. Raises what can't be retried, and after `timeout` what was in the way."""
+        """For each partition the first record at or after the timestamp, or what -1 (end) and -2 (start) ask for. An
+        offset of -1: there is none. Raises what can't be retried, and after `timeout` what was in the way."""
         deadline = asyncio.get_running_loop().time() + timeout
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         failures = 0

@@ -117,8 +117,8 @@ class Positions:
     def _fail(self, state: PartitionState) -> None:
         state.reset = None
         self.failures[state.place] = NoOffsetError(
-            f"{state.place}: nothing is committed for it, and auto.offset.reset is none; seek to where it shall begin, or set "
-            f"auto.offset.reset to earliest or latest"
+            f"{state.place}: nothing is committed for it, and auto.offset.reset is none; seek to where it shall begin, "
+            f"or set auto.offset.reset to earliest or latest"
         )
 
     def _give_up(self, error: ClientError) -> None:

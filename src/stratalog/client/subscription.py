@@ -1,7 +1,8 @@
 """What a consumer reads: its topics or pattern, the partitions it has, and where it is in each. Pure.
 
-Which partitions there are is changed in the polling thread, when the user or a rebalance that it carries out says so. Where a
-partition stands is changed in the I/O thread, which fetches; but for its `progress`, which moves with the records taken.
+Which partitions there are is changed in the polling thread, when the user or a rebalance that it carries out says so.
+Where a partition stands is changed in the I/O thread, which fetches; but for its `progress`, which moves with the
+records taken.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     below 15: replica id i32; max wait i32, min bytes i32, max bytes i32, isolation level i8,
     7: session id i32, session epoch i32
     [topic name, or from 13 on id
-        [partition i32, 9: leader epoch i32, offset i64, 12: last fetched epoch i32, 5: log start offset i64, max bytes i32]]
+        [partition i32, 9: leader epoch i32, offset i64, 12: last fetched epoch i32, 5: log start offset i64, max bytes
+        i32]]
     7: forgotten [topic [partition i32]], 11: rack id
 
 From 12 on flexible.

@@ -10,7 +10,7 @@ from typing import Any
 from stratalog.client.consumer import Consumer, RebalanceListener, TopicPartition
 
 PATIENCE_SECONDS = 60.0
-QUICK = {
+QUICK: dict[str, Any] = {
     "auto_offset_reset": "earliest",
     "session_timeout_ms": 10_000,
     "heartbeat_interval_ms": 100,

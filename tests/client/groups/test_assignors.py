@@ -15,7 +15,9 @@ from stratalog.errors import ConfigError
 
 Shares = Mapping[str, list[TopicPartition]]
 counts = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 12), min_size=1)
-wants = st.dictionaries(st.integers(0, 9).map(lambda n: f"m{n}"), st.sets(st.sampled_from("abcde"), min_size=1), min_size=1)
+wants = st.dictionaries(
+    st.integers(0, 9).map(lambda n: f"m{n}"), st.sets(st.sampled_from("abcde"), min_size=1), min_size=1
+)
 
 
 def members(wanted: Mapping[str, set[str]], assignor: str, had: Shares, generation: int = 5) -> list[Member]:
@@ -29,11 +31,15 @@ def members(wanted: Mapping[str, set[str]], assignor: str, had: Shares, generati
     return found
 
 
-def assign(assignor: str, sizes: Mapping[str, int], wanted: Mapping[str, set[str]], had: Shares | None = None) -> Shares:
+def assign(
+    assignor: str, sizes: Mapping[str, int], wanted: Mapping[str, set[str]], had: Shares | None = None
+) -> Shares:
     return ASSIGNORS[assignor]().assign(sizes, members(wanted, assignor, had or {}))
 
 
-def settled(assignor: str, sizes: Mapping[str, int], wanted: Mapping[str, set[str]], had: Shares | None = None) -> Shares:
+def settled(
+    assignor: str, sizes: Mapping[str, int], wanted: Mapping[str, set[str]], had: Shares | None = None
+) -> Shares:
     """A cooperative group hands over in a second rebalance."""
     shares = assign(assignor, sizes, wanted, had)
     return assign(assignor, sizes, wanted, shares) if assignor == "cooperative-sticky" else shares
@@ -75,7 +81,9 @@ def test_sticky_members_keep_all_that_evenness_allows(
         return {f"m{number}": set("abcd") for number in range(size)}
 
     had = assign(assignor, sizes, group(before))
-    shares = settled(assignor, sizes, group(after), {member: mine for member, mine in had.items() if member in group(after)})
+    shares = settled(
+        assignor, sizes, group(after), {member: mine for member, mine in had.items() if member in group(after)}
+    )
     total = sum(sizes.values())
     for member_id, mine in shares.items():
         kept = set(mine) & set(had.get(member_id, ()))
@@ -88,9 +96,7 @@ def test_sticky_members_keep_all_that_evenness_allows(
 def test_cooperative_group_gives_nothing_away_that_somebody_still_has(
     sizes: dict[str, int], wanted: dict[str, set[str]], had: dict[str, set[str]]
 ) -> None:
-    owned = {
-        member_id: mine for member_id, mine in assign("sticky", sizes, had).items() if member_id in wanted
-    }
+    owned = {member_id: mine for member_id, mine in assign("sticky", sizes, had).items() if member_id in wanted}
     shares = assign("cooperative-sticky", sizes, wanted, owned)
     owner = {place: member_id for member_id, mine in owned.items() for place in mine}
     for member_id, mine in shares.items():
@@ -106,7 +112,9 @@ def test_range_gives_contiguous_ranges_to_members_in_order_static_ones_first() -
 
 def test_of_two_that_claim_a_partition_the_one_of_the_later_generation_keeps_it() -> None:
     place = [TopicPartition("t", 0)]
-    old, new = (members({name: {"t"}}, "sticky", {name: place}, generation)[0] for name, generation in (("a", 3), ("b", 4)))
+    old, new = (
+        members({name: {"t"}}, "sticky", {name: place}, generation)[0] for name, generation in (("a", 3), ("b", 4))
+    )
     assert ASSIGNORS["sticky"]().assign({"t": 1}, [old, new]) == {"a": [], "b": place}
 
 
@@ -116,5 +124,5 @@ def test_user_data_of_another_format_costs_the_member_its_claims_only() -> None:
 
 
 def test_unknown_assignor_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="'fair'.*range, roundrobin, sticky, cooperative-sticky"):
+    with pytest.raises(ConfigError, match=r"'fair'.*range, roundrobin, sticky, cooperative-sticky"):
         assignors_of(["fair"])

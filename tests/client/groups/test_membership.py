@@ -150,7 +150,7 @@ def test_second_consumer_with_the_same_instance_id_puts_the_first_one_out(
         second.subscribe([topic])
         while not second.assignment():
             second.poll(0.1)
-        with pytest.raises(FencedInstanceIdError, match="group.instance.id"):
+        with pytest.raises(FencedInstanceIdError, match=r"group\.instance\.id"):
             for _ in range(600):
                 first.poll(0.1)
 
@@ -243,7 +243,7 @@ def test_what_a_listener_raises_comes_out_of_poll_and_the_member_stays(bootstrap
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
             raise ZeroDivisionError
 
-    with Consumer(bootstrap, group_id=name, **QUICK) as consumer:  # type: ignore[arg-type]
+    with Consumer(bootstrap, group_id=name, **QUICK) as consumer:
         consumer.subscribe([topic], Failing())
         with pytest.raises(ZeroDivisionError):
             for _ in range(100):
@@ -254,7 +254,7 @@ def test_what_a_listener_raises_comes_out_of_poll_and_the_member_stays(bootstrap
 @pytest.mark.any_broker
 def test_seek_in_a_listener_counts(bootstrap: str, topic: str, name: str) -> None:
     fill(bootstrap, topic)
-    with Consumer(bootstrap, group_id=name, **QUICK) as consumer:  # type: ignore[arg-type]
+    with Consumer(bootstrap, group_id=name, **QUICK) as consumer:
 
         class Seeking(RebalanceListener):
             def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
@@ -297,7 +297,7 @@ def test_callback_of_an_asynchronous_commit_is_called_in_the_polling_thread(
 
 
 def test_member_id_and_generation_are_told(bootstrap: str, topic: str, name: str) -> None:
-    with Consumer(bootstrap, group_id=name, **QUICK) as consumer:  # type: ignore[arg-type]
+    with Consumer(bootstrap, group_id=name, **QUICK) as consumer:
         assert consumer.group_metadata() == (name, -1, "", None)
         consumer.subscribe([topic])
         wait_until(lambda: not consumer.poll(0.1) and bool(consumer.assignment()), lambda: "it has nothing")

@@ -1,4 +1,5 @@
-"""One classic group of this consumer, confluent-kafka's and kafka-python's: whoever leads, all understand each other."""
+"""One classic group of this consumer, confluent-kafka's and kafka-python's: whoever leads, all understand each
+other."""
 
 from __future__ import annotations
 

@@ -3,10 +3,11 @@
 - `range`: for each topic, members in order get contiguous ranges.
 - `roundrobin`: all partitions in order, to one member after the other.
 - `sticky`: loads differ as little as can be, and whoever has a partition keeps it where that allows it.
-- `cooperative-sticky`: the same, but a partition is given to another member only after its owner gave it up, a rebalance
-  later; members go on with what they keep.
+- `cooperative-sticky`: the same, but a partition is given to another member only after its owner gave it up, a
+  rebalance later; members go on with what they keep.
 
-Names and user data are those of Java's, so that members of all clients can be in one group. Known gap: racks are not looked at.
+Names and user data are those of Java's, so that members of all clients can be in one group. Known gap: racks are not
+looked at.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The classic group protocol: members join, the first of them assigns, all beat until something changes; then again.
 
-Eager: everything is given up before joining. Cooperative (KIP-429), where all assignors of this member are: what is kept is
-read on during the rebalance; what goes to others is given up after it, and a second rebalance hands it out. In the I/O
-thread.
+Eager: everything is given up before joining. Cooperative (KIP-429), where all assignors of this member are: what is
+kept is read on during the rebalance; what goes to others is given up after it, and a second rebalance hands it out. In
+the I/O thread.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class ClassicMembership(Membership):
             await asyncio.sleep(self._backoff.seconds(self._rounds - _ROUNDS_AT_ONCE))
 
     async def _prepare(self) -> None:
-        """Give up what can't be kept. The coordinator waits for all members, so this may take a while; heartbeats go on."""
+        """Give up what can't be kept. The coordinator waits for all members, so this may take a while; heartbeats go
+        on."""
         owned = self._owned
         if self._is_cooperative:
             owned = [place for place in owned if place.topic not in self._subscription.topics]

@@ -1,8 +1,8 @@
 """KIP-848, group.protocol=consumer: the broker assigns, and heartbeats carry it all. In the I/O thread.
 
-A heartbeat's answer may have a target assignment. What is not in it is given up, what is new is taken, both by the polling
-thread, and the next heartbeat says so; the coordinator gives no partition to anybody before its owner has said that it gave it
-up. A heartbeat has only what changed since the last one that was answered.
+A heartbeat's answer may have a target assignment. What is not in it is given up, what is new is taken, both by the
+polling thread, and the next heartbeat says so; the coordinator gives no partition to anybody before its owner has said
+that it gave it up. A heartbeat has only what changed since the last one that was answered.
 """
 
 from __future__ import annotations

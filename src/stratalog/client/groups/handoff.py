@@ -1,7 +1,8 @@
 """Between the I/O thread, where a membership lives, and the polling thread, where the user hears of it.
 
-A rebalance takes nothing away from under a user's loop: partitions go when the polling thread is inside a call, after their
-offsets were committed and the listener was called. The membership waits for that, and its heartbeats go on meanwhile.
+A rebalance takes nothing away from under a user's loop: partitions go when the polling thread is inside a call, after
+their offsets were committed and the listener was called. The membership waits for that, and its heartbeats go on
+meanwhile.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def _spread_by_load(every: list[TopicPartition], kept: Owned, wanted: Mapping[st
             lightest = min(subscribers[one.topic], key=lambda member: (len(owned[member]), member))
             owned[lightest].append(one)
     for _ in range(_MOST_ROUNDS):
-        if not any([_even_out(topic, members, owned) for topic, members in sorted(subscribers.items())]):
+        moved = [_even_out(topic, members, owned) for topic, members in sorted(subscribers.items())]
+        if not any(moved):
             break
     return owned
 
