@@ -1,0 +1,101 @@
+"""Produce as a client sends and reads it, in every version that is spoken. Requests are read by what the broker reads them
+with; answers are written by what the broker writes them with, and by kio."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stratalog.errors import MalformedResponseError
+from stratalog.protocol._wire import parse_produce
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.messages import encode_reply
+from stratalog.protocol.produce import ProducedPartition, encode_produce_response
+from stratalog.protocol.produce_client import HIGHEST, LOWEST, decode_produce_response, encode_produce_request
+
+VERSIONS = range(LOWEST, HIGHEST + 1)
+_SETTINGS = settings(max_examples=25, deadline=None, derandomize=True)
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+partitions = st.lists(st.tuples(st.integers(0, 2**31 - 1), st.binary(max_size=5000).map(bytearray)), max_size=4)
+answers = st.dictionaries(
+    names,
+    st.dictionaries(
+        st.integers(0, 1000),
+        st.tuples(st.integers(0, 100), st.integers(-1, 2**60), st.integers(-1, 2**60), st.none() | names),
+        max_size=4,
+    ),
+    max_size=3,
+)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(st.integers(-1, 1), st.integers(0, 2**31 - 1), st.dictionaries(names, partitions, max_size=4))
+@_SETTINGS
+def test_a_request_is_read_by_the_broker(
+    version: int, acks: int, timeout: int, topics: dict[str, list[tuple[int, bytearray]]]
+) -> None:
+    body = b"".join(encode_produce_request(version, acks, timeout, topics))
+    transactional_id, read_acks, read_timeout, read_topics = parse_produce(body, 0, version)
+    assert (transactional_id, read_acks, read_timeout) == (None, acks, timeout)
+    found = {name: [(number, body[start:end]) for number, start, end in each] for name, each in read_topics}
+    assert found == topics
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(answers)
+@_SETTINGS
+def test_a_response_is_read(version: int, told: dict[str, dict[int, tuple[int, int, int, str | None]]]) -> None:
+    topics = [
+        (name, [ProducedPartition(number, one[0], one[1], one[2], 7, one[3]) for number, one in each.items()])
+        for name, each in told.items()
+    ]
+    throttle, found = decode_produce_response(version, encode_produce_response(version, topics))
+    wanted = {
+        (name, number): one if version >= 8 else (*one[:3], None)
+        for name, each in told.items()
+        for number, one in each.items()
+    }
+    assert throttle == 0
+    assert found == wanted
+
+
+@pytest.mark.parametrize("version", range(8, HIGHEST + 1))
+def test_throttling_and_the_records_at_fault_are_read(version: int) -> None:
+    partition: dict[str, Any] = {
+        "index": 3,
+        "error_code": 87,
+        "base_offset": -1,
+        "log_append_time_ms": -1,
+        "log_start_offset": -1,
+        "record_errors": [
+            {"batch_index": 5, "batch_index_error_message": "no key"},
+            {"batch_index": 6, "batch_index_error_message": None},
+        ],
+        "error_message": "not valid",
+    }
+    reply = {"responses": [{"name": "t", "partition_responses": [partition]}], "throttle_time": 250}
+    throttle, found = decode_produce_response(version, encode_reply(ApiKey.PRODUCE, version, reply))
+    assert throttle == 250
+    assert found["t", 3] == (87, -1, -1, "not valid (record 5 of the batch: no key)")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_response_that_ends_early_is_malformed(version: int) -> None:
+    whole = encode_produce_response(version, [("topic", [ProducedPartition(0, 87, 1, 2, 3, "message")])])
+    for end in range(len(whole)):
+        with pytest.raises(MalformedResponseError, match="Produce"):
+            decode_produce_response(version, whole[:end])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(st.binary(max_size=200))
+@_SETTINGS
+def test_no_bytes_do_harm(version: int, body: bytes) -> None:
+    try:
+        decode_produce_response(version, body)
+    except MalformedResponseError:
+        pass
