@@ -19,7 +19,7 @@ from stratalog.protocol.produce import ProducedPartition, encode_produce_respons
 from stratalog.records.batch import batches
 from stratalog.records.reader import read_records
 from tests.clients.waiting import wait_until
-from tests.net.fake_broker import CLOSE, Answer, FakeBroker, Request
+from tests.net.fake_broker import CLOSE, Answer, FakeBroker, Request, partition, topic
 
 SECONDS = 30.0
 QUICK: dict[str, Any] = {
@@ -320,3 +320,68 @@ def test_without_idempotence_no_id_is_asked_for(picky: PickyBroker) -> None:
             one.result(SECONDS)
     assert [(one.producer_id, one.epoch, one.sequence) for one in picky.got] == [(-1, -1, -1)] * 3
     assert picky.ids == 0
+
+
+def test_a_leader_that_has_moved_is_followed(picky: PickyBroker) -> None:
+    """The old leader refuses, metadata names another node, and what was refused is sent there, in order."""
+    other = PickyBroker()
+    other.stored = picky.stored  # one log
+    with other.fake:
+        brokers = [
+            {"node_id": number, "host": "127.0.0.1", "port": one.fake.port, "rack": None}
+            for number, one in ((1, picky), (2, other))
+        ]
+        leader = 1
+
+        def metadata(request: Request) -> Answer:
+            moved = topic("topic", 1, partitions=[partition(0, leader_id=leader, leader_epoch=leader)])
+            return picky.fake.metadata(brokers=brokers, topics=[moved])
+
+        picky.fake.say(ApiKey.METADATA, metadata)
+        other.fake.say(ApiKey.METADATA, metadata)
+        with producer_for(picky, batch_size=0) as producer:
+            numbered(producer, 1)[0].result(SECONDS)
+            leader = 2
+            picky.answer = lambda batch: int(ErrorCode.not_leader_or_follower)
+            for one in numbered(producer, 20, 1):
+                one.result(SECONDS)
+    assert picky.stored == [b"%d" % number for number in range(21)]
+    assert [one.sequence for one in other.got] == list(range(1, 21))
+    assert {one.epoch for one in other.got} == {0}
+
+
+def test_a_partition_without_a_leader_waits_for_one(picky: PickyBroker) -> None:
+    leader = 1
+
+    def metadata(request: Request) -> Answer:
+        moved = topic("topic", 1, partitions=[partition(0, leader_id=leader, error_code=0 if leader > 0 else 5)])
+        return picky.fake.metadata(topics=[moved])
+
+    picky.fake.say(ApiKey.METADATA, metadata)
+    with producer_for(picky, metadata_max_age_ms=20) as producer:
+        numbered(producer, 1)[0].result(SECONDS)
+        leader = -1
+        queue = producer._accumulator.topics["topic"].partitions[0]
+        wait_until(lambda: queue.leader == -1, "the news that the leader is gone")
+        delivery = numbered(producer, 1, 1)[0]
+        with pytest.raises(TimeoutError):
+            delivery.result(0.1)
+        leader = 1
+        delivery.result(SECONDS)
+    assert picky.stored == [b"0", b"1"]
+
+
+def test_a_broker_that_throttles_is_left_alone_for_a_while(picky: PickyBroker) -> None:
+    def throttling(request: Request) -> Answer:
+        answer = picky._produce(request)
+        assert isinstance(answer, bytes)
+        # The throttle time and an empty tag section end the response.
+        return answer[:-5] + struct.pack(">i", 300 if len(picky.got) == 1 else 0) + answer[-1:]
+
+    picky.fake.say(ApiKey.PRODUCE, throttling)
+    with producer_for(picky) as producer:
+        numbered(producer, 1)[0].result(SECONDS)
+        delivery = numbered(producer, 1, 1)[0]
+        with pytest.raises(TimeoutError):
+            delivery.result(0.1)
+        delivery.result(SECONDS)

@@ -129,6 +129,23 @@ def test_a_hung_broker_bounds_the_buffer_and_every_record_gets_an_error(own_brok
         assert producer.send("topic", b"after").result(SECONDS).offset >= 1
 
 
+def test_without_acknowledgements_a_hung_broker_bounds_the_buffer_too(own_broker: BrokerProcess) -> None:
+    with Producer(own_broker.address, acks=0, buffer_memory=500_000, max_block_ms=300, linger_ms=0) as producer:
+        producer.send("topic", b"first").result(SECONDS)
+        os.kill(own_broker.pid, signal.SIGSTOP)
+        sent = 0
+        try:
+            with pytest.raises(BufferExhaustedError):
+                while True:
+                    producer.send("topic", bytes(10_000))
+                    assert producer._accumulator.used <= 500_000
+                    sent += 1
+        finally:
+            os.kill(own_broker.pid, signal.SIGCONT)
+        producer.flush(SECONDS)
+    wait_until(lambda: len(read_partition(own_broker.address, "topic")) == sent + 1, "the arrival of all records")
+
+
 def test_order_holds_after_records_were_given_up(own_broker: BrokerProcess) -> None:
     """What was given up may be there or not; what is acknowledged is there once, in order."""
     with Producer(

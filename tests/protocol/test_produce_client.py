@@ -1,5 +1,5 @@
-"""Produce as a client sends and reads it, in every version that is spoken. Requests are read by what the broker reads them
-with; answers are written by what the broker writes them with, and by kio."""
+"""Produce as a client sends and reads it, in every version that is spoken. Requests are read by what the broker reads
+them with; answers are written by what the broker writes them with, and by kio."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_request_is_read_by_the_broker(
     transactional_id, read_acks, read_timeout, read_topics = parse_produce(body, 0, version)
     assert (transactional_id, read_acks, read_timeout) == (None, acks, timeout)
     found = {name: [(number, body[start:end]) for number, start, end in each] for name, each in read_topics}
-    assert found == topics
+    assert found == {name: [(number, bytes(batch)) for number, batch in each] for name, each in topics.items()}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
