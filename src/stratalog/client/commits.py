@@ -28,6 +28,8 @@ _AGAIN = {
     ErrorCode.request_timed_out,
     ErrorCode.stale_member_epoch,
     ErrorCode.unstable_offset_commit,
+    # A cooperative member keeps its partitions while it joins, and the I/O thread gets it through that.
+    ErrorCode.rebalance_in_progress,
 }
 
 
@@ -57,13 +59,17 @@ class Commits:
         left = dict(offsets)
 
         async def attempt(seconds: float) -> list[ClientError]:
-            answer = await self._ask(ApiKey.OFFSET_COMMIT, self._commit_body(left), 2, _HIGHEST_COMMIT, seconds)
+            identity = self._identity()
+            body = self._commit_body(left, identity)
+            answer = await self._ask(ApiKey.OFFSET_COMMIT, body, 2, _HIGHEST_COMMIT, seconds)
             problems: list[ClientError] = []
             for topic in answer.topics:
                 for one in topic.partitions:
                     place = TopicPartition(topic.name, one.partition_index)
                     if one.error_code == ErrorCode.none:
                         left.pop(place, None)
+                    elif one.error_code == ErrorCode.illegal_generation and self._has_moved_on(identity):
+                        problems.append(error_of(ErrorCode.rebalance_in_progress, about=str(place)))
                     else:
                         problems.append(self._problem(one.error_code, place))
             return problems
@@ -130,8 +136,12 @@ class Commits:
             )
         return error_of(code, about=str(about))
 
-    def _commit_body(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[str, Any]:
-        identity = self._identity()
+    def _has_moved_on(self, before: Identity) -> bool:
+        """Whether the same member is of a later generation now: the commit was behind a JoinGroup."""
+        now = self._identity()
+        return now.member_id == before.member_id and now.generation > before.generation
+
+    def _commit_body(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], identity: Identity) -> dict[str, Any]:
         topics: dict[str, list[dict[str, Any]]] = {}
         for place, one in offsets.items():
             entry = {
