@@ -17,17 +17,24 @@ class KeyMap:
     def add(
         self, payload: Buffer, header: BatchHeader, from_offset: int, start: int = 0, end: int = -1
     ) -> bool: ...
+    def add_batches(self, buffer: Buffer, headers: list[BatchHeader], first: int, from_offset: int) -> int: ...
+    def list_last(self, start: int, most_bytes: int) -> None: ...
+    def skip_dead(self, headers: list[BatchHeader], first: int) -> int: ...
 
 class Kept:
     count: int
     removed: int
     tombstones: int
     max_timestamp_delta: int
+    max_timestamp: int
     payload: bytearray | None
 
 def filter_batch(
     payload: Buffer, header: BatchHeader, keys: KeyMap, drop_tombstones: bool, start: int = 0, end: int = -1
 ) -> Kept: ...
+def reseal(
+    batch: bytearray, buffer: Buffer, header: BatchHeader, record_count: int, max_timestamp: int
+) -> None: ...
 def rebase_timestamps(
     payload: Buffer, header: BatchHeader, count: int, shift: int, start: int, end: int
 ) -> bytearray: ...

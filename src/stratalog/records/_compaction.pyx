@@ -6,13 +6,21 @@
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.limits cimport LLONG_MIN
+from libc.limits cimport LLONG_MAX, LLONG_MIN
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
+from stratalog.records._crc32c cimport crc32c_of
 from stratalog.records._framing cimport BatchHeader
 from stratalog.records._record_fields cimport RecordFields, read_record
-from stratalog.records._varint cimport read_varint, read_varlong, varint_size, write_varint
+from stratalog.records._varint cimport (
+    read_varint,
+    read_varlong,
+    store32,
+    store64,
+    varint_size,
+    write_varint,
+)
 
 from stratalog.errors import CorruptBatchError
 
@@ -26,11 +34,36 @@ cdef extern from "siphash128.h":
     unsigned long long slot_of "strata_slot_of"(unsigned long long, unsigned long long) noexcept nogil
 
 cdef extern from *:
+    """
+    #include <sys/mman.h>
+    /* Zeros, in large pages where the system has them: every look-up is at another place, and with small pages each
+       would have to find its page first. */
+    static void *strata_map(size_t size) {
+        void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) return NULL;
+    #ifdef MADV_HUGEPAGE
+        madvise(p, size, MADV_HUGEPAGE);
+    #endif
+        return p;
+    }
+    static void strata_unmap(void *p, size_t size) { if (p != NULL) munmap(p, size); }
+    """
     void prefetch "__builtin_prefetch"(const void *) noexcept nogil
+    void *map_zeros "strata_map"(size_t) noexcept nogil
+    void unmap "strata_unmap"(void *, size_t) noexcept nogil
 
 cdef enum:
     AHEAD = 32  # keys that are hashed before the first of them is looked up
     HEADER_SIZE = 61
+    BATCH_LENGTH = 8
+    CRC = 17
+    ATTRIBUTES = 21
+    MAX_TIMESTAMP = 35
+    RECORD_COUNT = 57
+    CODEC_MASK = 0x07
+    LOG_APPEND_TIME = 0x08
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
 
 SLOT_SIZE = sizeof(Slot)
 
@@ -60,21 +93,26 @@ cdef class KeyMap:
     cdef readonly long long latest  # the highest offset that was put in
     cdef unsigned long long _k0
     cdef unsigned long long _k1
+    cdef unsigned char *_last          # a bit an offset from _last_from to `latest`: whether it is some key's last
+    cdef long long _last_from
 
     def __cinit__(self, Py_ssize_t slots, double load_factor, bytes seed):
         if slots < 2 or len(seed) != 16:
             raise ValueError(f"{slots} slots and a seed of {len(seed)} bytes; at least 2 and exactly 16 are needed")
-        self._slots = <Slot *>calloc(slots, sizeof(Slot))
+        if slots < 2**56:
+            self._slots = <Slot *>map_zeros(slots * sizeof(Slot))
         if self._slots == NULL:
             raise MemoryError(f"no memory for a map of {slots} keys (log.cleaner.dedupe.buffer.size)")
         self.slots = slots
         self.most = min(max(<Py_ssize_t>(slots * load_factor), 1), slots - 1)  # one slot stays free: searches end there
         self.latest = -1
+        self._last_from = LLONG_MAX
         self._k0 = int.from_bytes(seed[:8], "little")
         self._k1 = int.from_bytes(seed[8:], "little")
 
     def __dealloc__(self):
-        free(self._slots)
+        unmap(self._slots, self.slots * sizeof(Slot))
+        free(self._last)
 
     def __len__(self):
         return self.count
@@ -83,6 +121,7 @@ cdef class KeyMap:
         memset(self._slots, 0, self.slots * sizeof(Slot))
         self.count = 0
         self.latest = -1
+        self._forget_list()
 
     def get(self, bytes key):
         """The last offset of a key, or -1."""
@@ -98,10 +137,74 @@ cdef class KeyMap:
                 slot = self._slots
         return slot
 
+    cdef void _forget_list(self) noexcept:
+        free(self._last)
+        self._last = NULL
+        self._last_from = LLONG_MAX
+
+    def list_last(self, long long start, Py_ssize_t most_bytes):
+        """No more is put in: list the offsets from `start` on that are some key's last, a bit each, if that takes no
+        more than so many bytes. With the list, no key behind `start` has to be hashed and found again."""
+        cdef Slot *slot
+        cdef Slot *end = self._slots + self.slots
+        cdef unsigned long long at
+        self._forget_list()
+        if start < 0 or self.latest < start or (self.latest - start) // 8 >= most_bytes:
+            return
+        self._last = <unsigned char *>calloc((self.latest - start) // 8 + 1, 1)
+        if self._last == NULL:
+            return
+        self._last_from = start
+        with nogil:
+            slot = self._slots
+            while slot < end:
+                if slot.offset > start:
+                    at = slot.offset - 1 - start
+                    self._last[at >> 3] |= 1 << (at & 7)
+                slot += 1
+
+    cdef bint _is_last(self, long long offset) noexcept nogil:
+        cdef unsigned long long at = offset - self._last_from
+        return (self._last[at >> 3] >> (at & 7)) & 1
+
+    cdef bint _has_last(self, long long first, long long last) noexcept nogil:
+        """Whether any of these offsets is some key's last; all are in the list."""
+        while first <= last and (first - self._last_from) & 7:
+            if self._is_last(first):
+                return True
+            first += 1
+        while first + 7 <= last:
+            if self._last[(first - self._last_from) >> 3]:
+                return True
+            first += 8
+        while first <= last:
+            if self._is_last(first):
+                return True
+            first += 1
+        return False
+
+    def skip_dead(self, list headers, Py_ssize_t first):
+        """The index of the next batch, from headers[first] on, that may have a record that stays, or may have to stay
+        for its producer's sake: the others need not be looked at."""
+        cdef BatchHeader header
+        cdef long long last
+        if self._last == NULL:
+            return first
+        while first < len(headers):
+            header = headers[first]
+            last = header.base_offset + header.last_offset_delta
+            if header.magic != 2 or header.producer_id >= 0 or header.attributes & CONTROL:
+                break
+            if header.base_offset < self._last_from or last > self.latest or self._has_last(header.base_offset, last):
+                break
+            first += 1
+        return first
+
     def put(self, bytes key, long long offset):
         """One key, or with None just the offset. False: there is no room."""
         cdef Slot *slot
         cdef Hash hash
+        self._forget_list()
         if key is not None:
             hash = siphash128(key, len(key), self._k0, self._k1)
             slot = self._find(hash)
@@ -115,6 +218,39 @@ cdef class KeyMap:
         self.latest = offset
         return True
 
+    def add_batches(self, buffer, list headers, Py_ssize_t first, long long from_offset):
+        """add() for the batches of a buffer from headers[first] on, up to one that is compressed, or of a transaction,
+        or of an old format, or that there is no room for. How many were taken."""
+        cdef Py_buffer view
+        cdef BatchHeader header
+        cdef const unsigned char *batch
+        cdef const char *problem = NULL
+        cdef Py_ssize_t at
+        cdef bint done
+        self._forget_list()
+        PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        try:
+            for at in range(first, len(headers)):
+                header = headers[at]
+                if header.magic != 2 or header.attributes & (CODEC_MASK | TRANSACTIONAL | CONTROL):
+                    return at - first
+                if header.position < 0 or header.size < HEADER_SIZE or header.position + header.size > view.len:
+                    raise ValueError(f"the batch at position {header.position} goes past {view.len} bytes")
+                batch = <const unsigned char *>view.buf + header.position
+                with nogil:
+                    done = self._add(
+                        batch + HEADER_SIZE, batch + header.size, header.record_count, header.base_offset,
+                        from_offset, &problem,
+                    )
+                if problem != NULL:
+                    raise _corrupt(header, problem)
+                if not done:
+                    return at - first
+                self.latest = max(self.latest, header.base_offset + header.last_offset_delta)
+            return len(headers) - first
+        finally:
+            PyBuffer_Release(&view)
+
     def add(self, payload, BatchHeader header, long long from_offset, Py_ssize_t start=0, Py_ssize_t end=-1):
         """Take note of the keys of a batch: payload[start:end], inflated. Records before `from_offset` don't count.
 
@@ -123,6 +259,7 @@ cdef class KeyMap:
         cdef Py_buffer view
         cdef const char *problem = NULL
         cdef bint done
+        self._forget_list()
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
             if end < 0:
@@ -150,7 +287,7 @@ cdef class KeyMap:
         cdef Slot *slot
         cdef int some, i
         while count > 0:
-            some = _look_ahead(self, &p, end, min(count, AHEAD), seen, problem)
+            some = _look_ahead(self, &p, end, min(count, AHEAD), seen, base, LLONG_MAX, problem)
             if problem[0] != NULL:
                 return False
             count -= some
@@ -173,11 +310,13 @@ cdef class KeyMap:
 
 
 cdef int _look_ahead(
-    KeyMap keys, const unsigned char **cursor, const unsigned char *end, int count, Seen *seen, const char **problem
+    KeyMap keys, const unsigned char **cursor, const unsigned char *end, int count, Seen *seen, long long base,
+    long long below, const char **problem,
 ) noexcept nogil:
-    """Read up to `count` records, and have the slots of their keys brought near."""
+    """Read up to `count` records, and have the slots of the keys whose offsets are `below` brought near."""
     cdef RecordFields record
     cdef const unsigned char *p = cursor[0]
+    cdef Slot *slot
     cdef int i
     for i in range(count):
         problem[0] = read_record(p, end, &record)
@@ -189,9 +328,11 @@ cdef int _look_ahead(
         seen[i].timestamp_delta = record.timestamp_delta
         seen[i].has_key = record.key_length >= 0
         seen[i].is_tombstone = record.value_length < 0
-        if record.key_length >= 0:
+        if record.key_length >= 0 and base + record.offset_delta < below:
             seen[i].hash = siphash128(record.key, record.key_length, keys._k0, keys._k1)
-            prefetch(keys._slots + slot_of(seen[i].hash.low, keys.slots))
+            slot = keys._slots + slot_of(seen[i].hash.low, keys.slots)
+            prefetch(slot)
+            prefetch(<const char *>slot + sizeof(Slot) - 1)  # one in four lies on two lines of the cache
         p = record.end
     cursor[0] = p
     return count
@@ -204,6 +345,7 @@ cdef class Kept:
     cdef readonly int removed
     cdef readonly int tombstones         # among those that stay
     cdef readonly long long max_timestamp_delta
+    cdef readonly long long max_timestamp  # for the header of a batch with those that stay
     cdef readonly bytearray payload
 
 
@@ -237,10 +379,35 @@ def filter_batch(
         PyBuffer_Release(&view)
     if problem != NULL:
         raise _corrupt(header, problem)
+    kept.max_timestamp = header.max_timestamp
+    if not header.attributes & LOG_APPEND_TIME:
+        # Unsigned: times that can't be may overflow, and must not be undefined.
+        kept.max_timestamp = <long long>(
+            <unsigned long long>header.base_timestamp + <unsigned long long>kept.max_timestamp_delta
+        )
     if kept.removed:
         PyByteArray_Resize(out, HEADER_SIZE + size)
         kept.payload = out
     return kept
+
+
+def reseal(bytearray batch, buffer, BatchHeader header, int record_count, long long max_timestamp):
+    """Give records behind room for a header the one of the batch that they come from, which lies in `buffer`, but for
+    its length, count, largest time and checksum. For what is not compressed."""
+    cdef Py_buffer view
+    cdef unsigned char *out = <unsigned char *>PyByteArray_AS_STRING(batch)
+    cdef Py_ssize_t size = len(batch)
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if size < HEADER_SIZE or header.position < 0 or header.position + HEADER_SIZE > view.len:
+            raise ValueError(f"no room for a header in {size} bytes, or none at {header.position} of {view.len} bytes")
+        memcpy(out, <const unsigned char *>view.buf + header.position, HEADER_SIZE)
+    finally:
+        PyBuffer_Release(&view)
+    store32(out + BATCH_LENGTH, <unsigned int>(size - BATCH_LENGTH - 4))
+    store64(out + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
+    store32(out + RECORD_COUNT, <unsigned int>record_count)
+    store32(out + CRC, crc32c_of(out + ATTRIBUTES, size - ATTRIBUTES))
 
 
 cdef Py_ssize_t _filter(
@@ -252,12 +419,13 @@ cdef Py_ssize_t _filter(
     cdef const unsigned char *run = p
     cdef unsigned char *first = out
     cdef long long latest = keys.latest
+    cdef long long listed = keys._last_from
     cdef long long offset, max_delta = LLONG_MIN
     cdef int some, i
     cdef int stay = 0, tombstones = 0, removed = 0
     cdef bint stays
     while count > 0:
-        some = _look_ahead(keys, &p, end, min(count, AHEAD), seen, problem)
+        some = _look_ahead(keys, &p, end, min(count, AHEAD), seen, base, listed, problem)
         if problem[0] != NULL:
             return 0
         count -= some
@@ -265,7 +433,10 @@ cdef Py_ssize_t _filter(
             offset = base + seen[i].offset_delta
             stays = offset > latest
             if not stays and seen[i].has_key and not (seen[i].is_tombstone and drop_tombstones):
-                stays = offset >= keys._find(seen[i].hash).offset - 1
+                if offset >= listed:
+                    stays = keys._is_last(offset)
+                else:
+                    stays = offset >= keys._find(seen[i].hash).offset - 1
             if stays:
                 stay += 1
                 tombstones += seen[i].is_tombstone

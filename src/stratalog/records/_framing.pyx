@@ -274,6 +274,37 @@ cdef unsigned int checksum(const unsigned char *batch, BatchHeader header) excep
     return crc32c_of(batch + ATTRIBUTES, header.size - ATTRIBUTES)
 
 
+def sound_count(buffer, list headers, Py_ssize_t first, long long previous, long long limit, bint checksums):
+    """How many batches from headers[first] on are sound at first sight: of magic 2, with offsets that go on behind
+    `previous`, from batch to batch, and stay below `limit`, and with the right checksums if asked for. What stops it
+    may be sound, too, but takes a closer look."""
+    cdef Py_buffer view
+    cdef BatchHeader header, following
+    cdef Py_ssize_t at, count = len(headers)
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        for at in range(first, count):
+            header = headers[at]
+            if header.position < 0 or header.size < 0 or header.position + header.size > view.len:
+                raise ValueError(f"the batch at position {header.position} goes past the buffer of {view.len} bytes")
+            if header.magic != 2 or header.last_offset_delta < 0 or header.base_offset <= previous:
+                return at - first
+            if header.base_offset >= limit - header.last_offset_delta:
+                return at - first
+            if header.base_offset != previous + 1:
+                if at + 1 == count:
+                    return at - first
+                following = headers[at + 1]
+                if following.base_offset <= header.base_offset + header.last_offset_delta:
+                    return at - first
+            if checksums and checksum(<const unsigned char *>view.buf + header.position, header) != header.crc:
+                return at - first
+            previous = header.base_offset + header.last_offset_delta
+        return count - first
+    finally:
+        PyBuffer_Release(&view)
+
+
 def crc_matches(buffer, BatchHeader header):
     """Whether a magic 2 batch's CRC-32C is the one in its header."""
     cdef Py_buffer view

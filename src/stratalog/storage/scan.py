@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stratalog.errors import CorruptBatchError, StratalogError
-from stratalog.records._framing import BatchHeader, parse_header, parse_headers
+from stratalog.records._framing import BatchHeader, parse_header, parse_headers, sound_count
 from stratalog.records.batch import Batch
 from stratalog.records.format import HEADER_SIZE
 from stratalog.storage.file_slice import LogFile
@@ -89,7 +89,15 @@ def check(
     leaves a gap and a sound one next that falls back, the first is the damaged one.
     """
     for chunk in scan(file, position, end, chunk_size):
-        for index, header in enumerate(chunk.headers):
+        headers = chunk.headers
+        index = 0
+        while True:
+            index += sound_count(chunk.buffer, headers, index, previous, limit, checksums)
+            if index:
+                previous = headers[index - 1].last_offset
+            if index == len(headers):
+                break
+            header = headers[index]
             problem = _problem(chunk.buffer, header, previous, limit, checksums)
             if problem is None and header.base_offset != previous + 1:
                 following = _sound_batch(file, chunk.origin + header.position + header.size, end)
@@ -100,6 +108,7 @@ def check(
                     yield Chunk(chunk.buffer, chunk.headers[:index], chunk.origin)
                 raise CorruptBatchError(problem, file=str(file.path), position=chunk.origin + header.position)
             previous = header.last_offset
+            index += 1
         yield chunk
 
 

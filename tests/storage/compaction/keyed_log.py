@@ -4,8 +4,8 @@
     keyed.clean()
     assert keyed.pairs() == ["b=1", "a=2"]
 
-"a=1" is a record with key a and value 1, "a" a tombstone. Each record is later than the one before it, time stands still
-otherwise, and nothing runs in the background unless asked for.
+"a=1" is a record with key a and value 1, "a" a tombstone. Each record is later than the one before it, time stands
+still otherwise, and nothing runs in the background unless asked for.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -116,7 +117,7 @@ def test_groups_keep_the_order_and_the_bounds_and_are_no_smaller_than_need_be(
     assert [one for group in found for one in group] == segments
     for group in found:
         assert len(group) == 1 or fits(group)
-    for group, following in zip(found, found[1:], strict=False):
+    for group, following in pairwise(found):
         assert not fits([*group, following[0]])
 
 

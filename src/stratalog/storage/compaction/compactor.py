@@ -24,7 +24,7 @@ from stratalog.storage.compaction.plan import Dirt, Sized, groups
 from stratalog.storage.compaction.survivors import LastBatch, Survivors
 from stratalog.storage.compaction.transactions import CleanedTransactions
 from stratalog.storage.log import Log
-from stratalog.storage.scan import check
+from stratalog.storage.scan import Chunk, check
 from stratalog.storage.segment import Segment
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FEWEST_SLOTS = 1024
 SMALLEST_CHUNK = 16 * 1024
+MOST_LIST_BYTES = 16 * 1024**2  # for a bit an offset of the dirty part, beside the map of keys
 
 
 class CleaningStoppedError(StratalogError):
@@ -95,6 +96,7 @@ class Compactor:
             return result
         keys = self._map_keys(dirty)
         result.keys = len(keys)
+        keys.list_last(dirt.first_dirty_offset, MOST_LIST_BYTES)
         end = dirt.first_uncleanable_offset if result.is_complete else keys.latest + 1
         affected = [segment for segment in segments if segment.base_offset < end]
         survivors = Survivors(
@@ -127,32 +129,45 @@ class Compactor:
         keys = KeyMap(slots, self._budget.load_factor, os.urandom(16))
         transactions = CleanedTransactions(self._log.aborted_transactions(start, segments[-1].limit))
         for segment in segments:
-            for batch in self._batches(segment, start):
-                header = batch.header
-                if (header.is_control or header.is_transactional) and transactions.may_go(batch):
-                    continue
-                if header.is_control:
-                    continue
-                if not _add(keys, batch, start):
+            # With their checksums checked: a damaged key would make a sound record go.
+            for chunk in self._chunks(segment, start, checksums=True):
+                if not self._map_chunk(chunk, keys, transactions):
                     self._result.is_complete = False
                     return keys
         return keys
 
-    def _batches(self, segment: Segment, start_offset: int) -> Iterator[Batch]:
-        """With their checksums checked: a damaged key would make a sound record go."""
+    def _map_chunk(self, chunk: Chunk, keys: KeyMap, transactions: CleanedTransactions) -> bool:
+        """False: there is no room for all of it."""
+        start, headers = self._dirt.first_dirty_offset, chunk.headers
+        index = 0
+        while True:
+            index += keys.add_batches(chunk.buffer, headers, index, start)
+            if index == len(headers):
+                return True
+            batch = Batch(chunk.buffer, headers[index])
+            may_go = (batch.header.is_control or batch.header.is_transactional) and transactions.may_go(batch)
+            if not may_go and not batch.header.is_control and not _add(keys, batch, start):
+                return False
+            index += 1
+
+    def _chunks(self, segment: Segment, start_offset: int, *, checksums: bool) -> Iterator[Chunk]:
         position, previous = 0, segment.base_offset - 1
         if start_offset > segment.base_offset:
             first = segment.locate(start_offset)
             if first is None:
                 return
             position, previous = first.position, first.base_offset - 1
-        chunk_size = self._budget.chunk
         for chunk in check(
-            segment.file, position, segment.size, previous=previous, limit=segment.limit, chunk_size=chunk_size
+            segment.file,
+            position,
+            segment.size,
+            previous=previous,
+            limit=segment.limit,
+            checksums=checksums,
+            chunk_size=self._budget.chunk,
         ):
             self._account(len(chunk.buffer))
-            for header in chunk.headers:
-                yield Batch(chunk.buffer, header)
+            yield chunk
 
     def _account(self, size: int) -> None:
         if self._budget.stop is not None and self._budget.stop.is_set():
@@ -180,18 +195,9 @@ class Compactor:
         before = result.batches_after
         try:
             for segment in group:
-                for batch in self._batches(segment, 0):
-                    result.batches_before += 1
-                    left = survivors.of(batch)
-                    if left is None:
+                for chunk in self._chunks(segment, 0, checksums=False):
+                    if self._copy(chunk, segment, survivors, cleaned):
                         changed = True
-                        continue
-                    if isinstance(left, memoryview):
-                        cleaned.append(left, batch.header)
-                    else:
-                        changed = True
-                        cleaned.append(left, _header(left))
-                    result.batches_after += 1
                     if log.is_closed:
                         raise CleaningStoppedError(f"{log.path}: the log was closed")
             size_before = sum(segment.size for segment in group)
@@ -215,6 +221,29 @@ class Compactor:
         result.bytes_after += size_after
         result.segments_before += len(group)
         result.segments_after += 1
+
+    def _copy(self, chunk: Chunk, segment: Segment, survivors: Survivors, cleaned: CleanedSegment) -> bool:
+        """What survives of a chunk; whether that is not all of it."""
+        result, headers = self._result, chunk.headers
+        index, copied, changed = 0, 0, False
+        while (index := survivors.skip_dead(headers, index)) < len(headers):
+            header = headers[index]
+            batch = Batch(chunk.buffer, header)
+            if not batch.crc_matches():  # it may get another checksum, which would hide the damage
+                reason = f"checksum of the batch at offset {header.base_offset} is not the one in its header"
+                raise CorruptBatchError(reason, file=str(segment.file.path), position=chunk.origin + header.position)
+            left = survivors.of(batch)
+            if isinstance(left, memoryview):
+                cleaned.append(left, header)
+                copied += 1
+            elif left is not None:
+                cleaned.append(left, _header(left))
+                copied += 1
+                changed = True
+            index += 1
+        result.batches_before += len(headers)
+        result.batches_after += copied
+        return changed or copied < len(headers)
 
     def _replaced(self, group: list[Segment]) -> None:
         self._segments = [segment for segment in self._segments if segment not in group]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.records import format
-from stratalog.records._compaction import Kept, KeyMap, filter_batch, rebase_timestamps
+from stratalog.records._compaction import Kept, KeyMap, filter_batch, rebase_timestamps, reseal
 from stratalog.records._framing import BatchHeader, parse_header
 from stratalog.records.batch import Batch
 from stratalog.records.builder import build_batch, seal_batch
@@ -65,6 +65,10 @@ class Survivors:
                 return self._without_records(batch)
         return self._of_records(batch)
 
+    def skip_dead(self, headers: list[BatchHeader], first: int) -> int:
+        """The next batch that of() has to be asked for; of those before it nothing is left."""
+        return self._keys.skip_dead(headers, first)
+
     def take_kept_aborted(self) -> list[AbortedTransaction]:
         """For the index of the segment that was written since the last call."""
         return self._transactions.take_kept()
@@ -93,6 +97,9 @@ class Survivors:
             records = rebase_timestamps(payload, header, kept.count, shift, start, end)
             return _sealed(header, records, kept, self._horizon, format.DELETE_HORIZON_BIT)
         assert kept.payload is not None
+        if header.codec == format.Codec.NONE:
+            reseal(kept.payload, batch.buffer, header, kept.count, kept.max_timestamp)
+            return kept.payload
         return _sealed(header, kept.payload, kept, header.base_timestamp, 0)
 
     def _with_horizon(self, batch: Batch) -> Buffer:
@@ -168,14 +175,11 @@ def _payload(batch: Batch) -> tuple[Buffer, int, int]:
 def _sealed(
     header: BatchHeader, records: bytearray, kept: Kept, base_timestamp: int, more_attributes: int
 ) -> bytearray:
-    max_timestamp = header.max_timestamp
-    if header.timestamp_type != format.TimestampType.LOG_APPEND_TIME:
-        max_timestamp = header.base_timestamp + kept.max_timestamp_delta
     return seal_batch(
         records,
         record_count=kept.count,
         base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
+        max_timestamp=kept.max_timestamp,
         attributes=header.attributes | more_attributes,
         **_identity(header),
     )
