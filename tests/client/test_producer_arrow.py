@@ -38,7 +38,7 @@ def test_all_columns_arrive(bootstrap: str, new_topic: NewTopic) -> None:
         places = producer.send_arrow(topic, table).result(SECONDS)
     by_key = partition_for_key(b"k", 3)
     stored = {one.value: one for one in read_topic(bootstrap, topic, 3)}
-    assert sum(place.count for place in places) == len(stored) == 4
+    assert sum(place.rows for place in places) == len(stored) == 4
     milliseconds = int(when.timestamp() * 1000)
     assert stored[b"a"][2:] == (milliseconds, b"k", b"a", [("h", b"1")])
     assert stored[b"a"].partition == by_key
@@ -59,7 +59,7 @@ def test_keys_decide_and_rows_keep_their_order(bootstrap: str, new_topic: NewTop
     table = pa.table({"key": keys, "value": [b"%d" % number for number in range(rows)]})
     with Producer(bootstrap, batch_size=10_000, compression_type=codec, buffer_memory=200_000) as producer:
         places = producer.send_arrow(topic, table.slice(3)).result(SECONDS)
-    assert sum(place.count for place in places) == rows - 3
+    assert sum(place.rows for place in places) == rows - 3
     for partition in range(5):
         stored = read_partition(bootstrap, topic, partition)
         wanted = [number for number in range(3, rows) if partition_for_key(keys[number], 5) == partition]
@@ -101,7 +101,7 @@ def test_batches_that_are_too_large_for_the_topic_are_split(bootstrap: str, new_
     values = [b"%d" % number * 100 for number in range(200)]
     with Producer(bootstrap) as producer:
         places = producer.send_arrow(topic, pa.table({"value": values})).result(SECONDS)
-    assert sum(place.count for place in places) == 200
+    assert sum(place.rows for place in places) == 200
     assert [one.value for one in read_partition(bootstrap, topic)] == values
 
 

@@ -30,7 +30,6 @@ cdef enum:
     _HIGHEST_SEQUENCE = 0x7FFFFFFF
     _MESSAGE_TOO_LARGE = 10
     _SMALLEST_POOLED = 65536
-    _MOST_POOLED = 67108864
 
 cdef double _NEVER = 1e300
 
@@ -188,8 +187,9 @@ cdef class Accumulator:
         self._find_topic = find_topic
         self.wake_fd = -1
         self._pool = []
-        # Small memory is the allocator's business. Together with what is in use, the bound holds.
-        self._most_pooled = min(buffer_memory, _MOST_POOLED) if batch_size >= _SMALLEST_POOLED else -1
+        # As in Java, what was once taken of buffer_memory is kept: memory that is new to a process costs more to touch than
+        # to fill. Small memory is the allocator's business.
+        self._most_pooled = buffer_memory if batch_size >= _SMALLEST_POOLED else -1
         self._value_serializer, self._key_serializer = value_serializer, key_serializer
         self._room = threading.Condition()
         self._random = int.from_bytes(os.urandom(8), "little") | 1
@@ -432,7 +432,7 @@ cdef class Accumulator:
         return batch
 
     def spare(self):
-        """Memory of batch_size bytes that was used before, or None. Memory that is new to a process costs more than filling it."""
+        """Memory of batch_size bytes that was used before, or None."""
         return self._pool.pop() if self._pool else None
 
     def stick(self, TopicQueues topic not None):

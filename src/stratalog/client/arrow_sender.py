@@ -28,12 +28,12 @@ _OVERHEAD = 128  # of a record and its batch, at most, without headers
 
 
 class RowsMetadata(NamedTuple):
-    """Where some of the rows are: `count` of them in a partition, from `offset` on; -1: the broker did not tell."""
+    """Where some of the rows are: `rows` of them in a partition, from `offset` on; -1: the broker did not tell."""
 
     topic: str
     partition: int
     offset: int
-    count: int
+    rows: int
 
 
 class ArrowDelivery:

@@ -8,7 +8,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from libc.limits cimport INT_MAX
 from libc.string cimport memset
 
-from stratalog.records._column_memory cimport BinaryIn, is_utf8, span, take, write_content
+from stratalog.records._column_memory cimport BinaryIn, is_utf8, prefer_huge_pages, span, take, write_content
 from stratalog.records._varint cimport varint_size, write_varint
 
 from stratalog.errors import InvalidRecordError, MessageTooLargeError
@@ -17,6 +17,15 @@ cdef enum:
     FIXED_PART = 61          # a batch's header
     LARGEST_OVERHEAD = 41    # of a record: length, attributes, two deltas, two lengths, header count
     LARGEST_HEADER = 10      # of a header: two lengths
+    WORTH_HUGE_PAGES = 524288
+
+
+cdef bytearray _new_batch(Py_ssize_t capacity):
+    """Room for a batch. Of new memory the page faults cost more than the encoding, unless the pages are large."""
+    cdef bytearray batch = PyByteArray_FromStringAndSize(NULL, capacity)
+    if capacity >= WORTH_HUGE_PAGES:
+        prefer_huge_pages(PyByteArray_AS_STRING(batch), capacity)
+    return batch
 
 
 @cython.final
@@ -115,7 +124,7 @@ cdef class ColumnEncoder:
         capacity = max(min(max_bytes, self._most_bytes(start)), self._one_record(start))
         if capacity > INT_MAX:
             raise MessageTooLargeError(f"row {start} makes a batch of {capacity} bytes; a batch is less than 2 GiB")
-        batch = into if into is not None and len(into) >= capacity else PyByteArray_FromStringAndSize(NULL, capacity)
+        batch = into if into is not None and len(into) >= capacity else _new_batch(capacity)
         out = <unsigned char *>PyByteArray_AS_STRING(batch)
         with nogil:
             size = self._encode(out, capacity, NULL, &row, self.rows, base_timestamp, &max_timestamp)
@@ -153,7 +162,7 @@ cdef class ColumnEncoder:
             if into is not None and capacity <= len(into) < 2 * capacity:
                 batch = into
             else:
-                batch = PyByteArray_FromStringAndSize(NULL, capacity)
+                batch = _new_batch(capacity)
             out = <unsigned char *>PyByteArray_AS_STRING(batch)
             with nogil:
                 size = self._encode(out, capacity, numbers, &place, end, base_timestamp, &max_timestamp)
