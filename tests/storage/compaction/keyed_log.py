@@ -25,6 +25,7 @@ from stratalog.storage.compaction.compactor import Cleaned
 from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.disk import Disk
 from stratalog.storage.names import LOCK
+from tests.storage.faults.racing import Unsynced
 from tests.storage.hand_made import ANY_TIME, START_MS
 
 TOPIC = "table"
@@ -53,7 +54,7 @@ class KeyedLog:
         **settings: Any,
     ) -> None:
         self.path = path
-        self.disk = disk or Disk()
+        self.disk = disk or Unsynced()
         self.clock = clock or ManualClock(START_MS)
         self.cleaner_config = cleaner or CleanerConfig()
         self.background = background

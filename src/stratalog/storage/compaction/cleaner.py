@@ -118,15 +118,16 @@ class LogCleaner:
         )
 
     def turn(self) -> Cleaned | None:
-        """Compact the dirtiest log that is due, if there is one."""
-        log = self._take()
-        if log is None:
-            return None
-        try:
-            return self._clean(log)
-        finally:
-            with self._lock:
-                self._running.discard(log.partition)
+        """Compact the dirtiest log that is due, if there is one; of those that fail, the next."""
+        while (log := self._take()) is not None:
+            try:
+                cleaned = self._clean(log)
+            finally:
+                with self._lock:
+                    self._running.discard(log.partition)
+            if cleaned is not None or log.partition not in self._set_aside:
+                return cleaned
+        return None
 
     def status(self, log: Log) -> CleanerStatus:
         last = self._last.get(log.partition)

@@ -7,6 +7,7 @@ swapped in counts for nothing. A batch that is damaged ends the run with Corrupt
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -215,7 +216,8 @@ class Compactor:
                     size_after, result.batches_after = size_before, before
         except BaseException:
             cleaned.close()
-            cleaned.discard()
+            with contextlib.suppress(OSError):  # what stays is removed by the next run, or when the log is opened
+                cleaned.discard()
             raise
         result.bytes_before += size_before
         result.bytes_after += size_after

@@ -1,0 +1,149 @@
+"""What else happens to a log while it is compacted: at each point of a run where it reads or writes, a truncation, a
+deletion, a roll, a close. Nothing that is the last of its key may be lost, and the next run leaves what it must."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.storage.compaction.config import CleanerConfig
+from tests.storage.compaction.keyed_log import TOPIC, KeyedLog, pair_of, survivors
+
+LARGE = "x" * 3000
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def dirty(path: Path, **settings: object) -> KeyedLog:
+    """Several groups of segments, and the last values of keys in all of them."""
+    keyed = KeyedLog(path, cleaner=CleanerConfig(log_cleaner_io_buffer_size=0), segment_bytes=16_000, **settings)
+    for number in range(28):
+        keyed.put(f"k{number % 9}={number}{LARGE}", f"only-{number}=1", f"t{number % 4}" if number % 5 else "t0=1")
+    keyed.put("tail=1").roll().put("grows=1")
+    return keyed
+
+
+def at_each_point(tmp_path: Path, act: Callable[[KeyedLog], object], **settings: object) -> Iterator[KeyedLog]:
+    """A log whose run met `act` at its nth read or write, for each n."""
+    nth, acted = 0, True
+    while acted:
+        nth += 1
+        acted = False
+        count = 0
+        with dirty(tmp_path / str(nth), **settings) as keyed:
+
+            def account(_: int, keyed: KeyedLog = keyed, nth: int = nth) -> None:
+                nonlocal count, acted
+                count += 1
+                if count == nth:
+                    acted = True
+                    act(keyed)
+
+            throttle = keyed.directory.cleaner._throttle
+            throttle.account = account  # type: ignore[method-assign]
+            keyed.directory.cleaner.turn()
+            throttle.account = lambda _: None  # type: ignore[method-assign]
+            if acted:
+                yield keyed
+    assert nth > 15
+
+
+def check(keyed: KeyedLog) -> None:
+    """Each key's last value is there, and a full clean leaves just those."""
+    end, start = keyed.log.log_end_offset, keyed.log.log_start_offset
+    keyed.history = [record for record in keyed.history if record.offset < end]
+    found = {record.key: pair_of(record) for record in keyed.log.records()}
+    assert found == {record.key: pair_of(record) for record in keyed.history if record.offset >= start}
+    assert keyed.directory.cleaner.set_aside() == {}, keyed.directory.cleaner.set_aside()
+    keyed.put("last=1").roll()
+    assert keyed.clean()
+    left = survivors(keyed.history, keyed.log.log_end_offset, start)
+    assert list(keyed.log.records()) == left
+    keyed.reopen()
+    assert list(keyed.log.records()) == left
+
+
+def cut(keyed: KeyedLog, offset: int) -> None:
+    """What went with earlier swaps of the run is gone: but nothing may go from here on."""
+    keyed.log.truncate(offset)
+    keyed.history = list(keyed.log.records())
+
+
+@pytest.mark.parametrize("back", [3, 20, 60])
+def test_log_that_is_cut_meanwhile_keeps_what_was_the_last_before(tmp_path: Path, back: int) -> None:
+    """The record that superseded another may be cut off, after the map of keys was made."""
+    for keyed in at_each_point(tmp_path, lambda keyed: cut(keyed, keyed.log.log_end_offset - back)):
+        assert list(keyed.log.records()) == keyed.history
+        check(keyed)
+
+
+def test_records_that_come_after_a_cut_are_not_taken_for_clean(tmp_path: Path) -> None:
+    def cut_and_grow(keyed: KeyedLog) -> None:
+        cut(keyed, 30)
+        for number in range(20):
+            keyed.put(f"k{number % 9}=new {number}{LARGE}")
+
+    for keyed in at_each_point(tmp_path, cut_and_grow):
+        assert list(keyed.log.records()) == keyed.history
+        check(keyed)
+
+
+def test_start_that_moves_meanwhile(tmp_path: Path) -> None:
+    def delete_records(keyed: KeyedLog) -> None:
+        keyed.log.advance_start(40)
+        keyed.log.apply_retention()
+
+    for keyed in at_each_point(tmp_path, delete_records):
+        assert keyed.log.log_start_offset == 40
+        check(keyed)
+
+
+def test_retention_that_deletes_segments_meanwhile(tmp_path: Path) -> None:
+    def delete_some(keyed: KeyedLog) -> None:
+        keyed.log.apply_retention()
+        keyed.directory._home.deletions.run(everything=True)
+
+    settings = {"cleanup_policy": ("compact", "delete"), "retention_bytes": 40_000, "retention_ms": -1}
+    for keyed in at_each_point(tmp_path, delete_some, **settings):
+        check(keyed)
+
+
+def test_log_that_rolls_meanwhile(tmp_path: Path) -> None:
+    for keyed in at_each_point(tmp_path, lambda keyed: keyed.put("k1=new", "only-3").roll()):
+        check(keyed)
+
+
+def test_log_that_is_closed_meanwhile(tmp_path: Path) -> None:
+    for keyed in at_each_point(tmp_path, lambda keyed: keyed.log.close()):
+        assert keyed.directory.cleaner.set_aside() == {}
+        keyed.log = keyed.directory.log(TOPIC, 0)
+        check(keyed)
+
+
+def test_topic_that_is_deleted_and_made_again_meanwhile(tmp_path: Path) -> None:
+    def make_again(keyed: KeyedLog) -> None:
+        keyed.directory.delete(TOPIC, 0)
+        keyed.log = keyed.directory.log(TOPIC, 0)
+        keyed.history = []
+        keyed.put("fresh=1").put("fresh=2").roll()
+
+    for keyed in at_each_point(tmp_path, make_again):
+        assert keyed.pairs() == ["fresh=1", "fresh=2"]
+        check(keyed)
+
+
+def test_log_that_is_loaded_again_meanwhile(tmp_path: Path) -> None:
+    def load_again(keyed: KeyedLog) -> None:
+        keyed.log._must_reload = True
+        keyed.pairs()
+
+    for keyed in at_each_point(tmp_path, load_again):
+        check(keyed)
