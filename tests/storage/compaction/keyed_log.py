@@ -11,6 +11,8 @@ still otherwise, and nothing runs in the background unless asked for.
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +25,7 @@ from stratalog.records.format import ControlType
 from stratalog.storage import Log, LogConfig, LogDirectory, Origin
 from stratalog.storage.compaction.compactor import Cleaned
 from stratalog.storage.compaction.config import CleanerConfig
+from stratalog.storage.compaction.throttle import Throttle
 from stratalog.storage.disk import Disk
 from stratalog.storage.names import LOCK
 from tests.storage.faults.racing import Unsynced
@@ -120,6 +123,15 @@ class KeyedLog:
             runs.append(cleaned)
         assert not self.directory.cleaner.set_aside()
         return runs
+
+    def tell_of_bytes(self, tell: Callable[[int], object]) -> None:
+        """Call it whenever compaction has read or written some."""
+
+        class Told(Throttle):
+            def account(self, size: int) -> None:
+                tell(size)
+
+        self.directory.cleaner._throttle = Told(1.0, self.clock, threading.Event())
 
     def clean_again(self) -> list[Cleaned]:
         """What is clean, too: a new key makes the log dirty."""

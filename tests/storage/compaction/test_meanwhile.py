@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def dirty(path: Path, **settings: object) -> KeyedLog:
+def dirty(path: Path, **settings: Any) -> KeyedLog:
     """Several groups of segments, and the last values of keys in all of them."""
     keyed = KeyedLog(path, cleaner=CleanerConfig(log_cleaner_io_buffer_size=0), segment_bytes=16_000, **settings)
     for number in range(28):
@@ -31,7 +32,7 @@ def dirty(path: Path, **settings: object) -> KeyedLog:
     return keyed
 
 
-def at_each_point(tmp_path: Path, act: Callable[[KeyedLog], object], **settings: object) -> Iterator[KeyedLog]:
+def at_each_point(tmp_path: Path, act: Callable[[KeyedLog], object], **settings: Any) -> Iterator[KeyedLog]:
     """A log whose run met `act` at its nth read or write, for each n."""
     nth, acted = 0, True
     while acted:
@@ -47,10 +48,9 @@ def at_each_point(tmp_path: Path, act: Callable[[KeyedLog], object], **settings:
                     acted = True
                     act(keyed)
 
-            throttle = keyed.directory.cleaner._throttle
-            throttle.account = account  # type: ignore[method-assign]
+            keyed.tell_of_bytes(account)
             keyed.directory.cleaner.turn()
-            throttle.account = lambda _: None  # type: ignore[method-assign]
+            keyed.tell_of_bytes(lambda _: None)
             if acted:
                 yield keyed
     assert nth > 15
