@@ -419,3 +419,24 @@ def test_second_thread_is_told_that_the_consumer_is_in_use(bootstrap: str, place
         with pytest.raises(ClientError, match="another thread"):
             consumer.poll(0)
         polling.join()
+
+
+@pytest.mark.any_broker
+def test_paused_partition_that_fills_the_buffer_does_not_hold_up_the_others(
+    bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    with Producer(bootstrap) as producer:
+        for _ in range(20):
+            producer.send(topic, bytes(100_000), partition=0)
+    settings: dict[str, Any] = {"queued_max_messages_kbytes": 300, "max_partition_fetch_bytes": 300_000}
+    with Consumer(bootstrap, max_poll_records=1, **settings, **EARLIEST) as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        read(consumer, 1)
+        consumer.pause([(topic, 0)])
+        with Producer(bootstrap) as producer:
+            for _ in range(5):
+                producer.send(topic, b"other", partition=1)
+        assert {record.partition for record in read(consumer, 5)} == {1}
+        consumer.resume([(topic, 0)])
+        assert len(read(consumer, 19)) == 19

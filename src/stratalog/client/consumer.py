@@ -50,6 +50,9 @@ T = TypeVar("T")
 Place = tuple[str, int]  # a TopicPartition, or what is one in all but name
 Committed = Callable[[dict[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 CLOSE_SECONDS = 30.0
+ARROW_BYTES = 4 * 1024 * 1024
+"""Of fetched records in a table, about, where no number of records is given: what fits into a processor's caches is
+decoded several times as fast, into memory that the table before it gave back."""
 _NO_LIMIT = 2**62
 
 
@@ -142,7 +145,7 @@ class Consumer:
 
     def poll_arrow(self, timeout: float | None = None, max_records: int | None = None) -> pa.Table:
         """As `poll`, a table with the columns topic, partition, offset, timestamp, key, value and headers. Without
-        `max_records` it is all that was fetched ahead, up to fetch.max.bytes. Deserializers are not applied."""
+        `max_records` it is what was fetched ahead, up to some MiB. Deserializers are not applied."""
         import pyarrow as pa
 
         from stratalog.client.consumer_arrow import SCHEMA, ArrowColumns
@@ -150,7 +153,7 @@ class Consumer:
         if self._columns is None:
             self._columns = ArrowColumns()
         left = _NO_LIMIT if max_records is None else max_records
-        room = self._settings.fetch_max_bytes
+        room = ARROW_BYTES
         found: list[pa.RecordBatch] = []
         with self._polling(timeout) as deadline:
             fetched = self._next_fetched(deadline)
@@ -198,6 +201,7 @@ class Consumer:
                 buffer.done(failure)
                 failure.handle()
                 continue
+            core.tell_of_room()  # what was dropped, or set aside for a paused partition, makes some
             seconds = None if deadline is None else deadline - core.clock.monotonic()
             if seconds is not None and seconds <= 0:
                 return None

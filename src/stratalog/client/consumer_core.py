@@ -177,6 +177,10 @@ class ConsumerCore:
 
     def done(self, fetched: FetchedRecords) -> None:
         self.buffer.done(fetched)
+        self.tell_of_room()
+
+    def tell_of_room(self) -> None:
+        """To the fetcher, where it waits for that, and not for each little bit of it."""
         if self.buffer.is_waited_for and self.buffer.bytes <= self._half_of_room:
             self.buffer.is_waited_for = False
             self.io.call_soon(self.fetcher.go_on)

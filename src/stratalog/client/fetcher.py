@@ -152,6 +152,8 @@ class Fetcher:
             self._cluster.want(place.topic for place in self._subscription.partitions)
             self._cluster.refresh_soon()
         if next_try is not None:
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_at(next_try, self.go_on)
         return by_node
 

@@ -97,6 +97,7 @@ class Positions:
 
     async def _reset(self, states: list[PartitionState]) -> None:
         wanted: dict[TopicPartition, int] = {}
+        asked = {state.place: (state.reset, state.progress) for state in states}
         for state in states:
             assert state.reset is not None
             if state.reset.is_error:
@@ -110,7 +111,8 @@ class Positions:
         if none_found:  # nothing is as new as that: from the end on
             found |= await self._lookup.offsets(dict.fromkeys(none_found, LATEST), _LOOK_UP_SECONDS)
         for state in states:
-            if state.reset is not None and state.place in found:
+            # Sought, or to be reset otherwise, meanwhile: then this answer is to a question that is no more.
+            if state.place in found and asked[state.place] == (state.reset, state.progress):
                 state.seek(found[state.place].offset)
                 self.failures.pop(state.place, None)
 

@@ -5,7 +5,8 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport INT_MAX
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
 
 from stratalog.records._column_memory cimport (
     BinaryOut, Memory, free_binary, grow, is_utf8, make_room, put,
@@ -33,6 +34,46 @@ cdef enum:
     TIMESTAMP_TYPE_BIT = 32
 
 
+# Large blocks are kept when their column is gone, a few of them, and filled again: fresh memory costs a page fault for
+# each of its pages, several times as much as the decoding. Only touched with the GIL.
+cdef enum:
+    WORTH_KEEPING = 262144
+    MOST_BLOCKS = 16
+    MOST_KEPT = 33554432  # bytes, of all of them
+
+cdef Memory _kept[MOST_BLOCKS]
+cdef int _kept_count = 0
+cdef size_t _kept_bytes = 0
+
+
+cdef void give_back(Memory *memory) noexcept:
+    global _kept_count, _kept_bytes
+    if (
+        memory.capacity >= WORTH_KEEPING and _kept_count < MOST_BLOCKS and _kept_bytes + memory.capacity <= MOST_KEPT
+    ):
+        _kept[_kept_count] = memory[0]
+        _kept_count += 1
+        _kept_bytes += memory.capacity
+    else:
+        free(memory.data)
+    memory.data = NULL
+    memory.size = memory.capacity = 0
+
+
+cdef void take_kept(Memory *memory, size_t wanted) noexcept:
+    """A block of at least this size and not much more, if one is kept; the latest first, which caches may still have."""
+    global _kept_count, _kept_bytes
+    cdef int i
+    for i in range(_kept_count - 1, -1, -1):
+        if wanted <= _kept[i].capacity <= 4 * wanted:
+            memory[0] = _kept[i]
+            memory.size = 0
+            _kept_count -= 1
+            _kept_bytes -= memory.capacity
+            _kept[i] = _kept[_kept_count]
+            return
+
+
 @cython.final
 cdef class ColumnBuffer:
     """Memory that was filled here and now belongs to whoever holds this object."""
@@ -40,7 +81,7 @@ cdef class ColumnBuffer:
     cdef Memory _memory
 
     def __dealloc__(self):
-        free(self._memory.data)
+        give_back(&self._memory)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, self._memory.data, self._memory.size, 1, flags)
@@ -53,12 +94,26 @@ cdef ColumnBuffer hand_over(Memory *memory):
     """A buffer object that owns the memory from now on, cut to its size."""
     cdef ColumnBuffer owner = ColumnBuffer.__new__(ColumnBuffer)
     cdef void *data
+    cdef Memory small
+    cdef bint can_be_kept
     if memory.data == NULL and grow(memory, 1):  # an empty column has an address too
         raise MemoryError
-    if memory.capacity > memory.size:
+    can_be_kept = WORTH_KEEPING <= memory.capacity <= MOST_KEPT
+    if can_be_kept and memory.size >= memory.capacity // 2:
+        pass  # what is left over is little, and the block as a whole can be used again
+    elif can_be_kept:
+        small.data = <unsigned char *>malloc(memory.size if memory.size else 1)
+        if small.data == NULL:
+            raise MemoryError
+        small.size = small.capacity = memory.size
+        memcpy(small.data, memory.data, memory.size)
+        give_back(memory)
+        memory[0] = small
+    elif memory.capacity > memory.size:
         data = realloc(memory.data, memory.size if memory.size else 1)
         if data != NULL:
             memory.data = <unsigned char *>data
+            memory.capacity = memory.size
     owner._memory = memory[0]
     memory.data = NULL
     memory.size = memory.capacity = 0
@@ -92,6 +147,11 @@ cdef class ColumnDecoder:
     def __cinit__(self, int columns, Py_ssize_t rows=0, Py_ssize_t content=0, size_t column_limit=INT_MAX):
         self._columns = columns
         self._limit = column_limit
+        if content >= WORTH_KEEPING:
+            if columns & KEY_BIT:
+                take_kept(&self._key.data, content)
+            if columns & VALUE_BIT:
+                take_kept(&self._value.data, content)
         self._make_room(rows, content)
 
     def __dealloc__(self):

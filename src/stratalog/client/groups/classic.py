@@ -87,6 +87,7 @@ class ClassicMembership(Membership):
             self._beating.cancel()
             self._beating = None
         await super().stop()
+        self._last, self._last_generation, self._led = [], NO_GENERATION, None
 
     # Joining
 

@@ -42,6 +42,7 @@ class ConsumerMembership(Membership):
         self._said: dict[str, Any] = {}  # what the coordinator knows by the last heartbeat that it answered
         self._target: dict[uuid.UUID, tuple[int, ...]] | None = None
         self._reconciling: asyncio.Task[None] | None = None
+        self._was_assigned = False  # the listener hears of the first assignment even if it is empty
         self._kick = asyncio.Event()  # a heartbeat is due at once
         self._interval = settings.heartbeat_interval_ms / 1000
 
@@ -150,8 +151,9 @@ class ConsumerMembership(Membership):
                 revoked, added = owned - places, places - owned
                 if revoked:
                     await self._handoff.carry_out(Change.REVOKED, revoked)
-                if self._target is None:
+                if self._target is None and (added or revoked or not self._was_assigned):
                     await self._handoff.carry_out(Change.ASSIGNED, added)
+                    self._was_assigned = True
                 self._said.pop("topic_partitions", None)  # said even if it is as before: the coordinator waits for it
                 self._kick.set()
         except ClientError as error:
