@@ -14,26 +14,30 @@ from stratalog.client.metadata import Node, PartitionInfo, TopicPartition
 
 if TYPE_CHECKING:
     from stratalog.client.admin import Admin
-    from stratalog.client.consumer import Consumer
+    from stratalog.client.consumer import Consumer, ConsumerRecord, RebalanceListener
     from stratalog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
     from stratalog.client.producer import Producer
 
 _LAZY = {
     "Admin": "stratalog.client.admin",
     "Consumer": "stratalog.client.consumer",
+    "ConsumerRecord": "stratalog.client.consumer",
     "OffsetAndMetadata": "stratalog.client.offsets",
     "OffsetAndTimestamp": "stratalog.client.offsets",
     "Producer": "stratalog.client.producer",
+    "RebalanceListener": "stratalog.client.consumer",
 }
 
 __all__ = [
     "Admin",
     "Consumer",
+    "ConsumerRecord",
     "Node",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionInfo",
     "Producer",
+    "RebalanceListener",
     "TopicPartition",
 ]
 
