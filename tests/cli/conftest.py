@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from stratalog.client import Admin
 from stratalog.testing import BrokerProcess
 
 
@@ -11,3 +14,20 @@ from stratalog.testing import BrokerProcess
 def server(stratalog_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", stratalog_broker.bootstrap_servers)
     return stratalog_broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def broker_to_be_emptied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("emptied"), {"num.partitions": 2}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def empty_server(broker_to_be_emptied: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One without topics and groups, for tests that look at all there are. New topics have two partitions."""
+    address = broker_to_be_emptied.bootstrap_servers
+    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", address)
+    yield address
+    with Admin(address) as admin:
+        admin.delete_groups([group.name for group in admin.list_groups()]).check()
+        admin.delete_topics(admin.list_topics()).check()

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 
-from stratalog.testing import BrokerProcess
 from tests.cli.running import invoke, json_of, one_line_error
 from tests.cli.topics import Seen, write_topic
 
@@ -16,13 +15,11 @@ START = 1_700_000_000_000  # records have times a second apart
 
 
 @pytest.fixture
-def server(stratalog_new_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch) -> str:
+def server(empty_server: str) -> str:
     """With a topic `orders` of two partitions, ten records in the first and none in the other."""
-    broker = stratalog_new_broker()
-    broker.create_topic("orders", 2)
-    write_topic(broker.bootstrap_servers, "orders", [Seen(None, b"%d" % number) for number in range(10)], START)
-    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", broker.bootstrap_servers)
-    return broker.bootstrap_servers
+    assert invoke("topic", "create", "orders", "--partitions", 2).exit_code == 0
+    write_topic(empty_server, "orders", [Seen(None, b"%d" % number) for number in range(10)], START)
+    return empty_server
 
 
 @pytest.fixture

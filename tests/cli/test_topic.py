@@ -1,21 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from stratalog.testing import BrokerProcess
 from tests.cli.running import invoke, json_of, one_line_error
 from tests.cli.topics import Seen, write_topic
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
-
-
-@pytest.fixture
-def server(stratalog_new_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch) -> str:
-    broker = stratalog_new_broker({"num.partitions": 2})
-    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", broker.bootstrap_servers)
-    return broker.bootstrap_servers
 
 
 def done(*arguments: object) -> str:
@@ -24,14 +14,14 @@ def done(*arguments: object) -> str:
     return result.stdout
 
 
-def test_life_of_a_topic(server: str) -> None:
+def test_life_of_a_topic(empty_server: str) -> None:
     assert "no topics yet" in done("list")
     assert done(
         "create", "orders", "--partitions", 3, "--set", "retention.ms=1000", "--config", "segment.bytes=2000000"
     )
     assert done("create", "payments") == "created payments: 2 partitions\n"
     assert [(one["topic"], one["partitions"]) for one in json_of("topic", "list")] == [("orders", 3), ("payments", 2)]
-    write_topic(server, "orders", [Seen(None, b"tea", (), 1)])
+    write_topic(empty_server, "orders", [Seen(None, b"tea", (), 1)])
     (orders,) = json_of("topic", "describe", "orders")
     assert orders["settings"] == {"retention.ms": "1000", "segment.bytes": "2000000"}
     assert [(one["start_offset"], one["end_offset"]) for one in orders["partitions"]] == [(0, 0), (0, 1), (0, 0)]
@@ -46,9 +36,9 @@ def test_life_of_a_topic(server: str) -> None:
     assert json_of("topic", "list") == []
 
 
-def test_description_reads_well(server: str) -> None:
+def test_description_reads_well(empty_server: str) -> None:
     done("create", "orders", "--partitions", 1, "--set", "cleanup.policy=delete")
-    write_topic(server, "orders", [Seen(None, b"tea")])
+    write_topic(empty_server, "orders", [Seen(None, b"tea")])
     title, columns, partition, setting = done("describe", "orders").splitlines()
     assert title.startswith("orders  1 partition, 1 replica, at most 1 record, ")
     assert columns.split() == ["partition", "leader", "replicas", "in", "sync", "start", "end", "size"]
@@ -56,14 +46,14 @@ def test_description_reads_well(server: str) -> None:
     assert setting == "  cleanup.policy=delete"
 
 
-def test_internal_topics_are_shown_when_asked_for(server: str) -> None:
+def test_internal_topics_are_shown_when_asked_for(empty_server: str) -> None:
     done("create", "orders")
     invoke("consume", "orders", "--group", "g")
     assert "__consumer_offsets" not in done("list")
     assert "__consumer_offsets" in done("list", "--internal")
 
 
-def test_dry_run_changes_nothing(server: str) -> None:
+def test_dry_run_changes_nothing(empty_server: str) -> None:
     assert done("create", "orders", "-p", 3, "--dry-run") == "would create orders: 3 partitions\n"
     assert json_of("topic", "list") == []
     done("create", "orders")
@@ -73,7 +63,7 @@ def test_dry_run_changes_nothing(server: str) -> None:
     assert (len(orders["partitions"]), orders["settings"]) == (2, {})
 
 
-def test_what_exists_and_what_does_not_can_be_fine(server: str) -> None:
+def test_what_exists_and_what_does_not_can_be_fine(empty_server: str) -> None:
     done("create", "orders", "--if-not-exists")
     assert done("create", "orders", "new", "--if-not-exists") == "created new: 2 partitions\n"
     assert done("delete", "nowhere", "new", "--if-exists", "--yes") == "deleted new\n"
@@ -98,12 +88,12 @@ def test_what_exists_and_what_does_not_can_be_fine(server: str) -> None:
         (["nonsense"], "--help"),
     ],
 )
-def test_what_can_not_be_is_one_line_that_says_what_can(server: str, arguments: list[str], said: str) -> None:
+def test_what_can_not_be_is_one_line_that_says_what_can(empty_server: str, arguments: list[str], said: str) -> None:
     done("create", "orders")
     assert said in one_line_error(invoke("topic", *arguments))
 
 
-def test_those_that_can_be_described_are(server: str) -> None:
+def test_those_that_can_be_described_are(empty_server: str) -> None:
     done("create", "orders")
     result = invoke("topic", "describe", "nowhere", "orders")
     assert result.stdout.startswith("orders  2 partitions")
