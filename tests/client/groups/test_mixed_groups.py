@@ -11,6 +11,7 @@ from tests.client.conftest import NewTopic
 from tests.client.groups.members import MemberThread, wait_until
 from tests.clients.everyone import make_client
 from tests.clients.interface import ConsumerOptions, Message, Place
+from tests.clients.kafka_python import KafkaPythonConsumer
 
 PARTITIONS = 9
 EACH = 40
@@ -25,6 +26,9 @@ class OtherMember:
         self._stopping = threading.Event()
         options = ConsumerOptions(group=group, topics=(topic,), assignor=assignor)
         self._consumer = make_client(client).consumer(bootstrap, options)
+        if isinstance(self._consumer, KafkaPythonConsumer):
+            # A leader that has not heard of the topic's partitions when it assigns gives them to nobody, for long.
+            self._consumer._consumer.partitions_for_topic(topic)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
