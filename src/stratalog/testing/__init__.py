@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stratalog.testing.broker_process import BrokerClock as BrokerClock
     from stratalog.testing.broker_process import BrokerFailedError as BrokerFailedError
     from stratalog.testing.broker_process import BrokerProcess as BrokerProcess
-    from stratalog.testing.broker_process import Fault as Fault
+    from stratalog.testing.controls import BrokerClock as BrokerClock
+    from stratalog.testing.controls import Fault as Fault
 
 __all__ = ["BrokerClock", "BrokerFailedError", "BrokerProcess", "Fault"]
 

@@ -20,13 +20,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from stratalog.errors import StratalogError
 from stratalog.testing.command_line import CommandLine
+from stratalog.testing.controls import BrokerClock, Fault
 from stratalog.testing.held_port import HeldPort
 
 START_SECONDS = 60.0
@@ -61,7 +61,7 @@ class BrokerProcess:
         self.data_dir = self._directory / "data"
         self.log_file = self._directory / "broker.log"
         self.host = host
-        self.clock = BrokerClock(self)
+        self.clock = BrokerClock(self._ask)
         self.is_paused = False
         self._held_port = HeldPort(host)
         self._process: subprocess.Popen[bytes] | None = None
@@ -233,7 +233,8 @@ class BrokerProcess:
     def _arm(self, kind: str, api: str | None, count: int | None, seconds: float = 0.0) -> Fault:
         if count is not None and count < 1:
             raise ValueError(f"count is {count}; it must be 1 or more, or None for all")
-        return Fault(self, self._ask("arm", kind=kind, seconds=seconds, api=api, count=count))
+        number, pid = self._ask("arm", kind=kind, seconds=seconds, api=api, count=count), self.pid
+        return Fault(number, self._ask, lambda: self.is_running and self.pid == pid)
 
     # The process
 
@@ -269,82 +270,6 @@ class BrokerProcess:
     def _last_lines(self) -> str:
         lines = self.logs.splitlines()[-_SHOWN_LINES:]
         return "\n".join(["; the last lines of its log:", *lines]) if lines else "; its log is empty"
-
-
-class Fault:
-    """Counts until it is ended: by end(), by leaving its `with` block, by heal(), or by a restart."""
-
-    def __init__(self, broker: BrokerProcess, number: int) -> None:
-        self._broker = broker
-        self._pid = broker.pid
-        self._number = number
-
-    @property
-    def met(self) -> int:
-        """How many answers it has met; a restart of the broker forgets it."""
-        return int(self._broker._ask("met", number=self._number)) if self._is_known() else 0
-
-    def end(self) -> None:
-        if self._is_known():
-            self._broker._ask("end_fault", number=self._number)
-
-    def _is_known(self) -> bool:
-        return self._broker.is_running and self._broker.pid == self._pid
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-
-class BrokerClock:
-    """The broker's wall time, which records and committed offsets grow old by. Waits and time-outs don't notice."""
-
-    def __init__(self, broker: BrokerProcess) -> None:
-        self._broker = broker
-        self.state: tuple[int, int | None] = (0, None)
-
-    @property
-    def now_ms(self) -> int:
-        return int(self._broker._ask("now_ms"))
-
-    def advance(
-        self,
-        by: timedelta | None = None,
-        /,
-        *,
-        days: float = 0,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
-        milliseconds: float = 0,
-    ) -> None:
-        """So much time passes at once. When it returns, records and committed offsets that are too old by now are
-        deleted."""
-        whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
-        whole += by or timedelta()
-        if whole < timedelta():
-            raise ValueError(f"a clock can't go back by {-whole}; reset() gives it the system's time")
-        self._tell("advance", milliseconds=whole // timedelta(milliseconds=1))
-
-    def stop(self) -> None:
-        """Time stands still, but for advance()."""
-        self._tell("stop_clock")
-
-    def go(self) -> None:
-        """Time passes again, from where it was stopped."""
-        self._tell("let_clock_go")
-
-    def reset(self) -> None:
-        """The system's time again."""
-        self._tell("reset_clock")
-
-    def _tell(self, command: str, **arguments: object) -> None:
-        ahead_ms, stopped_at_ms = self._broker._ask(command, **arguments)
-        self.state = (ahead_ms, stopped_at_ms)
 
 
 def _text(value: object) -> str:
