@@ -19,8 +19,24 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int fd, void *data, size_t size, int flags)
 
 
-def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms):
-    """Fill `memory` from position `filled` on, for as long as bytes come within `wait_ms` of each other.
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+    enum:
+        CLOCK_MONOTONIC
+    int clock_gettime(int clock, timespec *now)
+
+
+cdef long long _now_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <long long>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
+    """Fill `memory` from position `filled` on, for as long as bytes come within `wait_ms` of each other, and for not
+    much longer than `most_ms` in all: others have to have their turn.
 
     Returns how much of it is filled then, and whether the other side has closed the connection. Raises OSError.
     """
@@ -29,11 +45,13 @@ def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms):
     cdef ssize_t count = 0
     cdef bint is_closed = False
     cdef int problem = 0
+    cdef long long end
     waiting.fd = fd
     waiting.events = POLLIN
     PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
     try:
         with nogil:
+            end = _now_ms() + most_ms
             while filled < view.len:
                 count = recv(fd, <char *>view.buf + filled, view.len - filled, MSG_DONTWAIT)
                 if count > 0:
@@ -42,7 +60,7 @@ def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms):
                     is_closed = True
                     break
                 elif errno == EAGAIN:
-                    if poll(&waiting, 1, wait_ms) <= 0:
+                    if _now_ms() >= end or poll(&waiting, 1, wait_ms) <= 0:
                         break
                 elif errno != EINTR:
                     problem = errno

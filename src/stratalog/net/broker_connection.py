@@ -45,7 +45,7 @@ Answered = Callable[[memoryview | None, ClientError | None], None]
 
 _RECEIVE = 64 * 1024  # what comes in is received into so much; answers that don't fit, into memory of their size
 _RECEIVES = 16  # a turn; then others have theirs
-_PAUSE_MS = 2  # between the pieces of a large answer, before others have their turn
+_PATIENCE_MS = (2, 20)  # with the next piece of a large answer, and with all of it, before others have their turn
 _SMALL = 16 * 1024  # requests up to so much are sent in one piece, which is worth the copy
 _MOST_PARTS = 64  # a system call; IOV_MAX is 1024
 _NUMBERS = 2**31
@@ -330,7 +330,7 @@ class BrokerConnection:
     def _receive_large(self) -> bool:
         """Whether the answer is whole, and there may be more behind it."""
         assert self._large is not None
-        self._large_filled, is_over = receive_rest(self._fd, self._large, self._large_filled, _PAUSE_MS)
+        self._large_filled, is_over = receive_rest(self._fd, self._large, self._large_filled, *_PATIENCE_MS)
         if self._large_filled == len(self._large):
             answer, self._large = self._large, None
             self._answer(answer)
