@@ -5,6 +5,7 @@ Crash policy: a .cleaned file counts for nothing, and is removed when the log is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,13 +43,18 @@ class CleanedSegment:
         self._chunk = chunk  # bytes that are written at a time
         self._buffer = bytearray()
         self.discard()  # what an earlier run may have left
-        self._fd = disk.open(self._path(names.LOG), create=True)
-        room = config.segment_index_bytes
-        self.index = IndexWriter(
-            OffsetIndex.open_to_grow(disk, self._path(names.OFFSET_INDEX), base_offset, room, keep=False),
-            TimeIndex.open_to_grow(disk, self._path(names.TIME_INDEX), base_offset, room, keep=False),
-            config.index_interval_bytes,
-        )
+        self._fd = -1
+        try:
+            self._fd = disk.open(self._path(names.LOG), create=True)
+            room = config.segment_index_bytes
+            self.index = IndexWriter(
+                OffsetIndex.open_to_grow(disk, self._path(names.OFFSET_INDEX), base_offset, room, keep=False),
+                TimeIndex.open_to_grow(disk, self._path(names.TIME_INDEX), base_offset, room, keep=False),
+                config.index_interval_bytes,
+            )
+        except BaseException:
+            self.abandon()
+            raise
 
     @property
     def max_timestamp(self) -> int:
@@ -84,6 +90,12 @@ class CleanedSegment:
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
+
+    def abandon(self) -> None:
+        """After an error. What can't be removed counts for nothing, and is removed by the next run, or at opening."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.discard()
 
     def discard(self) -> None:
         """Remove the files."""

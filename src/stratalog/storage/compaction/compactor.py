@@ -7,7 +7,6 @@ swapped in counts for nothing. A batch that is damaged ends the run with Corrupt
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -215,9 +214,7 @@ class Compactor:
                     self._check_current()
                     size_after, result.batches_after = size_before, before
         except BaseException:
-            cleaned.close()
-            with contextlib.suppress(OSError):  # what stays is removed by the next run, or when the log is opened
-                cleaned.discard()
+            cleaned.abandon()
             raise
         result.bytes_before += size_before
         result.bytes_after += size_after

@@ -1,0 +1,149 @@
+"""A run that is cut short at each call of the disk: by an error, by kill -9, by a power cut. The log is the old or the
+new one, segment by segment, each key's last value is there, and the next run does the rest."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stratalog.storage.disk import Disk
+from tests.storage.compaction.crashing import EventfulLog, JournalingDisk
+from tests.storage.compaction.keyed_log import KeyedLog
+from tests.storage.faults.conftest import scratch  # noqa: F401 - a fixture
+from tests.storage.faults.failing_calls import open_descriptors
+from tests.storage.faults.failing_disk import FAULTS, FailingDisk
+
+
+@pytest.fixture(autouse=True)
+def no_log_records() -> Iterator[None]:
+    """pytest keeps them, and with the errors in them the files that were open."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def filled(scratch: Path) -> EventfulLog:  # noqa: F811
+    """Made once; each run works on a copy."""
+    with EventfulLog(scratch / "filled") as keyed:
+        keyed.fill().expect_as_before()
+        keyed.left_by_kill(scratch / "template")
+    return keyed
+
+
+def reopened(made: EventfulLog, path: Path, disk: Disk | None = None) -> EventfulLog:
+    again = EventfulLog(path, disk)
+    again.before, again.after = made.before, made.after
+    return again
+
+
+@pytest.mark.parametrize(
+    ("fault", "length", "apart"), [*((fault, 1, 1) for fault in FAULTS), ("EIO", 3, 4), ("ENOSPC", 1000, 3)]
+)
+def test_call_that_fails_leaves_the_old_or_the_new(
+    scratch: Path,  # noqa: F811
+    fault: str,
+    length: int,
+    apart: int,
+) -> None:
+    """Each call in turn, or each few, fails alone or with some that follow."""
+    made = filled(scratch)
+    descriptors = open_descriptors()
+    nth = 1
+    while _run_with_fault(made, scratch, fault, nth, length):
+        nth += apart
+    assert nth > 5 * apart
+    assert open_descriptors() == descriptors, "descriptors stay open"
+
+
+def _run_with_fault(made: EventfulLog, scratch: Path, fault: str, nth: int, length: int) -> bool:  # noqa: F811
+    """Whether the fault struck."""
+    disk = FailingDisk()
+    path, killed = scratch / "run", scratch / "killed"
+    shutil.copytree(scratch / "template", path)
+    keyed = reopened(made, path, disk)
+    try:
+        disk.arm(fault, nth, length)
+        keyed.directory.cleaner.turn()
+        aside = keyed.directory.cleaner.set_aside()
+        disk.heal()
+        made.check(keyed)
+        assert not aside or any(word in str(aside) for word in ("space", "Input/output", "many open files"))
+        keyed.left_by_kill(killed)
+        with KeyedLog(killed) as found:
+            made.check_goes_on(found)
+        if nth % 5 == 0:  # in the same process, too
+            made.check_goes_on(keyed)
+    except AssertionError as error:
+        raise AssertionError(f"{fault} at call {nth}, {disk.struck}: {error}") from error
+    finally:
+        disk.heal()
+        keyed.directory.close()
+    shutil.rmtree(killed)
+    shutil.rmtree(path)
+    return bool(disk.struck)
+
+
+def test_power_cut_at_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:  # noqa: F811
+    live = scratch / "live"
+    disk = JournalingDisk(live)
+    keyed = EventfulLog(live, disk)
+    keyed.fill().expect_as_before()
+    rng = random.Random(5)
+    images = 0
+
+    def cut_power() -> None:
+        nonlocal images
+        for number in range(2):
+            images += 1
+            image = scratch / f"image-{images}"
+            if number:
+                disk.crash_image(rng, image)
+            else:
+                disk.durable_image(image)
+            with KeyedLog(image) as found:
+                keyed.check(found)
+            with KeyedLog(image) as found:  # after a close in order
+                keyed.check_goes_on(found)
+            shutil.rmtree(image)
+
+    disk.on_call = cut_power
+    try:
+        assert keyed.directory.cleaner.turn() is not None
+        cut_power()
+        keyed.directory.turn()  # the old files go
+        cut_power()
+    finally:
+        disk.on_call = None
+        keyed.directory.close()
+        disk.forget()
+    assert images > 40
+
+
+def test_kill_before_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:  # noqa: F811
+    made = filled(scratch)
+    live = scratch / "live"
+    shutil.copytree(scratch / "template", live)
+    disk = JournalingDisk(live)
+    keyed = reopened(made, live, disk)
+    count = 0
+
+    def kill() -> None:
+        nonlocal count
+        count += 1
+        with KeyedLog(keyed.left_by_kill(scratch / f"killed-{count}")) as found:
+            made.check_goes_on(found)
+        shutil.rmtree(scratch / f"killed-{count}")
+
+    disk.on_call = kill
+    try:
+        assert keyed.directory.cleaner.turn() is not None
+    finally:
+        disk.on_call = None
+        keyed.directory.close()
+        disk.forget()
+    assert count > 20
