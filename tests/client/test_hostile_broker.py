@@ -29,14 +29,14 @@ from tests.net.fake_broker import CLOSE, SILENCE, TOPIC_ID, Answer, FakeBroker, 
 
 ORDERS = TopicPartition("orders", 0)
 FAST: dict[str, Any] = {
-    "request_timeout_ms": 200,
-    "default_api_timeout_ms": 600,
+    "request_timeout_ms": 100,
+    "default_api_timeout_ms": 250,
     "retry_backoff_ms": 10,
     "retry_backoff_max_ms": 50,
     "reconnect_backoff_ms": 10,
     "reconnect_backoff_max_ms": 50,
 }
-READING: dict[str, Any] = FAST | {"fetch_max_wait_ms": 50}
+READING: dict[str, Any] = FAST | {"fetch_max_wait_ms": 30}
 MOST_MEMORY = 150_000_000
 
 Damage = Callable[[Request, dict[str, Any]], Answer]
@@ -231,7 +231,7 @@ def test_an_admins_call_ends(broker: FakeBroker, how: Damage, key: ApiKey) -> No
 @pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE], ids=lambda key: key.name)
 def test_every_record_of_a_producer_gets_an_outcome(broker: FakeBroker, how: Damage, key: ApiKey) -> None:
     damage(broker, key, how)
-    options = FAST | {"delivery_timeout_ms": 500, "max_block_ms": 400, "linger_ms": 0}
+    options = FAST | {"delivery_timeout_ms": 250, "max_block_ms": 200, "linger_ms": 0}
     with Producer(broker.address, **options) as producer:
         try:
             deliveries = [producer.send("orders", b"value") for _ in range(3)]
@@ -246,7 +246,7 @@ def test_every_record_of_a_producer_gets_an_outcome(broker: FakeBroker, how: Dam
 @pytest.mark.parametrize("said", [{"index": 9}, {"base_offset": -5}, {"base_offset": 2**63 - 1}, {"error_code": 120}])
 def test_an_acknowledgement_that_can_not_be_is_survived(broker: FakeBroker, said: dict[str, Any]) -> None:
     broker.say(ApiKey.PRODUCE, produced(**said))
-    options = FAST | {"delivery_timeout_ms": 500, "linger_ms": 0}
+    options = FAST | {"delivery_timeout_ms": 250, "linger_ms": 0}
     with Producer(broker.address, **options) as producer:
         error = producer.send("orders", b"value").exception(timeout=20)
         assert error is None or isinstance(error, ClientError)
@@ -255,7 +255,7 @@ def test_an_acknowledgement_that_can_not_be_is_survived(broker: FakeBroker, said
 @pytest.mark.parametrize("left", [0, 1])
 def test_a_topic_that_shrinks_under_a_producer_is_survived(broker: FakeBroker, left: int) -> None:
     broker.topics["orders"] = 3
-    options = FAST | {"delivery_timeout_ms": 500, "max_block_ms": 400, "linger_ms": 0, "metadata_max_age_ms": 20}
+    options = FAST | {"delivery_timeout_ms": 250, "max_block_ms": 200, "linger_ms": 0, "metadata_max_age_ms": 20}
     with Producer(broker.address, **options) as producer:
         for number in range(13):
             if number == 10:
@@ -285,7 +285,7 @@ def polled(broker: FakeBroker, *, arrow: bool, seconds: float = 1.0, **options: 
 def test_a_consumers_poll_ends(broker: FakeBroker, how: Damage, arrow: bool) -> None:
     damage(broker, ApiKey.FETCH, how)
     try:
-        values = polled(broker, arrow=arrow, seconds=0.5)
+        values = polled(broker, arrow=arrow, seconds=0.2)
     except StratalogError as error:
         assert str(error)
     else:
@@ -301,7 +301,7 @@ def test_a_consumer_goes_on_when_the_broker_is_sound_again(broker: FakeBroker, h
         consumer.assign([ORDERS])
         consumer.seek(ORDERS, 0)
         try:
-            consumer.poll(0.3)
+            consumer.poll(0.2)
         except StratalogError:
             pass
         broker.say(ApiKey.FETCH, GOOD[ApiKey.FETCH])
@@ -364,7 +364,7 @@ def test_batches_that_can_not_be_end_in_an_error_or_in_nothing(broker: FakeBroke
         batch = stamped(batch)
     broker.say(ApiKey.FETCH, fetched(batch))
     try:
-        values = polled(broker, arrow=arrow, seconds=0.3)
+        values = polled(broker, arrow=arrow, seconds=0.2)
     except StratalogError as error:
         assert str(error)
     else:
@@ -391,7 +391,7 @@ def test_batches_that_can_not_be_end_in_an_error_or_in_nothing(broker: FakeBroke
 def test_what_a_fetch_says_of_a_partition_may_be_nonsense(broker: FakeBroker, said: dict[str, Any]) -> None:
     broker.say(ApiKey.FETCH, fetched(**({"records": GOOD_BATCH} | said)))
     try:
-        assert set(polled(broker, arrow=False, seconds=0.3, isolation_level="read_committed")) <= {b"value"}
+        assert set(polled(broker, arrow=False, seconds=0.2, isolation_level="read_committed")) <= {b"value"}
     except StratalogError as error:
         assert str(error)
 
@@ -438,7 +438,7 @@ def test_a_fetch_with_a_number_bent_anywhere_ends(broker: FakeBroker) -> None:
 )
 def test_metadata_that_leads_nowhere_ends_in_an_error(broker: FakeBroker, said: dict[str, Any]) -> None:
     broker.say(ApiKey.METADATA, broker.metadata(**said))
-    options = FAST | {"delivery_timeout_ms": 500, "max_block_ms": 400, "linger_ms": 0}
+    options = FAST | {"delivery_timeout_ms": 250, "max_block_ms": 200, "linger_ms": 0}
     with Producer(broker.address, **options) as producer:
         try:
             error = producer.send("orders", b"value").exception(timeout=20)
@@ -446,7 +446,7 @@ def test_metadata_that_leads_nowhere_ends_in_an_error(broker: FakeBroker, said: 
             error = raised
         assert error is None or isinstance(error, ClientError)
     try:
-        assert set(polled(broker, arrow=False, seconds=0.3)) <= {b"value"}
+        assert set(polled(broker, arrow=False, seconds=0.2)) <= {b"value"}
     except StratalogError as raised:
         assert str(raised)
 
@@ -481,7 +481,7 @@ GROUP_CALLS = [
 def test_a_members_poll_and_close_end(broker: FakeBroker, how: Damage, protocol: str, key: ApiKey) -> None:
     damage(broker, key, how)
     try:
-        assert set(subscribed(broker, protocol, 0.3)) <= {b"value"}
+        assert set(subscribed(broker, protocol, 0.15)) <= {b"value"}
     except StratalogError as error:
         assert str(error)
 
@@ -521,7 +521,7 @@ def test_a_coordinator_that_says_nonsense_is_survived(broker: FakeBroker, key: A
     broker.say(key, said)
     protocol = "consumer" if key is ApiKey.CONSUMER_GROUP_HEARTBEAT else "classic"
     try:
-        assert set(subscribed(broker, protocol, 0.3)) <= {b"value"}
+        assert set(subscribed(broker, protocol, 0.15)) <= {b"value"}
     except StratalogError as error:
         assert str(error)
     assert len(broker.requests) < 1000, "it asks without a pause"
