@@ -224,7 +224,7 @@ def test_retries_end_where_they_are_said_to(picky: PickyBroker) -> None:
 def test_retries_end_after_delivery_timeout_ms(picky: PickyBroker) -> None:
     picky.answer = lambda batch: int(ErrorCode.not_enough_replicas)
     with (
-        producer_for(picky, request_timeout_ms=100, delivery_timeout_ms=300) as producer,
+        producer_for(picky, request_timeout_ms=1000, delivery_timeout_ms=2000) as producer,
         pytest.raises(DeliveryTimeoutError, match=r"may be in the log.*NOT_ENOUGH_REPLICAS"),
     ):
         producer.send("topic", b"value").result(SECONDS)

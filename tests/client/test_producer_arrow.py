@@ -107,7 +107,7 @@ def test_batches_that_are_too_large_for_the_topic_are_split(bootstrap: str, new_
 
 def test_what_is_wrong_with_a_table_is_said_before_anything_is_sent(bootstrap: str, topic: str) -> None:
     fine = [b"a", b"b"]
-    with Producer(bootstrap, max_block_ms=300) as producer:
+    with Producer(bootstrap, max_block_ms=2000) as producer:
         for table, kind, words in (
             (pa.table({"key": fine}), ValueError, "no column 'value'"),
             (pa.table({"value": [1, 2]}), TypeError, "column 'value' is int64"),

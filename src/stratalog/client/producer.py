@@ -180,6 +180,8 @@ def _flush(accumulator: Accumulator, timeout: float | None) -> None:
 
 def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluster, timeout: float | None) -> None:
     """Send what is left, for so long; complete the rest; end the thread."""
+    if isinstance(io.unusable, ForkedClientError):
+        return  # in a child even the loop's epoll is the parent's
     accumulator.refuse(_closed)
     if threading.get_ident() == accumulator.io_thread:
         sender.fail_all(_left_over())
