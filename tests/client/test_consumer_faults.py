@@ -186,3 +186,36 @@ def test_log_that_lost_its_end_is_gone_on_with_where_it_ends_or_told(own_broker:
         consumer.seek(place, 10)
         with pytest.raises((NoOffsetError, ValueError), match="topic-0"):
             consumer.poll(SECONDS)
+
+
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_consumer_whose_last_records_were_lost_goes_on_where_the_logs_part_or_is_told(
+    reset: str, own_broker: BrokerProcess
+) -> None:
+    create_topic(own_broker.address, "topic")
+    with Producer(own_broker.address) as producer:
+        for number in range(10):
+            producer.send("topic", b"%d" % number)
+            producer.flush()
+    place = TopicPartition("topic", 0)
+    with Consumer(own_broker.address, **(QUICK | {"auto_offset_reset": reset})) as consumer:
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        count = 0
+        while count < 10:
+            count += len(consumer.poll(SECONDS)[place])
+        own_broker.stop()
+        [segment] = (own_broker.data_dir / "topic-0").glob("*.log")
+        with segment.open("r+b") as file:
+            file.truncate(segment.stat().st_size // 2)
+        own_broker.start()
+        with Producer(own_broker.address) as producer:
+            after = producer.send("topic", b"after").result(SECONDS)
+        assert after.offset < 9
+        if reset == "none":
+            for _ in range(2):
+                with pytest.raises(NoOffsetError, match="truncated"):
+                    consumer.poll(SECONDS)
+            consumer.seek(place, after.offset)
+        first = next(iter(consumer))
+        assert (first.offset, first.value) == (after.offset, b"after")

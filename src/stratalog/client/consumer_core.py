@@ -239,13 +239,15 @@ class ConsumerCore:
         logger.warning("%s: the log was truncated to offset %d, leader epoch %d", state.place, end_offset, epoch)
         offset = min(end_offset, state.progress.offset)
         if self.subscription.reset.is_error:
+            self._go_on_with(state)
             raise NoOffsetError(
                 f"{state.place}: the log was truncated, and offset {state.progress.offset} with the records before it, "
                 f"from {end_offset} on, is gone; seek to where to go on"
             )
         self.seek(state, offset, epoch)
 
-    def _failed(self, error: ClientError) -> None:
+    def _failed(self, state: PartitionState, error: ClientError) -> None:
+        self._go_on_with(state)
         raise error
 
     def _go_on_with(self, state: PartitionState) -> None:

@@ -57,7 +57,7 @@ class FailureHandlers(NamedTuple):
 
     out_of_range: Callable[[PartitionState], None]
     truncated: Callable[[PartitionState, int, int], None]
-    failed: Callable[[ClientError], None]
+    failed: Callable[[PartitionState, ClientError], None]
 
 
 class _Broker:
@@ -307,7 +307,7 @@ class Fetcher:
                 self._cluster.refresh_soon()
         else:
             error = error_of(error_code, about=str(state.place))
-            self._stop(state, lambda: self._handlers.failed(error))
+            self._stop(state, lambda: self._handlers.failed(state, error))
 
     def _stop(self, state: PartitionState, handle: Callable[[], None]) -> None:
         state.is_stopped = True
