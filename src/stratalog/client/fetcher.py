@@ -196,7 +196,7 @@ class Fetcher:
 
         def handle() -> None:
             broker.told = None
-            self._handlers.failed(error)
+            self._handlers.failed(state, error)
 
         self._buffer.put(FetchFailure(state.place, state.progress, handle))
 
