@@ -167,7 +167,7 @@ def slow_rows(load: Load, producer: Producer, size: str) -> list[Row]:
     import kafka
 
     slow = kafka.KafkaProducer(
-        bootstrap_servers=load.address, linger_ms=5, batch_size=1_000_000, buffer_memory=ROOM, enable_idempotence=True
+        bootstrap_servers=load.address, linger_ms=5, batch_size=1_000_000, enable_idempotence=True
     )
     slow.send(TOPIC, load.value)
     slow.flush()
