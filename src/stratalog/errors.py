@@ -154,7 +154,7 @@ class CorruptCheckpointError(StorageError):
 
 
 class GroupRecordError(StratalogError):
-    """A record of __consumer_offsets that can't be read: damaged, or written by a newer version."""
+    """A record of __consumer_offsets or __transaction_state that can't be read: damaged, or of a newer version."""
 
 
 class ClientError(StratalogError):

@@ -31,6 +31,7 @@ from stratalog.storage.appending import Origin
 from stratalog.storage.file_slice import FileSlice
 from stratalog.storage.log_directory import LogDirectory
 from tests.broker.metadata.registry_lab import QuickDisk
+from tests.broker.transactions.transaction_lab import TransactionLab
 from tests.protocol.kio_messages import SIZE, read_response, request_frame
 
 T = TypeVar("T")
@@ -46,9 +47,10 @@ class DataLab:
         self.counters = Counters()
         disk = QuickDisk()
         self.directory = LogDirectory.open(data, disk=disk, clock=self.clock, background=False)
+        store = MetadataStore(data, disk)
         self.topics = TopicRegistry(
             self.directory,
-            MetadataStore(data, disk),
+            store,
             lambda: self.config.log_defaults,
             most_partitions=self.config.stratalog_max_partitions,
             on_loop=lambda call: call(),
@@ -68,7 +70,9 @@ class DataLab:
             **ListOffsetsApi(self.topics).routes(),
             **MetadataApi(self.topics, self.config, "cluster", lambda: address, self.run_in_background).routes(),
         }
-        produce = ProduceApi(self.topics, self.counters)
+        self.transactions = TransactionLab(self.topics, store, self.clock, self.config, self.run_in_background)
+        self.transactions.load()
+        produce = ProduceApi(self.topics, self.counters, self.transactions.admission)
         self.dispatcher = Dispatcher(
             produce,
             self.fetch,
@@ -132,6 +136,6 @@ def joined(response: Response) -> bytes:
 
 
 def end_transaction(lab: DataLab, producer_id: int, how: ControlType, topic: str = "topic") -> None:
-    """As a transaction coordinator does it, which there is not yet."""
+    """As a transaction coordinator does it."""
     marker = build_control_batch(how, producer_id, 0, 0, START_MS)
     lab.partition(topic).log.append(marker, leader_epoch=0, origin=Origin.COORDINATOR)

@@ -13,7 +13,7 @@ from stratalog.broker.settings import BrokerConfig
         ("controller.quota.window.num", "quotas"),  # the finer rule comes first
         ("listener.name.internal.ssl.key.password", "without this prefix"),
         ("sasl.enabled.mechanisms", "not available yet"),
-        ("transaction.state.log.replication.factor", "transactions are not available yet"),
+        ("transaction.two.phase.commit.enable", "KIP-939"),
         ("remote.log.storage.system.enable", "tiered storage"),
         ("inter.broker.protocol.version", "Kafka 4 has removed it"),
     ],

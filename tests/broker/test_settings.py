@@ -18,6 +18,8 @@ OTHER_DEFAULTS = {
     "log.flush.scheduler.interval.ms",  # looked at often; flush.ms says how old what is not flushed may be
     "node.id",
     "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
 }
 
 

@@ -35,6 +35,8 @@ from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.apis.producers import ProducerApis
 from stratalog.broker.apis.topics import TopicApis
+from stratalog.broker.apis.transaction_admin import TransactionAdminApis
+from stratalog.broker.apis.transactions import TransactionApis
 from stratalog.broker.apis.versions import VersionsApi
 from stratalog.broker.counters import Counters
 from stratalog.broker.disk_reserve import DiskWithReserve
@@ -47,8 +49,13 @@ from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.broker.producer_ids import ProducerIds
 from stratalog.broker.requests import Handler
 from stratalog.broker.settings import Address, BrokerConfig
+from stratalog.broker.transactions.admission import Admission
+from stratalog.broker.transactions.coordinator import TransactionCoordinator
+from stratalog.broker.transactions.markers import MarkerWriter
+from stratalog.broker.transactions.transactions_topic import TransactionsTopic
 from stratalog.clock import Clock, SystemClock
 from stratalog.net.server import Limits, Server
 from stratalog.protocol.api_keys import ApiKey
@@ -69,7 +76,7 @@ class Broker:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._listened = Address("", 0)
-        self._loading: asyncio.Task[None] | None = None  # of groups; until then they answer that they are loading
+        self._loading: asyncio.Task[None] | None = None  # of groups and transactions; until then they say so
         disk = self._disk = DiskWithReserve(data_dir)
         self._reserve_timer: asyncio.TimerHandle | None = None
         self.directory = LogDirectory.open(
@@ -108,10 +115,11 @@ class Broker:
             longest_wait=config.connections_max_idle_ms / 1000,
         )
         self.own = OwnApi(CompactionApi(self.topics, self.directory.cleaner, self._clock).methods())
+        routes = self._routes()
         dispatcher = Dispatcher(
-            ProduceApi(self.topics, self.counters),
+            ProduceApi(self.topics, self.counters, self.admission),
             self.fetch,
-            self._routes(),
+            routes,
             self.own,
             self.counters,
             self._clock,
@@ -136,6 +144,18 @@ class Broker:
             consumer_group.replay,
         )
         topics.on_change(self._tell_groups)
+        producer_ids = ProducerIds(topics, self.store, background)
+        self.transactions = TransactionCoordinator(
+            config.transactions,
+            self._clock,
+            TransactionsTopic(topics, config.transactions, background),
+            MarkerWriter(topics, self.groups, self._clock),
+            producer_ids.next,
+            self._loop.call_later,
+        )
+        self.admission = Admission(
+            self.transactions, lambda: self.config.transactions.transaction_partition_verification_enable
+        )
         consumer_groups = ConsumerGroups(self.groups, topics, config.groups)
         configs = ConfigApis(topics, self.settings, background, self._told_elsewhere)
         families = (
@@ -143,7 +163,7 @@ class Broker:
             MetadataApi(topics, config, self.cluster_id, self.address, background),
             ListOffsetsApi(topics),
             LeaderEpochsApi(topics),
-            ProducerApis(topics, self.store, background),
+            ProducerApis(topics, producer_ids, self.transactions),
             TopicApis(topics, config, self._clock, background, configs.describe_new_topic),
             configs,
             DeleteRecordsApi(topics, background),
@@ -153,6 +173,8 @@ class Broker:
             GroupApis(self.groups),
             CommittedOffsetApis(self.groups, topics),
             ConsumerGroupApis(consumer_groups, topics, config.groups),
+            TransactionApis(self.transactions, self.groups, topics, self.admission),
+            TransactionAdminApis(self.transactions, self._clock),
         )
         routes: dict[ApiKey, Handler] = {}
         for family in families:
@@ -196,13 +218,17 @@ class Broker:
         try:
             broker._open_logs(progress)
             broker._listened = Address(host, broker.server.listen(host, port))
-            broker._loading = asyncio.create_task(broker.groups.load())
+            broker._loading = asyncio.create_task(broker._load())
             broker._disk.is_starting = False
             broker._keep_reserve()
         except BaseException:
             await broker.stop()
             raise
         return broker
+
+    async def _load(self) -> None:
+        await self.groups.load()  # first: a transaction that is ended tells them of offsets in it
+        await self.transactions.load()
 
     def _open_logs(self, progress: Callable[[int, int], None] | None) -> None:
         started = self._clock.monotonic()
@@ -247,6 +273,7 @@ class Broker:
         self.fetch.drain()
         if self._loading is not None:
             self._loading.cancel()
+        self.transactions.close()
         self.groups.close()  # first: members that wait for a rebalance are told to look for a coordinator
         await self.server.close(grace_seconds)
         self.own.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.broker.metadata.store import INTERNAL_TOPICS
 from stratalog.errors import StorageError, StratalogError
-from stratalog.storage.appending import Appended
+from stratalog.storage.appending import Appended, Origin
 from stratalog.storage.log import Log
 
 if TYPE_CHECKING:
@@ -47,6 +47,17 @@ class Partition:
         first_open = self.log.producers.first_open_transaction
         end = self.log.log_end_offset
         return end if first_open is None else min(first_open, end)
+
+    def append_for_coordinator(self, data: bytearray) -> Appended:
+        """Markers of transactions, and offsets that are committed in one. Raises what Log.append does."""
+        try:
+            appended = self.log.append(data, leader_epoch=self.leader_epoch, origin=Origin.COORDINATOR)
+        except StorageError as error:
+            self._report(error)
+            raise
+        if self.waiting:
+            self.wake(len(data))
+        return appended
 
     def append(self, data: memoryview) -> Appended:
         """A client's batches. Raises what Log.append does."""

@@ -10,7 +10,7 @@ _REPLICATION = "there is one replica of each partition: nothing is replicated"
 _SECURITY = "TLS, SASL, ACLs and delegation tokens are not available yet; listen on an address that only friends reach"
 _THREADS = "requests are served by one event loop, so there is no pool to size"
 _TIERS = "tiered storage is not available yet"
-_TRANSACTIONS = "transactions are not available yet; idempotent producers are"
+_TWO_PHASES = "transactions that outside coordinators decide (KIP-939) are not available"
 _SHARE = "share groups are not available; consumer groups, classic and new, are"
 _STREAMS = "groups of the Streams protocol are not available; Kafka Streams works with classic groups"
 _GROUPS = "groups have no settings of their own yet that it could bound"
@@ -78,9 +78,9 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("connections.max.reauth.ms", _SECURITY),
     ("log.local.", _TIERS),
     ("remote.", _TIERS),
-    ("transaction.", _TRANSACTIONS),
-    ("transactional.", _TRANSACTIONS),
-    ("add.partitions.to.txn.", _TRANSACTIONS),
+    ("transaction.two.phase.commit.enable", _TWO_PHASES),
+    ("transaction.state.log.load.buffer.size", "transactions are read from the log in one go when the broker starts"),
+    ("add.partitions.to.txn.", "the coordinator is asked in the same process, and answers at once"),
     ("producer.id.expiration.check.interval.ms", "producers are forgotten whenever retention is applied"),
     ("group.share.", _SHARE),
     ("share.", _SHARE),

@@ -2,8 +2,8 @@
 
 A broker's settings are made of parts, and each name belongs to one of them: what is the broker's own, the defaults for
 topics (`topics`), how a data directory is looked after (`directory`), how its logs are compacted (`cleaner`), groups
-and their offsets (`groups`). A name that no part knows is refused, with a near match, or with the reason if it is a
-setting of Kafka's that can't count here.
+and their offsets (`groups`), transactions (`transactions`). A name that no part knows is refused, with a near match, or
+with the reason if it is a setting of Kafka's that can't count here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.refused_settings import why_refused
 from stratalog.broker.topic_defaults import TopicDefaults
+from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.errors import ConfigError
 from stratalog.settings import (
     INT_MAX,
@@ -91,6 +92,10 @@ class BrokerConfig(Settings):
     offsets_topic_replication_factor: int = setting(
         1, _only(1, _ALONE, ValueType.SHORT), "replicas of the partitions of __consumer_offsets"
     )
+    transaction_state_log_replication_factor: int = setting(
+        1, _only(1, _ALONE, ValueType.SHORT), "replicas of the partitions of __transaction_state"
+    )
+    transaction_state_log_min_isr: int = setting(1, _only(1, _ALONE), "min.insync.replicas of __transaction_state")
     auto_create_topics_enable: bool = setting(
         True, boolean(), "create a topic when a client that allows it asks for its metadata"
     )
@@ -141,6 +146,7 @@ class BrokerConfig(Settings):
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
     given: Mapping[str, str | None] = field(default_factory=dict)  # what was set, by its name, as text
 
     def __post_init__(self) -> None:
@@ -199,6 +205,7 @@ PARTS: Mapping[str, type[Settings]] = {
     "directory": DirectoryConfig,
     "cleaner": CleanerConfig,
     "groups": GroupConfig,
+    "transactions": TransactionConfig,
 }
 
 

@@ -9,6 +9,7 @@ from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.refused_settings import refusals
 from stratalog.broker.settings import BrokerConfig
 from stratalog.broker.topic_defaults import SYNONYMS, TOPIC_SETTINGS, TopicDefaults
+from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.settings import INT_MAX, LONG_MAX, Described, as_text
 from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import REFUSED, DirectoryConfig, LogConfig
@@ -83,6 +84,8 @@ def settings_page() -> str:
         *_table(TopicDefaults.described()),
         "### Groups and committed offsets\n",
         *_table(GroupConfig.described()),
+        "### Transactions\n",
+        *_table(TransactionConfig.described()),
         "## Of a data directory\n",
         _DIRECTORY,
         *_table(DirectoryConfig.described()),

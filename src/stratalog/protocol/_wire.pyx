@@ -181,7 +181,8 @@ def parse_request_header(frame):
 
 
 def batch_fault(frame, Py_ssize_t start, Py_ssize_t end, int version):
-    """What Kafka asks of a request's records beyond what the log asks of a batch; FINE, or the first fault."""
+    """What Kafka asks of a request's records beyond what the log asks of a batch; FINE, or the first fault.
+    TRANSACTIONAL is the last: it is none where the producer has a transaction open."""
     cdef _Cursor cursor = _Cursor(frame, start, False)
     cdef const uint8_t* batch = cursor.data + start
     cdef Py_ssize_t size = end - start
@@ -194,10 +195,10 @@ def batch_fault(frame, Py_ssize_t start, Py_ssize_t end, int version):
     cursor.position = start + _LENGTH_AT
     if cursor.int32() + _BEFORE_LENGTH_COUNTS < size:
         return SEVERAL_BATCHES
-    if batch[_ATTRIBUTES_AT] & _TRANSACTIONAL:
-        return TRANSACTIONAL
     if batch[_ATTRIBUTES_AT] & _CODEC_MASK == _ZSTD and version < _FIRST_WITH_ZSTD:
         return ZSTD_TOO_EARLY
+    if batch[_ATTRIBUTES_AT] & _TRANSACTIONAL:
+        return TRANSACTIONAL
     return FINE
 
 

@@ -29,6 +29,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -38,6 +43,8 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
@@ -78,6 +85,11 @@ VERSIONS: dict[ApiKey, Versions] = {
     ApiKey.DELETE_RECORDS: Versions(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: Versions(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4, 4),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Versions(0, 5, 3),
+    ApiKey.ADD_OFFSETS_TO_TXN: Versions(0, 4, 3),
+    ApiKey.END_TXN: Versions(0, 5, 3),
+    ApiKey.WRITE_TXN_MARKERS: Versions(1, 1, 1),
+    ApiKey.TXN_OFFSET_COMMIT: Versions(0, 5, 3),
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4, 4),
     ApiKey.ALTER_CONFIGS: Versions(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4, 2),
@@ -87,6 +99,8 @@ VERSIONS: dict[ApiKey, Versions] = {
     ApiKey.OFFSET_DELETE: Versions(0, 0, _NEVER),
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 2, 0),
     ApiKey.DESCRIBE_PRODUCERS: Versions(0, 0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: Versions(0, 0, 0),
+    ApiKey.LIST_TRANSACTIONS: Versions(0, 2, 0),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Versions(0, 1, 0),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Versions(0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Versions(0, 0, 0),

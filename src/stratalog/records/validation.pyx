@@ -47,13 +47,18 @@ cpdef check_header(BatchHeader header):
     if header.attributes & CODEC_MASK > LAST_CODEC:
         raise UnsupportedCodecError(f"codec is {header.attributes & CODEC_MASK}; 0 to 4 are known")
     if header.producer_id >= 0:
-        if header.producer_epoch < 0 or (header.base_sequence < 0 and not header.attributes & CONTROL_BIT):
-            raise InvalidRecordError(
-                f"producer id is {header.producer_id} with epoch {header.producer_epoch} and base sequence "
-                f"{header.base_sequence}: an idempotent batch has neither negative"
-            )
+        # Of transactional batches only clients' have sequences: see check_contents.
+        if header.producer_epoch < 0 or (header.base_sequence < 0 and not header.attributes & TRANSACTIONAL_BIT):
+            raise _negative(header)
     elif header.attributes & TRANSACTIONAL_BIT:
         raise InvalidRecordError(f"producer id is {header.producer_id} in a transactional batch")
+
+
+cdef _negative(BatchHeader header):
+    return InvalidRecordError(
+        f"producer id is {header.producer_id} with epoch {header.producer_epoch} and base sequence "
+        f"{header.base_sequence}: an idempotent batch has neither negative"
+    )
 
 
 def parse_for_append(data, Py_ssize_t max_batch_bytes):
@@ -97,6 +102,8 @@ def check_contents(
     for header in headers:
         if header.attributes & CONTROL_BIT:
             raise InvalidRecordError("the control bit is set; only the broker writes control batches")
+        if header.producer_id >= 0 and header.base_sequence < 0:
+            raise _negative(header)
         if header.attributes & TIMESTAMP_TYPE_BIT:
             raise InvalidTimestampError("timestamp type is LogAppendTime, which only the log itself may set")
         payload = None

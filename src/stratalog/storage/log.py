@@ -227,13 +227,13 @@ class Log(ReadableLog):
             timestamp = max(header.max_timestamp for header in headers)
             knows_producers = any(header.producer_id >= 0 for header in headers)
         if knows_producers:
-            duplicate = self._producers.find_duplicate(headers)
-            if duplicate is not None:
-                return Appended(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp, duplicate=True)
             if origin is Origin.CLIENT:
+                duplicate = self._producers.find_duplicate(headers)
+                if duplicate is not None:
+                    return Appended(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp, duplicate=True)
                 self._producers.check(headers)
             else:
-                self._producers.check_markers(headers)
+                self._producers.check_epochs(headers)  # what a coordinator writes has no sequence
         size = len(data)
         if size > self.config.segment_bytes:
             raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")

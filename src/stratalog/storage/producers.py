@@ -56,13 +56,14 @@ class ProducerTracker:
                 check_follows(header, before.producer_epoch, before.last_sequence)
             previous[header.producer_id] = header
 
-    def check_markers(self, headers: Sequence[BatchHeader]) -> None:
-        """Raise where a transaction marker comes from before a newer instance of its producer took over."""
+    def check_epochs(self, headers: Sequence[BatchHeader]) -> None:
+        """Raise where a marker, or an offset in a transaction, comes from before a newer instance took over."""
         for header in headers:
             producer = self.state.get(header.producer_id)
-            if header.is_control and producer is not None and header.producer_epoch < producer.epoch:
+            if producer is not None and header.producer_epoch < producer.epoch:
+                what = "marker" if header.is_control else "batch"
                 raise InvalidProducerEpochError(
-                    f"producer {header.producer_id} has epoch {producer.epoch} here; a marker of epoch "
+                    f"producer {header.producer_id} has epoch {producer.epoch} here; a {what} of epoch "
                     f"{header.producer_epoch} comes too late"
                 )
 

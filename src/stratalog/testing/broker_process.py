@@ -33,11 +33,12 @@ START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 _SHOWN_LINES = 20
 
-# Nobody wants to wait in a test for what makes sense for many members, or for fifty logs of group offsets.
+# Nobody wants to wait in a test for what makes sense for many members, or for a hundred logs of internal topics.
 FOR_TESTS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
 }
 
 

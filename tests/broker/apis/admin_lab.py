@@ -12,11 +12,14 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from stratalog.broker.apis.cluster import ClusterApis
+from stratalog.broker.apis.committed_offsets import CommittedOffsetApis
 from stratalog.broker.apis.delete_records import DeleteRecordsApi
 from stratalog.broker.apis.leader_epochs import LeaderEpochsApi
 from stratalog.broker.apis.log_dirs import LogDirsApi
 from stratalog.broker.apis.producers import ProducerApis
 from stratalog.broker.apis.topics import TopicApis
+from stratalog.broker.apis.transaction_admin import TransactionAdminApis
+from stratalog.broker.apis.transactions import TransactionApis
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, RequestContext
@@ -29,6 +32,7 @@ from stratalog.storage.disk import Disk
 from stratalog.storage.log import Log
 from stratalog.storage.log_directory import LogDirectory
 from tests.broker.metadata.registry_lab import QuickDisk
+from tests.broker.transactions.transaction_lab import TransactionLab
 
 T = TypeVar("T")
 START_MS = 1_700_000_000_000
@@ -53,12 +57,20 @@ class AdminLab:
         self.topics.load()
         self.background_calls = 0
         self.before_background: Callable[[], object] = lambda: None  # what another client does meanwhile
+        self.transactions = TransactionLab(self.topics, self.store, self.clock, self.config, self.run_in_background)
+        self.transactions.load()
+        self.background_calls = 0
         self._handlers: dict[ApiKey, Handler] = {
             **TopicApis(self.topics, self.config, self.clock, self.run_in_background, _described).routes(),
             **DeleteRecordsApi(self.topics, self.run_in_background).routes(),
             **LogDirsApi(self.topics, data).routes(),
             **ClusterApis(self.topics, self.config, "the-cluster", lambda: ADDRESS).routes(),
-            **ProducerApis(self.topics, self.store, self.run_in_background).routes(),
+            **ProducerApis(self.topics, self.transactions.ids, self.transactions.coordinator).routes(),
+            **TransactionApis(
+                self.transactions.coordinator, self.transactions.groups, self.topics, self.transactions.admission
+            ).routes(),
+            **TransactionAdminApis(self.transactions.coordinator, self.clock).routes(),
+            **CommittedOffsetApis(self.transactions.groups, self.topics).routes(),
             **LeaderEpochsApi(self.topics).routes(),
         }
 

@@ -119,13 +119,15 @@ def test_a_record_whose_inner_lengths_are_wrong_is_refused(written: RawClient, d
 def test_a_client_can_not_write_control_batches(written: RawClient) -> None:
     for attributes in (0x20, 0x30):
         answer = produced(written, forged(">h", _ATTRIBUTES, attributes))
-        assert answer.error_code in (ErrorCode.invalid_record, ErrorCode.invalid_txn_state)
+        assert answer.error_code in (ErrorCode.invalid_record, ErrorCode.transactional_id_authorization_failed)
 
 
-def test_transactions_are_refused_until_they_are_served(written: RawClient) -> None:
+def test_batch_of_a_transaction_that_nobody_began_is_refused(written: RawClient) -> None:
     transactional = forged(">h", _ATTRIBUTES, 0x10, producer_id=5, producer_epoch=0, base_sequence=0)
-    assert produced(written, transactional).error_code == ErrorCode.invalid_txn_state
-    assert produced(written, bytes(batch()), transactional_id="mine").error_code == ErrorCode.invalid_txn_state
+    unnamed = ErrorCode.transactional_id_authorization_failed
+    assert produced(written, transactional).error_code == unnamed
+    unknown = ErrorCode.invalid_producer_id_mapping
+    assert produced(written, transactional, transactional_id="mine").error_code == unknown
 
 
 @pytest.mark.parametrize("attributes", [5, 6, 7])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.group import GroupRecord, GroupTable
+from stratalog.broker.groups.offsets_topic import Loaded
 from stratalog.clock import ManualClock
 from stratalog.errors import StratalogError
 
@@ -67,6 +68,7 @@ class ListLog:
         self.created = 0
         self.failure: StratalogError | None = None
         self.unreadable: set[int] = set()
+        self.pending: dict[int, list[GroupRecord]] = {}
 
     async def create(self) -> None:
         if self.failure is not None:
@@ -74,14 +76,22 @@ class ListLog:
         self.created += 1
         self.partition_count = 3
 
-    async def read(self, partition: int) -> list[GroupRecord]:
+    async def read(self, partition: int) -> Loaded:
         if partition in self.unreadable:
             raise StratalogError("the disk is broken")
         latest: dict[bytes, bytes | None] = {}
         for key, value in self.partitions.get(partition, []):
             latest.pop(key, None)
             latest[key] = value
-        return [(key, value) for key, value in latest.items() if value is not None]
+        records: list[GroupRecord] = [(key, value) for key, value in latest.items() if value is not None]
+        return Loaded(records, {producer: dict(written) for producer, written in self.pending.items()})
+
+    def append_in_transaction(
+        self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int, producer_id: int, epoch: int
+    ) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.pending.setdefault(producer_id, []).extend(records)
 
     def append(self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int) -> None:
         if self.failure is not None:

@@ -484,7 +484,13 @@ class OtherGroup:
         self.is_empty = is_empty
 
     def check_commit(
-        self, member_id: str, generation_or_epoch: int, group_instance_id: str | None, api_version: int
+        self,
+        member_id: str,
+        generation_or_epoch: int,
+        group_instance_id: str | None,
+        api_version: int,
+        *,
+        in_transaction: bool = False,
     ) -> ErrorCode:
         return ErrorCode.stale_member_epoch
 

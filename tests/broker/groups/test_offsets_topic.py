@@ -109,8 +109,8 @@ def test_reading_gives_what_a_compacted_log_would_hold(place: Place) -> None:
     gone = offset_record("g", "orders", 2, CommittedOffset(4, 0, "", AT))
     place.offsets.append(0, [first, second, gone], AT)
     place.offsets.append(0, [again, offset_tombstone("g", "orders", 2)], AT)
-    assert run(place.offsets.read(0)) == [second, again]
-    assert run(place.offsets.read(1)) == []
+    assert run(place.offsets.read(0)).records == [second, again]
+    assert run(place.offsets.read(1)).records == []
 
 
 def test_record_without_a_key_is_passed_over(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +122,7 @@ def test_record_without_a_key_is_passed_over(place: Place, caplog: pytest.LogCap
     )  # unchecked, as if adopted
     kept = offset_record("g", "orders", 0, CommittedOffset(1, 0, "", AT))
     place.offsets.append(0, [kept], AT)
-    assert run(place.offsets.read(0)) == [kept]
+    assert run(place.offsets.read(0)).records == [kept]
     assert "offset 0 has no key" in caplog.text
 
 

@@ -7,8 +7,8 @@
 | 47 | OffsetDelete | 0 | topics that the group does not subscribe to |
 
 An offset that was committed for a topic that has since been deleted and made again is not handed out.
-
-Known gaps: `require_stable` is taken and has no effect: without transactions no offset is ever pending.
+With `require_stable`, a partition with an offset that was committed in an open transaction is answered with
+UNSTABLE_OFFSET_COMMIT. TxnOffsetCommit is with the other requests of transactions.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _FIRST_FETCH_WITH_GROUP_ERRORS = 2
 _FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
 _NO_OFFSET = -1
+_UNSTABLE = ErrorCode.unstable_offset_commit
 _BROKERS_RETENTION = -1
 
 
@@ -113,7 +114,7 @@ class CommittedOffsetApis:
     def offset_fetch(self, request: Any, context: RequestContext) -> Reply:
         version = context.api_version
         if version < _FIRST_FETCH_OF_SEVERAL_GROUPS:
-            error, topics = self._fetch(request, version)
+            error, topics = self._fetch(request, version, getattr(request, "require_stable", False))
             return {"error_code": error, "topics": topics}
         if len(request.groups) > MOST_GROUPS:
             raise MalformedRequestError(
@@ -121,11 +122,11 @@ class CommittedOffsetApis:
             )
         groups = []
         for one in {group.group_id: group for group in request.groups}.values():
-            error, topics = self._fetch(one, version)
+            error, topics = self._fetch(one, version, request.require_stable)
             groups.append({"group_id": one.group_id, "error_code": error, "topics": topics})
         return {"groups": groups}
 
-    def _fetch(self, request: Any, version: int) -> tuple[ErrorCode, list[Reply]]:
+    def _fetch(self, request: Any, version: int, stable: bool) -> tuple[ErrorCode, list[Reply]]:
         group_id = request.group_id
         error = self._coordinator.status(group_id, may_be_empty=True)
         if error is ErrorCode.none:
@@ -136,33 +137,41 @@ class CommittedOffsetApis:
                 return error, []
             return error, _every_partition(request, error)
         if request.topics is None:
-            return error, self._all_offsets(group_id, version)
-        return error, self._some_offsets(request, version)
+            return error, self._all_offsets(group_id, version, stable)
+        return error, self._some_offsets(request, version, stable)
 
-    def _all_offsets(self, group_id: str, version: int) -> list[Reply]:
+    def _all_offsets(self, group_id: str, version: int, stable: bool) -> list[Reply]:
         topics = []
         for name, partitions in self._offsets.all(group_id).items():
             topic = self._topics.get(name)
             if topic is None and version >= _FIRST_VERSION_WITH_TOPIC_IDS:
                 continue  # there is no id to call it by
-            offsets = [_offset(index, one) for index, one in partitions.items() if _is_of(one, topic)]
+            offsets = [
+                _no_offset(index, _UNSTABLE)
+                if stable and self._offsets.is_pending(group_id, name, index)
+                else _offset(index, one)
+                for index, one in partitions.items()
+                if _is_of(one, topic)
+            ]
             if offsets:
                 named = {"name": name, "topic_id": None if topic is None else topic.id}
                 topics.append({**named, "partitions": offsets})
         return topics
 
-    def _some_offsets(self, request: Any, version: int) -> list[Reply]:
+    def _some_offsets(self, request: Any, version: int, stable: bool) -> list[Reply]:
         topics = []
         for asked, indexes in _once(request.topics, version):
             found = self._look_up(asked, version)
             if found.name is None:
                 offsets = [_no_offset(index, ErrorCode.unknown_topic_id) for index in indexes]
             else:
-                offsets = [self._find(request.group_id, found.name, found.topic, index) for index in indexes]
+                offsets = [self._find(request.group_id, found.name, found.topic, index, stable) for index in indexes]
             topics.append({**found.named, "partitions": offsets})
         return topics
 
-    def _find(self, group_id: str, name: str, topic: Topic | None, index: int) -> Reply:
+    def _find(self, group_id: str, name: str, topic: Topic | None, index: int, stable: bool) -> Reply:
+        if stable and self._offsets.is_pending(group_id, name, index):
+            return _no_offset(index, _UNSTABLE)
         committed = self._offsets.find(group_id, name, index)
         return _offset(index, committed) if committed is not None and _is_of(committed, topic) else _no_offset(index)
 

@@ -1,10 +1,9 @@
-"""FindCoordinator (key 10), versions 0-6: who looks after a group. On one node that is this broker, for every group.
+"""FindCoordinator (key 10), versions 0-6: who looks after a group or a transactional id. On one node that is this
+broker, for all of them.
 
 Several keys at once from version 4. Nothing is made by asking.
 
-Known gaps: transactions do not exist yet. Who asks for a transaction's coordinator gets the error that InitProducerId
-would give (all clients take it for fatal): with a retriable one, producers would ask until their timeout. Share
-groups do not exist either (INVALID_REQUEST).
+Known gaps: share groups do not exist (INVALID_REQUEST).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from stratalog.broker.apis.groups import MOST_GROUPS, distinct
-from stratalog.broker.apis.producers import NO_TRANSACTIONS
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.settings import Address
 from stratalog.protocol.api_keys import ApiKey
@@ -40,11 +38,8 @@ class CoordinatorApi:
 
     def _find(self, key_type: int) -> Reply:
         nobody = {"node_id": -1, "host": "", "port": -1}
-        if key_type == _TRANSACTION:
-            said = "Transactions are not served yet."
-            return {**nobody, "error_code": NO_TRANSACTIONS, "error_message": said}
-        if key_type != _GROUP:
-            said = f"Key type {key_type} is not known; 0 is a group."
+        if key_type not in (_GROUP, _TRANSACTION):
+            said = f"Key type {key_type} is not known; 0 is a group, 1 a transactional id."
             return {**nobody, "error_code": ErrorCode.invalid_request, "error_message": said}
         address = self._address()
         return {

@@ -4,7 +4,10 @@ A version that is not known is answered with version 0's body and UNSUPPORTED_VE
 in it, so that the client can ask again: the dispatcher calls `unsupported` for that. The header of the response has no
 tags in any version, as a client can't know yet which versions it may speak.
 
-Known gaps: no features are finalized, as there is no controller to finalize them.
+From version 3 on one feature is told of, transaction.version 2 (KIP-890): clients that know it leave it to Produce and
+TxnOffsetCommit to add partitions to their transactions, and get a new epoch with each.
+
+Known gaps: no other features are finalized, as there is no controller to finalize them.
 """
 
 from __future__ import annotations
@@ -19,6 +22,11 @@ from stratalog.protocol.messages import encode_reply
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE = 3
+_FEATURES = {
+    "supported_features": [{"name": "transaction.version", "min_version": 0, "max_version": 2}],
+    "finalized_features_epoch": 0,
+    "finalized_features": [{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}],
+}
 
 
 class VersionsApi:
@@ -40,7 +48,7 @@ class VersionsApi:
             return {"error_code": ErrorCode.invalid_request, "api_keys": []}
         if version not in self._encoded:
             self._encoded[version] = encode_reply(
-                ApiKey.API_VERSIONS, version, {"error_code": 0, "api_keys": self._keys}
+                ApiKey.API_VERSIONS, version, {"error_code": 0, "api_keys": self._keys, **_FEATURES}
             )
         return self._encoded[version]
 

@@ -109,19 +109,22 @@ class ClassicGroup(RebalancingGroup):
         generation_or_epoch: int,
         group_instance_id: str | None,
         api_version: int,  # noqa: ARG002
+        *,
+        in_transaction: bool = False,
     ) -> ErrorCode:
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
         if generation_or_epoch < 0 and self.state is State.EMPTY:
             return ErrorCode.none  # an admin, or a consumer that assigns its partitions itself
         if generation_or_epoch < 0 and not member_id and group_instance_id is None:
-            return ErrorCode.unknown_member_id
+            # Older clients do not say who they are when they commit in a transaction.
+            return ErrorCode.none if in_transaction else ErrorCode.unknown_member_id
         error = self._members.check(member_id, group_instance_id)
         if error is not ErrorCode.none:
             return error
         if generation_or_epoch != self.generation:
             return ErrorCode.illegal_generation
-        if self.state is State.COMPLETING_REBALANCE:
+        if self.state is State.COMPLETING_REBALANCE and not in_transaction:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 

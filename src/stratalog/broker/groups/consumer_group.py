@@ -107,13 +107,20 @@ class ConsumerGroup:
         self,
         member_id: str,
         generation_or_epoch: int,
-        group_instance_id: str | None,  # noqa: ARG002 (a member of this kind is known by its id)
+        group_instance_id: str | None,
         api_version: int,
+        *,
+        in_transaction: bool = False,
     ) -> ErrorCode:
         if generation_or_epoch < 0 and not self.members:
             return ErrorCode.none  # an admin client, or a consumer that assigns itself
+        if in_transaction and generation_or_epoch < 0 and not member_id and group_instance_id is None:
+            return ErrorCode.none  # it need not say who it is
         if member_id not in self.members:
             return ErrorCode.unknown_member_id
+        if in_transaction:
+            is_current = self._check_epoch(member_id, generation_or_epoch) is ErrorCode.none
+            return ErrorCode.none if is_current else ErrorCode.illegal_generation
         if api_version < _FIRST_COMMIT_VERSION_WITH_EPOCH:
             return ErrorCode.unsupported_version
         return self._check_epoch(member_id, generation_or_epoch)

@@ -162,7 +162,7 @@ class GroupCoordinator:
         """After every call on a classic group: its timer is set, and what is nothing any more is forgotten."""
         if self._groups.get(group.group_id) is not group:
             return
-        if group.is_empty and not group.is_stored and not self.offsets.of(group.group_id):
+        if group.is_empty and not group.is_stored and not self._has_offsets(group.group_id):
             if not group.has_pending:
                 self.remove(group.group_id)
                 return
@@ -172,6 +172,9 @@ class GroupCoordinator:
         else:
             self._unborn.pop(group.group_id, None)
         self._set_timer(group)
+
+    def _has_offsets(self, group_id: str) -> bool:
+        return bool(self.offsets.of(group_id) or self.offsets.pending.of(group_id))
 
     def _set_timer(self, group: ClassicGroup) -> None:
         timer = self._timers.get(group.group_id)
@@ -195,8 +198,7 @@ class GroupCoordinator:
 
     def append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
         if records:
-            count = self._partition_count or self._log.partition_count or 1
-            self._log.append(partition_of(group_id, count), records, self._clock.now_ms())
+            self._log.append(self.partition_of(group_id), records, self._clock.now_ms())
 
     def append_changes(self, group_id: str, changes: Sequence[Change], more: Sequence[GroupRecord] = ()) -> None:
         """Offsets that go or come, and then other records, all in one batch. Raises StratalogError."""
@@ -207,6 +209,31 @@ class GroupCoordinator:
         """Tombstones, of which there may be more than a batch holds. Raises StratalogError; some may be done then."""
         for some in _in_batches(changes):
             self.append_changes(group_id, some)
+
+    # Offsets in transactions
+
+    def append_pending(self, group_id: str, changes: Sequence[Change], producer_id: int, epoch: int) -> None:
+        """Offsets that count once the producer's transaction is committed. Raises StratalogError."""
+        records = [change.record() for change in changes]
+        self._log.append_in_transaction(self.partition_of(group_id), records, self._clock.now_ms(), producer_id, epoch)
+        self.offsets.pending.add(producer_id, changes)
+
+    def partition_of(self, group_id: str) -> int:
+        """Of __consumer_offsets, where the group's records are."""
+        return partition_of(group_id, self._partition_count or self._log.partition_count or 1)
+
+    def can_end_transactions(self, partition: int) -> ErrorCode:
+        if self._load_ended or partition in self._loaded:
+            return ErrorCode.none
+        return ErrorCode.coordinator_load_in_progress
+
+    def end_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
+        """A marker is in a partition of __consumer_offsets."""
+        keys = [key for key in self.offsets.pending.keys(producer_id) if self.partition_of(key.group_id) == partition]
+        self.offsets.end_transaction(producer_id, keys, commit=commit)
+        for group_id in {key.group_id for key in keys}:
+            if group_id not in self._groups and self.offsets.of(group_id):
+                self.new_classic_group(group_id)  # it only has offsets
 
     # Starting and stopping
 
@@ -222,7 +249,7 @@ class GroupCoordinator:
 
     async def _load_partition(self, partition: int) -> None:
         try:
-            records = await self._log.read(partition)
+            records, pending = await self._log.read(partition)
         except StratalogError as error:
             log.error("__consumer_offsets-%d can't be read, its groups are not served: %s", partition, error)
             return
@@ -230,6 +257,7 @@ class GroupCoordinator:
         for start in range(0, len(records), _RECORDS_A_TURN):
             replayed |= self._replay(partition, records[start : start + _RECORDS_A_TURN])
             await asyncio.sleep(0)  # others are served meanwhile
+        self._replay_pending(partition, pending)
         if not self._closed:
             self._open(partition, replayed)
 
@@ -250,12 +278,23 @@ class GroupCoordinator:
                 log.error("__consumer_offsets-%d: a record is passed over: %s", partition, error)
         return replayed
 
+    def _replay_pending(self, partition: int, pending: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
+        for producer_id, written in pending.items():
+            for key, value in written.items():
+                try:
+                    offset_key = parse_key(key)
+                    if isinstance(offset_key, OffsetKey):
+                        offset = None if value is None else parse_offset(value)
+                        self.offsets.pending.add(producer_id, [(offset_key, offset)])
+                except StratalogError as error:
+                    log.error("__consumer_offsets-%d: a pending record is passed over: %s", partition, error)
+
     def _open(self, partition: int, group_ids: Iterable[str]) -> None:
         """All of a partition is loaded: its groups are served from now on."""
         self._loaded.add(partition)
         for group_id in group_ids:
             group = self._groups.get(group_id)
-            if group is None and self.offsets.of(group_id):
+            if group is None and self._has_offsets(group_id):
                 group = self.new_classic_group(group_id)  # it only has offsets
             if isinstance(group, ClassicGroup):
                 group.start_sessions(self.now())
@@ -311,7 +350,7 @@ class GroupCoordinator:
                 continue
             try:
                 self.append_deletions(group.group_id, self.offsets.expire(group, self.now_ms()))
-                if _is_over(group) and not self.offsets.of(group.group_id):
+                if _is_over(group) and not self._has_offsets(group.group_id):
                     self.append(group.group_id, group.tombstones())
                     self.remove(group.group_id)
             except StratalogError as error:
@@ -326,7 +365,7 @@ class GroupCoordinator:
         for group_id in self.offsets.group_ids():
             if self.status(group_id, may_be_empty=True) is not ErrorCode.none:
                 continue  # what is left of a deleted topic is not handed out in any case: its id is another
-            for topic in gone.intersection(self.offsets.of(group_id)):
+            for topic in gone.intersection(self.offsets.topics(group_id)):
                 try:
                     self.append_deletions(group_id, self.offsets.delete_topic(group_id, topic))
                 except StratalogError as error:

@@ -38,9 +38,16 @@ class Group(Protocol):
         """Whether it has no members, so that it may be deleted or turned into the other kind."""
 
     def check_commit(
-        self, member_id: str, generation_or_epoch: int, group_instance_id: str | None, api_version: int
+        self,
+        member_id: str,
+        generation_or_epoch: int,
+        group_instance_id: str | None,
+        api_version: int,
+        *,
+        in_transaction: bool = False,
     ) -> ErrorCode:
-        """Whether this member may commit offsets now. `api_version` is OffsetCommit's: some errors are new in 9."""
+        """Whether this member may commit offsets now. `api_version` is OffsetCommit's: some errors are new in 9.
+        In a transaction it need not say who it is."""
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Whether offsets may be fetched; None and -1 where the request names no member (all before version 9)."""

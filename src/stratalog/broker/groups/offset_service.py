@@ -54,6 +54,35 @@ class OffsetService:
             self._coordinator.settle(group)
         return errors
 
+    def check_in_transaction(self, who: Committer) -> ErrorCode:
+        group = self._coordinator.group(who.group_id)
+        if group is None:
+            return ErrorCode.none if who.generation_or_epoch < 0 else ErrorCode.illegal_generation
+        return group.check_commit(
+            who.member_id, who.generation_or_epoch, who.group_instance_id, who.api_version, in_transaction=True
+        )
+
+    def commit_in_transaction(
+        self, who: Committer, commits: Sequence[Commit], producer_id: int, epoch: int
+    ) -> list[ErrorCode]:
+        """An error for each commit; for a group that `check_in_transaction` found to be fine. They are pending until
+        the producer's transaction is committed."""
+        errors, changes = self._offsets.commit(who.group_id, commits, self._coordinator.now_ms(), None)
+        if not changes:
+            return errors
+        try:
+            self._coordinator.append_pending(who.group_id, changes, producer_id, epoch)
+        except StratalogError as failure:
+            log.warning("group %r: offsets could not be committed in a transaction: %s", who.group_id, failure)
+            failed = _commit_error(failure)
+            return [failed if each is ErrorCode.none else each for each in errors]
+        if self._coordinator.group(who.group_id) is None:
+            self._coordinator.new_classic_group(who.group_id)
+        return errors
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        return OffsetKey(group_id, topic, partition) in self._offsets.pending
+
     def _check_commit(self, who: Committer) -> ErrorCode:
         group = self._coordinator.group(who.group_id)
         if group is not None:
@@ -100,6 +129,8 @@ class OffsetService:
 
 
 def _commit_error(error: StratalogError) -> ErrorCode:
+    if error.code == ErrorCode.invalid_producer_epoch:
+        return ErrorCode.invalid_producer_epoch
     if error.code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
         return ErrorCode.invalid_commit_offset_size
     return append_error(error)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import Group, GroupRecord
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey, offset_record, offset_tombstone
+from stratalog.broker.groups.pending_offsets import PendingOffsets
 from stratalog.protocol.error_codes import ErrorCode
 
 _END_OF_TIME = 2**63 - 1
@@ -43,6 +44,7 @@ class Offsets:
     def __init__(self, config: GroupConfig) -> None:
         self._config = config
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        self.pending = PendingOffsets()  # of transactions that are open
 
     def of(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """By topic and partition."""
@@ -51,16 +53,32 @@ class Offsets:
     def find(self, key: OffsetKey) -> CommittedOffset | None:
         return self.of(key.group_id).get(key.topic, {}).get(key.partition)
 
+    def topics(self, group_id: str) -> set[str]:
+        """Those with pending offsets too."""
+        return {*self.of(group_id), *(key.topic for key in self.pending.of(group_id))}
+
     def group_ids(self) -> list[str]:
-        return list(self._groups)
+        return list(dict.fromkeys([*self._groups, *self.pending.group_ids()]))
 
     def apply(self, changes: Iterable[Change]) -> None:
+        """What is newer than everything that is pending."""
         for change in changes:
-            if change.offset is None:
-                self._forget(change.key)
-            else:
-                group_id, topic, partition = change.key
-                self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = change.offset
+            self.pending.supersede(change.key)
+            self._apply(change)
+
+    def end_transaction(self, producer_id: int, keys: Iterable[OffsetKey], *, commit: bool) -> None:
+        """Pending offsets count now, unless something newer was written in between; or they are gone."""
+        for key in keys:
+            offset = self.pending.take(producer_id, key)
+            if commit and offset is not None:
+                self._apply(Change(key, offset))
+
+    def _apply(self, change: Change) -> None:
+        if change.offset is None:
+            self._forget(change.key)
+        else:
+            group_id, topic, partition = change.key
+            self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = change.offset
 
     def _forget(self, key: OffsetKey) -> None:
         topics = self._groups.get(key.group_id, {})
@@ -90,14 +108,16 @@ class Offsets:
         return errors, changes
 
     def delete(self, keys: Iterable[OffsetKey]) -> list[Change]:
-        """Only what is there needs a tombstone."""
-        return [Change(key, None) for key in dict.fromkeys(keys) if self.find(key) is not None]
+        """Only what is there, or may be once a transaction is committed, needs a tombstone."""
+        return [Change(key, None) for key in dict.fromkeys(keys) if self.find(key) is not None or key in self.pending]
 
     def delete_group(self, group_id: str) -> list[Change]:
-        return [Change(key, None) for key in self._keys(group_id)]
+        return [Change(key, None) for key in dict.fromkeys([*self._keys(group_id), *self.pending.of(group_id)])]
 
     def delete_topic(self, group_id: str, topic: str) -> list[Change]:
-        return [Change(OffsetKey(group_id, topic, each), None) for each in self.of(group_id).get(topic, {})]
+        pending = (key for key in self.pending.of(group_id) if key.topic == topic)
+        committed = (OffsetKey(group_id, topic, each) for each in self.of(group_id).get(topic, {}))
+        return [Change(key, None) for key in dict.fromkeys([*committed, *pending])]
 
     def expire(self, group: Group, now_ms: int) -> list[Change]:
         """Kafka's rule: topics that are subscribed to are kept; for the others the group says what time counts from,
@@ -108,6 +128,8 @@ class Offsets:
             if group.subscribed_to(topic):
                 continue
             for partition, offset in partitions.items():
+                if OffsetKey(group.group_id, topic, partition) in self.pending:
+                    continue  # it is in use
                 since = group.offset_expires_since(offset.commit_timestamp_ms)
                 if since is None:
                     continue

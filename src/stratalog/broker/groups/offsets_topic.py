@@ -1,14 +1,15 @@
 """`__consumer_offsets`: the log that groups and offsets live in, so that a restart finds them as they were.
 
-A group's records all go to one partition, by Kafka's hash of the group id. The topic is made on first use. It is not
-compacted yet, so it keeps everything (retention.ms=-1); reading it gives what a compacted log would hold.
+A group's records all go to one partition, by Kafka's hash of the group id. The topic is made on first use, compacted by
+key; reading it gives what a log that is compacted to the end would hold. Offsets that are committed in a transaction
+are in transactional batches: they count where a marker commits them, and are pending where none has come yet.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import GroupRecord
@@ -16,9 +17,14 @@ from stratalog.broker.metadata.store import Topic
 from stratalog.broker.partition import Partition
 from stratalog.errors import UnknownTopicError
 from stratalog.records import Record, build_batch
+from stratalog.records.batch import Batch
+from stratalog.records.format import ControlType
+from stratalog.records.reader import read_control, records_of
 
 NAME = "__consumer_offsets"
 KEPT_BY_KEY = {"cleanup.policy": "compact"}
+_BYTES_A_READ = 1024 * 1024
+_NEVER: tuple[int, bytes | None] = (-1, None)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -28,6 +34,15 @@ class RunInBackground(Protocol):
     """Runs a callable in the thread for what takes long."""
 
     def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class Loaded(NamedTuple):
+    """What of a partition still counts: the last record of each key, without tombstones, in the order of those last
+    writes; and by producer, what its open transaction has written. A pending record with a newer one behind it has None
+    for its value."""
+
+    records: list[GroupRecord]
+    pending: Mapping[int, Mapping[bytes, bytes | None]] = {}
 
 
 class OffsetsLog(Protocol):
@@ -40,11 +55,16 @@ class OffsetsLog(Protocol):
     async def create(self) -> None:
         """Make the topic. Raises StratalogError."""
 
-    async def read(self, partition: int) -> list[GroupRecord]:
-        """What of a partition still counts: the last record of each key, without tombstones. Raises StratalogError."""
+    async def read(self, partition: int) -> Loaded:
+        """Raises StratalogError."""
 
     def append(self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int) -> None:
         """As one batch; returns when it survives kill -9. Raises StratalogError: nothing was written."""
+
+    def append_in_transaction(
+        self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int, producer_id: int, epoch: int
+    ) -> None:
+        """The same, as part of a producer's transaction."""
 
 
 class Topics(Protocol):
@@ -69,6 +89,47 @@ def partition_of(group_id: str, partition_count: int) -> int:
     return 0 if signed == -(2**31) else abs(signed) % partition_count
 
 
+class OffsetsReplay:
+    """Batches in, in the order of the log; what counts of them out."""
+
+    def __init__(self) -> None:
+        self._latest: dict[bytes, tuple[int, bytes | None]] = {}  # offset and value, tombstones too
+        self._open: dict[int, dict[bytes, tuple[int, bytes | None]]] = {}  # by producer
+
+    def take(self, batch: Batch) -> None:
+        header = batch.header
+        if header.is_control:
+            if header.record_count:
+                self._end(header.producer_id, read_control(batch)[0])
+            return
+        into = self._open.setdefault(header.producer_id, {}) if header.is_transactional else self._latest
+        for record in records_of(batch):
+            if record.key is None:
+                log.error("%s: the record at offset %d has no key and is passed over", NAME, record.offset)
+                continue
+            into[bytes(record.key)] = record.offset, None if record.value is None else bytes(record.value)
+
+    def _end(self, producer_id: int, control: ControlType) -> None:
+        if control not in (ControlType.COMMIT, ControlType.ABORT):
+            return
+        written = self._open.pop(producer_id, {})
+        if control is ControlType.COMMIT:
+            for key, (offset, value) in written.items():
+                if self._latest.get(key, _NEVER)[0] < offset:
+                    self._latest[key] = offset, value
+
+    def loaded(self) -> Loaded:
+        in_order = sorted(self._latest.items(), key=lambda item: item[1][0])
+        pending = {
+            producer_id: {
+                key: value if self._latest.get(key, _NEVER)[0] < offset else None
+                for key, (offset, value) in written.items()
+            }
+            for producer_id, written in self._open.items()
+        }
+        return Loaded([(key, value) for key, (_, value) in in_order if value is not None], pending)
+
+
 class OffsetsTopic:
     def __init__(self, topics: Topics, config: GroupConfig, run_in_background: RunInBackground) -> None:
         self._topics = topics
@@ -86,20 +147,22 @@ class OffsetsTopic:
             lambda: self._topics.create(NAME, self._config.offsets_topic_num_partitions, settings)
         )
 
-    async def read(self, partition: int) -> list[GroupRecord]:
+    async def read(self, partition: int) -> Loaded:
         return await self._run_in_background(lambda: self._read(partition))
 
-    def _read(self, index: int) -> list[GroupRecord]:
+    def _read(self, index: int) -> Loaded:
         self._keep_by_key()
-        latest: dict[bytes, bytes | None] = {}
-        for record in self._partition(index).log.records():
-            if record.key is None:
-                log.error("%s-%d: the record at offset %d has no key and is passed over", NAME, index, record.offset)
-                continue
-            key = bytes(record.key)
-            latest.pop(key, None)  # so that it moves to the end: the order is that of the last writes
-            latest[key] = None if record.value is None else bytes(record.value)
-        return [(key, value) for key, value in latest.items() if value is not None]
+        replay = OffsetsReplay()
+        source = self._partition(index).log
+        offset = source.log_start_offset
+        while True:
+            batches = list(source.read(offset, _BYTES_A_READ).batches())
+            if not batches:
+                return replay.loaded()
+            for batch in batches:
+                batch.check_crc()
+                replay.take(batch)
+            offset = batches[-1].header.next_offset
 
     def _keep_by_key(self) -> None:
         """A topic that a user made, or that was found in a data directory, must not lose the last word on any key."""
@@ -110,6 +173,17 @@ class OffsetsTopic:
     def append(self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int) -> None:
         batch = build_batch([Record(key=key, value=value, timestamp=timestamp_ms) for key, value in records])
         self._partition(partition).append(memoryview(batch))
+
+    def append_in_transaction(
+        self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int, producer_id: int, epoch: int
+    ) -> None:
+        batch = build_batch(
+            [Record(key=key, value=value, timestamp=timestamp_ms) for key, value in records],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            is_transactional=True,
+        )
+        self._partition(partition).append_for_coordinator(batch)
 
     def _partition(self, index: int) -> Partition:
         partition = self._topics.partition(NAME, index)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from stratalog.errors import GroupRecordError
 
+_INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
@@ -36,6 +37,9 @@ class FieldReader:
         value: int = packed.unpack_from(self._data, self._at)[0]
         self._at += packed.size
         return value
+
+    def int8(self) -> int:
+        return self._fixed(_INT8)
 
     def int16(self) -> int:
         return self._fixed(_INT16)
@@ -86,8 +90,14 @@ class FieldReader:
     def uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self.raw(16))
 
-    def array(self, item: Callable[[], Item]) -> list[Item]:
+    def nullable_array(self, item: Callable[[], Item]) -> list[Item] | None:
         count = self.varint() - 1 if self.flexible else self.int32()
+        return None if count == -1 else self._items(count, item)
+
+    def array(self, item: Callable[[], Item]) -> list[Item]:
+        return self._items(self.varint() - 1 if self.flexible else self.int32(), item)
+
+    def _items(self, count: int, item: Callable[[], Item]) -> list[Item]:
         if not 0 <= count <= self.left:  # an item has at least a byte
             raise self.error(f"claims {count} items before byte {self._at}, where {self.left} bytes are left")
         return [item() for _ in range(count)]
@@ -110,6 +120,10 @@ class FieldWriter:
     def __init__(self, *, flexible: bool = False) -> None:
         self._flexible = flexible
         self._out = bytearray()
+
+    def int8(self, value: int) -> FieldWriter:
+        self._out += _INT8.pack(value)
+        return self
 
     def int16(self, value: int) -> FieldWriter:
         self._out += _INT16.pack(value)

@@ -1,0 +1,149 @@
+"""Transactions as administrators see them, and the marker that ends one by hand.
+
+| key | API | versions | notes |
+|---|---|---|---|
+| 27 | WriteTxnMarkers | 1 | for a transaction that hangs: its coordinator has forgotten it, or never knew it |
+| 65 | DescribeTransactions | 0 | |
+| 66 | ListTransactions | 0-2 | by state and producer id, how long it is open from 1, by the id's pattern from 2 |
+
+DescribeProducers, which says what is open in a partition, is with the producers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stratalog.broker.apis.groups import MOST_GROUPS, distinct
+from stratalog.broker.groups.topic_pattern import compile_pattern
+from stratalog.broker.groups.topic_pattern_syntax import TopicPatternError
+from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.broker.transactions.coordinator import TransactionCoordinator
+from stratalog.broker.transactions.markers import Marker
+from stratalog.broker.transactions.state import STATES, State, Transaction
+from stratalog.clock import Clock
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.storage.names import TopicPartition
+
+
+class TransactionAdminApis:
+    def __init__(self, coordinator: TransactionCoordinator, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.WRITE_TXN_MARKERS: self.write_markers,
+            ApiKey.DESCRIBE_TRANSACTIONS: self.describe,
+            ApiKey.LIST_TRANSACTIONS: self.list,
+        }
+
+    # WriteTxnMarkers
+
+    def write_markers(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        return {
+            "markers": [
+                {"producer_id": one.producer_id, "topics": [self._write(one, topic) for topic in one.topics]}
+                for one in request.markers
+            ]
+        }
+
+    def _write(self, one: Any, topic: Any) -> Reply:
+        marker = Marker(one.producer_id, one.producer_epoch, one.transaction_result, one.coordinator_epoch)
+        return {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "error_code": self._coordinator.markers.write(TopicPartition(topic.name, index), marker),
+                }
+                for index in dict.fromkeys(topic.partition_indexes)
+            ],
+        }
+
+    # DescribeTransactions
+
+    def describe(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        ids = distinct(request.transactional_ids, MOST_GROUPS, "DescribeTransactions")
+        return {"transaction_states": [self._describe(transactional_id) for transactional_id in ids]}
+
+    def _describe(self, transactional_id: str) -> Reply:
+        error = self._coordinator.status(transactional_id) if transactional_id else ErrorCode.invalid_request
+        known = self._coordinator.get(transactional_id)
+        if error is ErrorCode.none and known is None:
+            error = ErrorCode.transactional_id_not_found
+        if error is not ErrorCode.none or known is None:
+            return _not_described(transactional_id, error)
+        topics: dict[str, list[int]] = {}
+        for topic, index in sorted(known.partitions):
+            topics.setdefault(topic, []).append(index)
+        return {
+            "error_code": ErrorCode.none,
+            "transactional_id": transactional_id,
+            "transaction_state": known.state.title,
+            "transaction_timeout": known.timeout_ms,
+            "transaction_start_time": known.started_ms,
+            "producer_id": known.producer_id,
+            "producer_epoch": known.epoch,
+            "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()],
+        }
+
+    # ListTransactions
+
+    def list(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        if self._coordinator.loading.is_under_way:
+            return _nothing_listed(ErrorCode.coordinator_load_in_progress)
+        try:
+            found = self._matching(getattr(request, "transactional_id_pattern", None))
+        except TopicPatternError:
+            return _nothing_listed(ErrorCode.invalid_regular_expression)
+        states = {STATES[name] for name in request.state_filters if name in STATES}
+        unknown = [name for name in dict.fromkeys(request.state_filters) if name not in STATES]
+        producer_ids = set(request.producer_id_filters)
+        longer_than = getattr(request, "duration_filter", -1)
+        now_ms = self._clock.now_ms()
+        return {
+            "error_code": ErrorCode.none,
+            "unknown_state_filters": unknown,
+            "transaction_states": [
+                _listed(one)
+                for one in found
+                if (not producer_ids or one.producer_id in producer_ids)
+                and (not request.state_filters or one.state in states)
+                and (longer_than < 0 or now_ms - one.started_ms > longer_than)
+                and one.state is not State.DEAD
+            ],
+        }
+
+    def _matching(self, pattern: str | None) -> Iterable[Transaction]:
+        """Raises TopicPatternError where the pattern can't be read."""
+        known = {one.transactional_id: one for one in self._coordinator.all()}
+        if not pattern:
+            return known.values()
+        return [known[name] for name in compile_pattern(pattern).matching(known)]
+
+
+def _listed(one: Transaction) -> Reply:
+    return {
+        "transactional_id": one.transactional_id,
+        "producer_id": one.producer_id,
+        "transaction_state": one.state.title,
+    }
+
+
+def _nothing_listed(error: ErrorCode) -> Reply:
+    return {"error_code": error, "unknown_state_filters": [], "transaction_states": []}
+
+
+def _not_described(transactional_id: str, error: ErrorCode) -> Reply:
+    return {
+        "error_code": error,
+        "transactional_id": transactional_id,
+        "transaction_state": "",
+        "transaction_timeout": 0,
+        "transaction_start_time": 0,
+        "producer_id": 0,
+        "producer_epoch": 0,
+        "topics": [],
+    }

@@ -1,0 +1,205 @@
+"""What transactional producers ask for. InitProducerId, which they begin with, is with the producers.
+
+| key | API | versions | notes |
+|---|---|---|---|
+| 24 | AddPartitionsToTxn | 0-5 | several transactions at once from 4, which brokers of a cluster send each other |
+| 25 | AddOffsetsToTxn | 0-4 | the group's partition of `__consumer_offsets` becomes part of the transaction |
+| 26 | EndTxn | 0-5 | from 5 on the producer gets its next epoch (KIP-890) |
+| 28 | TxnOffsetCommit | 0-5 | pending until the transaction ends; from 5 on it adds the partition by itself |
+
+A transaction's end is answered when its markers are written, so a reader that asks then finds it ended.
+
+Known gaps: transactions that outside coordinators decide (KIP-939).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from stratalog.broker.groups import offsets_topic
+from stratalog.broker.groups.coordinator import GroupCoordinator
+from stratalog.broker.groups.offset_service import Committer, OffsetService
+from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.metadata.store import Topic
+from stratalog.broker.partition import Partition
+from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.broker.transactions.admission import Admission, Operation
+from stratalog.broker.transactions.coordinator import TransactionCoordinator
+from stratalog.broker.transactions.state import Identity
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.storage.names import TopicPartition
+
+_FIRST_WITH_PRODUCER_FENCED = 2  # of all of them
+_FIRST_ADD_OF_SEVERAL = 4
+_FIRST_END_WITH_NEXT_EPOCH = 5
+_FIRST_COMMIT_THAT_ADDS = 5
+
+
+class Topics(Protocol):
+    """What of the TopicRegistry is used here."""
+
+    def get(self, name: str) -> Topic | None: ...
+
+    def partition(self, name: str, index: int) -> Partition | None: ...
+
+
+class TransactionApis:
+    def __init__(
+        self, coordinator: TransactionCoordinator, groups: GroupCoordinator, topics: Topics, admission: Admission
+    ) -> None:
+        self._coordinator = coordinator
+        self._groups = groups
+        self._offsets = OffsetService(groups)
+        self._topics = topics
+        self._admission = admission
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.ADD_PARTITIONS_TO_TXN: self.add_partitions,
+            ApiKey.ADD_OFFSETS_TO_TXN: self.add_offsets,
+            ApiKey.END_TXN: self.end,
+            ApiKey.TXN_OFFSET_COMMIT: self.txn_offset_commit,
+        }
+
+    # AddPartitionsToTxn
+
+    def add_partitions(self, request: Any, context: RequestContext) -> Reply:
+        version = context.api_version
+        if version < _FIRST_ADD_OF_SEVERAL:
+            who = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+            transactional_id, topics = request.v3_and_below_transactional_id, request.v3_and_below_topics
+            return {"results_by_topic_v3_and_below": self._add(transactional_id, who, topics, False, version)}
+        return {
+            "results_by_transaction": [
+                {
+                    "transactional_id": one.transactional_id,
+                    "topic_results": self._add(
+                        one.transactional_id,
+                        Identity(one.producer_id, one.producer_epoch),
+                        one.topics,
+                        one.verify_only,
+                        version,
+                    ),
+                }
+                for one in request.transactions
+            ]
+        }
+
+    def _add(
+        self, transactional_id: str, who: Identity, topics: Iterable[Any], verify_only: bool, version: int
+    ) -> list[Reply]:
+        partitions = dict.fromkeys(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
+        unknown = [one for one in partitions if self._topics.partition(*one) is None]
+        errors: dict[TopicPartition, ErrorCode]
+        if unknown:  # all or nothing
+            errors = dict.fromkeys(partitions, ErrorCode.operation_not_attempted)
+            errors |= dict.fromkeys(unknown, ErrorCode.unknown_topic_or_partition)
+        elif verify_only:
+            errors = {one: self._coordinator.verify(transactional_id, who, one) for one in partitions}
+        else:
+            transaction_version = 2 if version >= _FIRST_ADD_OF_SEVERAL else 0
+            error = self._coordinator.add(transactional_id, who, partitions, transaction_version)
+            errors = dict.fromkeys(partitions, _as_known(error, version))
+        return _by_topic(errors)
+
+    # AddOffsetsToTxn
+
+    async def add_offsets(self, request: Any, context: RequestContext) -> Reply:
+        if not request.transactional_id:
+            return {"error_code": ErrorCode.invalid_request}
+        error = await self._groups.prepare(request.group_id)
+        if error is ErrorCode.none:
+            where = TopicPartition(offsets_topic.NAME, self._groups.partition_of(request.group_id))
+            who = Identity(request.producer_id, request.producer_epoch)
+            error = self._coordinator.add(request.transactional_id, who, (where,), 0)
+        return {"error_code": _as_known(error, context.api_version)}
+
+    # EndTxn
+
+    async def end(self, request: Any, context: RequestContext) -> Reply:
+        error, identity = await self._coordinator.end(
+            request.transactional_id,
+            Identity(request.producer_id, request.producer_epoch),
+            commit=request.committed,
+            version=2 if context.api_version >= _FIRST_END_WITH_NEXT_EPOCH else 0,
+        )
+        return {
+            "error_code": _as_known(error, context.api_version),
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.epoch,
+        }
+
+    # TxnOffsetCommit
+
+    async def txn_offset_commit(self, request: Any, context: RequestContext) -> Reply:
+        commits: list[Commit] = []
+        answers: list[Reply] = []  # of `commits`, in the same order
+        topics = []
+        for asked in request.topics:
+            topic = self._topics.get(asked.name)
+            partitions = []
+            for one in asked.partitions:
+                answer = {"partition_index": one.partition_index, "error_code": ErrorCode.unknown_topic_or_partition}
+                partitions.append(answer)
+                if topic is not None and 0 <= one.partition_index < topic.partition_count:
+                    commits.append(_commit(topic, one))
+                    answers.append(answer)
+            topics.append({"name": asked.name, "partitions": partitions})
+        if commits:
+            for answer, error in zip(answers, await self._commit(request, context.api_version, commits), strict=True):
+                answer["error_code"] = error
+        return {"topics": topics}
+
+    async def _commit(self, request: Any, version: int, commits: list[Commit]) -> list[ErrorCode]:
+        group_id, who = request.group_id, Identity(request.producer_id, request.producer_epoch)
+        error = await self._groups.prepare(group_id)
+        if error is ErrorCode.none:
+            error = self._admit(request.transactional_id, group_id, who, version)
+        committer = Committer(
+            group_id,
+            getattr(request, "member_id", ""),
+            getattr(request, "generation_id", -1),
+            getattr(request, "group_instance_id", None),
+            version,
+        )
+        if error is ErrorCode.none:
+            error = self._offsets.check_in_transaction(committer)
+        if error is not ErrorCode.none:
+            return [error for _ in commits]
+        return self._offsets.commit_in_transaction(committer, commits, who.producer_id, who.epoch)
+
+    def _admit(self, transactional_id: str, group_id: str, who: Identity, version: int) -> ErrorCode:
+        partition = self._topics.partition(offsets_topic.NAME, self._groups.partition_of(group_id))
+        if partition is None:
+            return ErrorCode.coordinator_not_available
+        error = self._admission.admit(transactional_id, partition, who, Operation.of_offset_commit(version))
+        if error is ErrorCode.concurrent_transactions and version < _FIRST_COMMIT_THAT_ADDS:
+            return ErrorCode.coordinator_load_in_progress  # which older clients ask again after
+        return error
+
+
+def _as_known(error: ErrorCode, version: int) -> ErrorCode:
+    """PRODUCER_FENCED was not always there; older clients know it by another name."""
+    if error is ErrorCode.producer_fenced and version < _FIRST_WITH_PRODUCER_FENCED:
+        return ErrorCode.invalid_producer_epoch
+    return error
+
+
+def _by_topic(errors: dict[TopicPartition, ErrorCode]) -> list[Reply]:
+    topics: dict[str, list[Reply]] = {}
+    for (topic, index), error in errors.items():
+        topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": error})
+    return [{"name": topic, "results_by_partition": results} for topic, results in topics.items()]
+
+
+def _commit(topic: Topic, one: Any) -> Commit:
+    return Commit(
+        topic.name,
+        topic.id,
+        one.partition_index,
+        one.committed_offset,
+        getattr(one, "committed_leader_epoch", -1),
+        one.committed_metadata,
+    )

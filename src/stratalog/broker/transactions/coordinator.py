@@ -1,0 +1,296 @@
+"""The coordinator: every transactional id of this broker, its transaction, the timers, and the log of all of it.
+
+A step is written to `__transaction_state` before anybody is told of it. An end takes two: PrepareCommit or
+PrepareAbort, from which on it is decided; then, with a marker in each of its partitions, CompleteCommit or
+CompleteAbort. A broker that is killed in between writes the markers (again) at its next start. Where a marker can't be
+written for the disk's sake, it is tried again, and the producer hears CONCURRENT_TRANSACTIONS meanwhile.
+
+Runs on the event loop's thread. Between the look at a transaction and the write of its next step nothing waits, so no
+transition is ever under way when another request comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
+
+from stratalog.broker.groups.classic_rebalance import append_error
+from stratalog.broker.groups.group import TimerHandle
+from stratalog.broker.transactions import state
+from stratalog.broker.transactions.config import TransactionConfig
+from stratalog.broker.transactions.loading import Loading
+from stratalog.broker.transactions.markers import Marker, MarkerWriter
+from stratalog.broker.transactions.records import transaction_record, transaction_tombstone
+from stratalog.broker.transactions.state import Identity, State, Step, Transaction
+from stratalog.broker.transactions.transactions_topic import TransactionsLog
+from stratalog.clock import Clock
+from stratalog.errors import StorageError, StratalogError
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.storage.names import TopicPartition
+
+log = logging.getLogger(__name__)
+
+NOBODY = Identity(state.NO_PRODUCER_ID, state.NO_EPOCH)
+_MARKERS_A_TURN = 100  # written before the loop has its turn
+_RETRY_SECONDS = 1.0
+_GIVES_UP = (  # of a partition: it is gone, or another owns the producer there
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.transaction_coordinator_fenced,
+)
+
+CallLater = Callable[[float, Callable[[], None]], TimerHandle]
+
+
+class Answer(NamedTuple):
+    error: ErrorCode
+    identity: Identity = NOBODY
+
+
+class TransactionCoordinator:
+    def __init__(
+        self,
+        config: TransactionConfig,
+        clock: Clock,
+        state_log: TransactionsLog,
+        markers: MarkerWriter,
+        next_producer_id: Callable[[], Awaitable[int]],
+        call_later: CallLater,
+    ) -> None:
+        self.config = config
+        self.markers = markers
+        self._clock = clock
+        self._log = state_log
+        self._next_producer_id = next_producer_id
+        self._call_later = call_later
+        self._transactions: dict[str, Transaction] = {}
+        self._ongoing: set[str] = set()
+        self._left: dict[str, set[TopicPartition]] = {}  # partitions whose markers are missing
+        self._finishing: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[str, TimerHandle] = {}
+        self.loading = Loading(state_log)
+
+    # What is asked of it
+
+    def get(self, transactional_id: str) -> Transaction | None:
+        return self._transactions.get(transactional_id)
+
+    def all(self) -> Iterable[Transaction]:
+        return list(self._transactions.values())
+
+    def status(self, transactional_id: str) -> ErrorCode:
+        """Whether requests for an id can be served now."""
+        return self.loading.status(transactional_id)
+
+    async def initialize(self, transactional_id: str, timeout_ms: int, claimed: Identity | None) -> Answer:
+        """InitProducerId: the id's producer from now on, and no other."""
+        if not transactional_id:
+            return Answer(ErrorCode.invalid_request)
+        if not 0 < timeout_ms <= self.config.transaction_max_timeout_ms:
+            return Answer(ErrorCode.invalid_transaction_timeout)
+        error = await self.loading.prepare(transactional_id)
+        if error is not ErrorCode.none:
+            return Answer(error)
+        step = self._initialize(transactional_id, timeout_ms, claimed, None)
+        if step.needs_id:
+            try:
+                new_id = await self._next_producer_id()
+            except StorageError:
+                return Answer(ErrorCode.coordinator_load_in_progress)  # all clients ask again after this one
+            step = self._initialize(transactional_id, timeout_ms, claimed, new_id)  # it may have changed meanwhile
+        error = self._take(step)
+        if step.transaction is not None and step.transaction.is_prepared and error is step.error:
+            await self._finish(transactional_id)
+        if error is not ErrorCode.none or step.transaction is None:
+            return Answer(error)
+        return Answer(ErrorCode.none, Identity(step.transaction.producer_id, step.transaction.epoch))
+
+    def _initialize(self, transactional_id: str, timeout_ms: int, claimed: Identity | None, new_id: int | None) -> Step:
+        now_ms = self._clock.now_ms()
+        known = self._transactions.get(transactional_id)
+        if known is not None:
+            return state.initialize(known, timeout_ms, claimed, now_ms, new_id)
+        if new_id is None:
+            return Step(ErrorCode.none, needs_id=True)
+        return Step(ErrorCode.none, state.begin(transactional_id, new_id, timeout_ms, now_ms))
+
+    def add(
+        self, transactional_id: str | None, who: Identity, partitions: Iterable[TopicPartition], version: int
+    ) -> ErrorCode:
+        """What the producer writes to these partitions is part of its transaction, which begins with the first."""
+        known = self._known(transactional_id)
+        if isinstance(known, ErrorCode):
+            return known
+        return self._take(state.add(known, who, frozenset(partitions), version, self._clock.now_ms()))
+
+    def verify(self, transactional_id: str | None, who: Identity, partition: TopicPartition) -> ErrorCode:
+        known = self._known(transactional_id)
+        return known if isinstance(known, ErrorCode) else state.verify(known, who, partition)
+
+    def _known(self, transactional_id: str | None) -> Transaction | ErrorCode:
+        if not transactional_id:
+            return ErrorCode.invalid_request
+        error = self.status(transactional_id)
+        if error is not ErrorCode.none:
+            return error
+        return self._transactions.get(transactional_id, ErrorCode.invalid_producer_id_mapping)
+
+    async def end(self, transactional_id: str, who: Identity, *, commit: bool, version: int) -> Answer:
+        """EndTxn. The identity in the answer is what a client of transaction.version 2 goes on with."""
+        known = self._known(transactional_id)
+        if isinstance(known, ErrorCode):
+            return Answer(known)
+        step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
+        if step.needs_id:
+            try:
+                new_id = await self._next_producer_id()
+            except StorageError:
+                return Answer(ErrorCode.coordinator_load_in_progress)
+            known = self._transactions.get(transactional_id, known)  # it may have changed meanwhile
+            step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=new_id)
+        error = self._take(step)
+        if error is not ErrorCode.none:
+            return Answer(error)
+        if step.transaction is None:
+            return Answer(error, Identity(known.producer_id, known.epoch) if version >= 2 else NOBODY)
+        await self._finish(transactional_id)
+        return Answer(error, state.identity_after(step.transaction) if version >= 2 else NOBODY)
+
+    # Steps
+
+    def _take(self, step: Step) -> ErrorCode:
+        """Write a step, and then let it count. The step's error, or why it could not be written."""
+        transaction = step.transaction
+        if transaction is None:
+            return step.error
+        transactional_id = transaction.transactional_id
+        try:
+            self._append(transactional_id, transaction)
+        except StratalogError as error:
+            log.warning("transactional id %r: its state could not be written: %s", transactional_id, error)
+            return append_error(error)
+        self._put(transaction)
+        return step.error
+
+    def _append(self, transactional_id: str, transaction: Transaction | None) -> None:
+        record = transaction_tombstone(transactional_id) if transaction is None else transaction_record(transaction)
+        self._log.append(self.loading.partition_of(transactional_id), [record], self._clock.now_ms())
+
+    def _put(self, transaction: Transaction) -> None:
+        transactional_id = transaction.transactional_id
+        self._transactions[transactional_id] = transaction
+        if transaction.state is State.ONGOING:
+            self._ongoing.add(transactional_id)
+        else:
+            self._ongoing.discard(transactional_id)
+
+    # Ends
+
+    async def _finish(self, transactional_id: str) -> None:
+        """The markers of a prepared transaction, and then its completion. What fails is tried again later."""
+        known = self._transactions[transactional_id]
+        if transactional_id in self._finishing or not known.is_prepared:
+            return
+        self._finishing.add(transactional_id)
+        try:
+            left = self._left.setdefault(transactional_id, set(known.partitions))
+            await self._write_markers(known, left)
+            if not left and self._complete(known):
+                del self._left[transactional_id]
+                return
+        except StratalogError as error:
+            log.error("transactional id %r: could not be ended, will be tried again: %s", transactional_id, error)
+        finally:
+            self._finishing.discard(transactional_id)
+        self._at("finish " + transactional_id, _RETRY_SECONDS, lambda: self._finish_later(transactional_id))
+
+    def _complete(self, known: Transaction) -> bool:
+        return self._take(Step(ErrorCode.none, state.complete(known, self._clock.now_ms()))) is ErrorCode.none
+
+    async def _write_markers(self, known: Transaction, left: set[TopicPartition]) -> None:
+        epoch = self._log.coordinator_epoch(self.loading.partition_of(known.transactional_id))
+        marker = Marker(known.producer_id, known.epoch, known.state is State.PREPARE_COMMIT, epoch)
+        for count, partition in enumerate(sorted(left), 1):
+            error = self.markers.write(partition, marker)
+            if error is ErrorCode.none or error in _GIVES_UP:
+                left.discard(partition)
+            if error is not ErrorCode.none:
+                log.warning("transactional id %r: no marker in %s: %s", known.transactional_id, partition, error.name)
+            if count % _MARKERS_A_TURN == 0:
+                await asyncio.sleep(0)  # others are served meanwhile
+
+    def _finish_later(self, transactional_id: str) -> None:
+        if transactional_id in self._transactions:
+            self._start(self._finish(transactional_id))
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Time
+
+    def abort_timed_out(self) -> None:
+        now_ms = self._clock.now_ms()
+        for transactional_id in list(self._ongoing):
+            known = self._transactions[transactional_id]
+            if not known.has_timed_out(now_ms):
+                continue
+            log.info("transactional id %r: open for longer than %d ms, aborted", transactional_id, known.timeout_ms)
+            if self._take(Step(ErrorCode.none, state.fence(known, now_ms))) is ErrorCode.none:
+                self._start(self._finish(transactional_id))
+
+    def forget_expired(self) -> None:
+        now_ms = self._clock.now_ms()
+        for known in list(self._transactions.values()):
+            if not known.has_expired(now_ms, self.config.transactional_id_expiration_ms):
+                continue
+            try:
+                self._append(known.transactional_id, None)
+            except StratalogError as error:
+                log.error("transactional id %r: expired, but not deleted: %s", known.transactional_id, error)
+            else:
+                del self._transactions[known.transactional_id]
+
+    def _every(self, name: str, interval_ms: int, call: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._every(name, interval_ms, call)
+            call()
+
+        self._at(name, interval_ms / 1000, fire)
+
+    def _at(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        if self.loading.is_closed:
+            return
+        before = self._timers.pop(name, None)
+        if before is not None:
+            before.cancel()
+        self._timers[name] = self._call_later(seconds, call)
+
+    # Starting and stopping
+
+    async def load(self) -> None:
+        """Read the whole of __transaction_state, once, at the start; what was being ended is ended now."""
+        async for transactions in self.loading.load():
+            for transaction in transactions:
+                self._put(transaction)
+        for transaction in list(self._transactions.values()):
+            if transaction.is_prepared:
+                await self._finish(transaction.transactional_id)
+        config = self.config
+        self._every(
+            "timeouts", config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out
+        )
+        self._every("expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self.forget_expired)
+
+    def close(self) -> None:
+        """The broker stops: no timer fires any more, and nothing is written."""
+        self.loading.is_closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        for task in self._tasks:
+            task.cancel()

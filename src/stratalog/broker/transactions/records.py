@@ -1,0 +1,114 @@
+"""The records of `__transaction_state`, byte for byte as Kafka 4.1 writes them.
+
+A key begins with its type (two bytes, 0) and holds the transactional id. A value begins with its version: 0 with fixed
+lengths, 1 flexible (KIP-915), which is written since transaction.version 1. A null value deletes the id.
+
+Two tagged fields are written where they say something, which Kafka began to do only after 4.1 (which reads them): the
+producer id that comes next, and the one that was before. Without them a broker that is killed between the two steps of
+an end that uses up the last epoch would forget what it has told the producer.
+"""
+
+from __future__ import annotations
+
+from stratalog.broker.groups.record_fields import FieldReader, FieldWriter
+from stratalog.broker.transactions.state import NO_PRODUCER_ID, State, Transaction
+from stratalog.storage.names import TopicPartition
+
+TransactionRecord = tuple[bytes, bytes | None]  # None: a tombstone
+
+KEY_TYPE = 0
+VALUE_VERSION = 1
+_FIRST_FLEXIBLE = 1
+_PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
+
+
+def transaction_key(transactional_id: str) -> bytes:
+    return FieldWriter().int16(KEY_TYPE).string(transactional_id).done()
+
+
+def transaction_record(transaction: Transaction, version: int = VALUE_VERSION) -> TransactionRecord:
+    fields = FieldWriter(flexible=version >= _FIRST_FLEXIBLE).int16(version)
+    fields.int64(transaction.producer_id).int16(transaction.epoch).int32(transaction.timeout_ms)
+    fields.int8(transaction.state)
+    _write_partitions(fields, transaction)
+    fields.int64(transaction.updated_ms).int64(transaction.started_ms)
+    fields.tagged_fields(_tags(transaction))
+    return transaction_key(transaction.transactional_id), fields.done()
+
+
+def transaction_tombstone(transactional_id: str) -> TransactionRecord:
+    return transaction_key(transactional_id), None
+
+
+def _write_partitions(fields: FieldWriter, transaction: Transaction) -> None:
+    if transaction.state is State.EMPTY:
+        fields.count(-1)
+        return
+    topics: dict[str, list[int]] = {}
+    for partition in sorted(transaction.partitions):
+        topics.setdefault(partition.topic, []).append(partition.partition)
+    fields.count(len(topics))
+    for topic, indexes in topics.items():
+        fields.string(topic).count(len(indexes))
+        for index in indexes:
+            fields.int32(index)
+        fields.tagged_fields()
+
+
+def _tags(transaction: Transaction) -> dict[int, bytes]:
+    tags = {}
+    if transaction.previous_id != NO_PRODUCER_ID:
+        tags[_PREVIOUS_ID_TAG] = transaction.previous_id.to_bytes(8, "big", signed=True)
+    if transaction.next_id != NO_PRODUCER_ID:
+        tags[_NEXT_ID_TAG] = transaction.next_id.to_bytes(8, "big", signed=True)
+    if transaction.client_version:
+        tags[_CLIENT_VERSION_TAG] = transaction.client_version.to_bytes(2, "big", signed=True)
+    return tags
+
+
+def parse_key(key: bytes) -> str:
+    """The transactional id. Raises GroupRecordError."""
+    fields = FieldReader(key, "key of a record in __transaction_state")
+    kind = fields.int16()
+    if kind != KEY_TYPE:
+        raise fields.error(f"has type {kind}; {KEY_TYPE} is known")
+    return fields.string()
+
+
+def parse_transaction(transactional_id: str, value: bytes) -> Transaction:
+    """Raises GroupRecordError."""
+    fields = FieldReader(value, f"value of transactional id {transactional_id!r}")
+    version = fields.int16()
+    if not 0 <= version <= VALUE_VERSION:
+        raise fields.error(f"has version {version}; known are 0 to {VALUE_VERSION}")
+    fields.flexible = version >= _FIRST_FLEXIBLE
+    producer_id, epoch, timeout_ms, number = fields.int64(), fields.int16(), fields.int32(), fields.int8()
+    if number not in tuple(State):
+        raise fields.error(f"has status {number}; known are 0 to {max(State)}")
+    topics = fields.nullable_array(lambda: _parse_topic(fields)) or []
+    updated_ms, started_ms = fields.int64(), fields.int64()
+    tags = fields.tagged_fields()
+    return Transaction(
+        transactional_id,
+        producer_id,
+        epoch,
+        timeout_ms,
+        State(number),
+        frozenset(partition for topic in topics for partition in topic),
+        started_ms,
+        updated_ms,
+        client_version=_number(tags, _CLIENT_VERSION_TAG, 0),
+        previous_id=_number(tags, _PREVIOUS_ID_TAG, NO_PRODUCER_ID),
+        next_id=_number(tags, _NEXT_ID_TAG, NO_PRODUCER_ID),
+    )
+
+
+def _parse_topic(fields: FieldReader) -> list[TopicPartition]:
+    topic = fields.string()
+    indexes = fields.array(fields.int32)
+    fields.tagged_fields()
+    return [TopicPartition(topic, index) for index in indexes]
+
+
+def _number(tags: dict[int, bytes], tag: int, default: int) -> int:
+    return int.from_bytes(tags[tag], "big", signed=True) if tag in tags else default

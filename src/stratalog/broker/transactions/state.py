@@ -1,0 +1,287 @@
+"""A transactional id and the transaction that its producer has under way: what may follow what. Pure.
+
+A `Transaction` never changes. Each function takes one as it is, and what a client asks for, and gives a `Step`: Kafka's
+error, or the transaction as it will be once that is in the log. So nothing is shown that is not written.
+
+The rules are Kafka 4.1's. Clients of transaction.version 2 (KIP-890) get another epoch with each transaction's end;
+those that came before keep theirs. Kafka's PrepareEpochFence is never entered: an epoch is fenced, and its transaction
+prepared to be aborted, in one step. The highest epoch, 32767, is never a client's, so that it can always be fenced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import NamedTuple
+
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.storage.names import TopicPartition
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+NO_TIME = -1
+HIGHEST_EPOCH = 2**15 - 1
+
+
+class State(IntEnum):
+    """By the numbers that records have."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def title(self) -> str:
+        """As clients are told: PrepareCommit."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+STATES = {state.title: state for state in State}
+_PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+_AT_REST = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+_COMPLETE = (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+
+
+class Identity(NamedTuple):
+    """Who a producer says that it is."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    state: State = State.EMPTY
+    partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
+    started_ms: int = NO_TIME
+    updated_ms: int = NO_TIME
+    client_version: int = 0  # transaction.version of the client whose request made it what it is
+    last_epoch: int = NO_EPOCH  # what the producer may still think it has; not in the log
+    previous_id: int = NO_PRODUCER_ID  # what it had before the epochs ran out
+    next_id: int = NO_PRODUCER_ID  # what it gets when this transaction is complete
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether it is decided how it ends, and the markers are on their way."""
+        return self.state in _PREPARED
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self.state in _AT_REST
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.epoch >= HIGHEST_EPOCH - 1
+
+    def has_timed_out(self, now_ms: int) -> bool:
+        return self.state is State.ONGOING and self.started_ms + self.timeout_ms < now_ms
+
+    def has_expired(self, now_ms: int, after_ms: int) -> bool:
+        return self.is_at_rest and self.updated_ms <= now_ms - after_ms
+
+
+class Step(NamedTuple):
+    """What a request leads to. No error and no transaction: what it asks for is so already."""
+
+    error: ErrorCode
+    transaction: Transaction | None = None
+    needs_id: bool = False  # come again with a new producer id
+
+
+_NOTHING = Step(ErrorCode.none)
+_NEEDS_ID = Step(ErrorCode.none, needs_id=True)
+_FENCED = Step(ErrorCode.producer_fenced)
+_BUSY = Step(ErrorCode.concurrent_transactions)
+_OTHER_ID = Step(ErrorCode.invalid_producer_id_mapping)
+_WRONG_STATE = Step(ErrorCode.invalid_txn_state)
+
+
+# InitProducerId
+
+
+def begin(transactional_id: str, new_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+    """Of an id that was not known."""
+    return Transaction(transactional_id, new_id, 0, timeout_ms, updated_ms=now_ms)
+
+
+def initialize(known: Transaction, timeout_ms: int, claimed: Identity | None, now_ms: int, new_id: int | None) -> Step:
+    """A producer starts under this id, or, with `claimed`, goes on after an error (KIP-360)."""
+    if claimed is not None and not _may_claim(known, claimed):
+        return _FENCED
+    if known.is_prepared:
+        return _BUSY
+    if known.state is State.ONGOING:
+        return Step(ErrorCode.concurrent_transactions, fence(known, now_ms))  # and comes again, to get its epoch
+    if known.is_exhausted and (claimed is None or claimed.epoch == known.epoch):
+        if new_id is None:
+            return _NEEDS_ID
+        last_epoch = NO_EPOCH if claimed is None else known.epoch
+        rotated = replace(known, producer_id=new_id, previous_id=known.producer_id)
+        return _started(rotated, 0, last_epoch, timeout_ms, now_ms)
+    if claimed is None:
+        return _started(known, known.epoch + 1, NO_EPOCH, timeout_ms, now_ms)
+    if claimed.epoch == known.epoch:
+        return _started(known, known.epoch + 1, known.epoch, timeout_ms, now_ms)
+    if claimed.epoch == known.last_epoch:  # it comes again: the answer got lost
+        return _started(known, known.epoch, known.last_epoch, timeout_ms, now_ms)
+    return _FENCED
+
+
+def _may_claim(known: Transaction, claimed: Identity) -> bool:
+    if claimed.producer_id == known.producer_id:
+        return True
+    return claimed.producer_id == known.previous_id and claimed.epoch >= HIGHEST_EPOCH - 1
+
+
+def _started(known: Transaction, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Step:
+    return Step(
+        ErrorCode.none,
+        replace(
+            known,
+            epoch=epoch,
+            last_epoch=last_epoch,
+            timeout_ms=timeout_ms,
+            state=State.EMPTY,
+            partitions=frozenset(),
+            started_ms=NO_TIME,
+            updated_ms=now_ms,
+        ),
+    )
+
+
+def fence(known: Transaction, now_ms: int) -> Transaction:
+    """Take the epoch away from whoever has it, and abort what it has open: it was replaced, or took too long."""
+    fenced = replace(known, epoch=min(known.epoch + 1, HIGHEST_EPOCH))
+    return _prepared(fenced, State.PREPARE_ABORT, 2, NO_PRODUCER_ID, now_ms)
+
+
+# AddPartitionsToTxn, AddOffsetsToTxn
+
+
+def add(known: Transaction, who: Identity, partitions: frozenset[TopicPartition], version: int, now_ms: int) -> Step:
+    if known.producer_id != who.producer_id:
+        return _OTHER_ID
+    if known.epoch != who.epoch:
+        return _FENCED
+    if known.is_prepared:
+        return _BUSY
+    if known.state is State.ONGOING and partitions <= known.partitions:
+        return _NOTHING
+    started = known.started_ms if known.state is State.ONGOING else now_ms
+    return Step(
+        ErrorCode.none,
+        replace(
+            known,
+            state=State.ONGOING,
+            partitions=known.partitions | partitions,
+            started_ms=started,
+            updated_ms=now_ms,
+            client_version=version,
+            previous_id=NO_PRODUCER_ID,
+        ),
+    )
+
+
+def verify(known: Transaction, who: Identity, partition: TopicPartition) -> ErrorCode:
+    """Whether the producer has the partition in a transaction that is open."""
+    if known.producer_id != who.producer_id:
+        return ErrorCode.invalid_producer_id_mapping
+    if known.epoch != who.epoch:
+        return ErrorCode.producer_fenced
+    if known.is_prepared:
+        return ErrorCode.concurrent_transactions
+    return ErrorCode.none if partition in known.partitions else ErrorCode.transaction_abortable
+
+
+# EndTxn
+
+
+def end(known: Transaction, who: Identity, *, commit: bool, version: int, now_ms: int, new_id: int | None) -> Step:
+    if version < 2:
+        return _end_keeping_epoch(known, who, commit, now_ms)
+    return _end_with_next_epoch(known, who, commit, now_ms, new_id)
+
+
+def _end_keeping_epoch(known: Transaction, who: Identity, commit: bool, now_ms: int) -> Step:
+    if known.producer_id != who.producer_id:
+        return _OTHER_ID
+    if known.epoch != who.epoch:
+        return _FENCED
+    prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+    if known.state is State.ONGOING:
+        return Step(ErrorCode.none, _prepared(known, prepared, 0, NO_PRODUCER_ID, now_ms))
+    if known.state is prepared:
+        return _BUSY
+    return _NOTHING if known.state is completed(prepared) else _WRONG_STATE
+
+
+def _end_with_next_epoch(known: Transaction, who: Identity, commit: bool, now_ms: int, new_id: int | None) -> Step:
+    """KIP-890. The same epoch again is another request; a repetition is known by the epoch before."""
+    is_past_rotation = known.previous_id == who.producer_id and who.epoch == HIGHEST_EPOCH - 1 and known.epoch == 0
+    if known.producer_id != who.producer_id and not is_past_rotation:
+        return _OTHER_ID
+    is_repeated = is_past_rotation or known.epoch == who.epoch + 1
+    if not _may_end(known, who, is_repeated, is_past_rotation):
+        return _FENCED
+    prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+    if known.is_prepared:
+        return _BUSY if known.state is prepared else _WRONG_STATE
+    if known.state in _COMPLETE and is_repeated:
+        return _NOTHING if known.state is completed(prepared) else _WRONG_STATE
+    if known.state is not State.ONGOING and commit:
+        return _WRONG_STATE
+    if known.is_exhausted and new_id is None:
+        return _NEEDS_ID
+    next_id = new_id if known.is_exhausted and new_id is not None else NO_PRODUCER_ID
+    return Step(ErrorCode.none, _prepared(known, prepared, 2, next_id, now_ms))
+
+
+def _may_end(known: Transaction, who: Identity, is_repeated: bool, is_past_rotation: bool) -> bool:
+    if known.is_prepared:
+        return is_repeated and not is_past_rotation
+    return known.epoch == who.epoch or (known.state in _COMPLETE and is_repeated)
+
+
+def _prepared(known: Transaction, state: State, version: int, next_id: int, now_ms: int) -> Transaction:
+    epoch, last_epoch = known.epoch, known.last_epoch
+    if version >= 2:
+        epoch, last_epoch = min(epoch + 1, HIGHEST_EPOCH), epoch
+    return replace(
+        known,
+        state=state,
+        epoch=epoch,
+        last_epoch=last_epoch,
+        next_id=next_id,
+        # One that is aborted before it began has to begin some time.
+        started_ms=known.started_ms if known.state is State.ONGOING else now_ms,
+        updated_ms=now_ms,
+        client_version=version,
+    )
+
+
+def completed(prepared: State) -> State:
+    return State.COMPLETE_COMMIT if prepared is State.PREPARE_COMMIT else State.COMPLETE_ABORT
+
+
+def complete(known: Transaction, now_ms: int) -> Transaction:
+    """All markers are written. What the producer goes on with is what it was told when it ended the transaction."""
+    done = replace(known, state=completed(known.state), partitions=frozenset(), updated_ms=now_ms)
+    if known.client_version >= 2 and known.next_id != NO_PRODUCER_ID:
+        return replace(done, producer_id=known.next_id, previous_id=known.producer_id, next_id=NO_PRODUCER_ID, epoch=0)
+    return done
+
+
+def identity_after(known: Transaction) -> Identity:
+    """What the producer has to use once a prepared transaction is complete."""
+    if known.client_version >= 2 and known.next_id != NO_PRODUCER_ID:
+        return Identity(known.next_id, 0)
+    return Identity(known.producer_id, known.epoch)

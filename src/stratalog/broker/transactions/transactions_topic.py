@@ -1,0 +1,95 @@
+"""`__transaction_state`: the log that transactions live in, so that a restart finds them as they were.
+
+The records of a transactional id all go to one partition, by Kafka's hash of the id. The topic is made on first use,
+compacted by key, with Kafka's settings for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from stratalog.broker.background import RunInBackground
+from stratalog.broker.groups.offsets_topic import Topics, partition_of
+from stratalog.broker.partition import Partition
+from stratalog.broker.transactions.config import TransactionConfig
+from stratalog.broker.transactions.records import TransactionRecord
+from stratalog.errors import UnknownTopicError
+from stratalog.records import Record, build_batch
+
+__all__ = ["NAME", "TransactionsLog", "TransactionsTopic", "partition_of"]
+
+NAME = "__transaction_state"
+KEPT_BY_KEY = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
+
+log = logging.getLogger(__name__)
+
+
+class TransactionsLog(Protocol):
+    """Where the coordinator's records go: a topic in a broker, lists in tests."""
+
+    @property
+    def partition_count(self) -> int | None:
+        """None while the topic does not exist."""
+
+    async def create(self) -> None:
+        """Make the topic. Raises StratalogError."""
+
+    async def read(self, partition: int) -> list[TransactionRecord]:
+        """What of a partition still counts: the last record of each key, without tombstones. Raises StratalogError."""
+
+    def append(self, partition: int, records: Sequence[TransactionRecord], timestamp_ms: int) -> None:
+        """As one batch; returns when it survives kill -9. Raises StratalogError: nothing was written."""
+
+    def coordinator_epoch(self, partition: int) -> int:
+        """The leader epoch of the partition, which markers carry."""
+
+
+class TransactionsTopic:
+    def __init__(self, topics: Topics, config: TransactionConfig, run_in_background: RunInBackground) -> None:
+        self._topics = topics
+        self._config = config
+        self._run_in_background = run_in_background
+
+    @property
+    def partition_count(self) -> int | None:
+        topic = self._topics.get(NAME)
+        return None if topic is None else topic.partition_count
+
+    async def create(self) -> None:
+        count = self._config.transaction_state_log_num_partitions
+        settings = {**KEPT_BY_KEY, "segment.bytes": str(self._config.transaction_state_log_segment_bytes)}
+        await self._run_in_background(lambda: self._topics.create(NAME, count, settings))
+
+    async def read(self, partition: int) -> list[TransactionRecord]:
+        return await self._run_in_background(lambda: self._read(partition))
+
+    def _read(self, index: int) -> list[TransactionRecord]:
+        self._keep_by_key()
+        latest: dict[bytes, bytes | None] = {}
+        for record in self._partition(index).log.records():
+            if record.key is None:
+                log.error("%s-%d: the record at offset %d has no key and is passed over", NAME, index, record.offset)
+                continue
+            latest[bytes(record.key)] = None if record.value is None else bytes(record.value)
+        return [(key, value) for key, value in latest.items() if value is not None]
+
+    def _keep_by_key(self) -> None:
+        """A topic that a user made, or that was found in a data directory, must not lose the last word on any id."""
+        topic = self._topics.get(NAME)
+        if topic is not None and any(topic.settings.get(name) != value for name, value in KEPT_BY_KEY.items()):
+            self._topics.alter_settings(NAME, {**topic.settings, **KEPT_BY_KEY})
+
+    def append(self, partition: int, records: Sequence[TransactionRecord], timestamp_ms: int) -> None:
+        batch = build_batch([Record(key=key, value=value, timestamp=timestamp_ms) for key, value in records])
+        self._partition(partition).append(memoryview(batch))
+
+    def coordinator_epoch(self, partition: int) -> int:
+        return self._partition(partition).leader_epoch
+
+    def _partition(self, index: int) -> Partition:
+        partition = self._topics.partition(NAME, index)
+        if partition is None:
+            raise UnknownTopicError(f"{NAME}-{index} does not exist: was the topic deleted?")
+        return partition

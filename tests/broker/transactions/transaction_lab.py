@@ -1,0 +1,69 @@
+"""Groups and transactions over the topics of a test, with a clock and timers in the test's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from stratalog.broker.background import RunInBackground
+from stratalog.broker.groups import consumer_group
+from stratalog.broker.groups.coordinator import GroupCoordinator
+from stratalog.broker.groups.offsets_topic import OffsetsTopic
+from stratalog.broker.metadata.store import MetadataStore
+from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.broker.producer_ids import ProducerIds
+from stratalog.broker.settings import BrokerConfig
+from stratalog.broker.transactions.admission import Admission
+from stratalog.broker.transactions.coordinator import TransactionCoordinator
+from stratalog.broker.transactions.markers import MarkerWriter
+from stratalog.broker.transactions.transactions_topic import TransactionsTopic
+from stratalog.clock import ManualClock
+from tests.broker.groups.manual_coordinator import ManualTimers
+
+T = TypeVar("T")
+
+
+class TransactionLab:
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        store: MetadataStore,
+        clock: ManualClock,
+        config: BrokerConfig,
+        run_in_background: RunInBackground,
+    ) -> None:
+        self.timers = ManualTimers(clock)
+        self.groups = GroupCoordinator(
+            config.groups,
+            clock,
+            OffsetsTopic(topics, config.groups, run_in_background),
+            self.timers.call_later,
+            consumer_group.replay,
+        )
+        self.ids = ProducerIds(topics, store, run_in_background)
+        self.state_topic = TransactionsTopic(topics, config.transactions, run_in_background)
+        self.coordinator = TransactionCoordinator(
+            config.transactions,
+            clock,
+            self.state_topic,
+            MarkerWriter(topics, self.groups, clock),
+            self.ids.next,
+            self.timers.call_later,
+        )
+        self.admission = Admission(
+            self.coordinator, lambda: config.transactions.transaction_partition_verification_enable
+        )
+
+    def load(self) -> None:
+        drive(self.groups.load())
+        drive(self.coordinator.load())
+
+
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
+    """To its end, without a loop: it may only wait for its turn."""
+    while True:
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
