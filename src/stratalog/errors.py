@@ -178,7 +178,7 @@ class RequestTimeoutError(ClientError, TimeoutError):
 
 
 class MalformedResponseError(ClientError):
-    """Bytes that can't be read as the answer they should be. Its connection is closed: nothing behind them is either."""
+    """Bytes that can't be read as the answer they should be. Their connection is closed: nor can what follows them."""
 
     code = 42  # INVALID_REQUEST
 
