@@ -23,6 +23,7 @@ KERNELS = (
     "stratalog.client._batch",
     "stratalog.client._accumulator",
     "stratalog.client._arrow_partitions",
+    "stratalog.client._queues",
 )
 
 setup(

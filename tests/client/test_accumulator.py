@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from stratalog.client._accumulator import Accumulator, PartitionQueue, SendPath, TopicQueues
+from stratalog.client._accumulator import Accumulator, SendPath
 from stratalog.client._batch import Batch
+from stratalog.client._queues import PartitionQueue, TopicQueues
 from stratalog.client.errors import BufferExhaustedError
 from stratalog.client.split_batch import split_batch
 from stratalog.records.batch import batches

@@ -1,10 +1,11 @@
-# Where records wait to be sent: a batch in the making for each partition, closed ones before it, and a bound on all of them.
+# Where records wait to be sent: a batch in the making for each partition, closed ones before it, and a bound on all
+# of them.
 #
-# `send` is the path of every record: it finds the topic, chooses the partition and writes the record into the partition's batch.
-# There is no lock on it. Between the look at a queue's open batch and the end of the writing no Python code runs and
-# nothing is made that the garbage collector counts (it might run a finalizer, which might let another thread in), so under
-# the GIL that part is whole. What can run Python code (a new batch, a wait, the sender's wake-up) is done outside of it, and what
-# was seen before is looked at again.
+# `send` is the path of every record: it finds the topic, chooses the partition and writes the record into the
+# partition's batch. There is no lock on it. Between the look at a queue's open batch and the end of the writing no
+# Python code runs and nothing is made that the garbage collector counts (it might run a finalizer, which might let
+# another thread in), so under the GIL that part is whole. What can run Python code (a new batch, a wait, the sender's
+# wake-up) is done outside of it, and what was seen before is looked at again.
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_Resize
@@ -16,6 +17,7 @@ from posix.unistd cimport write
 
 from stratalog.client._batch cimport Batch, Delivery, monotonic, pack_headers, wall_clock_ms
 from stratalog.client._partitioner cimport partition_of_key
+from stratalog.client._queues cimport PartitionQueue, TopicQueues
 
 import os
 import threading
@@ -24,10 +26,7 @@ from stratalog.client.errors import BufferExhaustedError, RecordTooLargeError
 
 cdef enum:
     _HEADER = 61
-    _FIRST_CAPACITY = 4096
-    _SMALLEST_CAPACITY = 512
     _STICKY_BYTES = 16384        # a keyless partition is left at the end of a batch once it got this much
-    _HIGHEST_SEQUENCE = 0x7FFFFFFF
     _MESSAGE_TOO_LARGE = 10
     _SMALLEST_POOLED = 65536
 
@@ -39,132 +38,11 @@ cdef extern from "Python.h":
 
 
 @cython.final
-cdef class PartitionQueue:
-    """A partition's batches, and where it is in the sequence numbers of an idempotent producer."""
-
-    def __cinit__(self, str topic, int partition, int leader=-1):
-        self.topic = topic
-        self.partition = partition
-        self.leader = leader
-        self.closed = []
-        self.producer_id = self.producer_epoch = self.last_acknowledged = -1
-        self._expected = _FIRST_CAPACITY
-
-    cdef void close(self, bint is_full) noexcept:
-        """The open batch, so that it is sent as it is."""
-        cdef Batch batch = self.open
-        if is_full:
-            self._expected = batch._capacity
-        else:
-            self._expected = max(_SMALLEST_CAPACITY, batch._size + batch._size // 4)
-        self.closed.append(batch)
-        self.open = None
-
-    @property
-    def is_empty(self):
-        return self.open is None and not self.closed
-
-    @property
-    def first(self):
-        """The next batch to send, which may still grow; None: there is none."""
-        return self.closed[0] if self.closed else self.open
-
-    def head(self):
-        """The next batch to send: from here on nothing is written into it."""
-        if not self.closed and self.open is not None:
-            self.close(False)
-        return self.closed[0]
-
-    def take(self, long long producer_id, int producer_epoch):
-        """The head, now under way. With a producer id it has its sequence numbers."""
-        cdef Batch batch = self.closed.pop(0)
-        self.in_flight += 1
-        batch.attempts += 1
-        if producer_id >= 0 and batch.base_sequence < 0:
-            if self.producer_id < 0:
-                self.producer_id, self.producer_epoch = producer_id, producer_epoch
-            batch.number_records(self.producer_id, self.producer_epoch, self.next_sequence)
-            self.next_sequence = _after(self.next_sequence, batch.record_count)
-        return batch
-
-    def is_next(self, Batch batch not None):
-        """Whether the broker can have been waiting for just this batch."""
-        return batch.base_sequence == _after(self.last_acknowledged, 1)
-
-    def acknowledged(self, Batch batch not None):
-        self.in_flight -= 1
-        if batch.producer_epoch == self.producer_epoch and batch.base_sequence >= 0:
-            self.last_acknowledged = _after(batch.base_sequence, batch.record_count - 1)
-
-    def failed(self):
-        """A batch is under way no more, and won't be sent again."""
-        self.in_flight -= 1
-
-    def put_back(self, list batches):
-        """Batches that were under way, or parts of one, to be sent again: before all that come after them."""
-        cdef Py_ssize_t place = 0
-        cdef Batch first = batches[0]
-        self.in_flight -= 1
-        for other in self.closed:
-            if ((<Batch> other).number, (<Batch> other).start) > (first.number, first.start):
-                break
-            place += 1
-        self.closed[place:place] = batches
-
-    def drop_head(self):
-        """The head, which is not sent any more."""
-        self.head()
-        return self.closed.pop(0)
-
-    def begin_epoch(self, long long producer_id, int producer_epoch):
-        """Sequence numbers from 0 on; nothing is under way. What waits gets new ones."""
-        cdef Batch batch
-        self.producer_id, self.producer_epoch = producer_id, producer_epoch
-        self.next_sequence = 0
-        self.last_acknowledged = -1
-        self.needs_new_epoch = False
-        for batch in self.closed:
-            batch.base_sequence = -1
-
-
-cdef inline int _after(int sequence, int count) noexcept:
-    """Sequence numbers go on from 0 behind the highest."""
-    return <int> ((<long long> sequence + count) & _HIGHEST_SEQUENCE)
-
-
-@cython.final
-cdef class TopicQueues:
-    """A topic's partitions."""
-
-    def __cinit__(self, str topic):
-        self.topic = topic
-        self.partitions = []
-
-    @property
-    def count(self):
-        return self._count
-
-    def update(self, list leaders):
-        """The node id of each partition's leader, -1 where there is none. A partition is never forgotten: it may hold records."""
-        cdef Py_ssize_t number
-        for number, leader in enumerate(leaders):
-            if number < len(self.partitions):
-                (<PartitionQueue> self.partitions[number]).leader = leader
-            else:
-                self.partitions.append(PartitionQueue(self.topic, number, leader))
-        for number in range(len(leaders), len(self.partitions)):
-            (<PartitionQueue> self.partitions[number]).leader = -1
-        if self._sticky is not None and self._sticky.partition >= len(leaders):
-            self._sticky = None
-        self._count = len(leaders)
-
-
-@cython.final
 cdef class Accumulator:
     """All that is not acknowledged. Senders fill it, the I/O thread empties it.
 
-    What is written to `wake_fd` has the I/O thread look at it; `find_topic(name, partition, seconds)` gives TopicQueues that have
-    the partition (-1: any), and may wait so long.
+    What is written to `wake_fd` has the I/O thread look at it; `find_topic(name, partition, seconds)` gives TopicQueues
+    that have the partition (-1: any), and may wait so long.
     """
 
     def __cinit__(
@@ -187,8 +65,8 @@ cdef class Accumulator:
         self._find_topic = find_topic
         self.wake_fd = -1
         self._pool = []
-        # As in Java, what was once taken of buffer_memory is kept: memory that is new to a process costs more to touch than
-        # to fill. Small memory is the allocator's business.
+        # As in Java, what was once taken of buffer_memory is kept: memory that is new to a process costs more to touch
+        # than to fill. Small memory is the allocator's business.
         self._most_pooled = buffer_memory if batch_size >= _SMALLEST_POOLED else -1
         self._value_serializer, self._key_serializer = value_serializer, key_serializer
         self._room = threading.Condition()
@@ -330,8 +208,8 @@ cdef class Accumulator:
             self._active.append(queue)
 
     cdef PartitionQueue _stick(self, TopicQueues topic):
-        """Where keyless records go: one partition until it got a batch of them, then another. Of two that are drawn it is
-        the one with less to send, so that a slow broker gets less; one without a leader only if there is no other."""
+        """Where keyless records go: one partition until it got a batch of them, then another. Of two that are drawn it
+        is the one with less to send, so that a slow broker gets less; one without a leader only if there is no other."""
         cdef PartitionQueue now = topic._sticky
         cdef PartitionQueue first, second
         if now is not None and (now.open is not None or topic._sticky_bytes < _STICKY_BYTES) and now.leader >= 0:
@@ -366,8 +244,8 @@ cdef class Accumulator:
         cdef double now = monotonic()
         if PyThread_get_thread_ident() == self.io_thread:
             raise BufferExhaustedError(
-                f"buffer.memory is full ({self.used} of {self.buffer_memory} bytes), and a callback of the producer can't wait "
-                "for room, which this thread makes; send from another thread"
+                f"buffer.memory is full ({self.used} of {self.buffer_memory} bytes), and a callback of the producer "
+                "can't wait for room, which this thread makes; send from another thread"
             )
         if deadline[0] == 0:
             deadline[0] = now + self.max_block
@@ -379,9 +257,9 @@ cdef class Accumulator:
                     self._refuse_if_closed()
                     if now >= deadline[0]:
                         raise BufferExhaustedError(
-                            f"buffer.memory is full ({self.used} of {self.buffer_memory} bytes) and no room for {size} bytes was "
-                            f"made within max.block.ms = {self.max_block * 1000:.0f}: records come in faster than the brokers "
-                            "take them, or the brokers don't answer; send less, or raise one of the two"
+                            f"buffer.memory is full ({self.used} of {self.buffer_memory} bytes) and no room for {size} "
+                            f"bytes was made within max.block.ms = {self.max_block * 1000:.0f}: records come in faster "
+                            "than the brokers take them, or the brokers don't answer; send less, or raise one of the two"
                         )
                     self._room.wait(deadline[0] - now)
                     now = monotonic()
@@ -403,7 +281,7 @@ cdef class Accumulator:
 
     def add_encoded(self, PartitionQueue queue not None, bytearray data, int record_count, long long base_timestamp,
                     long long max_timestamp, double deadline):
-        """A batch of records that are encoded already, behind what was sent to the partition before. May wait for room."""
+        """A batch of records that are encoded already, behind what the partition was sent before. May wait for room."""
         cdef Batch batch
         cdef Py_ssize_t size = len(data)
         if size > self.buffer_memory:
@@ -582,13 +460,15 @@ cdef Py_ssize_t _backlog(PartitionQueue queue) noexcept:
 cdef bytes _bytes_of(content, str field):
     if isinstance(content, str) or isinstance(content, int):
         raise TypeError(
-            f"{field} is {type(content).__name__}; bytes or None is wanted: encode it, or give the producer a {field}_serializer"
+            f"{field} is {type(content).__name__}; bytes or None is wanted: encode it, or give the producer a "
+            f"{field}_serializer"
         )
     try:
         return bytes(memoryview(content))
     except TypeError:
         raise TypeError(
-            f"{field} is {type(content).__name__}; bytes or None is wanted: encode it, or give the producer a {field}_serializer"
+            f"{field} is {type(content).__name__}; bytes or None is wanted: encode it, or give the producer a "
+            f"{field}_serializer"
         ) from None
 
 
@@ -623,12 +503,13 @@ cdef class SendPath:
     """The part of a Producer that is called for every record."""
 
     def send(self, str topic, value=None, key=None, headers=None, partition=None, timestamp=None, on_delivery=None):
-        """Send a record; returns its Delivery, a future of where it is. Waits only for metadata and room, max_block_ms at most.
+        """Send a record; returns its Delivery, a future of where it is. Waits only for metadata and room, max_block_ms at
+        most.
 
-        `value` and `key` are bytes or None, or what the serializers take. `headers` are pairs of str and bytes, or a dict.
-        Without a partition the key decides, as in Java; without a key it is one partition for a batch, then another.
-        `timestamp` is in milliseconds since 1970; now, if it is not given. `on_delivery(delivery)` is called when it is done,
-        in the producer's own thread, where nothing may block.
+        `value` and `key` are bytes or None, or what the serializers take. `headers` are pairs of str and bytes, or a
+        dict. Without a partition the key decides, as in Java; without a key it is one partition for a batch, then another.
+        `timestamp` is in milliseconds since 1970; now, if it is not given. `on_delivery(delivery)` is called when it is
+        done, in the producer's own thread, where nothing may block.
         """
         if self._accumulator is None:
             raise TypeError("Producer.__init__ was not called")

@@ -1,5 +1,5 @@
-# Which partition each row of a table goes to: the one it names, else the one of its key, else any. One pass over the keys, without
-# the GIL, and a counting sort: rows of a partition stand together, in their order.
+# Which partition each row of a table goes to: the one it names, else the one of its key, else any. One pass over the
+# keys, without the GIL, and a counting sort: rows of a partition stand together, in their order.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
@@ -14,9 +14,9 @@ from stratalog.errors import InvalidRecordError
 
 
 def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
-    """(row numbers as i32, [where each partition's begin], ...): partitions in order, then those rows that may go anywhere.
+    """(row numbers as i32, [where each partition's begin]): partitions in order, then those rows that may go anywhere.
 
-    `keys` None: there are none. `named` is a buffer of i32 with the rows' partitions, -1 for none; None: there are none.
+    `keys` None: there are none. `named` is a buffer of i32 with the rows' partitions, -1: not named; None: none is.
     """
     cdef Py_buffer view
     cdef const int *names = NULL

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from stratalog.client._accumulator import PartitionQueue
+    from stratalog.client._queues import PartitionQueue
 
 class RecordMetadata(NamedTuple):
     topic: str

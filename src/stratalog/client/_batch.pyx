@@ -1,10 +1,11 @@
-# A batch that records are written into as they are sent, and the futures of those records, which share what becomes of it.
+# A batch that records are written into as they are sent, and the futures of those records, which share what becomes
+# of it.
 #
-# A record costs its bytes and one Delivery of 48 bytes, which holds the batch and its place in it: nothing is made or called for
-# it when the batch is acknowledged, but where someone waits or asked to be called.
+# A record costs its bytes and one Delivery of 48 bytes, which holds the batch and its place in it: nothing is made or
+# called for it when the batch is acknowledged, but where someone waits or asked to be called.
 #
-# Threads: senders write, the I/O thread seals and completes. There is no lock: the methods without `except` and the parts
-# marked so run no Python code and make no object that the garbage collector knows, so the GIL makes them whole.
+# Threads: senders write, the I/O thread seals and completes. There is no lock: the methods without `except` and the
+# parts marked so run no Python code and make no object that the garbage collector knows, so the GIL makes them whole.
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
@@ -58,7 +59,7 @@ cdef long long wall_clock_ms() noexcept nogil:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. The offset is -1 where the broker does not tell it: with acks=0, and for a repetition that it knew."""
+    """Where a record is. The offset is -1 where the broker does not tell it: with acks=0, and for a known repetition."""
 
     topic: str
     partition: int
@@ -225,7 +226,7 @@ cdef class Batch:
         store16(p + 51, <unsigned short> self.producer_epoch)
         store32(p + 53, <unsigned int> self.base_sequence)
         store32(p + 57, <unsigned int> self.record_count)
-        # In pieces that keep the GIL: who gives it away to a busy thread gets it back after 5 ms, and this takes less than 0.1.
+        # In pieces that keep the GIL: who gives it away to a busy thread gets it back after 5 ms; this takes less than 0.1.
         position = _ATTRIBUTES_AT
         while position < self._size:
             length = min(self._size - position, _KEEPS_THE_GIL)
@@ -350,7 +351,7 @@ cdef class Delivery:
         return self.settled(NULL).is_done
 
     def result(self, timeout=None):
-        """RecordMetadata, once the record is acknowledged. Raises why it failed, or TimeoutError after `timeout` seconds."""
+        """RecordMetadata, once the record is acknowledged. Raises why it failed; TimeoutError after `timeout` seconds."""
         cdef int index = 0
         cdef Batch batch
         self._wait(timeout)
@@ -382,8 +383,8 @@ cdef class Delivery:
         while not batch.is_done:
             if not batch.wait(deadline):
                 raise TimeoutError(
-                    f"a record to {batch.queue.topic}-{batch.queue.partition} is not acknowledged after {timeout} s; it is "
-                    "still under way: wait longer, or lower delivery_timeout_ms to have it given up sooner"
+                    f"a record to {batch.queue.topic}-{batch.queue.partition} is not acknowledged after {timeout} s; "
+                    "it is still under way: wait longer, or lower delivery_timeout_ms to have it given up sooner"
                 )
             batch = self.settled(NULL)
 

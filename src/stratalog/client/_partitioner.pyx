@@ -1,5 +1,5 @@
-# Murmur2 as Kafka's Java client computes it (32 bits, seed 0x9747b28c): the same key goes to the same partition, whoever sends
-# it. tests/golden/java-partitions.bin has what Java says of 10,000 keys.
+# Murmur2 as Kafka's Java client computes it (32 bits, seed 0x9747b28c): the same key goes to the same partition,
+# whoever sends it. tests/golden/java-partitions.bin has what Java says of 10,000 keys.
 
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy

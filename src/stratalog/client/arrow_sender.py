@@ -14,9 +14,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stratalog.client._accumulator import Accumulator, PartitionQueue, TopicQueues
+from stratalog.client._accumulator import Accumulator
 from stratalog.client._arrow_partitions import sort_rows
 from stratalog.client._batch import Batch
+from stratalog.client._queues import PartitionQueue, TopicQueues
 from stratalog.client.errors import RecordTooLargeError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._column_encoder import ColumnEncoder

@@ -22,8 +22,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from stratalog.client._accumulator import Accumulator, SendPath, TopicQueues
+from stratalog.client._accumulator import Accumulator, SendPath
 from stratalog.client._batch import Delivery, RecordMetadata
+from stratalog.client._queues import TopicQueues
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientClosedError, ClientError, ForkedClientError, RequestTimeoutError
 from stratalog.client.io_thread import IoThread

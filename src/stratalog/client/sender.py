@@ -18,8 +18,9 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from stratalog.client._accumulator import Accumulator, PartitionQueue, TopicQueues
+from stratalog.client._accumulator import Accumulator
 from stratalog.client._batch import Batch
+from stratalog.client._queues import PartitionQueue, TopicQueues
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import (

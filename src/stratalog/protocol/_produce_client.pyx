@@ -1,6 +1,6 @@
-# Produce as a client has it: the request's bytes around batches that are sent where they lie, and the response, read in place.
-# Versions 3 to 12; the layouts are in produce_client.py. Every length and count of a response is checked against the bytes that
-# are left before anything is made of it.
+# Produce as a client has it: the request's bytes around batches that are sent where they lie, and the response, read
+# in place. Versions 3 to 12; the layouts are in produce_client.py. Every length and count of a response is checked
+# against the bytes that are left before anything is made of it.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING

@@ -258,7 +258,7 @@ cdef class ColumnEncoder:
         self, unsigned char *out, Py_ssize_t capacity, const int *order, Py_ssize_t *place, Py_ssize_t places,
         long long base_timestamp, long long *max_timestamp,
     ) noexcept nogil:
-        """Fill `out` behind the header's place with rows, or those that `order` lists; `place` moves on. The size, or -1."""
+        """Fill `out` behind the header's place with rows, or those of `order`; `place` moves on. The size, or -1."""
         cdef unsigned char *p = out + FIXED_PART
         cdef unsigned char *end = out + capacity
         cdef Py_ssize_t start = place[0]
