@@ -21,9 +21,9 @@ KERNELS = (
     "stratalog.client._consumer_records",
     "stratalog.client._partitioner",
     "stratalog.client._batch",
+    "stratalog.client._queues",
     "stratalog.client._accumulator",
     "stratalog.client._arrow_partitions",
-    "stratalog.client._queues",
 )
 
 setup(
