@@ -35,6 +35,15 @@ def filter_batch(
 def reseal(
     batch: bytearray, buffer: Buffer, header: BatchHeader, record_count: int, max_timestamp: int
 ) -> None: ...
+def copy_plain(
+    keys: KeyMap,
+    buffer: Buffer,
+    headers: list[BatchHeader],
+    first: int,
+    now_ms: int,
+    out: bytearray,
+    kept_headers: list[BatchHeader],
+) -> tuple[int, bool]: ...
 def rebase_timestamps(
     payload: Buffer, header: BatchHeader, count: int, shift: int, start: int, end: int
 ) -> bytearray: ...

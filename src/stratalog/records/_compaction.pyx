@@ -11,7 +11,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
 from stratalog.records._crc32c cimport crc32c_of
-from stratalog.records._framing cimport BatchHeader
+from stratalog.records._framing cimport BatchHeader, checksum, fill_header
 from stratalog.records._record_fields cimport RecordFields, read_record
 from stratalog.records._varint cimport (
     read_varint,
@@ -64,6 +64,7 @@ cdef enum:
     LOG_APPEND_TIME = 0x08
     TRANSACTIONAL = 0x10
     CONTROL = 0x20
+    DELETE_HORIZON = 0x40
 
 SLOT_SIZE = sizeof(Slot)
 
@@ -379,12 +380,7 @@ def filter_batch(
         PyBuffer_Release(&view)
     if problem != NULL:
         raise _corrupt(header, problem)
-    kept.max_timestamp = header.max_timestamp
-    if not header.attributes & LOG_APPEND_TIME:
-        # Unsigned: times that can't be may overflow, and must not be undefined.
-        kept.max_timestamp = <long long>(
-            <unsigned long long>header.base_timestamp + <unsigned long long>kept.max_timestamp_delta
-        )
+    kept.max_timestamp = _max_timestamp(header, kept)
     if kept.removed:
         PyByteArray_Resize(out, HEADER_SIZE + size)
         kept.payload = out
@@ -404,10 +400,92 @@ def reseal(bytearray batch, buffer, BatchHeader header, int record_count, long l
         memcpy(out, <const unsigned char *>view.buf + header.position, HEADER_SIZE)
     finally:
         PyBuffer_Release(&view)
-    store32(out + BATCH_LENGTH, <unsigned int>(size - BATCH_LENGTH - 4))
-    store64(out + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
-    store32(out + RECORD_COUNT, <unsigned int>record_count)
-    store32(out + CRC, crc32c_of(out + ATTRIBUTES, size - ATTRIBUTES))
+    _set_header(out, size, record_count, max_timestamp)
+
+
+cdef int _set_header(unsigned char *batch, Py_ssize_t size, int record_count, long long max_timestamp) except -1:
+    store32(batch + BATCH_LENGTH, <unsigned int>(size - BATCH_LENGTH - 4))
+    store64(batch + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
+    store32(batch + RECORD_COUNT, <unsigned int>record_count)
+    store32(batch + CRC, crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES))
+    return 0
+
+
+def copy_plain(
+    KeyMap keys, buffer, list headers, Py_ssize_t first, long long now_ms, bytearray out, list kept_headers
+):
+    """What stays of the batches from headers[first] on: their bytes behind `out`, their headers behind `kept_headers`.
+
+    Up to a batch that takes a closer look: one that is compressed, or a producer's, or of an old format, or damaged, or
+    has a tombstone but no horizon yet. Returns its index, and whether anything before it was left out.
+    """
+    cdef Py_buffer view
+    cdef BatchHeader header, changed_header
+    cdef Kept kept = Kept.__new__(Kept)
+    cdef const unsigned char *batch
+    cdef unsigned char *room
+    cdef const char *problem = NULL
+    cdef Py_ssize_t at = first, before, size
+    cdef long long last
+    cdef bint changed = False, drop
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        while at < len(headers):
+            header = headers[at]
+            if header.magic != 2 or header.producer_id >= 0:
+                break
+            if header.attributes & (CODEC_MASK | TRANSACTIONAL | CONTROL):
+                break
+            last = header.base_offset + header.last_offset_delta
+            if header.base_offset >= keys._last_from and last <= keys.latest:
+                if not keys._has_last(header.base_offset, last):
+                    changed = True
+                    at += 1
+                    continue
+            if header.position < 0 or header.size < HEADER_SIZE or header.position + header.size > view.len:
+                raise ValueError(f"the batch at position {header.position} goes past {view.len} bytes")
+            batch = <const unsigned char *>view.buf + header.position
+            if checksum(batch, header) != header.crc:
+                break
+            drop = header.attributes & DELETE_HORIZON and header.base_timestamp <= now_ms
+            before = len(out)
+            PyByteArray_Resize(out, before + header.size)
+            room = <unsigned char *>PyByteArray_AS_STRING(out) + before + HEADER_SIZE
+            with nogil:
+                size = HEADER_SIZE + _filter(
+                    keys, batch + HEADER_SIZE, batch + header.size, header.record_count, header.base_offset, drop,
+                    room, kept, &problem,
+                )
+            if problem != NULL or (kept.tombstones and not header.attributes & DELETE_HORIZON):
+                PyByteArray_Resize(out, before)
+                break
+            at += 1
+            if kept.count == 0:
+                PyByteArray_Resize(out, before)
+                changed = True
+                continue
+            PyByteArray_Resize(out, before + size)
+            memcpy(PyByteArray_AS_STRING(out) + before, batch, HEADER_SIZE)
+            if not kept.removed:
+                kept_headers.append(header)
+                continue
+            changed = True
+            _set_header(
+                <unsigned char *>PyByteArray_AS_STRING(out) + before, size, kept.count, _max_timestamp(header, kept)
+            )
+            changed_header = BatchHeader.__new__(BatchHeader)
+            fill_header(changed_header, <const unsigned char *>PyByteArray_AS_STRING(out), before, before + size)
+            kept_headers.append(changed_header)
+        return at, changed
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef long long _max_timestamp(BatchHeader header, Kept kept) noexcept:
+    if header.attributes & LOG_APPEND_TIME:
+        return header.max_timestamp
+    # Unsigned: times that can't be may overflow, and must not be undefined.
+    return <long long>(<unsigned long long>header.base_timestamp + <unsigned long long>kept.max_timestamp_delta)
 
 
 cdef Py_ssize_t _filter(

@@ -1,4 +1,4 @@
-"""Compaction on a disk without room for one more byte: see full_disk.py. The mount is made as in tests/storage/faults."""
+"""Compaction on a disk without room for one more byte: see full_disk.py. Mounted as in tests/storage/faults."""
 
 from __future__ import annotations
 

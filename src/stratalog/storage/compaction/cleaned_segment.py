@@ -41,7 +41,7 @@ class CleanedSegment:
         self._disk = disk
         self._directory = directory
         self._chunk = chunk  # bytes that are written at a time
-        self._buffer = bytearray()
+        self.unwritten = bytearray()
         self.discard()  # what an earlier run may have left
         self._fd = -1
         try:
@@ -62,11 +62,15 @@ class CleanedSegment:
 
     def append(self, data: Buffer, header: BatchHeader) -> None:
         """A batch, and what its header says. Raises OSError."""
-        self.index.reserve(1)
-        self.index.add([header], self.size)
-        self._buffer += data
-        self.size += header.size
-        if len(self._buffer) >= self._chunk:
+        self.unwritten += data
+        self.note([header])
+
+    def note(self, headers: list[BatchHeader]) -> None:
+        """Of batches that were put behind `unwritten`. Raises OSError."""
+        self.index.reserve(len(headers))
+        self.index.add(headers, self.size)
+        self.size += sum(header.size for header in headers)
+        if len(self.unwritten) >= self._chunk:
             self._write()
 
     def finish(self, aborted: Iterable[AbortedTransaction]) -> None:
@@ -103,10 +107,10 @@ class CleanedSegment:
             self._disk.remove(self._path(suffix))
 
     def _write(self) -> None:
-        if self._buffer:
-            size = len(self._buffer)
-            self._disk.write(self._fd, self._buffer, self.size - size)
-            self._buffer = bytearray()
+        if self.unwritten:
+            size = len(self.unwritten)
+            self._disk.write(self._fd, self.unwritten, self.size - size)
+            self.unwritten = bytearray()
             self._account(size)
 
     def _path(self, suffix: str) -> Path:

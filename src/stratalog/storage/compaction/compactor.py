@@ -225,7 +225,14 @@ class Compactor:
         """What survives of a chunk; whether that is not all of it."""
         result, headers = self._result, chunk.headers
         index, copied, changed = 0, 0, False
-        while (index := survivors.skip_dead(headers, index)) < len(headers):
+        while True:
+            kept: list[BatchHeader] = []
+            index, some_went = survivors.copy_plain(chunk.buffer, headers, index, cleaned.unwritten, kept)
+            cleaned.note(kept)
+            copied += len(kept)
+            changed = changed or some_went
+            if index == len(headers):
+                break
             header = headers[index]
             batch = Batch(chunk.buffer, header)
             if not batch.crc_matches():  # it may get another checksum, which would hide the damage

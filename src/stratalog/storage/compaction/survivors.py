@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.records import format
-from stratalog.records._compaction import Kept, KeyMap, filter_batch, rebase_timestamps, reseal
+from stratalog.records._compaction import Kept, KeyMap, copy_plain, filter_batch, rebase_timestamps, reseal
 from stratalog.records._framing import BatchHeader, parse_header
 from stratalog.records.batch import Batch
 from stratalog.records.builder import build_batch, seal_batch
@@ -65,9 +65,14 @@ class Survivors:
                 return self._without_records(batch)
         return self._of_records(batch)
 
-    def skip_dead(self, headers: list[BatchHeader], first: int) -> int:
-        """The next batch that of() has to be asked for; of those before it nothing is left."""
-        return self._keys.skip_dead(headers, first)
+    def copy_plain(
+        self, buffer: Buffer, headers: list[BatchHeader], first: int, out: bytearray, kept: list[BatchHeader]
+    ) -> tuple[int, bool]:
+        """What is left of the batches up to the next that of() has to be asked for goes behind `out`, with its headers
+        behind `kept`. The index of that next one, and whether something went."""
+        at, changed = copy_plain(self._keys, buffer, headers, first, self._now_ms, out, kept)
+        following = self._keys.skip_dead(headers, at)
+        return following, changed or following > at
 
     def take_kept_aborted(self) -> list[AbortedTransaction]:
         """For the index of the segment that was written since the last call."""
