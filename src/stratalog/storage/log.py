@@ -439,10 +439,13 @@ class Log(ReadableLog):
                 upper_bound=self._end_offset if upper_bound is None else upper_bound,
                 now_ms=self._clock.now_ms(),
             )
-            if verdicts:
-                self._delete_oldest(len(verdicts))
+            doomed = self._forget_oldest(len(verdicts)) if verdicts else []
             self.producers.forget_before(self._clock.now_ms() - self.config.producer_id_expiration_ms)
-            return verdicts
+        if doomed:
+            # Without the lock: there may be thousands, and appends don't have to wait for them.
+            with self._storage_errors("delete segments of"):
+                self._delete_files(doomed)
+        return verdicts
 
     def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, generation: int) -> bool:
         """Put a segment that compaction made in the place of those it was made from. False: they are not part of the
@@ -507,7 +510,7 @@ class Log(ReadableLog):
         new.open_before_rename(names.SWAP, cleaned.aborted)
         return new
 
-    def _delete_oldest(self, count: int) -> None:
+    def _forget_oldest(self, count: int) -> list[Segment]:
         if count == len(self._segments.all):
             self._roll(self._clock.now_ms())
         doomed, kept = self._segments.all[:count], self._segments.all[count:]
@@ -516,9 +519,13 @@ class Log(ReadableLog):
         self._publish(kept[:-1], self._active)
         for segment in doomed:
             segment.retire()
+        return doomed
+
+    def _delete_files(self, doomed: list[Segment]) -> None:
+        for segment in doomed:
             paths = mark_segment_deleted(self._disk, self.path, segment.base_offset)
             self._home.deletions.add(paths, self.config.file_delete_delay_ms)
-        self._producers.forget_snapshots_before(kept[0].base_offset)
+        self._producers.forget_snapshots_before(doomed[-1].limit)
 
     # Opening and closing
 
