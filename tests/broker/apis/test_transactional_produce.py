@@ -1,0 +1,143 @@
+"""Produce of transactional batches: which are let in, and Kafka's error for each of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stratalog.broker.transactions.state import Identity
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records.builder import build_batch
+from stratalog.storage.names import TopicPartition
+from tests.broker.data_lab import DataLab
+
+VERSIONS = range(3, 14)
+FIRST_THAT_ADDS = 12
+PLACE = TopicPartition("orders", 0)
+TIMEOUT_MS = 60_000
+
+
+@pytest.fixture
+def lab(data_lab: DataLab) -> DataLab:
+    data_lab.create("orders", 2)
+    return data_lab
+
+
+def begin(lab: DataLab) -> Identity:
+    answer = asyncio.run(lab.transactions.coordinator.initialize("t", TIMEOUT_MS, None))
+    assert answer.error is ErrorCode.none
+    return answer.identity
+
+
+def add(lab: DataLab, who: Identity) -> None:
+    assert lab.transactions.coordinator.add("t", who, [PLACE], 0) is ErrorCode.none
+
+
+def end(lab: DataLab, who: Identity, *, commit: bool, version: int) -> Identity:
+    answer = asyncio.run(lab.transactions.coordinator.end("t", who, commit=commit, version=version))
+    assert answer.error is ErrorCode.none
+    return answer.identity if version >= 2 else who
+
+
+def produce(
+    lab: DataLab, who: Identity, sequence: int = 0, *, version: int, transactional_id: str | None = "t", count: int = 1
+) -> ErrorCode:
+    fields: dict[str, Any] = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "is_transactional": True}
+    records = bytes(build_batch([(b"k", b"v")] * count, base_sequence=sequence, **fields))
+    topic = lab.topics.get("orders")
+    assert topic is not None
+    part = {"name": "orders", "topic_id": topic.id, "partition_data": [{"index": 0, "records": records}]}
+    request = {"acks": -1, "timeout": 1000, "topic_data": [part], "transactional_id": transactional_id}
+    (answer,) = lab.ask(ApiKey.PRODUCE, request, version).responses[0].partition_responses
+    code: ErrorCode = answer.error_code
+    return code
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_batches_of_an_open_transaction_are_appended(lab: DataLab, version: int) -> None:
+    who = begin(lab)
+    if version < FIRST_THAT_ADDS:
+        add(lab, who)
+    for sequence in range(3):
+        assert produce(lab, who, sequence, version=version) is ErrorCode.none
+    partition = lab.partition("orders")
+    assert (partition.high_watermark, partition.last_stable_offset) == (3, 0)
+    known = lab.transactions.coordinator.get("t")
+    assert known is not None
+    assert known.partitions == {PLACE}
+
+
+@pytest.mark.parametrize("version", range(3, FIRST_THAT_ADDS))
+def test_partition_that_was_not_added_takes_nothing(lab: DataLab, version: int) -> None:
+    who = begin(lab)
+    expected = ErrorCode.transaction_abortable if version == 11 else ErrorCode.invalid_txn_state
+    assert produce(lab, who, version=version) is expected
+    assert lab.partition("orders").high_watermark == 0
+
+
+@pytest.mark.parametrize("version", range(3, FIRST_THAT_ADDS))
+def test_batch_that_comes_after_the_end_opens_no_transaction(lab: DataLab, version: int) -> None:
+    who = begin(lab)
+    add(lab, who)
+    assert produce(lab, who, 0, version=version) is ErrorCode.none
+    end(lab, who, commit=True, version=0)
+    assert produce(lab, who, 1, version=version) is not ErrorCode.none
+    assert lab.partition("orders").last_stable_offset == lab.partition("orders").high_watermark
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_batch_of_the_last_epoch_is_refused_after_the_end(lab: DataLab, version: int) -> None:
+    who = begin(lab)
+    assert produce(lab, who, version=version) is ErrorCode.none
+    later = end(lab, who, commit=True, version=2)
+    assert produce(lab, who, 1, version=version) is ErrorCode.invalid_producer_epoch
+    assert produce(lab, later, 0, version=version) is ErrorCode.none
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_others_are_kept_out_with_kafkas_errors(lab: DataLab, version: int) -> None:
+    old = begin(lab)
+    new = begin(lab)
+    unnamed = ErrorCode.transactional_id_authorization_failed
+    assert produce(lab, new, version=version, transactional_id=None) is unnamed
+    assert produce(lab, new, version=version, transactional_id="x") is ErrorCode.invalid_producer_id_mapping
+    other = Identity(new.producer_id + 1, 0)
+    assert produce(lab, other, version=version) is ErrorCode.invalid_producer_id_mapping
+    assert produce(lab, old, version=version) is ErrorCode.invalid_producer_epoch
+    assert lab.partition("orders").high_watermark == 0
+
+
+def test_transaction_that_is_being_ended_is_waited_for(lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    who = begin(lab)
+    add(lab, who)
+    markers = lab.transactions.coordinator.markers
+    monkeypatch.setattr(markers, "write", lambda *_: ErrorCode.kafka_storage_error)
+    end(lab, who, commit=True, version=0)
+    assert produce(lab, who, version=11) is ErrorCode.not_enough_replicas
+    assert produce(lab, who, version=12) is ErrorCode.concurrent_transactions
+
+
+def test_unknown_producer_of_a_newer_client_begins_with_its_first_batch(lab: DataLab) -> None:
+    who = begin(lab)
+    assert produce(lab, who, 5, version=12) is ErrorCode.out_of_order_sequence_number
+    assert produce(lab, who, 0, version=12) is ErrorCode.none
+
+
+def test_sequence_wraps_within_a_transaction(lab: DataLab) -> None:
+    who = begin(lab)
+    add(lab, who)
+    last = 2**31 - 1
+    assert produce(lab, who, last - 1, version=9, count=2) is ErrorCode.none
+    assert produce(lab, who, 0, version=9) is ErrorCode.none
+    assert produce(lab, who, 0, version=9) is ErrorCode.none  # the same again
+    assert produce(lab, who, last, version=9) is ErrorCode.out_of_order_sequence_number
+    assert lab.partition("orders").high_watermark == 3
+
+
+def test_unverified_batches_are_taken_where_that_is_set(tmp_path: Any) -> None:
+    with DataLab(tmp_path / "data", transaction_partition_verification_enable=False) as lab:
+        lab.create("orders", 2)
+        assert produce(lab, begin(lab), version=9) is ErrorCode.none

@@ -1,0 +1,300 @@
+"""The coordinator over real logs: what is told to whom, what time does, and what a broker that was killed finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stratalog.broker.partition import Partition
+from stratalog.broker.transactions.coordinator import Answer
+from stratalog.broker.transactions.state import HIGHEST_EPOCH, Identity, State, Transaction
+from stratalog.broker.transactions.transactions_topic import NAME
+from stratalog.errors import StorageError
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records.builder import build_batch
+from stratalog.storage.names import TopicPartition
+from stratalog.storage.transaction_index import AbortedTransaction
+from tests.broker.apis.admin_lab import AdminLab
+from tests.broker.metadata.registry_lab import KilledError, killed_copy
+
+SETTINGS = {"transaction_state_log_num_partitions": 3, "offsets_topic_num_partitions": 2}
+PLACES = [TopicPartition("orders", index) for index in range(3)]
+TIMEOUT_MS = 60_000
+
+
+class World(AdminLab):
+    def __init__(self, data: Path) -> None:
+        super().__init__(data, **SETTINGS)
+        self.coordinator = self.transactions.coordinator
+
+    def begin(self, transactional_id: str = "t") -> Identity:
+        error, identity = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
+        assert error is ErrorCode.none
+        return identity
+
+    def write(self, who: Identity, sequence: int = 0, version: int = 2) -> None:
+        assert self.coordinator.add("t", who, PLACES, version) is ErrorCode.none
+        for place in PLACES:
+            fields = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "is_transactional": True}
+            batch = build_batch([(b"k", b"v")], base_sequence=sequence, **fields)  # type: ignore[arg-type]
+            self.place(place).append(memoryview(batch))
+
+    def end(self, who: Identity, *, commit: bool, version: int = 2) -> Answer:
+        return asyncio.run(self.coordinator.end("t", who, commit=commit, version=version))
+
+    def place(self, place: TopicPartition) -> Partition:
+        found = self.topics.partition(*place)
+        assert found is not None
+        return found
+
+    @property
+    def t(self) -> Transaction:
+        known = self.coordinator.get("t")
+        assert known is not None
+        return known
+
+    def open_ones(self) -> list[int]:
+        return [len(list(filter(None, [self.place(place).log.producers.first_open_transaction]))) for place in PLACES]
+
+    def aborted(self) -> list[int]:
+        found: list[list[AbortedTransaction]] = [self.place(place).log.aborted_transactions(0, 99) for place in PLACES]
+        return [len(one) for one in found]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path / "data") as world:
+        world.topics.create("orders", 3, {})
+        world.topics.create("first", 1, {})
+        yield world
+
+
+def restarted(world: World, tmp_path: Path, name: str = "killed") -> World:
+    return World(killed_copy(tmp_path / "data", tmp_path / name))
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("commit", [True, False])
+def test_end_is_in_every_partition_when_it_is_answered(world: World, version: int, commit: bool) -> None:
+    who = world.begin()
+    world.write(who, version=version)
+    assert all(world.place(place).last_stable_offset == 0 for place in PLACES)
+    error, identity = world.end(who, commit=commit, version=version)
+    assert error is ErrorCode.none
+    assert identity == (Identity(who.producer_id, 1) if version == 2 else Identity(-1, -1))
+    assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
+    assert world.aborted() == [0 if commit else 1] * 3
+    assert world.t.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+
+
+def test_older_client_goes_on_with_its_sequence_and_newer_from_zero(world: World) -> None:
+    who = world.begin()
+    for sequence in range(3):
+        world.write(who, sequence, version=0)
+        world.end(who, commit=True, version=0)
+    for _ in range(3):
+        world.coordinator.add("t", who, PLACES, 2)
+        _, who = world.end(who, commit=False)
+        world.write(who, 0)
+        _, who = world.end(who, commit=True)
+
+
+def test_repeated_end_is_answered_the_same(world: World) -> None:
+    who = world.begin()
+    world.write(who)
+    first = world.end(who, commit=True)
+    ends = [world.place(place).log.log_end_offset for place in PLACES]
+    assert world.end(who, commit=True) == first
+    assert world.end(who, commit=False).error is ErrorCode.invalid_txn_state
+    assert [world.place(place).log.log_end_offset for place in PLACES] == ends
+
+
+def test_unknown_id_and_another_ones_producer_are_told_so(world: World) -> None:
+    who = world.begin()
+    other = Identity(who.producer_id + 1, 0)
+    assert world.end(other, commit=True).error is ErrorCode.invalid_producer_id_mapping
+    assert world.coordinator.add("nobody", who, PLACES, 2) is ErrorCode.invalid_producer_id_mapping
+    assert world.coordinator.add("", who, PLACES, 2) is ErrorCode.invalid_request
+    assert world.t.state is State.EMPTY
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_timeout_that_is_not_allowed_is_refused(world: World, timeout_ms: int) -> None:
+    answer = asyncio.run(world.coordinator.initialize("t", timeout_ms, None))
+    assert answer.error is ErrorCode.invalid_transaction_timeout
+
+
+def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(world: World) -> None:
+    who = world.begin()
+    world.write(who)
+
+    async def time_passes() -> None:
+        world.clock.advance(TIMEOUT_MS)
+        world.coordinator.abort_timed_out()
+        assert world.t.state is State.ONGOING
+        world.transactions.timers.advance(10_000)  # the coordinator looks by itself
+        while world.t.state is not State.COMPLETE_ABORT:
+            await asyncio.sleep(0)
+
+    asyncio.run(time_passes())
+    assert world.aborted() == [1, 1, 1]
+    assert world.end(who, commit=True).error is ErrorCode.producer_fenced
+    assert world.coordinator.add("t", who, PLACES, 2) is ErrorCode.producer_fenced
+
+
+def test_id_that_nobody_uses_is_forgotten_for_good(world: World, tmp_path: Path) -> None:
+    world.begin()
+    world.clock.advance(604_800_000 - 1)
+    world.coordinator.forget_expired()
+    assert world.coordinator.get("t") is not None
+    world.clock.advance(1)
+    world.coordinator.forget_expired()
+    assert world.coordinator.get("t") is None
+    with restarted(world, tmp_path) as again:
+        assert again.coordinator.get("t") is None
+
+
+def test_second_instance_aborts_what_the_first_has_open(world: World) -> None:
+    old = world.begin()
+    world.write(old)
+    answer = asyncio.run(world.coordinator.initialize("t", TIMEOUT_MS, None))
+    assert answer.error is ErrorCode.concurrent_transactions
+    assert world.aborted() == [1, 1, 1]
+    new = world.begin()
+    assert new > old
+    assert world.end(old, commit=True).error is ErrorCode.producer_fenced
+    world.write(new)
+    assert world.end(new, commit=True).error is ErrorCode.none
+
+
+def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    who = world.begin()
+    world.write(who)
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "append_for_coordinator", _full_disk)
+        assert world.end(who, commit=True).error is ErrorCode.none
+        assert world.t.state is State.PREPARE_COMMIT
+        assert world.coordinator.add("t", Identity(0, 1), PLACES, 2) is ErrorCode.concurrent_transactions
+        answer = asyncio.run(world.coordinator.initialize("t", TIMEOUT_MS, None))
+        assert answer.error is ErrorCode.concurrent_transactions
+    asyncio.run(world.coordinator._finish("t"))
+    assert world.t.state is State.COMPLETE_COMMIT
+    assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
+
+
+def _full_disk(*_: object) -> None:
+    raise StorageError("the disk is full")
+
+
+def test_step_that_can_not_be_written_did_not_happen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    who = world.begin()
+    world.write(who)
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "append", _full_disk)
+        assert world.end(who, commit=True).error is ErrorCode.not_coordinator
+        assert world.t.state is State.ONGOING
+    assert world.end(who, commit=False).error is ErrorCode.none
+
+
+def test_topic_that_was_deleted_meanwhile_does_not_hold_up_the_end(world: World) -> None:
+    who = world.begin()
+    world.write(who)
+    assert world.coordinator.add("t", who, [TopicPartition("first", 0)], 2) is ErrorCode.none
+    world.topics.delete("first")
+    assert world.end(who, commit=True).error is ErrorCode.none
+    assert world.t.state is State.COMPLETE_COMMIT
+
+
+def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = world.begin()
+    world.coordinator._put(replace(world.t, epoch=HIGHEST_EPOCH - 1))
+    who = Identity(who.producer_id, HIGHEST_EPOCH - 1)
+    world.write(who)
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "append_for_coordinator", _full_disk)
+        _, told = world.end(who, commit=True)
+    assert (told.epoch, told.producer_id != who.producer_id) == (0, True)
+    with restarted(world, tmp_path) as again:
+        assert Identity(again.t.producer_id, again.t.epoch) == told
+        assert again.end(who, commit=True) == Answer(ErrorCode.none, told)
+        again.write(told)
+        assert again.end(told, commit=True).error is ErrorCode.none
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, append: int) -> None:
+    """The process is gone before the n-th append from now on."""
+    left = append
+
+    def counted(original: Callable[..., object]) -> Callable[..., object]:
+        def appending(partition: Partition, data: memoryview) -> object:
+            nonlocal left
+            if left == 0:
+                raise KilledError
+            left -= 1
+            return original(partition, data)
+
+        return appending
+
+    monkeypatch.setattr(Partition, "append", counted(Partition.append))
+    monkeypatch.setattr(Partition, "append_for_coordinator", counted(Partition.append_for_coordinator))
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("at", range(5))
+def test_kill_at_any_step_of_an_end_leaves_all_or_nothing(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, version: int, commit: bool
+) -> None:
+    """An end is five appends: the decision, three markers, the completion."""
+    who = world.begin()
+    world.write(who, version=version)
+    with monkeypatch.context() as patched:
+        stop_at(patched, at)
+        with pytest.raises(KilledError):
+            world.end(who, commit=commit, version=version)
+    with restarted(world, tmp_path) as again:
+        if at == 0:  # not decided: it is open still, and may be ended either way
+            assert again.t.state is State.ONGOING
+            assert all(again.place(place).last_stable_offset == 0 for place in PLACES)
+            assert again.end(who, commit=commit, version=version).error is ErrorCode.none
+        assert again.t.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+        assert all(again.place(place).last_stable_offset == again.place(place).high_watermark >= 2 for place in PLACES)
+        assert again.aborted() == [0 if commit else 1] * 3
+        repeated = again.end(who, commit=commit, version=version)
+        assert repeated.error is ErrorCode.none
+        assert repeated.identity == (Identity(who.producer_id, 1) if version == 2 else (-1, -1))
+
+
+def test_open_transaction_is_open_after_a_kill_and_its_timeout_still_counts(world: World, tmp_path: Path) -> None:
+    who = world.begin()
+    world.write(who)
+    with restarted(world, tmp_path) as again:
+        assert again.t == world.t
+        assert again.t.has_timed_out(world.clock.now_ms() + TIMEOUT_MS + 1)
+        assert again.end(who, commit=True).error is ErrorCode.none
+
+
+def test_nothing_is_served_before_it_is_read(tmp_path: Path) -> None:
+    with World(tmp_path / "data") as world:
+        world.topics.create("orders", 3, {})
+        who = world.begin()
+        lab = type(world.transactions)(world.topics, world.store, world.clock, world.config, world.run_in_background)
+        assert lab.coordinator.status("t") is ErrorCode.coordinator_load_in_progress
+        assert lab.coordinator.add("t", who, PLACES, 2) is ErrorCode.coordinator_load_in_progress
+        lab.load()
+        assert lab.coordinator.add("t", who, PLACES, 2) is ErrorCode.none
+
+
+def test_topic_is_made_as_kafka_makes_it(world: World) -> None:
+    world.begin()
+    topic = world.topics.get(NAME)
+    assert topic is not None
+    assert (topic.partition_count, topic.is_internal) == (3, True)
+    assert topic.settings["cleanup.policy"] == "compact"
+    assert topic.settings["segment.bytes"] == str(100 * 1024**2)

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.broker.transactions import state
+from stratalog.broker.transactions.state import HIGHEST_EPOCH, Identity, State, Step, Transaction
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.storage.names import TopicPartition
+
+HERE, THERE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ID = 7
+NEW_ID = 1007
+
+
+def known(of: State, epoch: int = 3, **fields: object) -> Transaction:
+    partitions = frozenset([HERE]) if of in (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT) else frozenset()
+    return replace(Transaction("t", ID, epoch, 60_000, of, partitions, 10, 20), **fields)  # type: ignore[arg-type]
+
+
+def end(one: Transaction, epoch: int, *, commit: bool, version: int, new_id: int | None = None, who: int = ID) -> Step:
+    return state.end(one, Identity(who, epoch), commit=commit, version=version, now_ms=50, new_id=new_id)
+
+
+def ended(one: Transaction, epoch: int, *, commit: bool, version: int) -> Transaction:
+    step = end(one, epoch, commit=commit, version=version)
+    assert step.error is ErrorCode.none
+    assert step.transaction is not None
+    return step.transaction
+
+
+class TestInitialize:
+    @pytest.mark.parametrize("at_rest", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+    def test_next_instance_gets_the_next_epoch(self, at_rest: State) -> None:
+        step = state.initialize(known(at_rest), 1000, None, 50, None)
+        assert step.error is ErrorCode.none
+        assert step.transaction == Transaction("t", ID, 4, 1000, updated_ms=50)
+
+    @pytest.mark.parametrize("prepared", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
+    def test_transaction_that_is_being_ended_is_waited_for(self, prepared: State) -> None:
+        assert state.initialize(known(prepared), 1000, None, 50, None) == (
+            ErrorCode.concurrent_transactions,
+            None,
+            False,
+        )
+
+    def test_open_transaction_is_aborted_with_an_epoch_that_nobody_has(self) -> None:
+        step = state.initialize(known(State.ONGOING), 1000, None, 50, None)
+        assert step.error is ErrorCode.concurrent_transactions
+        assert step.transaction is not None
+        assert (step.transaction.state, step.transaction.epoch) == (State.PREPARE_ABORT, 5)
+        assert step.transaction.partitions == {HERE}
+
+    def test_used_up_epochs_are_followed_by_a_new_producer_id(self) -> None:
+        last = known(State.COMPLETE_COMMIT, HIGHEST_EPOCH - 1)
+        assert state.initialize(last, 1000, None, 50, None).needs_id
+        rotated = state.initialize(last, 1000, None, 50, NEW_ID).transaction
+        assert rotated is not None
+        assert (rotated.producer_id, rotated.epoch, rotated.previous_id) == (NEW_ID, 0, ID)
+
+    def test_producer_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_again(self) -> None:
+        first = state.initialize(known(State.COMPLETE_ABORT), 1000, Identity(ID, 3), 50, None).transaction
+        assert first is not None
+        assert (first.epoch, first.last_epoch) == (4, 3)
+        again = state.initialize(first, 1000, Identity(ID, 3), 60, None).transaction
+        assert again is not None
+        assert again.epoch == 4
+
+    def test_producer_that_goes_on_from_the_last_epoch_gets_its_new_id_when_it_asks_again(self) -> None:
+        claimed = Identity(ID, HIGHEST_EPOCH - 1)
+        first = state.initialize(known(State.EMPTY, HIGHEST_EPOCH - 1), 1, claimed, 50, NEW_ID).transaction
+        assert first is not None
+        again = state.initialize(first, 1, claimed, 60, None).transaction
+        assert again is not None
+        assert (again.producer_id, again.epoch) == (NEW_ID, 0)
+
+    @pytest.mark.parametrize("claimed", [Identity(ID, 2), Identity(ID, 4), Identity(ID + 1, 3)])
+    def test_producer_that_was_replaced_can_not_go_on(self, claimed: Identity) -> None:
+        for of in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
+            assert state.initialize(known(of), 1000, claimed, 50, None).error is ErrorCode.producer_fenced
+
+
+class TestAdd:
+    @pytest.mark.parametrize("at_rest", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
+    def test_first_partition_begins_the_transaction(self, at_rest: State) -> None:
+        begun = state.add(known(at_rest), Identity(ID, 3), frozenset([HERE]), 2, 50).transaction
+        assert begun is not None
+        assert (begun.state, begun.partitions, begun.started_ms, begun.client_version) == (State.ONGOING, {HERE}, 50, 2)
+
+    def test_further_ones_do_not_begin_it_again(self) -> None:
+        one = state.add(known(State.ONGOING), Identity(ID, 3), frozenset([THERE]), 0, 50).transaction
+        assert one is not None
+        assert (one.partitions, one.started_ms) == ({HERE, THERE}, 10)
+
+    def test_partition_that_is_part_of_it_already_is_not_written_again(self) -> None:
+        assert state.add(known(State.ONGOING), Identity(ID, 3), frozenset([HERE]), 0, 50) == (
+            ErrorCode.none,
+            None,
+            False,
+        )
+
+    @pytest.mark.parametrize("of", [one for one in State if one not in (State.DEAD, State.PREPARE_EPOCH_FENCE)])
+    def test_errors_in_kafkas_order(self, of: State) -> None:
+        def error(who: Identity) -> ErrorCode:
+            return state.add(known(of), who, frozenset([HERE]), 0, 50).error
+
+        assert error(Identity(ID + 1, 9)) is ErrorCode.invalid_producer_id_mapping
+        assert error(Identity(ID, 2)) is error(Identity(ID, 4)) is ErrorCode.producer_fenced
+        assert error(Identity(ID, 3)) is (
+            ErrorCode.concurrent_transactions if known(of).is_prepared else ErrorCode.none
+        )
+
+
+class TestVerify:
+    def test_only_partitions_of_the_open_transaction_pass(self) -> None:
+        who = Identity(ID, 3)
+        assert state.verify(known(State.ONGOING), who, HERE) is ErrorCode.none
+        assert state.verify(known(State.ONGOING), who, THERE) is ErrorCode.transaction_abortable
+        assert state.verify(known(State.COMPLETE_COMMIT), who, HERE) is ErrorCode.transaction_abortable
+        assert state.verify(known(State.PREPARE_COMMIT), who, HERE) is ErrorCode.concurrent_transactions
+        assert state.verify(known(State.ONGOING), Identity(ID, 2), HERE) is ErrorCode.producer_fenced
+        assert state.verify(known(State.ONGOING), Identity(8, 3), HERE) is ErrorCode.invalid_producer_id_mapping
+
+
+NONE, BUSY, WRONG, FENCED = (
+    ErrorCode.none,
+    ErrorCode.concurrent_transactions,
+    ErrorCode.invalid_txn_state,
+    ErrorCode.producer_fenced,
+)
+
+
+class TestEnd:
+    @pytest.mark.parametrize(
+        ("of", "commit", "abort"),
+        [
+            (State.EMPTY, WRONG, WRONG),
+            (State.ONGOING, NONE, NONE),
+            (State.PREPARE_COMMIT, BUSY, WRONG),
+            (State.PREPARE_ABORT, WRONG, BUSY),
+            (State.COMPLETE_COMMIT, NONE, WRONG),
+            (State.COMPLETE_ABORT, WRONG, NONE),
+        ],
+    )
+    def test_older_clients_may_repeat_an_end_and_not_change_it(
+        self, of: State, commit: ErrorCode, abort: ErrorCode
+    ) -> None:
+        assert end(known(of), 3, commit=True, version=0).error is commit
+        assert end(known(of), 3, commit=False, version=0).error is abort
+        for epoch in (2, 4):
+            assert end(known(of), epoch, commit=True, version=0).error is FENCED
+        assert end(known(of), 3, commit=True, version=0, who=8).error is ErrorCode.invalid_producer_id_mapping
+
+    @pytest.mark.parametrize(
+        ("of", "abort_again", "abort", "commit_again", "commit"),  # Kafka's table
+        [
+            (State.EMPTY, FENCED, NONE, FENCED, WRONG),
+            (State.ONGOING, FENCED, NONE, FENCED, NONE),
+            (State.COMPLETE_ABORT, NONE, NONE, WRONG, WRONG),
+            (State.COMPLETE_COMMIT, WRONG, NONE, NONE, WRONG),
+            (State.PREPARE_COMMIT, WRONG, FENCED, BUSY, FENCED),
+            (State.PREPARE_ABORT, BUSY, FENCED, WRONG, FENCED),
+        ],
+    )
+    def test_newer_clients_repeat_with_the_epoch_before(
+        self, of: State, abort_again: ErrorCode, abort: ErrorCode, commit_again: ErrorCode, commit: ErrorCode
+    ) -> None:
+        one = known(of)
+        assert end(one, 2, commit=False, version=2).error is abort_again
+        assert end(one, 3, commit=False, version=2).error is abort
+        assert end(one, 2, commit=True, version=2).error is commit_again
+        assert end(one, 3, commit=True, version=2).error is commit
+        for epoch in (1, 4):
+            assert end(one, epoch, commit=True, version=2).error is FENCED
+
+    def test_newer_clients_get_the_next_epoch_which_the_markers_carry(self) -> None:
+        prepared = ended(known(State.ONGOING), 3, commit=True, version=2)
+        assert (prepared.state, prepared.epoch) == (State.PREPARE_COMMIT, 4)
+        assert state.identity_after(prepared) == (ID, 4)
+        assert state.complete(prepared, 60).epoch == 4
+
+    def test_older_clients_keep_their_epoch(self) -> None:
+        prepared = ended(known(State.ONGOING), 3, commit=False, version=0)
+        assert (prepared.state, prepared.epoch) == (State.PREPARE_ABORT, 3)
+        assert state.complete(prepared, 60).state is State.COMPLETE_ABORT
+
+    def test_nothing_that_is_aborted_begins_when_it_ends(self) -> None:
+        assert ended(known(State.EMPTY, started_ms=-1), 3, commit=False, version=2).started_ms == 50
+
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_last_epoch_is_followed_by_a_new_producer_id(self, commit: bool) -> None:
+        last = known(State.ONGOING, HIGHEST_EPOCH - 1)
+        assert end(last, HIGHEST_EPOCH - 1, commit=commit, version=2).needs_id
+        prepared = end(last, HIGHEST_EPOCH - 1, commit=commit, version=2, new_id=NEW_ID).transaction
+        assert prepared is not None
+        assert (prepared.producer_id, prepared.epoch, prepared.next_id) == (ID, HIGHEST_EPOCH, NEW_ID)
+        assert state.identity_after(prepared) == (NEW_ID, 0)
+        complete = state.complete(prepared, 60)
+        assert (complete.producer_id, complete.epoch, complete.next_id) == (NEW_ID, 0, -1)
+        repeated = end(complete, HIGHEST_EPOCH - 1, commit=commit, version=2)
+        assert repeated == (ErrorCode.none, None, False)
+        assert end(complete, HIGHEST_EPOCH - 1, commit=not commit, version=2).error is WRONG
+
+    def test_last_epoch_of_all_is_fenced_without_a_higher_one(self) -> None:
+        fenced = state.fence(known(State.ONGOING, HIGHEST_EPOCH - 1), 50)
+        assert (fenced.epoch, fenced.state) == (HIGHEST_EPOCH, State.PREPARE_ABORT)
+        assert state.initialize(state.complete(fenced, 60), 1, None, 70, None).needs_id
+
+
+class TestTime:
+    def test_only_open_transactions_time_out(self) -> None:
+        one = known(State.ONGOING)
+        assert not one.has_timed_out(10 + 60_000)
+        assert one.has_timed_out(10 + 60_001)
+        assert not known(State.PREPARE_ABORT).has_timed_out(10**9)
+
+    def test_only_ids_at_rest_expire(self) -> None:
+        assert known(State.EMPTY).has_expired(120, 100)
+        assert not known(State.EMPTY).has_expired(119, 100)
+        assert not known(State.ONGOING).has_expired(10**9, 100)
+
+
+ACTIONS = st.lists(
+    st.tuples(st.integers(0, 5), st.booleans(), st.integers(-1, 1), st.sampled_from((0, 2))), max_size=40
+)
+
+
+@given(ACTIONS, st.integers(0, 3) | st.integers(HIGHEST_EPOCH - 4, HIGHEST_EPOCH - 1))
+def test_whatever_is_asked_epochs_only_rise_and_no_end_is_changed(
+    actions: list[tuple[int, bool, int, int]], epoch: int
+) -> None:
+    one, new_id = known(State.EMPTY, epoch), 1000
+    for kind, flag, off, version in actions:
+        before, who, new_id = one, Identity(one.producer_id, one.epoch + off), new_id + 1
+        if kind == 0:
+            step = state.initialize(one, 1000, who if flag else None, 50, new_id)
+        elif kind == 1:
+            step = state.add(one, who, frozenset([HERE if flag else THERE]), version, 50)
+        elif kind in (2, 3):
+            step = state.end(one, who, commit=flag, version=version, now_ms=50, new_id=new_id)
+        elif kind == 4 and one.is_prepared:
+            step = Step(ErrorCode.none, state.complete(one, 50))
+        elif kind == 5 and one.state is State.ONGOING:
+            step = Step(ErrorCode.none, state.fence(one, 50))
+        else:
+            continue
+        one = step.transaction or one
+        assert 0 <= one.epoch <= HIGHEST_EPOCH
+        assert (one.producer_id, one.epoch) >= (before.producer_id, before.epoch)
+        if before.is_prepared and one is not before:
+            assert one.state is state.completed(before.state)
+        if one.state is State.ONGOING or (step.error is ErrorCode.none and one.state is State.EMPTY):
+            assert one.epoch < HIGHEST_EPOCH  # so that it can be fenced
+        assert bool(one.partitions) <= (one.state is State.ONGOING or one.is_prepared)
