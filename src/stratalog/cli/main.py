@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli import compaction, consume, demo, dump_log, group, lookup, page_cache, produce, serve, topic, verify
+from stratalog.cli import (
+    compaction,
+    consume,
+    demo,
+    dump_log,
+    group,
+    lookup,
+    page_cache,
+    produce,
+    serve,
+    topic,
+    transaction,
+    verify,
+)
 from stratalog.cli.program import Program
 
 HELP = """A Kafka-compatible commit log: a broker, commands for it and any other Kafka, and tools that show the disk.
@@ -22,6 +35,7 @@ Examples:
   stratalog consume orders --follow
   stratalog topic describe orders
   stratalog group describe billing
+  stratalog transaction list --hanging
   stratalog compaction status
   stratalog dump-log --records data/orders-0/00000000000000000000.log
   stratalog lookup data/orders-0 123456
@@ -43,6 +57,7 @@ app.command("consume", help=consume.HELP, short_help="Print a topic's records.")
 app.add_typer(topic.app, name="topic", short_help="List, describe, create, change and delete topics.")
 app.add_typer(compaction.app, name="compaction", short_help="Show what is compacted, and what is not yet, and why.")
 app.add_typer(group.app, name="group", short_help="List, describe, move and delete consumer groups.")
+app.add_typer(transaction.app, name="transaction", short_help="List and describe transactions, end those that hang.")
 app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's files.")(dump_log.command)
 app.command("lookup", help=lookup.HELP, short_help="Show how an offset or a time is looked up.")(lookup.command)
 app.command("page-cache", help=page_cache.HELP, short_help="Show which parts of files are in RAM.")(page_cache.command)

@@ -17,7 +17,16 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from stratalog.client.admin_settings import AdminOptions, AdminSettings
-from stratalog.client.administration import brokers, configs, group_offsets, groups, own, records, topics
+from stratalog.client.administration import (
+    brokers,
+    configs,
+    group_offsets,
+    groups,
+    own,
+    records,
+    topics,
+    transactions,
+)
 from stratalog.client.administration.brokers import ClusterDescription, LogDir, Replica
 from stratalog.client.administration.configs import (
     ConfigChange,
@@ -31,12 +40,19 @@ from stratalog.client.administration.groups import GroupDescription, GroupListin
 from stratalog.client.administration.outcomes import Outcomes
 from stratalog.client.administration.records import ListedOffset, OffsetSpec
 from stratalog.client.administration.topics import CHOSEN_BY_BROKER, CreatedTopic, NewTopic
+from stratalog.client.administration.transactions import (
+    ActiveProducer,
+    HangingTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
 from stratalog.client.cluster import Cluster
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicInfo, TopicPartition
 from stratalog.client.offsets import OffsetAndMetadata
 
 __all__ = [
+    "ActiveProducer",
     "Admin",
     "ClusterDescription",
     "ConfigChange",
@@ -48,6 +64,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "GroupMember",
+    "HangingTransaction",
     "ListedOffset",
     "LogDir",
     "NewTopic",
@@ -55,6 +72,8 @@ __all__ = [
     "Outcomes",
     "Replica",
     "ResourceKind",
+    "TransactionDescription",
+    "TransactionListing",
 ]
 
 T = TypeVar("T")
@@ -243,6 +262,60 @@ class Admin:
     ) -> Outcomes[TopicPartition, int]:
         """All before these offsets (-1: all there is); the results are the partitions' new first offsets."""
         return self._run(records.delete_records(self._cluster, before, timeout))
+
+    # Transactions
+
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """All transactional ids, or those in these states (Ongoing, CompleteCommit, ...), with these producer ids, with
+        a transaction begun longer ago than that, or whose name matches a pattern (RE2) as a whole."""
+        call = transactions.list_transactions(
+            self._cluster, _many(states), producer_ids, longer_than_ms, pattern, timeout
+        )
+        return self._run(call)
+
+    def describe_transaction(self, transactional_id: str, *, timeout: float | None = None) -> TransactionDescription:
+        return self.describe_transactions([transactional_id], timeout=timeout)[transactional_id]
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> Outcomes[str, TransactionDescription]:
+        return self._run(transactions.describe_transactions(self._cluster, _many(transactional_ids), timeout))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartition, tuple[ActiveProducer, ...]]:
+        """The idempotent and transactional producers that partitions remember."""
+        return self._run(transactions.describe_producers(self._cluster, partitions, timeout))
+
+    def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> list[HangingTransaction]:
+        """Open transactions in these partitions that no coordinator will end."""
+        return self._run(transactions.find_hanging_transactions(self._cluster, partitions, timeout))
+
+    def abort_transaction(
+        self,
+        partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = 0,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """End a transaction in one partition by hand. For those that hang: of others, this would tear one in two."""
+        place = TopicPartition(*partition)
+        call = transactions.abort_transaction(
+            self._cluster, place, producer_id, producer_epoch, coordinator_epoch, timeout
+        )
+        return self._run(call)
 
     # Brokers
 

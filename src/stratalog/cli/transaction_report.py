@@ -1,0 +1,113 @@
+"""What there is to say of transactions, for people or as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from stratalog.cli.output import QUIET, STRONG, Output
+from stratalog.cli.program import CommandError, printable
+from stratalog.cli.tables import print_table
+from stratalog.client.admin import Admin, HangingTransaction, TransactionDescription, TransactionListing
+from stratalog.client.metadata import TopicPartition
+
+_PLACE = re.compile(r"(?P<topic>.+):(?P<partition>[0-9]{1,10})")
+
+
+def list_lines(output: Output, found: Sequence[TransactionListing]) -> None:
+    if output.as_json:
+        for one in found:
+            fields = {"transactional_id": one.transactional_id, "state": one.state, "producer_id": one.producer_id}
+            output.json({"type": "transaction", **fields})
+    elif found:
+        rows = [(one.transactional_id, one.state, str(one.producer_id)) for one in found]
+        print_table(output, ("transactional id", "state", "producer"), rows)
+    else:
+        output.line(("no transactions; they appear with their first producer", QUIET))
+
+
+def description_lines(output: Output, one: TransactionDescription) -> None:
+    if output.as_json:
+        output.json(
+            {
+                "type": "transaction",
+                "transactional_id": one.transactional_id,
+                "state": one.state,
+                "producer_id": one.producer_id,
+                "producer_epoch": one.producer_epoch,
+                "timeout_ms": one.timeout_ms,
+                "started_ms": one.started_ms,
+                "partitions": [[place.topic, place.partition] for place in one.partitions],
+            }
+        )
+        return
+    about = f"  {one.state}, producer {one.producer_id} epoch {one.producer_epoch}, timeout {one.timeout_ms:,} ms"
+    if one.started_ms is not None:
+        about += f", begun {_time(one.started_ms)}"
+    output.line((printable(one.transactional_id), STRONG), (about, QUIET))
+    if one.partitions:
+        print_table(output, ("topic", "partition"), [(topic, str(index)) for topic, index in one.partitions], "  ")
+    else:
+        output.line(("  no partition is part of it", QUIET))
+
+
+def hanging_lines(output: Output, found: Sequence[HangingTransaction]) -> None:
+    if output.as_json:
+        for place, producer in ((one.place, one.producer) for one in found):
+            output.json(
+                {
+                    "type": "hanging_transaction",
+                    "topic": place.topic,
+                    "partition": place.partition,
+                    "producer_id": producer.producer_id,
+                    "producer_epoch": producer.producer_epoch,
+                    "coordinator_epoch": producer.coordinator_epoch,
+                    "start_offset": producer.transaction_start,
+                    "last_timestamp_ms": producer.last_timestamp_ms,
+                }
+            )
+    elif found:
+        rows = [
+            (
+                one.place.topic,
+                str(one.place.partition),
+                str(one.producer.producer_id),
+                str(one.producer.producer_epoch),
+                one.producer.transaction_start,
+                _time(one.producer.last_timestamp_ms),
+            )
+            for one in found
+        ]
+        print_table(output, ("topic", "partition", "producer", "epoch", "open since", "last write"), rows)
+    else:
+        output.line(("no transaction hangs", QUIET))
+
+
+def places_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
+    """All partitions of these topics, or all that there are."""
+    found = admin.describe_topics(topics).check() if topics else admin.list_topics(include_internal=True)
+    return [TopicPartition(name, index) for name, topic in found.items() for index in range(len(topic.partitions))]
+
+
+def place_of(text: str) -> TopicPartition:
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise CommandError(f"TOPIC:PARTITION is {text!r}; it must be like orders:0")
+    return TopicPartition(match["topic"], int(match["partition"]))
+
+
+def hanging_one(admin: Admin, place: TopicPartition, producer_id: int) -> HangingTransaction:
+    for one in admin.find_hanging_transactions([place]):
+        if one.producer.producer_id == producer_id:
+            return one
+    raise CommandError(
+        f"producer {producer_id} has no transaction in {place} that hangs; `stratalog transaction list --hanging` has "
+        "all that do, and those that a coordinator knows end by themselves"
+    )
+
+
+def _time(milliseconds: int) -> str:
+    if milliseconds < 0:
+        return "-"
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

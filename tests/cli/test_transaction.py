@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import confluent_kafka
+import pytest
+
+from stratalog.records.builder import build_batch
+from stratalog.storage.log_directory import LogDirectory
+from stratalog.testing import BrokerProcess
+from tests.cli.running import invoke, json_of, one_line_error
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+HANGING = 4000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """With a transaction in orders-1 that no coordinator knows, as an older broker may have left one behind."""
+    with BrokerProcess(tmp_path_factory.mktemp("hanging"), {"num.partitions": 2}) as broker:
+        created = invoke("topic", "create", "orders", "--partitions", 2, "-b", broker.bootstrap_servers)
+        assert created.exit_code == 0
+        broker.stop()
+        with LogDirectory.open(broker.data_dir, background=False) as directory:
+            fields = {"producer_id": HANGING, "producer_epoch": 3, "base_sequence": 0}
+            directory.log("orders", 1).append(build_batch([(b"k", b"v")], is_transactional=True, **fields))  # type: ignore[arg-type]
+        broker.start()
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def server(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", broker.bootstrap_servers)
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+def payments(server: str) -> Iterator[str]:
+    """A transactional id with a transaction open in orders-0."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": server, "transactional.id": "payments", "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("orders", b"v", partition=0)
+    producer.flush(30)
+    yield "payments"
+    producer.abort_transaction(30)
+
+
+def done(*arguments: object) -> str:
+    result = invoke("transaction", *arguments)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_open_transaction_is_listed_and_described(payments: str) -> None:
+    assert "Ongoing" in done("list")
+    (listed,) = json_of("transaction", "list", "--state", "Ongoing")
+    assert (listed["transactional_id"], listed["state"]) == (payments, "Ongoing")
+    assert "no transactions" in done("list", "--longer-than", 3_600_000, "--state", "Ongoing")
+    (described,) = json_of("transaction", "describe", payments)
+    assert described["partitions"] == [["orders", 0]]
+    assert described["producer_id"] == listed["producer_id"]
+    shown = done("describe", payments)
+    assert "Ongoing" in shown
+    assert "orders" in shown
+
+
+def test_unknown_id_and_state_are_told_so() -> None:
+    result = invoke("transaction", "describe", "nobody")
+    assert result.exit_code == 2
+    assert "nobody" in result.stderr
+    assert "Odd" in invoke("transaction", "list", "--state", "Odd").stderr
+
+
+def test_only_what_no_coordinator_knows_hangs_and_it_can_be_ended(payments: str) -> None:
+    (hanging,) = json_of("transaction", "list", "--hanging")
+    assert (hanging["topic"], hanging["partition"], hanging["producer_id"]) == ("orders", 1, HANGING)
+    assert (hanging["producer_epoch"], hanging["start_offset"]) == (3, 0)
+    assert str(HANGING) in done("list", "--hanging", "--topic", "orders")
+    assert "would abort" in done("abort", "orders:1", "--producer-id", HANGING, "--dry-run")
+    assert json_of("transaction", "list", "--hanging") == [hanging]
+    assert "aborted" in done("abort", "orders:1", "--producer-id", HANGING)
+    assert "no transaction hangs" in done("list", "--hanging")
+
+
+def test_transaction_that_a_coordinator_knows_is_left_to_it(payments: str) -> None:
+    (described,) = json_of("transaction", "describe", payments)
+    result = invoke("transaction", "abort", "orders:0", "--producer-id", described["producer_id"])
+    assert "hangs" in one_line_error(result)
+
+
+def test_partition_that_can_not_be_read_is_told_so() -> None:
+    assert "like orders:0" in one_line_error(invoke("transaction", "abort", "orders", "--producer-id", 1))
