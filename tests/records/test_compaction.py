@@ -6,7 +6,6 @@ Bytes that are no records give CorruptBatchError, whatever they are.
 from __future__ import annotations
 
 import contextlib
-import random
 import struct
 
 import pytest
@@ -15,69 +14,10 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptBatchError
 from stratalog.records import format
-from stratalog.records._compaction import SLOT_SIZE, Kept, KeyMap, filter_batch, rebase_timestamps, reseal
-from stratalog.records._framing import BatchHeader, parse_header, parse_headers
+from stratalog.records._compaction import SLOT_SIZE, KeyMap, filter_batch, rebase_timestamps
+from stratalog.records._framing import parse_header
 from stratalog.records._records import Record, decode_records
-from stratalog.records.batch import batches as batches_in
-from stratalog.records.builder import build_batch
-from stratalog.records.reader import records_of
-
-SEED = bytes(range(16))
-HEADER = format.HEADER_SIZE
-KEYS = [None, b"", b"a", b"b", b"c", b"k" * 40]
-
-
-@st.composite
-def keyed_batches(draw: st.DrawFn, most: int = 6) -> list[list[Record]]:
-    """Batches with gaps between and inside them, as compaction leaves them."""
-    rng = random.Random(draw(st.integers(0, 2**32)))  # a draw for each field would take most of the time
-    offset, batches = rng.choice([0, 5, 2**40]), []
-    for _ in range(draw(st.integers(1, most))):
-        records = []
-        for _ in range(draw(st.sampled_from([1, 2, 7, 40]))):  # more than the kernel looks ahead, too
-            records.append(
-                Record(
-                    offset=offset,
-                    timestamp=rng.choice([-1, 0, 2**40, rng.randrange(2**41)]),
-                    key=rng.choice(KEYS),
-                    value=rng.choice([None, b"", rng.randbytes(rng.randrange(12))]),
-                    headers=[("name", None), ("", b"value")] if rng.random() < 0.2 else (),
-                )
-            )
-            offset += rng.choice([1, 1, 1, 2, 300])
-        batches.append(records)
-    return batches
-
-
-def record(offset: int, timestamp: int = 0, key: bytes = b"k", value: bytes | None = b"v") -> Record:
-    return Record(offset=offset, timestamp=timestamp, key=key, value=value)
-
-
-def encode(records: list[Record]) -> tuple[bytearray, BatchHeader]:
-    base = records[0].offset
-    batch = build_batch(records, base_offset=base, offset_deltas=[record.offset - base for record in records])
-    header = parse_header(batch)
-    assert header is not None
-    return batch, header
-
-
-def add(keys: KeyMap, records: list[Record], from_offset: int = 0) -> bool:
-    batch, header = encode(records)
-    return keys.add(batch, header, from_offset, HEADER, len(batch))
-
-
-def decoded(payload: bytes | bytearray | memoryview, header: BatchHeader, count: int) -> list[Record]:
-    return decode_records(
-        payload, count, header.base_offset, header.base_timestamp, header.timestamp_type, header.max_timestamp
-    )
-
-
-def kept_of(records: list[Record], keys: KeyMap, drop_tombstones: bool) -> tuple[list[Record], Kept]:
-    batch, header = encode(records)
-    kept = filter_batch(batch, header, keys, drop_tombstones, HEADER, len(batch))
-    if kept.payload is None:
-        return records, kept
-    return decoded(memoryview(kept.payload)[HEADER:], header, kept.count), kept
+from tests.records.keyed_batches import HEADER, SEED, add, encode, kept_of, keyed_batches, record
 
 
 @given(keyed_batches(), st.integers(0, 600))
@@ -125,97 +65,6 @@ def test_records_that_stay_are_those_that_a_dict_would_keep(
             assert header.base_timestamp + kept.max_timestamp_delta == max(record.timestamp for record in expected)
         assert kept.tombstones == sum(record.value is None for record in expected)
         assert (kept.payload is None) == (stays == records and not kept.removed)
-
-
-@given(keyed_batches(), st.integers(0, 5), st.floats(0, 1))
-def test_batches_that_are_skipped_have_nothing_that_stays(
-    batches: list[list[Record]], first: int, listed: float
-) -> None:
-    keys = KeyMap(512, 0.9, SEED)
-    for records in batches[:-1]:
-        add(keys, records)
-    start = batches[0][0].offset
-    headers = [encode(records)[1] for records in batches]
-    assert keys.skip_dead(headers, min(first, len(headers))) == min(first, len(headers)), "nothing is listed"
-    keys.list_last(start + round(listed * (batches[-1][-1].offset - start)), 10**6)
-    index = 0
-    while (live := keys.skip_dead(headers, index)) < len(headers):
-        assert all(kept_of(records, keys, False)[1].count == 0 for records in batches[index:live])
-        index = live + 1
-    assert index == len(headers), "the last batch is not in the map, and was skipped"
-
-
-def test_batches_of_producers_and_markers_are_never_skipped() -> None:
-    keys = KeyMap(64, 0.9, SEED)
-    keys.put(b"k", 100)
-    keys.list_last(0, 100)
-    for fields, skipped in [({}, 1), ({"producer_id": 5}, 0), ({"is_control": True}, 0), ({"codec": "gzip"}, 1)]:
-        header = parse_header(build_batch([record(0)], **fields))  # type: ignore[arg-type]
-        assert header is not None
-        assert keys.skip_dead([header], 0) == skipped, fields
-
-
-def test_list_that_takes_too_much_memory_is_not_made() -> None:
-    keys = KeyMap(64, 0.9, SEED)
-    keys.put(b"k", 10_000)
-    header = encode([record(5, key=b"other")])[1]
-    keys.list_last(0, 1250)
-    assert keys.skip_dead([header], 0) == 0
-    keys.list_last(0, 1251)
-    assert keys.skip_dead([header], 0) == 1
-    keys.put(b"k", 10_001)
-    assert keys.skip_dead([header], 0) == 0, "the list is older than the map"
-
-
-@given(keyed_batches(), st.integers(0, 600), st.sampled_from([3, 512]))
-def test_batches_added_at_once_are_the_same_as_one_by_one(
-    batches: list[list[Record]], skipped: int, slots: int
-) -> None:
-    from_offset = batches[0][0].offset + skipped
-    buffer = bytearray()
-    for number, records in enumerate(batches):
-        base = records[0].offset
-        deltas = [one.offset - base for one in records]
-        buffer += build_batch(records, base_offset=base, offset_deltas=deltas, codec=number % 4 == 3)
-    headers, _, error = parse_headers(buffer)
-    assert error is None
-    at_once, one_by_one = KeyMap(slots, 0.9, SEED), KeyMap(slots, 0.9, SEED)
-    count = at_once.add_batches(buffer, headers, 0, from_offset)
-    for number, records in enumerate(batches):
-        if number == 3 or not add(one_by_one, records, from_offset):
-            assert count == number
-            break
-    else:
-        assert count == len(batches)
-    keys = [key for key in KEYS if key is not None]
-    assert [at_once.get(key) for key in keys] == [one_by_one.get(key) for key in keys]
-    assert at_once.latest == one_by_one.latest
-
-
-@given(keyed_batches(most=1), st.integers(0, 1))
-def test_resealed_batch_has_the_same_header_but_for_what_changed(batches: list[list[Record]], time_type: int) -> None:
-    [records] = batches
-    base = records[0].offset
-    deltas = [one.offset - base for one in records]
-    fields = {"timestamp_type": time_type, "append_time": 5, "producer_id": 7, "leader_epoch": 3}
-    before = build_batch(records, base_offset=base, offset_deltas=deltas, **fields)  # type: ignore[arg-type]
-    batch = b"junk" + before
-    header = parse_header(batch, 4)
-    assert header is not None
-    keys = KeyMap(512, 0.9, SEED)
-    keys.add(batch, header, 0, 4 + HEADER, len(batch))
-    kept = filter_batch(batch, header, keys, False, 4 + HEADER, len(batch))
-    if kept.payload is None or not kept.count:
-        return
-    reseal(kept.payload, batch, header, kept.count, kept.max_timestamp)
-    [resealed] = list(batches_in(kept.payload))
-    assert resealed.crc_matches()
-    last = {one.key: one.offset for one in records}
-    stays = [one for one in records if one.key is not None and one.offset == last[one.key]]
-    assert [one.offset for one in records_of(resealed)] == [one.offset for one in stays]
-    assert resealed.header.max_timestamp == (5 if time_type else max(one.timestamp for one in stays))
-    assert (resealed.header.producer_id, resealed.header.leader_epoch) == (7, 3)
-    assert resealed.header.last_offset == header.last_offset
 
 
 @given(keyed_batches(most=1), st.integers(-(2**42), 2**42))
