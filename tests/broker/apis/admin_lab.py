@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
@@ -106,7 +106,7 @@ class AdminLab:
             found.append(memoryview(batch))
         return found.log
 
-    def __enter__(self) -> AdminLab:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

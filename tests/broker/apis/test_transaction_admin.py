@@ -59,7 +59,7 @@ class TestList:
 
     def test_unknown_state_and_unreadable_pattern_are_told(self, lab: AdminLab) -> None:
         begin(lab)
-        asked = {"producer_id_filters": [], "duration_filter": -1, "state_filters": ["Odd"]}
+        asked: dict[str, Any] = {"producer_id_filters": [], "duration_filter": -1, "state_filters": ["Odd"]}
         answer = lab.answer(ApiKey.LIST_TRANSACTIONS, transactional_id_pattern=None, **asked)
         assert (answer.unknown_state_filters, answer.transaction_states) == (("Odd",), ())
         answer = lab.answer(ApiKey.LIST_TRANSACTIONS, transactional_id_pattern="(", **asked)

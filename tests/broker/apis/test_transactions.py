@@ -12,7 +12,7 @@ from stratalog.protocol.api_keys import ApiKey
 from tests.broker.apis.admin_lab import AdminLab, versions
 from tests.broker.metadata.registry_lab import killed_copy
 
-SETTINGS = {"transaction_state_log_num_partitions": 2, "offsets_topic_num_partitions": 2}
+SETTINGS: dict[str, Any] = {"transaction_state_log_num_partitions": 2, "offsets_topic_num_partitions": 2}
 GROUP = "readers"
 
 

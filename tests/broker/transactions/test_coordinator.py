@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from stratalog.storage.transaction_index import AbortedTransaction
 from tests.broker.apis.admin_lab import AdminLab
 from tests.broker.metadata.registry_lab import KilledError, killed_copy
 
-SETTINGS = {"transaction_state_log_num_partitions": 3, "offsets_topic_num_partitions": 2}
+SETTINGS: dict[str, Any] = {"transaction_state_log_num_partitions": 3, "offsets_topic_num_partitions": 2}
 PLACES = [TopicPartition("orders", index) for index in range(3)]
 TIMEOUT_MS = 60_000
 
@@ -51,14 +52,10 @@ class World(AdminLab):
         assert found is not None
         return found
 
-    @property
     def t(self) -> Transaction:
         known = self.coordinator.get("t")
         assert known is not None
         return known
-
-    def open_ones(self) -> list[int]:
-        return [len(list(filter(None, [self.place(place).log.producers.first_open_transaction]))) for place in PLACES]
 
     def aborted(self) -> list[int]:
         found: list[list[AbortedTransaction]] = [self.place(place).log.aborted_transactions(0, 99) for place in PLACES]
@@ -88,7 +85,7 @@ def test_end_is_in_every_partition_when_it_is_answered(world: World, version: in
     assert identity == (Identity(who.producer_id, 1) if version == 2 else Identity(-1, -1))
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
     assert world.aborted() == [0 if commit else 1] * 3
-    assert world.t.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+    assert world.t().state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
 
 
 def test_older_client_goes_on_with_its_sequence_and_newer_from_zero(world: World) -> None:
@@ -119,7 +116,7 @@ def test_unknown_id_and_another_ones_producer_are_told_so(world: World) -> None:
     assert world.end(other, commit=True).error is ErrorCode.invalid_producer_id_mapping
     assert world.coordinator.add("nobody", who, PLACES, 2) is ErrorCode.invalid_producer_id_mapping
     assert world.coordinator.add("", who, PLACES, 2) is ErrorCode.invalid_request
-    assert world.t.state is State.EMPTY
+    assert world.t().state is State.EMPTY
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -135,9 +132,9 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(worl
     async def time_passes() -> None:
         world.clock.advance(TIMEOUT_MS)
         world.coordinator.abort_timed_out()
-        assert world.t.state is State.ONGOING
+        assert world.t().state is State.ONGOING
         world.transactions.timers.advance(10_000)  # the coordinator looks by itself
-        while world.t.state is not State.COMPLETE_ABORT:
+        while world.t().state is not State.COMPLETE_ABORT:
             await asyncio.sleep(0)
 
     asyncio.run(time_passes())
@@ -177,12 +174,12 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "append_for_coordinator", _full_disk)
         assert world.end(who, commit=True).error is ErrorCode.none
-        assert world.t.state is State.PREPARE_COMMIT
+        assert world.t().state is State.PREPARE_COMMIT
         assert world.coordinator.add("t", Identity(0, 1), PLACES, 2) is ErrorCode.concurrent_transactions
         answer = asyncio.run(world.coordinator.initialize("t", TIMEOUT_MS, None))
         assert answer.error is ErrorCode.concurrent_transactions
     asyncio.run(world.coordinator._finish("t"))
-    assert world.t.state is State.COMPLETE_COMMIT
+    assert world.t().state is State.COMPLETE_COMMIT
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
 
 
@@ -196,7 +193,7 @@ def test_step_that_can_not_be_written_did_not_happen(world: World, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "append", _full_disk)
         assert world.end(who, commit=True).error is ErrorCode.not_coordinator
-        assert world.t.state is State.ONGOING
+        assert world.t().state is State.ONGOING
     assert world.end(who, commit=False).error is ErrorCode.none
 
 
@@ -206,14 +203,14 @@ def test_topic_that_was_deleted_meanwhile_does_not_hold_up_the_end(world: World)
     assert world.coordinator.add("t", who, [TopicPartition("first", 0)], 2) is ErrorCode.none
     world.topics.delete("first")
     assert world.end(who, commit=True).error is ErrorCode.none
-    assert world.t.state is State.COMPLETE_COMMIT
+    assert world.t().state is State.COMPLETE_COMMIT
 
 
 def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = world.begin()
-    world.coordinator._put(replace(world.t, epoch=HIGHEST_EPOCH - 1))
+    world.coordinator._put(replace(world.t(), epoch=HIGHEST_EPOCH - 1))
     who = Identity(who.producer_id, HIGHEST_EPOCH - 1)
     world.write(who)
     with monkeypatch.context() as patched:
@@ -221,7 +218,7 @@ def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
         _, told = world.end(who, commit=True)
     assert (told.epoch, told.producer_id != who.producer_id) == (0, True)
     with restarted(world, tmp_path) as again:
-        assert Identity(again.t.producer_id, again.t.epoch) == told
+        assert Identity(again.t().producer_id, again.t().epoch) == told
         assert again.end(who, commit=True) == Answer(ErrorCode.none, told)
         again.write(told)
         assert again.end(told, commit=True).error is ErrorCode.none
@@ -260,10 +257,10 @@ def test_kill_at_any_step_of_an_end_leaves_all_or_nothing(
             world.end(who, commit=commit, version=version)
     with restarted(world, tmp_path) as again:
         if at == 0:  # not decided: it is open still, and may be ended either way
-            assert again.t.state is State.ONGOING
+            assert again.t().state is State.ONGOING
             assert all(again.place(place).last_stable_offset == 0 for place in PLACES)
             assert again.end(who, commit=commit, version=version).error is ErrorCode.none
-        assert again.t.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+        assert again.t().state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
         assert all(again.place(place).last_stable_offset == again.place(place).high_watermark >= 2 for place in PLACES)
         assert again.aborted() == [0 if commit else 1] * 3
         repeated = again.end(who, commit=commit, version=version)
@@ -275,8 +272,8 @@ def test_open_transaction_is_open_after_a_kill_and_its_timeout_still_counts(worl
     who = world.begin()
     world.write(who)
     with restarted(world, tmp_path) as again:
-        assert again.t == world.t
-        assert again.t.has_timed_out(world.clock.now_ms() + TIMEOUT_MS + 1)
+        assert again.t() == world.t()
+        assert again.t().has_timed_out(world.clock.now_ms() + TIMEOUT_MS + 1)
         assert again.end(who, commit=True).error is ErrorCode.none
 
 
