@@ -1,4 +1,4 @@
-"""The kernels of compaction that take many batches at a time: the same as one by one, and nothing is skipped that stays."""
+"""The kernels of compaction that take many batches at a time: the same as one by one, and what stays is not skipped."""
 
 from __future__ import annotations
 

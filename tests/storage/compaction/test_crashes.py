@@ -14,7 +14,6 @@ import pytest
 from stratalog.storage.disk import Disk
 from tests.storage.compaction.crashing import EventfulLog, JournalingDisk
 from tests.storage.compaction.keyed_log import KeyedLog
-from tests.storage.faults.conftest import scratch  # noqa: F401 - a fixture
 from tests.storage.faults.failing_calls import open_descriptors
 from tests.storage.faults.failing_disk import FAULTS, FailingDisk
 
@@ -27,7 +26,7 @@ def no_log_records() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def filled(scratch: Path) -> EventfulLog:  # noqa: F811
+def filled(scratch: Path) -> EventfulLog:
     """Made once; each run works on a copy."""
     with EventfulLog(scratch / "filled") as keyed:
         keyed.fill().expect_as_before()
@@ -45,7 +44,7 @@ def reopened(made: EventfulLog, path: Path, disk: Disk | None = None) -> Eventfu
     ("fault", "length", "apart"), [*((fault, 1, 1) for fault in FAULTS), ("EIO", 3, 4), ("ENOSPC", 1000, 3)]
 )
 def test_call_that_fails_leaves_the_old_or_the_new(
-    scratch: Path,  # noqa: F811
+    scratch: Path,
     fault: str,
     length: int,
     apart: int,
@@ -60,7 +59,7 @@ def test_call_that_fails_leaves_the_old_or_the_new(
     assert open_descriptors() == descriptors, "descriptors stay open"
 
 
-def _run_with_fault(made: EventfulLog, scratch: Path, fault: str, nth: int, length: int) -> bool:  # noqa: F811
+def _run_with_fault(made: EventfulLog, scratch: Path, fault: str, nth: int, length: int) -> bool:
     """Whether the fault struck."""
     disk = FailingDisk()
     path, killed = scratch / "run", scratch / "killed"
@@ -88,7 +87,7 @@ def _run_with_fault(made: EventfulLog, scratch: Path, fault: str, nth: int, leng
     return bool(disk.struck)
 
 
-def test_power_cut_at_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:  # noqa: F811
+def test_power_cut_at_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:
     live = scratch / "live"
     disk = JournalingDisk(live)
     keyed = EventfulLog(live, disk)
@@ -124,7 +123,7 @@ def test_power_cut_at_each_call_leaves_the_old_or_the_new(scratch: Path) -> None
     assert images > 40
 
 
-def test_kill_before_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:  # noqa: F811
+def test_kill_before_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:
     made = filled(scratch)
     live = scratch / "live"
     shutil.copytree(scratch / "template", live)

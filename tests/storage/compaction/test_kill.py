@@ -13,7 +13,6 @@ import pytest
 from stratalog.storage import LogDirectory
 from tests.storage.compaction.compacting_child import CONFIG
 from tests.storage.compaction.keyed_log import TOPIC
-from tests.storage.faults.conftest import scratch  # noqa: F401 - a fixture
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 KEYS = 23
@@ -21,7 +20,7 @@ ROUNDS = 5
 
 
 @pytest.mark.timeout(120)
-def test_killed_process_leaves_each_keys_last_value(scratch: Path) -> None:  # noqa: F811
+def test_killed_process_leaves_each_keys_last_value(scratch: Path) -> None:
     rng = random.Random(1)
     acknowledged = -1
     shrunk = 0

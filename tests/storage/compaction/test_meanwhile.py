@@ -32,14 +32,14 @@ def dirty(path: Path, **settings: Any) -> KeyedLog:
     return keyed
 
 
-def at_each_point(tmp_path: Path, act: Callable[[KeyedLog], object], **settings: Any) -> Iterator[KeyedLog]:
+def at_each_point(scratch: Path, act: Callable[[KeyedLog], object], **settings: Any) -> Iterator[KeyedLog]:
     """A log whose run met `act` at its nth read or write, for each n."""
     nth, acted = 0, True
     while acted:
         nth += 1
         acted = False
         count = 0
-        with dirty(tmp_path / str(nth), **settings) as keyed:
+        with dirty(scratch / str(nth), **settings) as keyed:
 
             def account(_: int, keyed: KeyedLog = keyed, nth: int = nth) -> None:
                 nonlocal count, acted
@@ -78,72 +78,72 @@ def cut(keyed: KeyedLog, offset: int) -> None:
 
 
 @pytest.mark.parametrize("back", [3, 20, 60])
-def test_log_that_is_cut_meanwhile_keeps_what_was_the_last_before(tmp_path: Path, back: int) -> None:
+def test_log_that_is_cut_meanwhile_keeps_what_was_the_last_before(scratch: Path, back: int) -> None:
     """The record that superseded another may be cut off, after the map of keys was made."""
-    for keyed in at_each_point(tmp_path, lambda keyed: cut(keyed, keyed.log.log_end_offset - back)):
+    for keyed in at_each_point(scratch, lambda keyed: cut(keyed, keyed.log.log_end_offset - back)):
         assert list(keyed.log.records()) == keyed.history
         check(keyed)
 
 
-def test_records_that_come_after_a_cut_are_not_taken_for_clean(tmp_path: Path) -> None:
+def test_records_that_come_after_a_cut_are_not_taken_for_clean(scratch: Path) -> None:
     def cut_and_grow(keyed: KeyedLog) -> None:
         cut(keyed, 30)
         for number in range(20):
             keyed.put(f"k{number % 9}=new {number}{LARGE}")
 
-    for keyed in at_each_point(tmp_path, cut_and_grow):
+    for keyed in at_each_point(scratch, cut_and_grow):
         assert list(keyed.log.records()) == keyed.history
         check(keyed)
 
 
-def test_start_that_moves_meanwhile(tmp_path: Path) -> None:
+def test_start_that_moves_meanwhile(scratch: Path) -> None:
     def delete_records(keyed: KeyedLog) -> None:
         keyed.log.advance_start(40)
         keyed.log.apply_retention()
 
-    for keyed in at_each_point(tmp_path, delete_records):
+    for keyed in at_each_point(scratch, delete_records):
         assert keyed.log.log_start_offset == 40
         check(keyed)
 
 
-def test_retention_that_deletes_segments_meanwhile(tmp_path: Path) -> None:
+def test_retention_that_deletes_segments_meanwhile(scratch: Path) -> None:
     def delete_some(keyed: KeyedLog) -> None:
         keyed.log.apply_retention()
         keyed.directory._home.deletions.run(everything=True)
 
     settings = {"cleanup_policy": ("compact", "delete"), "retention_bytes": 40_000, "retention_ms": -1}
-    for keyed in at_each_point(tmp_path, delete_some, **settings):
+    for keyed in at_each_point(scratch, delete_some, **settings):
         check(keyed)
 
 
-def test_log_that_rolls_meanwhile(tmp_path: Path) -> None:
-    for keyed in at_each_point(tmp_path, lambda keyed: keyed.put("k1=new", "only-3").roll()):
+def test_log_that_rolls_meanwhile(scratch: Path) -> None:
+    for keyed in at_each_point(scratch, lambda keyed: keyed.put("k1=new", "only-3").roll()):
         check(keyed)
 
 
-def test_log_that_is_closed_meanwhile(tmp_path: Path) -> None:
-    for keyed in at_each_point(tmp_path, lambda keyed: keyed.log.close()):
+def test_log_that_is_closed_meanwhile(scratch: Path) -> None:
+    for keyed in at_each_point(scratch, lambda keyed: keyed.log.close()):
         assert keyed.directory.cleaner.set_aside() == {}
         keyed.log = keyed.directory.log(TOPIC, 0)
         check(keyed)
 
 
-def test_topic_that_is_deleted_and_made_again_meanwhile(tmp_path: Path) -> None:
+def test_topic_that_is_deleted_and_made_again_meanwhile(scratch: Path) -> None:
     def make_again(keyed: KeyedLog) -> None:
         keyed.directory.delete(TOPIC, 0)
         keyed.log = keyed.directory.log(TOPIC, 0)
         keyed.history = []
         keyed.put("fresh=1").put("fresh=2").roll()
 
-    for keyed in at_each_point(tmp_path, make_again):
+    for keyed in at_each_point(scratch, make_again):
         assert keyed.pairs() == ["fresh=1", "fresh=2"]
         check(keyed)
 
 
-def test_log_that_is_loaded_again_meanwhile(tmp_path: Path) -> None:
+def test_log_that_is_loaded_again_meanwhile(scratch: Path) -> None:
     def load_again(keyed: KeyedLog) -> None:
         keyed.log._must_reload = True
         keyed.pairs()
 
-    for keyed in at_each_point(tmp_path, load_again):
+    for keyed in at_each_point(scratch, load_again):
         check(keyed)

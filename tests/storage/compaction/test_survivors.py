@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,19 @@ def test_messages_of_old_formats_are_compacted(tmp_path: Path, magic: int, codec
         assert keyed.pairs() == ["a=2", "d=1", "again-6=x"]
         keyed.reopen()
         assert keyed.pairs() == ["a=2", "d=1", "again-6=x"]
+
+
+def test_segment_without_times_is_as_old_as_before(tmp_path: Path) -> None:
+    """Or retention.ms, which goes by the file's time there, would begin again with each clean."""
+    with KeyedLog(tmp_path) as keyed:
+        for value in (b"1", b"2"):
+            keyed.log.append(build_batch([(b"a", value)]))
+        keyed.roll()
+        path = keyed.log_path / f"{0:020}.log"
+        os.utime(path, (1_000_000, 1_000_000))
+        keyed.clean()
+        assert keyed.pairs() == ["a=2"]
+        assert path.stat().st_mtime == 1_000_000
 
 
 def test_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:

@@ -73,8 +73,9 @@ class CleanedSegment:
         if len(self.unwritten) >= self._chunk:
             self._write()
 
-    def finish(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Make all of it durable, but for the files' names."""
+    def finish(self, aborted: Iterable[AbortedTransaction], modified_ns: int) -> None:
+        """Make all of it durable, but for the files' names. `modified_ns`: when what it replaces was last written;
+        retention goes by that where records have no time."""
         self._write()
         self.aborted = list(aborted)
         self.index.note_max_timestamp()
@@ -87,6 +88,7 @@ class CleanedSegment:
                 self._disk.sync(fd)
             finally:
                 self._disk.close(fd)
+        self._disk.set_modified(self._fd, modified_ns)
         self._disk.sync(self._fd)
         self.close()
 

@@ -19,6 +19,7 @@ from stratalog.records._framing import BatchHeader, parse_header
 from stratalog.records.batch import Batch
 from stratalog.records.format import CURRENT_MAGIC, HEADER_SIZE, Codec
 from stratalog.records.reader import records_of
+from stratalog.storage import names
 from stratalog.storage.compaction.cleaned_segment import CleanedSegment
 from stratalog.storage.compaction.plan import Dirt, Sized, groups
 from stratalog.storage.compaction.survivors import LastBatch, Survivors
@@ -207,7 +208,8 @@ class Compactor:
                 cleaned.close()
                 cleaned.discard()
             else:
-                cleaned.finish(survivors.take_kept_aborted())
+                modified_ns = group[-1].path(names.LOG).stat().st_mtime_ns
+                cleaned.finish(survivors.take_kept_aborted(), modified_ns)
                 if log.replace_segments(group, cleaned, self._generation):
                     self._replaced(group)
                 else:
