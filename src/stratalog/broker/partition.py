@@ -55,8 +55,7 @@ class Partition:
         except StorageError as error:
             self._report(error)
             raise
-        if self.waiting:
-            self.wake(len(data))
+        self.end_waiting()  # more may have become readable than these bytes; who has too little waits on
         return appended
 
     def append(self, data: memoryview) -> Appended:
@@ -91,6 +90,6 @@ class Partition:
             fetch.grew(size)
 
     def end_waiting(self) -> None:
-        """The partition is gone: those who wait have to be told."""
+        """The partition is gone, or a transaction has ended: those who wait have to look."""
         for fetch in tuple(self.waiting):
             fetch.finish()

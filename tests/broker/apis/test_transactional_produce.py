@@ -12,6 +12,7 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_batch
 from stratalog.storage.names import TopicPartition
+from tests.broker.apis.test_fetch import of, request
 from tests.broker.data_lab import DataLab
 
 VERSIONS = range(3, 14)
@@ -141,3 +142,27 @@ def test_unverified_batches_are_taken_where_that_is_set(tmp_path: Any) -> None:
     with DataLab(tmp_path / "data", transaction_partition_verification_enable=False) as lab:
         lab.create("orders", 2)
         assert produce(lab, begin(lab), version=9) is ErrorCode.none
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_reader_of_committed_records_waits_for_the_end_however_much_comes_before(lab: DataLab, commit: bool) -> None:
+    who = begin(lab)
+    coordinator = lab.transactions.coordinator
+    wanted = request(of(lab, "orders", (0, 0)), max_wait=60_000, min_bytes=50, isolation_level=1)
+
+    async def run() -> Any:
+        polling = asyncio.create_task(lab.asking(ApiKey.FETCH, wanted))
+        await asyncio.sleep(0)
+        assert coordinator.add("t", who, [PLACE], 2) is ErrorCode.none
+        for sequence in range(3):
+            fields: dict[str, Any] = {"producer_id": who.producer_id, "producer_epoch": who.epoch}
+            lab.append("orders", b"v" * 100, base_sequence=sequence, is_transactional=True, **fields)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not polling.done()
+        await coordinator.end("t", who, commit=commit, version=2)
+        return await asyncio.wait_for(polling, 10)
+
+    (answer,) = asyncio.run(run()).responses[0].partitions
+    assert (answer.last_stable_offset, answer.high_watermark) == (4, 4)
+    assert [one.producer_id for one in answer.aborted_transactions or ()] == ([] if commit else [who.producer_id])

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.coordinator import GroupCoordinator
+from stratalog.broker.groups.group import GroupRecord
 from stratalog.broker.groups.offset_records import CommittedOffset, offset_record, offset_tombstone
 from stratalog.broker.groups.offset_service import Committer, OffsetService
 from stratalog.broker.groups.offsets import Commit
@@ -21,7 +22,8 @@ from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.clock import ManualClock
 from stratalog.errors import UnknownTopicError
-from stratalog.records import build_batch
+from stratalog.records.builder import build_batch, build_control_batch
+from stratalog.records.format import ControlType
 from stratalog.storage.appending import Origin
 from stratalog.storage.config import LogConfig
 from stratalog.storage.disk import Disk
@@ -184,3 +186,27 @@ def test_topic_that_is_deleted_while_groups_use_it_is_made_again(place: Place) -
         assert commit(coordinator, "g", 3) is ErrorCode.none
 
     run(test())
+
+
+def test_offsets_of_transactions_count_where_they_were_committed_only(place: Place) -> None:
+    run(place.offsets.create())
+    partition = place.topics.partition(NAME, 0)
+    assert partition is not None
+
+    def record(index: int, offset: int) -> GroupRecord:
+        return offset_record("g", "orders", index, CommittedOffset(offset, 0, "", AT))
+
+    def end(producer_id: int, how: ControlType) -> None:
+        partition.append_for_coordinator(build_control_batch(how, producer_id, 0, 0, AT))
+
+    place.offsets.append(0, [record(0, 1), record(1, 1)], AT)
+    place.offsets.append_in_transaction(0, [record(0, 2)], AT, 7, 0)
+    place.offsets.append_in_transaction(0, [record(1, 2), record(2, 2)], AT, 8, 0)
+    place.offsets.append_in_transaction(0, [record(0, 3)], AT, 7, 0)
+    end(7, ControlType.COMMIT)
+    end(8, ControlType.ABORT)
+    place.offsets.append_in_transaction(0, [record(0, 4), record(1, 4)], AT, 9, 0)
+    place.offsets.append(0, [record(1, 5)], AT)
+    records, pending = run(place.offsets.read(0))
+    assert records == [record(0, 3), record(1, 5)]
+    assert pending == {9: {record(0, 4)[0]: record(0, 4)[1], record(1, 4)[0]: None}}

@@ -10,6 +10,7 @@ there is no rack to read from but this one; no tiered segments.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from stratalog.protocol._wire import FetchPartition
 
 _READ_COMMITTED = 1
+_NO_TIME = 0.001  # seconds; timers are no finer
 _FIRST_WITH_SESSIONS = 7
 _FIRST_BY_ID = 13
 
@@ -109,19 +111,28 @@ class FetchApi:
             is_full,
         )
         answer = self._read(fetch)
-        missing = min_bytes - answer.size
-        if missing <= 0 or max_wait <= 0 or answer.must_not_wait or self._draining or not answer.waits_for:
+        if max_wait <= 0 or self._is_enough(answer, min_bytes):
             return self._finish(fetch, answer)
-        return self._wait(fetch, answer, missing, min(max_wait / 1000, self._longest_wait))
+        return self._wait(fetch, answer, min_bytes, min(max_wait / 1000, self._longest_wait))
 
-    async def _wait(self, fetch: _Fetch, answer: _Answer, missing: int, seconds: float) -> list[Part]:
-        waiting = WaitingFetch(answer.waits_for, missing, seconds)
-        self._waiting.add(waiting)
-        try:
-            await waiting.done
-        finally:
-            self._waiting.discard(waiting)
-        return self._finish(fetch, self._read(fetch))
+    def _is_enough(self, answer: _Answer, min_bytes: int) -> bool:
+        return answer.size >= min_bytes or answer.must_not_wait or self._draining or not answer.waits_for
+
+    async def _wait(self, fetch: _Fetch, answer: _Answer, min_bytes: int, seconds: float) -> list[Part]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while True:
+            waiting = WaitingFetch(answer.waits_for, min_bytes - answer.size, seconds)
+            self._waiting.add(waiting)
+            try:
+                await waiting.done
+            finally:
+                self._waiting.discard(waiting)
+            answer = self._read(fetch)
+            seconds = deadline - loop.time()
+            # What came may be part of a transaction that is open: a read_committed reader waits on for its end.
+            if seconds <= _NO_TIME or self._is_enough(answer, min_bytes):
+                return self._finish(fetch, answer)
 
     @property
     def waiting(self) -> int:

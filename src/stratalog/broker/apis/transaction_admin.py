@@ -11,6 +11,7 @@ DescribeProducers, which says what is open in a partition, is with the producers
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,8 @@ from stratalog.clock import Clock
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
+
+_MARKERS_A_TURN = 100
 
 
 class TransactionAdminApis:
@@ -41,26 +44,23 @@ class TransactionAdminApis:
 
     # WriteTxnMarkers
 
-    def write_markers(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+    async def write_markers(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
         return {
             "markers": [
-                {"producer_id": one.producer_id, "topics": [self._write(one, topic) for topic in one.topics]}
+                {"producer_id": one.producer_id, "topics": [await self._write(one, topic) for topic in one.topics]}
                 for one in request.markers
             ]
         }
 
-    def _write(self, one: Any, topic: Any) -> Reply:
+    async def _write(self, one: Any, topic: Any) -> Reply:
         marker = Marker(one.producer_id, one.producer_epoch, one.transaction_result, one.coordinator_epoch)
-        return {
-            "name": topic.name,
-            "partitions": [
-                {
-                    "partition_index": index,
-                    "error_code": self._coordinator.markers.write(TopicPartition(topic.name, index), marker),
-                }
-                for index in dict.fromkeys(topic.partition_indexes)
-            ],
-        }
+        partitions = []
+        for index in dict.fromkeys(topic.partition_indexes):
+            error = self._coordinator.markers.write(TopicPartition(topic.name, index), marker)
+            partitions.append({"partition_index": index, "error_code": error})
+            if len(partitions) % _MARKERS_A_TURN == 0:
+                await asyncio.sleep(0)  # others are served meanwhile
+        return {"name": topic.name, "partitions": partitions}
 
     # DescribeTransactions
 
