@@ -116,6 +116,23 @@ def test_map_of_two_slots_finds_its_key_and_misses_others() -> None:
         assert (keys.get(b"only"), keys.latest, len(keys)) == (-1, -1, 0)
 
 
+def test_keys_that_differ_in_length_or_in_one_byte_are_never_one() -> None:
+    """Short ones are known by themselves, long ones by a hash: around each length where that changes."""
+    keys = KeyMap(4096, 0.9, SEED)
+    wanted: dict[bytes, int] = {}
+    for length in range(40):
+        for key in {
+            bytes(length),
+            b"\xff" * length,
+            bytes(range(length)),
+            *(bytes(i) + b"x" + bytes(length - 1 - i) for i in range(length)),
+        }:
+            wanted[key] = len(wanted)
+            keys.put(key, wanted[key])
+    assert len(keys) == len(wanted) > 700
+    assert {key: keys.get(key) for key in wanted} == wanted
+
+
 def test_offset_zero_is_not_taken_for_a_free_slot() -> None:
     keys = KeyMap(16, 0.9, SEED)
     keys.put(b"first", 0)

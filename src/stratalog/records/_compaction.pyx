@@ -28,7 +28,7 @@ cdef extern from "siphash128.h":
     ctypedef struct Hash "strata_hash128":
         unsigned long long low
         unsigned long long high
-    Hash siphash128 "strata_siphash128"(
+    Hash identity "strata_identity"(
         const unsigned char *, size_t, unsigned long long, unsigned long long
     ) noexcept nogil
     unsigned long long slot_of "strata_slot_of"(unsigned long long, unsigned long long) noexcept nogil
@@ -126,7 +126,7 @@ cdef class KeyMap:
 
     def get(self, bytes key):
         """The last offset of a key, or -1."""
-        return self._find(siphash128(key, len(key), self._k0, self._k1)).offset - 1
+        return self._find(identity(key, len(key), self._k0, self._k1)).offset - 1
 
     cdef Slot *_find(self, Hash hash) noexcept nogil:
         """The key's slot, or the free one where it belongs. There always is one: the table is never full."""
@@ -207,7 +207,7 @@ cdef class KeyMap:
         cdef Hash hash
         self._forget_list()
         if key is not None:
-            hash = siphash128(key, len(key), self._k0, self._k1)
+            hash = identity(key, len(key), self._k0, self._k1)
             slot = self._find(hash)
             if slot.offset == 0:
                 if self.count >= self.most:
@@ -330,7 +330,7 @@ cdef int _look_ahead(
         seen[i].has_key = record.key_length >= 0
         seen[i].is_tombstone = record.value_length < 0
         if record.key_length >= 0 and base + record.offset_delta < below:
-            seen[i].hash = siphash128(record.key, record.key_length, keys._k0, keys._k1)
+            seen[i].hash = identity(record.key, record.key_length, keys._k0, keys._k1)
             slot = keys._slots + slot_of(seen[i].hash.low, keys.slots)
             prefetch(slot)
             prefetch(<const char *>slot + sizeof(Slot) - 1)  # one in four lies on two lines of the cache
@@ -373,7 +373,7 @@ def filter_batch(
         with nogil:
             size = _filter(
                 keys, <const unsigned char *>view.buf + start, <const unsigned char *>view.buf + end,
-                header.record_count, header.base_offset, drop_tombstones,
+                header.record_count, header.base_offset, header.last_offset_delta, drop_tombstones,
                 room, kept, &problem,
             )
     finally:
@@ -453,8 +453,8 @@ def copy_plain(
             room = <unsigned char *>PyByteArray_AS_STRING(out) + before + HEADER_SIZE
             with nogil:
                 size = HEADER_SIZE + _filter(
-                    keys, batch + HEADER_SIZE, batch + header.size, header.record_count, header.base_offset, drop,
-                    room, kept, &problem,
+                    keys, batch + HEADER_SIZE, batch + header.size, header.record_count, header.base_offset,
+                    header.last_offset_delta, drop, room, kept, &problem,
                 )
             if problem != NULL or (kept.tombstones and not header.attributes & DELETE_HORIZON):
                 PyByteArray_Resize(out, before)
@@ -488,9 +488,67 @@ cdef long long _max_timestamp(BatchHeader header, Kept kept) noexcept:
     return <long long>(<unsigned long long>header.base_timestamp + <unsigned long long>kept.max_timestamp_delta)
 
 
-cdef Py_ssize_t _filter(
+cdef Py_ssize_t _filter_listed(
     KeyMap keys, const unsigned char *p, const unsigned char *end, int count, long long base, bint drop_tombstones,
     unsigned char *out, Kept kept, const char **problem,
+) noexcept nogil:
+    """_filter() where all offsets are in the list: of a record that goes, no more is read than where it ends."""
+    cdef RecordFields record
+    cdef const unsigned char *run = p
+    cdef unsigned char *first = out
+    cdef const unsigned char *body
+    cdef const unsigned char *record_end
+    cdef long long timestamp_delta, max_delta = LLONG_MIN
+    cdef int length, offset_delta
+    cdef int stay = 0, tombstones = 0, removed = 0
+    cdef bint stays
+    while count > 0:
+        count -= 1
+        body = read_varint(p, end, &length)
+        if body == NULL or length < 1 or length > end - body:
+            problem[0] = b"length goes past the end of the batch"
+            return 0
+        record_end = body + length
+        body = read_varlong(body + 1, record_end, &timestamp_delta)
+        if body != NULL:
+            body = read_varint(body, record_end, &offset_delta)
+        if body == NULL or offset_delta < 0 or base + offset_delta > keys.latest:
+            problem[0] = b"offset delta can't be read, or lies outside the batch"
+            return 0
+        stays = keys._is_last(base + offset_delta)
+        if stays:
+            problem[0] = read_record(p, end, &record)
+            if problem[0] != NULL:
+                return 0
+            stays = record.value_length >= 0 or not drop_tombstones
+            stays = stays and record.key_length >= 0  # an offset that is twice in a batch is damage, but was let in
+        if stays:
+            stay += 1
+            tombstones += record.value_length < 0
+            if timestamp_delta > max_delta:
+                max_delta = timestamp_delta
+        else:
+            removed += 1
+            if p > run:
+                memcpy(out, run, p - run)
+                out += p - run
+            run = record_end
+        p = record_end
+    if p != end:
+        problem[0] = b"bytes are left over behind the last record"
+        return 0
+    memcpy(out, run, p - run)
+    out += p - run
+    kept.count = stay
+    kept.removed = removed
+    kept.tombstones = tombstones
+    kept.max_timestamp_delta = max_delta
+    return out - first
+
+
+cdef Py_ssize_t _filter(
+    KeyMap keys, const unsigned char *p, const unsigned char *end, int count, long long base, int last_delta,
+    bint drop_tombstones, unsigned char *out, Kept kept, const char **problem,
 ) noexcept nogil:
     """Copies what stays, a run of neighbours at a time; how many bytes that is."""
     cdef Seen seen[AHEAD]
@@ -502,6 +560,8 @@ cdef Py_ssize_t _filter(
     cdef int some, i
     cdef int stay = 0, tombstones = 0, removed = 0
     cdef bint stays
+    if base >= listed and base + last_delta <= latest:
+        return _filter_listed(keys, p, end, count, base, drop_tombstones, out, kept, problem)
     while count > 0:
         some = _look_ahead(keys, &p, end, min(count, AHEAD), seen, base, listed, problem)
         if problem[0] != NULL:

@@ -43,6 +43,40 @@ static inline strata_hash128 strata_siphash128(const unsigned char *in, size_t l
     return out;
 }
 
+static inline uint64_t strata_fold(uint64_t x) {
+    unsigned __int128 product = (unsigned __int128)x * 0x9E3779B97F4A7C15ULL;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* What a key is known by. One of up to 15 bytes is its own 128 bits, with its length, shuffled (three rounds of a Feistel
+   network, so that no two become alike, and only who knows the seed can tell their places); a longer one is hashed. */
+static inline strata_hash128 strata_identity(const unsigned char *in, size_t length, uint64_t k0, uint64_t k1) {
+    uint64_t a = 0, b = 0;
+    uint32_t low, high;
+    strata_hash128 out;
+    if (length > 15) return strata_siphash128(in, length, k0, k1);
+    if (length >= 8) {
+        memcpy(&a, in, 8);
+        if (length > 8) {
+            memcpy(&b, in + length - 8, 8);
+            b >>= 8 * (16 - length);
+        }
+    } else if (length >= 4) {
+        memcpy(&low, in, 4);
+        memcpy(&high, in + length - 4, 4);
+        a = low | (uint64_t)high << (8 * (length - 4));
+    } else {
+        for (size_t i = 0; i < length; i++) a |= (uint64_t)in[i] << (8 * i);
+    }
+    b |= (uint64_t)length << 56;
+    a ^= strata_fold(b ^ k0);
+    b ^= strata_fold(a ^ k1);
+    a ^= strata_fold(b ^ (k0 + k1));
+    out.low = a;
+    out.high = b;
+    return out;
+}
+
 /* A hash's place among `slots`: as even as a remainder, without the division. */
 static inline uint64_t strata_slot_of(uint64_t hash, uint64_t slots) {
     return (uint64_t)(((unsigned __int128)hash * slots) >> 64);
