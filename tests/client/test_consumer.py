@@ -307,10 +307,8 @@ def test_commits_without_membership(bootstrap: str, place: TopicPartition, name:
 
 @pytest.mark.any_broker
 def test_only_committed_transactions_are_read_where_that_is_asked_for(
-    bootstrap: str, place: TopicPartition, name: str, request: pytest.FixtureRequest
+    bootstrap: str, place: TopicPartition, name: str
 ) -> None:
-    if not request.config.getoption("--kafka"):
-        pytest.skip("Stratalog has no transactions yet")
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(SECONDS)
     for number in range(6):
