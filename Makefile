@@ -9,7 +9,7 @@ SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
 $(READY): pyproject.toml setup.py constraints.txt $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "setting up .venv (once; a minute or two)"
+	@echo "setting up .venv, once: fetching packages and compiling the kernels takes some minutes"
 	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	@$(BIN)/python -m compileall -q src
 	@touch $@

@@ -57,6 +57,7 @@ def status(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")] = None,
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would save now.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show empty logs and internal topics too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     from stratalog.cli.compaction_report import dry_run_lines, status_lines
@@ -66,8 +67,10 @@ def status(
     output = Output(as_json=as_json)
     with Admin.from_config(_config(bootstrap_server)) as admin:
         rows = admin.compaction_status(topic)
+        if topic is None and not show_all:
+            rows = [row for row in rows if not row["topic"].startswith("__")]
         if not dry_run:
-            status_lines(output, rows)
+            status_lines(output, rows, show_empty=show_all or topic is not None)
             return
         for name in dict.fromkeys(row["topic"] for row in rows):
             dry_run_lines(output, admin.compaction_dry_run(name))

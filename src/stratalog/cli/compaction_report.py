@@ -14,14 +14,15 @@ _BAR = 24
 Row = Mapping[str, Any]
 
 
-def status_lines(output: Output, rows: Sequence[Row]) -> None:
+def status_lines(output: Output, rows: Sequence[Row], *, show_empty: bool) -> None:
     if output.as_json:
         for row in rows:
             output.json(dict(row))
         return
     if not rows:
         output.line("no topic is compacted; cleanup.policy=compact makes one so")
-    for row in rows:
+    shown = [row for row in rows if show_empty or _bytes(row)]
+    for row in shown:
         name = f"{row['topic']}-{row['partition']}"
         output.line((name, NAME), "  ", (row["state"], _STYLES[row["state"]]), f"  {row['reason']}")
         parts = [row["clean_bytes"], row["cleanable_bytes"], row["uncleanable_bytes"]]
@@ -30,10 +31,17 @@ def status_lines(output: Output, rows: Sequence[Row]) -> None:
             *_bar(parts),
             f"  clean {size(parts[0])}, dirty {size(parts[1])} ({row['dirty_ratio']:.0%}), not yet {size(parts[2])}",
         )
-        if parts[2]:
+        if parts[2] and row["blocked_by"] not in row["reason"]:
             output.line(("  not yet: " + row["blocked_by"], QUIET))
         if row["last_run"] is not None:
             output.line((f"  last run {timestamp(row['last_run_ms'])}: {_saved(row['last_run'])}", QUIET))
+
+    if len(shown) < len(rows):
+        output.line((f"{plural(len(rows) - len(shown), 'empty log')} not shown; --all shows them", QUIET))
+
+
+def _bytes(row: Row) -> int:
+    return int(row["clean_bytes"] + row["cleanable_bytes"] + row["uncleanable_bytes"])
 
 
 def _bar(parts: Sequence[int]) -> list[tuple[str, str]]:
@@ -82,6 +90,7 @@ def _explain_partition(output: Output, topic: str, partition: Row) -> None:
     records = partition["records"]
     shown = "" if len(records) == partition["count"] else f", the newest {len(records)}"
     output.line((f"{topic}-{partition['partition']}", NAME), f"  {plural(partition['count'], 'record')}{shown}")
+    reasons = list(dict.fromkeys(record["why"] for record in records))
     rows = [
         (
             record["offset"],
@@ -90,8 +99,21 @@ def _explain_partition(output: Output, topic: str, partition: Row) -> None:
             "stays" if record["stays"] else "goes",
             record["setting"],
             None if record["may_go_from_ms"] is None else timestamp(record["may_go_from_ms"]),
-            record["why"],
+            _short(record["why"]),
         )
         for record in records
     ]
     print_table(output, ["offset", "time", "value", "next run", "decided by", "may go from", "why"], rows, "  ")
+    for detail in dict.fromkeys(_detail(reason) for reason in reasons):
+        if detail:
+            output.line((f"  {detail}", QUIET))
+
+
+def _short(why: str) -> str:
+    """Up to where the details begin, which are the same for many records and said once below."""
+    return why.partition("; ")[0].partition(", which lies")[0]
+
+
+def _detail(why: str) -> str:
+    short = _short(why)
+    return why.removeprefix(short).lstrip(";, ")

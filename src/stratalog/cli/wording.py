@@ -57,7 +57,7 @@ def plural(count: int, thing: str) -> str:
     """1 batch, 2 batches, 3 entries"""
     if count == 1:
         return f"1 {thing}"
-    if thing.endswith("y"):
+    if thing.endswith("y") and thing[-2] not in "aeou":
         return f"{count:,} {thing[:-1]}ies"
     return f"{count:,} {thing}es" if thing.endswith("ch") else f"{count:,} {thing}s"
 

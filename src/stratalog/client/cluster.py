@@ -387,9 +387,9 @@ class Cluster:
                 if not error.is_retriable or self._is_closed or loop.time() + wait >= deadline:
                     raise
                 failure = error
-            except TimeoutError as error:
+            except TimeoutError:
                 why = failure or self.last_failure
-                raise RequestTimeoutError(f"no success within {seconds:g} s{f': {why}' if why else ''}") from error
+                raise RequestTimeoutError(f"gave up after {seconds:g} s{f': {why}' if why else ''}") from failure
             await asyncio.sleep(wait)
 
     async def _exchange(

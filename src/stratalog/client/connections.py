@@ -4,6 +4,7 @@ allows. All in the loop's thread."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
@@ -12,6 +13,10 @@ from stratalog.client.backoff import Backoff
 from stratalog.client.errors import ClientClosedError, ClientError
 from stratalog.client.settings import CommonSettings
 from stratalog.net.broker_connection import BrokerConnection
+
+logger = logging.getLogger("stratalog.client")
+
+_SAID_EVERY = 10.0  # seconds; a broker that is away is tried many times a second
 
 
 class Purpose(Enum):
@@ -41,6 +46,7 @@ class Connections:
         self._open: dict[ConnectionKey, BrokerConnection] = {}
         self._attempts: dict[ConnectionKey, asyncio.Task[BrokerConnection]] = {}
         self._failures: dict[tuple[str, int], _Failures] = {}
+        self._said_at: dict[tuple[str, int], float] = {}  # when it was last said that a broker is away
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -96,11 +102,14 @@ class Connections:
                 send_buffer=settings.send_buffer_bytes,
                 receive_buffer=settings.receive_buffer_bytes,
             )
-        except ClientError:
+        except ClientError as error:
             self._note_failure(host, port)
+            self._say_away(host, port, error)
             self._on_lost(key)
             raise
         self._failures.pop((host, port), None)
+        if self._said_at.pop((host, port), None) is not None:
+            logger.info("the broker at %s:%d is back", host, port)
         self._open[key] = connection
         connection.on_close(lambda error: self._forget(connection, error))
         self._watch_for_idle()
@@ -123,6 +132,14 @@ class Connections:
         times = 1 if before is None else before.times + 1
         now = asyncio.get_running_loop().time()
         self._failures[host, port] = _Failures(times, now + self._backoff.seconds(times))
+
+    def _say_away(self, host: str, port: int, error: ClientError) -> None:
+        """Or a client would wait for a broker without a word, for as long as its time-outs allow."""
+        now = asyncio.get_running_loop().time()
+        said_at = self._said_at.get((host, port))
+        if not self._is_closed and (said_at is None or now - said_at >= _SAID_EVERY):
+            self._said_at[host, port] = now
+            logger.warning("%s; trying again", error)
 
     def _watch_for_idle(self) -> None:
         if self._idle_timer is None and self._open and not self._is_closed:

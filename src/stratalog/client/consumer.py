@@ -50,6 +50,7 @@ T = TypeVar("T")
 Place = tuple[str, int]  # a TopicPartition, or what is one in all but name
 Committed = Callable[[dict[TopicPartition, OffsetAndMetadata], ClientError | None], object]
 CLOSE_SECONDS = 30.0
+_CLOSE_AFTER_ERROR_SECONDS = 5.0
 ARROW_BYTES = 4 * 1024 * 1024
 """Of fetched records in a table, about, where no number of records is given: what fits into a processor's caches is
 decoded several times as fast, into memory that the table before it gave back."""
@@ -57,6 +58,9 @@ _NO_LIMIT = 2**62
 
 
 class Consumer:
+    """Settings are Kafka's, with underscores for dots: `group_id`, `auto_offset_reset`, and so on, each with its
+    meaning in ConsumerSettings; `from_config` takes them with dots."""
+
     def __init__(self, bootstrap_servers: str | Iterable[str], /, **options: Unpack[ConsumerOptions]) -> None:
         servers = bootstrap_servers if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self._start(ConsumerSettings.from_options(servers, options))
@@ -380,7 +384,8 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # After an error, of which the broker may be the reason, nobody wants to wait for half a minute more.
+        self.close() if error is None else self.close(min(CLOSE_SECONDS, _CLOSE_AFTER_ERROR_SECONDS))
 
     def _seconds(self, timeout: float | None) -> float:
         return self._settings.default_api_timeout_ms / 1000 if timeout is None else timeout

@@ -90,6 +90,8 @@ def _size(segments: Sequence[SegmentFacts]) -> int:
 def _verdict(dirt: Dirt, config: LogConfig, now_ms: int) -> tuple[bool, str]:
     if "compact" not in config.cleanup_policy:
         return False, f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}: the log is not compacted"
+    if not dirt.cleanable_bytes and not dirt.uncleanable_bytes:
+        return False, "all of it is clean" if dirt.clean_bytes else "it is empty"
     if not dirt.cleanable_bytes:
         return False, f"nothing new can be cleaned: {dirt.blocked_by}"
     if dirt.ratio > config.min_cleanable_dirty_ratio:
