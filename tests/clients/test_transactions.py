@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -154,3 +157,55 @@ def copy(
         elif number < transactions:
             producer.commit()
             at += len(some)
+
+
+def test_no_transaction_is_torn_or_lost_by_kills_at_any_moment(
+    client_name: str, client: Client, loop_thread: LoopThread, tmp_path: Path
+) -> None:
+    """Each transaction writes its number to three partitions, while the broker is killed again and again."""
+    places = [Place("torn", partition) for partition in range(3)]
+    settings = {"group.initial.rebalance.delay.ms": 0, "transaction.state.log.num.partitions": 2}
+    with BrokerProcess(tmp_path / "data", settings) as broker:
+        create_topic(broker.address, "torn", 3)
+        killer = threading.Thread(target=kill_often, args=(broker,))
+        killer.start()
+        committed = write_numbers(client_name, loop_thread, broker.address, places, killer.is_alive)
+        killer.join()
+        transactional(client_name, loop_thread, broker.address, "torn").close()  # what is open is aborted
+        seen = [committed_values(client, broker.address, [place], len(committed)) for place in places]
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0]) == len(set(seen[0]))
+    assert committed <= set(seen[0])
+
+
+def kill_often(broker: BrokerProcess) -> None:
+    chance = random.Random(7)
+    for _ in range(4):
+        time.sleep(chance.uniform(0.2, 0.8))
+        broker.kill()
+        broker.start()
+
+
+def write_numbers(
+    client_name: str, thread: LoopThread, address: str, places: list[Place], goes_on: Callable[[], bool]
+) -> set[bytes]:
+    """Those whose commit was acknowledged. After an error a new producer takes over."""
+    committed: set[bytes] = set()
+    producer: TransactionalProducer | None = None
+    number = 0
+    while goes_on() or not committed:
+        number += 1
+        try:
+            producer = producer or transactional(client_name, thread, address, "torn", timeout_ms=5_000)
+            producer.begin()
+            for place in places:
+                producer.send(place, b"%d" % number)
+            producer.commit()
+            committed.add(b"%d" % number)
+        except Exception:  # each client has its own
+            if producer is not None:
+                _closed_if_it_can(producer)
+            producer = None
+    if producer is not None:
+        _closed_if_it_can(producer)
+    return committed
