@@ -288,7 +288,7 @@ cdef class KeyMap:
         cdef Slot *slot
         cdef int some, i
         while count > 0:
-            some = _look_ahead(self, &p, end, min(count, AHEAD), seen, base, LLONG_MAX, problem)
+            some = _look_at_keys(self, &p, end, min(count, AHEAD), seen, problem)
             if problem[0] != NULL:
                 return False
             count -= some
@@ -308,6 +308,40 @@ cdef class KeyMap:
         if p != end:
             problem[0] = b"bytes are left over behind the last record"
         return True
+
+
+cdef int _look_at_keys(
+    KeyMap keys, const unsigned char **cursor, const unsigned char *end, int count, Seen *seen, const char **problem
+) noexcept nogil:
+    """_look_ahead() for what a map of keys needs: of a record no more is read than its offset and its key."""
+    cdef const unsigned char *p = cursor[0]
+    cdef const unsigned char *record_end
+    cdef Slot *slot
+    cdef long long timestamp_delta
+    cdef int i, length, key_length
+    for i in range(count):
+        p = read_varint(p, end, &length)
+        if p == NULL or length < 1 or length > end - p:
+            problem[0] = b"length goes past the end of the batch"
+            return i
+        record_end = p + length
+        p = read_varlong(p + 1, record_end, &timestamp_delta)
+        if p != NULL:
+            p = read_varint(p, record_end, &seen[i].offset_delta)
+        if p != NULL:
+            p = read_varint(p, record_end, &key_length)
+        if p == NULL or key_length < -1 or key_length > record_end - p:
+            problem[0] = b"key length goes past the end of the record"
+            return i
+        seen[i].has_key = key_length >= 0
+        if key_length >= 0:
+            seen[i].hash = identity(p, key_length, keys._k0, keys._k1)
+            slot = keys._slots + slot_of(seen[i].hash.low, keys.slots)
+            prefetch(slot)
+            prefetch(<const char *>slot + sizeof(Slot) - 1)  # one in four lies on two lines of the cache
+        p = record_end
+    cursor[0] = p
+    return count
 
 
 cdef int _look_ahead(
@@ -333,7 +367,7 @@ cdef int _look_ahead(
             seen[i].hash = identity(record.key, record.key_length, keys._k0, keys._k1)
             slot = keys._slots + slot_of(seen[i].hash.low, keys.slots)
             prefetch(slot)
-            prefetch(<const char *>slot + sizeof(Slot) - 1)  # one in four lies on two lines of the cache
+            prefetch(<const char *>slot + sizeof(Slot) - 1)
         p = record.end
     cursor[0] = p
     return count
