@@ -150,7 +150,7 @@ class Broker:
             self._clock,
             TransactionsTopic(topics, config.transactions, background),
             MarkerWriter(topics, self.groups, self._clock),
-            producer_ids.next,
+            producer_ids,
             self._loop.call_later,
         )
         self.admission = Admission(

@@ -19,22 +19,29 @@ class ProducerIds:
         self._store = store
         self._run_in_background = run_in_background
         self._reserved = iter(range(0))
+        self._first = 0
         self._one_at_a_time = asyncio.Lock()
+
+    def mind(self, producer_id: int) -> None:
+        """This one is taken, by whoever gave it: another broker, or this one before its metadata was lost."""
+        if self._first <= producer_id < _LARGEST_TO_MIND:
+            self._first = producer_id + 1
 
     async def next(self) -> int:
         """One that nobody has had. Raises StorageError."""
         async with self._one_at_a_time:
-            producer_id = next(self._reserved, None)
-            if producer_id is None:
+            while True:
+                for producer_id in self._reserved:
+                    if producer_id >= self._first:
+                        return producer_id
                 self._reserved = iter(await self._run_in_background(self._reserve))
-                producer_id = next(self._reserved)
-            return producer_id
 
     def _reserve(self) -> range:
         """In the background thread, which alone changes the metadata."""
         first = self._store.metadata.next_producer_id
         if first == 0:
             first = self._first_unused()
+        first = max(first, self._first)
         self._store.change(next_producer_id=first + _BLOCK)
         return range(first, first + _BLOCK)
 

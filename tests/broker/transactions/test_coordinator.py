@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.broker.metadata.store import METADATA_FILE
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions.coordinator import Answer
 from stratalog.broker.transactions.state import HIGHEST_EPOCH, Identity, State, Transaction
@@ -295,3 +296,12 @@ def test_topic_is_made_as_kafka_makes_it(world: World) -> None:
     assert (topic.partition_count, topic.is_internal) == (3, True)
     assert topic.settings["cleanup.policy"] == "compact"
     assert topic.settings["segment.bytes"] == str(100 * 1024**2)
+
+
+def test_producer_ids_of_a_state_that_another_broker_wrote_are_not_given_again(world: World, tmp_path: Path) -> None:
+    given = world.begin().producer_id
+    killed = killed_copy(tmp_path / "data", tmp_path / "adopted")
+    (killed / METADATA_FILE).unlink()  # as in a directory of Kafka's, which has none
+    with World(killed) as adopted:
+        assert adopted.t().producer_id == given
+        assert adopted.begin("another").producer_id > given

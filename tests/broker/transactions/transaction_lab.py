@@ -47,7 +47,7 @@ class TransactionLab:
             clock,
             self.state_topic,
             MarkerWriter(topics, self.groups, clock),
-            self.ids.next,
+            self.ids,
             self.timers.call_later,
         )
         self.admission = Admission(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.group import TimerHandle
@@ -44,6 +44,14 @@ _GIVES_UP = (  # of a partition: it is gone, or another owns the producer there
 CallLater = Callable[[float, Callable[[], None]], TimerHandle]
 
 
+class Ids(Protocol):
+    """What of ProducerIds is used here."""
+
+    async def next(self) -> int: ...
+
+    def mind(self, producer_id: int) -> None: ...
+
+
 class Answer(NamedTuple):
     error: ErrorCode
     identity: Identity = NOBODY
@@ -56,14 +64,14 @@ class TransactionCoordinator:
         clock: Clock,
         state_log: TransactionsLog,
         markers: MarkerWriter,
-        next_producer_id: Callable[[], Awaitable[int]],
+        ids: Ids,
         call_later: CallLater,
     ) -> None:
         self.config = config
         self.markers = markers
         self._clock = clock
         self._log = state_log
-        self._next_producer_id = next_producer_id
+        self._ids = ids
         self._call_later = call_later
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: set[str] = set()
@@ -97,7 +105,7 @@ class TransactionCoordinator:
         step = self._initialize(transactional_id, timeout_ms, claimed, None)
         if step.needs_id:
             try:
-                new_id = await self._next_producer_id()
+                new_id = await self._ids.next()
             except StorageError:
                 return Answer(ErrorCode.coordinator_load_in_progress)  # all clients ask again after this one
             step = self._initialize(transactional_id, timeout_ms, claimed, new_id)  # it may have changed meanwhile
@@ -146,7 +154,7 @@ class TransactionCoordinator:
         step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
         if step.needs_id:
             try:
-                new_id = await self._next_producer_id()
+                new_id = await self._ids.next()
             except StorageError:
                 return Answer(ErrorCode.coordinator_load_in_progress)
             known = self._transactions.get(transactional_id, known)  # it may have changed meanwhile
@@ -277,6 +285,7 @@ class TransactionCoordinator:
         async for transactions in self.loading.load():
             for transaction in transactions:
                 self._put(transaction)
+                self._ids.mind(max(transaction.producer_id, transaction.next_id))
         for transaction in list(self._transactions.values()):
             if transaction.is_prepared:
                 await self._finish(transaction.transactional_id)
