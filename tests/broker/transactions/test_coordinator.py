@@ -179,7 +179,13 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
         assert world.coordinator.add("t", Identity(0, 1), PLACES, 2) is ErrorCode.concurrent_transactions
         answer = asyncio.run(world.coordinator.initialize("t", TIMEOUT_MS, None))
         assert answer.error is ErrorCode.concurrent_transactions
-    asyncio.run(world.coordinator._finish("t"))
+
+    async def time_passes() -> None:
+        world.transactions.timers.advance(1_000)
+        while world.t().is_prepared:
+            await asyncio.sleep(0)
+
+    asyncio.run(time_passes())
     assert world.t().state is State.COMPLETE_COMMIT
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
 
