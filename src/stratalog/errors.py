@@ -125,6 +125,12 @@ class InvalidProducerEpochError(StratalogError):
     code = 47  # INVALID_PRODUCER_EPOCH
 
 
+class InvalidTransactionStateError(StratalogError):
+    """A batch outside a transaction, of a producer that has one open there."""
+
+    code = 48  # INVALID_TXN_STATE
+
+
 class FencedLeaderEpochError(StratalogError):
     """A write with a leader epoch older than one already in the log."""
 

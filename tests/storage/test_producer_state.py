@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import CorruptCheckpointError, InvalidProducerEpochError, OutOfOrderSequenceError
+from stratalog.errors import (
+    CorruptCheckpointError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+)
 from stratalog.records._framing import BatchHeader, parse_header
 from stratalog.records.builder import build_control_batch
 from stratalog.records.format import ControlType
@@ -159,6 +164,13 @@ def test_oldest_open_transaction_bounds_what_is_stable() -> None:
     second = state.complete(marker(6, producer=2), aborted=False, coordinator_epoch=9)
     assert second == CompletedTransaction(2, 2, 6, False)
     assert state.last_stable_offset_after(second) == 7
+
+
+def test_batch_outside_the_open_transaction_of_its_producer_is_refused() -> None:
+    state = state_after(header(0, is_transactional=True))
+    with pytest.raises(InvalidTransactionStateError, match="open here since offset 0"):
+        state.check(header(1, offset=1))
+    state.check(header(1, offset=1, is_transactional=True))
 
 
 def test_marker_without_a_transaction_completes_none() -> None:

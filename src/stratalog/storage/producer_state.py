@@ -17,7 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stratalog.errors import CorruptCheckpointError, InvalidProducerEpochError, OutOfOrderSequenceError
+from stratalog.errors import (
+    CorruptCheckpointError,
+    InvalidProducerEpochError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+)
 from stratalog.records._crc32c import crc32c
 from stratalog.records._framing import BatchHeader
 
@@ -99,6 +104,11 @@ class ProducerState:
             return  # a producer that the log has forgotten, or never knew, may start anywhere
         # No batch of this epoch yet: a marker began it, so the first is 0.
         check_follows(header, producer.epoch, producer.batches[-1].last_sequence if producer.batches else -1)
+        if producer.transaction_first_offset is not None and not header.is_transactional:
+            raise InvalidTransactionStateError(
+                f"producer {header.producer_id} has a transaction open here since offset "
+                f"{producer.transaction_first_offset}, and this batch is not part of it"
+            )
 
     def update(self, header: BatchHeader) -> None:
         """Take note of a data batch that is in the log."""
