@@ -26,6 +26,12 @@ class MalformedRequestError(StratalogError):
     code = 42  # INVALID_REQUEST
 
 
+class CleanerBusyError(StratalogError):
+    """A log is being compacted, and can't be by two at once."""
+
+    code = 89  # THROTTLING_QUOTA_EXCEEDED: ask again
+
+
 class InvalidTopicError(StratalogError, ValueError):
     """A topic name or partition number that Kafka does not allow."""
 

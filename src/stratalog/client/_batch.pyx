@@ -314,7 +314,7 @@ cdef class Batch:
 def _call(callback, delivery):
     try:
         callback(delivery)
-    except Exception:
+    except BaseException:
         _logger.exception("a callback of %r raised", delivery)
 
 

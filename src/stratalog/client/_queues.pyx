@@ -46,6 +46,8 @@ cdef class PartitionQueue:
         """The next batch to send: from here on nothing is written into it."""
         if not self.closed and self.open is not None:
             self.close(False)
+        if not self.closed:
+            raise IndexError("there is no batch")
         return self.closed[0]
 
     def take(self, long long producer_id, int producer_epoch):

@@ -24,7 +24,7 @@ from stratalog.client.errors import (
     RequestTimeoutError,
     error_of,
 )
-from stratalog.client.metadata import Metadata, Node, TopicInfo, read_metadata
+from stratalog.client.metadata import Metadata, Node, TopicInfo, check_topic_name, read_metadata
 from stratalog.client.settings import CommonSettings
 from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol.api_keys import ApiKey, OwnApiKey
@@ -82,8 +82,11 @@ class Cluster:
     # Metadata
 
     def want(self, topics: Iterable[str]) -> None:
-        """Ask for these too, whenever metadata is asked for."""
-        self._wanted.update(dict.fromkeys(topics))
+        """Ask for these too, whenever metadata is asked for. One that is no name would spoil it for all others."""
+        names = list(topics)
+        for name in names:
+            check_topic_name(name)
+        self._wanted.update(dict.fromkeys(names))
 
     def stop_wanting(self, topics: Iterable[str]) -> None:
         for topic in topics:

@@ -9,10 +9,20 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from stratalog.errors import MalformedResponseError
+from stratalog.errors import InvalidTopicError, MalformedResponseError
 from stratalog.protocol.error_codes import ErrorCode
 
 NO_LEADER = -1
+
+
+def check_topic_name(name: object) -> None:
+    """Raise unless it can be sent to a broker, which may still refuse it."""
+    if not isinstance(name, str):
+        raise TypeError(f"topic is {name!r:.100}; a name is wanted, a str")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidTopicError(f"topic is {name!r:.100}, which is no text: {error.reason}") from error
 
 
 class TopicPartition(NamedTuple):

@@ -12,6 +12,7 @@ closed, when brokers die, and when the interpreter exits. A fork's child can't u
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Delivery", "Producer", "RecordMetadata"]
 
-EXIT_SECONDS = 1.0  # what an interpreter that exits spends on records that nobody flushed
+logger = logging.getLogger("stratalog.client.producer")
+
+EXIT_SECONDS = 5.0  # what an interpreter that exits spends on records that nobody flushed
 END_SECONDS = 5.0  # to close connections and end the thread
 POLL_SECONDS = 0.02
 
@@ -192,7 +195,8 @@ def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluste
         if io.unusable is None:
             _flush(accumulator, timeout)
     except RequestTimeoutError:
-        pass
+        lost = sum(batch.record_count for batch in list(accumulator.incomplete))
+        logger.error("%d records were not acknowledged when the producer was closed, and are given up", lost)
     finally:
         io.close(_shut_down(sender, cluster), END_SECONDS)
         sender.fail_all(_left_over())

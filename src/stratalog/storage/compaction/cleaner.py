@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from stratalog.clock import Clock
-from stratalog.errors import StratalogError
+from stratalog.errors import CleanerBusyError, StratalogError
 from stratalog.storage.compaction.compactor import (
     SMALLEST_CHUNK,
     Budget,
@@ -141,9 +141,20 @@ class LogCleaner:
         )
 
     def dry_run(self, log: Log) -> Cleaned:
-        """What compacting all that can be compacted now would save; takes as long as the run itself, and some disk."""
-        generation = log.generation
-        return Compactor(log, self.dirt_of(log), self._budget(), self._clock.now_ms(), generation).run(dry=True)
+        """What compacting all that can be compacted now would save; takes as long as the run itself, and some disk.
+
+        Never beside a run of the same log: both would write to the same files.
+        """
+        with self._lock:
+            if log.partition in self._running:
+                raise CleanerBusyError(f"{log.partition} is being compacted just now; ask again when that is done")
+            self._running.add(log.partition)
+        try:
+            generation = log.generation
+            return Compactor(log, self.dirt_of(log), self._budget(), self._clock.now_ms(), generation).run(dry=True)
+        finally:
+            with self._lock:
+                self._running.discard(log.partition)
 
     def set_aside(self) -> dict[TopicPartition, SetAside]:
         return dict(self._set_aside)
@@ -216,6 +227,10 @@ class LogCleaner:
         except (StratalogError, OSError, MemoryError) as error:
             if not log.is_closed:
                 self._put_aside(log, str(error))
+            return None
+        except Exception as error:  # a fault of ours must not keep the other logs from being compacted
+            logger.exception("%s: compaction failed", log.path)
+            self._put_aside(log, f"{type(error).__name__}: {error}")
             return None
         self._set_aside.pop(log.partition, None)
         self._last[log.partition] = (cleaned, now_ms)

@@ -19,6 +19,7 @@ from stratalog.records._framing import BatchHeader, parse_header
 from stratalog.records.batch import Batch
 from stratalog.records.builder import build_batch, seal_batch
 from stratalog.records.reader import records_of
+from stratalog.settings import LONG_MAX
 from stratalog.storage.compaction.transactions import CleanedTransactions
 from stratalog.storage.transaction_index import AbortedTransaction
 
@@ -49,7 +50,7 @@ class Survivors:
         self._transactions = transactions
         self._live_producers = live_producers
         self._now_ms = now_ms
-        self._horizon = now_ms + delete_retention_ms
+        self._horizon = min(now_ms + delete_retention_ms, LONG_MAX)
 
     def of(self, batch: Batch) -> Buffer | None:
         """The bytes of the batch that takes this one's place; None: nothing does. `batch.data` itself where nothing

@@ -1,0 +1,43 @@
+"""A topic that can't be a topic is an error of that call, and spoils nothing for the calls that follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stratalog import Consumer, Producer
+from stratalog.errors import InvalidTopicError
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [(5, TypeError), (b"topic", TypeError), (None, TypeError), ("\ud800", InvalidTopicError)]
+)
+def test_a_client_goes_on_after_a_name_that_is_none(
+    stratalog_broker: Any, stratalog_topic: str, name: Any, error: type[Exception]
+) -> None:
+    with Producer(stratalog_broker.bootstrap_servers) as producer:
+        with pytest.raises(error):
+            producer.partitions_for(name)
+        with pytest.raises(error):
+            producer.send(name, b"value").result(10)
+        assert producer.send(stratalog_topic, b"value").result(30).offset >= 0
+    with Consumer(stratalog_broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        with pytest.raises(error):
+            consumer.assign([(name, 0)])
+            consumer.poll(1)
+        consumer.assign([(stratalog_topic, 0)])
+        assert consumer.poll(30)
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ZeroDivisionError])
+def test_a_callback_that_wants_to_end_the_program_does_not_end_the_sending(
+    stratalog_broker: Any, stratalog_topic: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def ends(delivery: object) -> None:
+        raise error
+
+    with Producer(stratalog_broker.bootstrap_servers) as producer:
+        producer.send(stratalog_topic, b"first", on_delivery=ends).result(30)
+        assert producer.send(stratalog_topic, b"second").result(30).offset == 1
+    assert "a callback of" in caplog.text
