@@ -1,4 +1,5 @@
-"""The client's side of Fetch: requests that the broker's reader and kio read back, responses of every version, garbage."""
+"""The client's side of Fetch: requests that the broker's reader and kio read back, responses of every version,
+garbage."""
 
 from __future__ import annotations
 
