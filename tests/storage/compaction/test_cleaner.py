@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +24,12 @@ OURS = TopicPartition(TOPIC, 0)
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
-    logging.getLogger("stratalog").setLevel(logging.CRITICAL)
+def quiet() -> Iterator[None]:
+    logger = logging.getLogger("stratalog")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    yield
+    logger.setLevel(before)
 
 
 def test_dirtiest_log_is_taken_first(tmp_path: Path) -> None:
