@@ -71,7 +71,7 @@ async def list_offsets(
     def result(one: Any) -> ListedOffset:
         return ListedOffset(one.offset, one.timestamp, getattr(one, "leader_epoch", -1))
 
-    return await _ask_leaders(cluster, ApiKey.LIST_OFFSETS, wanted, body, result, lowest, timeout)
+    return await ask_leaders(cluster, ApiKey.LIST_OFFSETS, wanted, body, result, lowest, timeout)
 
 
 async def delete_records(
@@ -92,10 +92,10 @@ async def delete_records(
     def result(one: Any) -> int:
         return int(one.low_watermark)
 
-    return await _ask_leaders(cluster, ApiKey.DELETE_RECORDS, wanted, body, result, 0, timeout)
+    return await ask_leaders(cluster, ApiKey.DELETE_RECORDS, wanted, body, result, 0, timeout)
 
 
-async def _ask_leaders(
+async def ask_leaders(
     cluster: Cluster,
     key: ApiKey,
     wanted: Mapping[TopicPartition, int],

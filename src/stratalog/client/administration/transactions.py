@@ -13,7 +13,7 @@ from typing import Any
 
 from stratalog.client.administration.group_offsets import by_topic
 from stratalog.client.administration.outcomes import Collected, Outcomes
-from stratalog.client.administration.records import _ask_leaders
+from stratalog.client.administration.records import ask_leaders
 from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.errors import ClientError, error_of
@@ -145,7 +145,7 @@ async def describe_producers(
         return tuple(_producer(each) for each in one.active_producers)
 
     wanted = dict.fromkeys((TopicPartition(*place) for place in places), 0)
-    return await _ask_leaders(cluster, ApiKey.DESCRIBE_PRODUCERS, wanted, body, result, 0, timeout)
+    return await ask_leaders(cluster, ApiKey.DESCRIBE_PRODUCERS, wanted, body, result, 0, timeout)
 
 
 def _producer(one: Any) -> ActiveProducer:
