@@ -58,7 +58,7 @@ def test_version_is_the_packages() -> None:
 
 def test_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError):
-        stratalog.nonsense  # noqa: B018  # type: ignore[attr-defined]
+        stratalog.nonsense  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.mark.parametrize(
