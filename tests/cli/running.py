@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from stratalog.cli.main import app
+from stratalog.cli.commands import app
 
 COMMAND = [sys.executable, "-m", "stratalog"]
 

@@ -9,6 +9,7 @@ import pytest
 from stratalog.testing import BrokerProcess
 from tests.cli.running import COMMAND, invoke, one_line_error
 from tests.cli.topics import Seen, read_topic
+from tests.clients.waiting import wait_until
 
 pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark.usefixtures("server")]
 
@@ -113,7 +114,7 @@ def test_many_lines_that_are_not_delivered_are_named(stratalog_fresh_broker: Bro
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--partition", "7"], "partitions 0 to 0"),
+        (["--partition", "7"], "has only partition 0; give another --partition, or add some"),
         (["--compression", "brotli"], "gzip"),
         (["--acks", "2"], "all"),
         (["--header", "nonsense"], "source=import"),
@@ -136,6 +137,7 @@ def test_broker_that_is_not_there_is_named() -> None:
         invoke("produce", "orders", "-b", "127.0.0.1:1", "--set", "max.block.ms=300", stdin=b"tea\n")
     )
     assert "127.0.0.1:1" in refused
+    assert "is a broker running there? start one: stratalog serve, or give --bootstrap-server" in refused
 
 
 def test_record_that_is_too_large_is_an_error_with_a_count(server: str, stratalog_topic: str) -> None:
@@ -158,14 +160,67 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(ser
         process.stdin.flush()
         _wait_for_records(server, stratalog_topic, 1)
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == b"stratalog: interrupted\n"
+        assert process.stderr.read() == b"stratalog: interrupted; 1 record acknowledged\n"
     assert process.returncode == 130
+
+
+def test_interrupt_counts_what_was_not_acknowledged(stratalog_fresh_broker: BrokerProcess) -> None:
+    stratalog_fresh_broker.create_topic("orders")
+    server = stratalog_fresh_broker.bootstrap_servers
+    with subprocess.Popen(
+        [*COMMAND, "produce", "orders", "-b", server], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"tea\n" * 57)
+        process.stdin.flush()
+        _wait_for_records(server, "orders", 57)
+        dropped = stratalog_fresh_broker.drop(api="Produce")
+        process.stdin.write(b"cake\n" * 3)
+        process.stdin.flush()
+        wait_until(lambda: dropped.met > 0, "the request that gets no answer")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"stratalog: interrupted; 57 records acknowledged, 3 were not\n"
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("count", [1, 2, 5000])
+def test_partition_that_a_line_names_and_the_topic_lacks(server: str, stratalog_topic: str, count: int) -> None:
+    lines = b'{"value": "a", "partition": 0}\n' * count + b'{"value": "b", "partition": 9}\n'
+    refused = one_line_error(invoke("produce", stratalog_topic, "--json", stdin=lines))
+    assert f"stdin, line {count + 1}: partition is 9; {stratalog_topic} has only partition 0; give another" in refused
+    assert "use --by-key" in refused
+    before = "1 record before it was sent" if count == 1 else f"{count:,} records before it were sent"
+    assert refused.endswith(f"; {before}\n")
+    assert len(read_topic(server, stratalog_topic, count)) == count
+
+
+@pytest.mark.stratalog_topic(partitions=2)
+def test_many_envelopes_are_what_few_are(server: str, stratalog_topic: str) -> None:
+    """Many are sent as columns, unless one has headers."""
+    lines = [
+        b'{"key": "a", "value": {"base64": "/wA="}, "partition": 1, "timestamp": 5, "headers": []}',
+        b' {"value": "caf\\u00e9", "partition": 1, "timestamp": -1, "offset": 3} \r',
+        b"",
+        b'{"key": null, "partition": 1}',
+    ]
+    expected = [Seen(b"a", b"\xff\x00", (), 1), Seen(None, "café".encode(), (), 1), Seen(None, None, (), 1)]
+    produce(stratalog_topic, b"\n".join(lines * 1000), "--json")
+    assert read_topic(server, stratalog_topic, 3000) == expected * 1000
+    produce(stratalog_topic, b"\n".join([*lines * 1000, b'{"headers": [["h", "1"]], "partition": 1}']), "--json")
+    seen = read_topic(server, stratalog_topic, 6001)
+    assert seen[3000:] == [*expected * 1000, Seen(None, None, (("h", b"1"),), 1)]
+
+
+@pytest.mark.stratalog_topic(config={"cleanup.policy": "compact"})
+def test_record_without_a_key_for_a_compacted_topic_says_how_to_give_one(stratalog_topic: str) -> None:
+    refused = one_line_error(invoke("produce", stratalog_topic, stdin=b"tea\n"))
+    assert "1 of 1 record was not delivered" in refused
+    assert "--key-separator" in refused
 
 
 def _wait_for_records(address: str, topic: str, count: int) -> None:
     from confluent_kafka import Consumer, TopicPartition
-
-    from tests.clients.waiting import wait_until
 
     consumer = Consumer({"bootstrap.servers": address, "group.id": "watcher"})
     try:

@@ -43,7 +43,7 @@ def test_help_lists_the_commands() -> None:
 
 
 def test_help_is_fast_because_nothing_heavy_is_imported() -> None:
-    program = "import sys; from stratalog.cli import main; print(*sorted(sys.modules))"
+    program = "import sys; from stratalog.cli import commands; print(*sorted(sys.modules))"
     done = subprocess.run([COMMAND[0], "-c", program], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     ours = ("stratalog.storage", "stratalog.records", "stratalog.inspect", "stratalog.client")

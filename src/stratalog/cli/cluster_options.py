@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stratalog.cli.program import BAD_INPUT, CommandError, complain
+from stratalog.cli.program import BAD_INPUT, CommandError, complain, spoken
 
 DEFAULT_SERVER = "localhost:9092"
 _ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
@@ -33,9 +33,10 @@ AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, one
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 
 
-def end_with(errors: Iterable[Exception]) -> None:
-    """Each is a line on stderr; with any, the command has failed, whatever else it did."""
-    lines = [str(error) for error in errors]
+def end_with(errors: Iterable[Exception], *, can_make: bool = True) -> None:
+    """Each is a line on stderr; with any, the command has failed, whatever else it did. `can_make`: whether a topic
+    that is not there may be made instead."""
+    lines = [spoken(error, can_make=can_make) for error in errors]
     for line in lines:
         complain(line)
     if lines:

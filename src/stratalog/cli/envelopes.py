@@ -21,6 +21,8 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _dump = json.JSONEncoder(ensure_ascii=True, check_circular=False, separators=(", ", ": ")).encode
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # typeshed leaves it out
+_KNOWN = frozenset(_FIELDS)
 
 
 class Envelope(NamedTuple):
@@ -77,6 +79,33 @@ def from_line(line: bytes | str, where: str) -> Envelope:
         None if timestamp == -1 else timestamp,
         _number(fields, "partition", 0, where),
     )
+
+
+def columns(lines: Sequence[bytes]) -> dict[str, list[Any]] | None:
+    """Many at once, without empty lines. None where one has headers, or is not as it must be: `from_line` says why."""
+    found: dict[str, list[Any]] = {"key": [], "value": [], "timestamp": [], "partition": []}
+    add_key, add_value, add_timestamp, add_partition = (column.append for column in found.values())
+    try:
+        for line in lines:
+            text = line.decode().strip(" \t\r")
+            if not text:
+                continue
+            fields, end = _scan(text, 0)
+            if end != len(text) or type(fields) is not dict or not fields.keys() <= _KNOWN or fields.get("headers"):
+                return None
+            key, value = fields.get("key"), fields.get("value")
+            timestamp, partition = fields.get("timestamp"), fields.get("partition")
+            add_key(key.encode() if type(key) is str else _decode(key, "key", ""))
+            add_value(value.encode() if type(value) is str else _decode(value, "value", ""))
+            if type(timestamp) is not int or not 0 <= timestamp < 2**63:
+                timestamp = _number(fields, "timestamp", -1, "")
+            add_timestamp(None if timestamp == -1 else timestamp)
+            if partition is not None and (type(partition) is not int or not 0 <= partition < 2**31):
+                return None
+            add_partition(partition)
+    except (ValueError, StopIteration, RecursionError, CommandError):
+        return None
+    return found
 
 
 def _encode(content: bytes | None) -> str | dict[str, str] | None:

@@ -10,6 +10,7 @@ from stratalog.cli.output import QUIET, STRONG, Output
 from stratalog.cli.program import CommandError, printable
 from stratalog.cli.read_plan import Wanted
 from stratalog.cli.tables import print_table
+from stratalog.cli.wording import partitions_of, plural
 from stratalog.client.admin import Admin
 from stratalog.client.errors import GroupNotFoundError
 from stratalog.client.metadata import TopicPartition
@@ -21,6 +22,7 @@ class Moves:
     before: Mapping[TopicPartition, int]
     after: Mapping[TopicPartition, int]
     is_dry_run: bool
+    is_new: bool  # there was no such group
 
     def show(self, output: Output) -> None:
         places = sorted(self.after)
@@ -31,7 +33,8 @@ class Moves:
                 output.json({"type": "move", **fields, **offsets, "done": not self.is_dry_run})
             return
         word = "would go on at, without --dry-run" if self.is_dry_run else "goes on at"
-        output.line((printable(self.group), STRONG), (f"  {word}", QUIET))
+        new = " (new group)" if self.is_new else ""
+        output.line((printable(self.group), STRONG), (f"{new}  {word}", QUIET))
         rows = [(place.topic, str(place.partition), self.before.get(place), self.after[place]) for place in places]
         print_table(output, ("topic", "partition", "from", "to"), rows, "  ")
 
@@ -43,24 +46,26 @@ class GroupReset:
         self._topics = topics
 
     def run(self, target: Wanted, *, dry_run: bool) -> Moves:
-        self._check_stopped()
+        is_new = not self._is_there_and_stopped()
         before = {place: one.offset for place, one in self._admin.list_group_offsets(self._group).items()}
         places = self._places(before)
         after = {place: stretch.start for place, stretch in target.plan(AdminBounds(self._admin), places).items()}
         if not dry_run:
             self._admin.alter_group_offsets(self._group, after).check()
-        return Moves(self._group, before, after, dry_run)
+        return Moves(self._group, before, after, dry_run, is_new)
 
-    def _check_stopped(self) -> None:
+    def _is_there_and_stopped(self) -> bool:
         try:
             members = self._admin.describe_group(self._group).members
         except GroupNotFoundError:
-            return  # it begins with what it is given
+            return False  # it begins with what it is given
         if members:
             clients = ", ".join(sorted({f"{member.client_id} at {member.host}" for member in members})[:3])
             raise CommandError(
-                f"group {self._group!r} has {len(members)} members ({clients}), which would not notice; stop them first"
+                f"group {self._group!r} has {plural(len(members), 'member')} ({clients}), who would not notice; stop "
+                "what reads in its name first"
             )
+        return True
 
     def _places(self, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
         if not self._topics:
@@ -84,5 +89,5 @@ class GroupReset:
         wanted = numbers.split(",")
         for number in wanted:
             if not (number.isascii() and number.isdigit()) or int(number) >= there:
-                raise CommandError(f"--topic is {text!r}; {name} has the partitions 0 to {there - 1}, like {name}:0")
+                raise CommandError(f"--topic is {text!r}; {name} has {partitions_of(there)}, like {name}:0")
         return [TopicPartition(name, int(number)) for number in wanted]

@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
+from stratalog.cli.program import writing
+
 Part: TypeAlias = str | tuple[str, str]
 
 GOOD, BAD, DOUBTFUL, QUIET, STRONG, NAME = "green", "bold red", "yellow", "bright_black", "bold", "cyan"
@@ -33,7 +35,8 @@ class Output:
 
     def line(self, *parts: Part, clip: bool = False) -> None:
         if not self.is_terminal:
-            sys.stdout.write("".join(part if isinstance(part, str) else part[0] for part in parts).rstrip() + "\n")
+            with writing():
+                sys.stdout.write("".join(part if isinstance(part, str) else part[0] for part in parts).rstrip() + "\n")
             return
         text = Text.assemble(*parts)
         if clip:
@@ -42,4 +45,5 @@ class Output:
             self.console.print(text, soft_wrap=True)
 
     def json(self, value: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")
+        with writing():
+            sys.stdout.write(json.dumps(value, ensure_ascii=True) + "\n")

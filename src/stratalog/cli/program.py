@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from stratalog.errors import CorruptBatchError, StratalogError
+from stratalog.errors import CorruptBatchError, StratalogError, UnknownTopicError
 
 FOUND_PROBLEMS = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+STDOUT = "stdout"
 
 
 class CommandError(Exception):
@@ -42,19 +44,26 @@ class Program(TyperGroup):
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except typer.TyperException as error:  # usage: an unknown option, a missing argument
             code = complain(_first_line(error.format_message()), f"see {_command(error)} --help")
+        except typer.Abort:  # an interrupt before the command began, or at a question
+            complain("interrupted")
+            code = INTERRUPTED
         if standalone_mode:
             sys.exit(code if isinstance(code, int) else 0)
         return code
 
     def invoke(self, ctx: Any) -> Any:
+        from stratalog.cli import news
+
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
+            with news.shown():
+                result = super().invoke(ctx)
+            with writing():
+                sys.stdout.flush()
         except BrokenPipeError:
             _let_go_of_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
-        except KeyboardInterrupt:
-            complain("interrupted")
+        except KeyboardInterrupt as error:
+            complain("interrupted", str(error))
             raise typer.Exit(INTERRUPTED) from None
         except CommandError as error:
             raise typer.Exit(complain(str(error))) from None
@@ -62,8 +71,10 @@ class Program(TyperGroup):
             complain(str(error), "stratalog verify DIR shows all that is wrong")
             raise typer.Exit(FOUND_PROBLEMS) from None
         except StratalogError as error:
-            raise typer.Exit(complain(str(error))) from None
+            raise typer.Exit(complain(spoken(error))) from None
         except OSError as error:
+            if error.filename == STDOUT:
+                _let_go_of_stdout()
             raise typer.Exit(complain(describe(error))) from None
         return result
 
@@ -73,6 +84,33 @@ def complain(message: str, advice: str = "") -> int:
     line = printable(f"stratalog: {message}" + (f"; {advice}" if advice else ""))
     print(line, file=sys.stderr)  # noqa: T201 - the place where errors are shown
     return BAD_INPUT
+
+
+def spoken(error: BaseException, *, can_make: bool = True) -> str:
+    """An error of the library's, with advice for who types commands and not for who writes programs."""
+    about, text = getattr(error, "about", ""), str(error)
+    if isinstance(error, UnknownTopicError) and about.startswith("topic "):
+        name = about.removeprefix("topic ").strip("'")
+        making = f", and `stratalog topic create {name}` makes it" if can_make else ""
+        return f"{about} does not exist; `stratalog topic list` shows those that do{making}"
+    if getattr(error, "name", "") == "INVALID_RECORD" and "key" in text:
+        text += "; the topic is compacted: give keys, with --key-separator, or as fields with --json"
+    return text.replace("Admin.create_topics, ", "").replace(
+        "is a broker listening there?",
+        "is a broker running there? start one: stratalog serve, or give --bootstrap-server",
+    )
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """To stdout: an error of its names no file by itself."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        error.filename = STDOUT
+        raise
 
 
 def describe(error: OSError) -> str:

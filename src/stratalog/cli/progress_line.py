@@ -14,6 +14,12 @@ from stratalog.cli import wording
 
 _INTERVAL = 0.2
 _CLEAR = "\r\x1b[2K"
+_standing: list[ProgressLine] = []  # at most one; what else is written must clear it first
+
+
+def clearing() -> str:
+    """What clears the line that stands on the terminal, if any."""
+    return _CLEAR if _standing else ""
 
 
 class ProgressLine:
@@ -30,6 +36,7 @@ class ProgressLine:
         self.bytes += size
         if self._is_shown and time.monotonic() >= self._next:
             self._next = time.monotonic() + _INTERVAL
+            _standing[:] = [self]
             sys.stderr.write(f"{_CLEAR}{self._line()}")
             sys.stderr.flush()
 
@@ -45,5 +52,6 @@ class ProgressLine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _standing.clear()
         if self._is_shown:
             sys.stderr.write(f"{_CLEAR}{self._line()}\n")

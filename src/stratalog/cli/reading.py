@@ -6,19 +6,21 @@ and not printed are not committed either.
 
 from __future__ import annotations
 
+import errno
+import select
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from stratalog.cli.program import CommandError
+from stratalog.cli.program import CommandError, writing
 from stratalog.cli.progress_line import ProgressLine
 from stratalog.cli.read_plan import Stretch, Wanted
 from stratalog.cli.record_lines import LineFormat
+from stratalog.cli.wording import partitions_of
 from stratalog.client.admin import Admin
 from stratalog.client.admin_settings import AdminSettings
 from stratalog.client.consumer import Consumer, ConsumerRecord
-from stratalog.client.errors import UnknownTopicOrPartitionError
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.offsets import OffsetAndMetadata
 
@@ -76,16 +78,10 @@ class Reading:
     def _places(self, partitions: Sequence[int]) -> list[TopicPartition]:
         """An admin is told at once that there is no such topic; a consumer would wait for it."""
         with Admin.from_config(self._admin_config) as admin:
-            try:
-                there = sorted(one.partition for one in admin.describe_topic(self._topic).partitions)
-            except UnknownTopicOrPartitionError:
-                raise CommandError(
-                    f"topic {self._topic!r} does not exist; `stratalog topic list` shows those that do, and "
-                    f"`stratalog topic create {self._topic}` makes it"
-                ) from None
+            there = sorted(one.partition for one in admin.describe_topic(self._topic).partitions)
         for partition in partitions:
             if partition not in there:
-                raise CommandError(f"--partition is {partition}; {self._topic} has the partitions 0 to {there[-1]}")
+                raise CommandError(f"--partition is {partition}; {self._topic} has {partitions_of(len(there))}")
         return [TopicPartition(self._topic, partition) for partition in dict.fromkeys(partitions or there)]
 
     def _print_polled(
@@ -106,7 +102,10 @@ class Reading:
                 self._print(records)
                 printed[place] = records[-1].offset + 1
         if printed:
-            sys.stdout.flush()
+            with writing():
+                sys.stdout.flush()
+        else:
+            _check_reader()
         return printed
 
     def _print(self, records: Iterable[ConsumerRecord]) -> None:
@@ -140,5 +139,17 @@ class Reading:
 def _write(content: bytes) -> None:
     """All of it: without a buffer (PYTHONUNBUFFERED) a write may take a part, when a signal comes or a reader goes."""
     view = memoryview(content)
-    while view:
-        view = view[sys.stdout.buffer.write(view) :]
+    with writing():
+        while view:
+            view = view[sys.stdout.buffer.write(view) :]
+
+
+def _check_reader() -> None:
+    """Who reads a pipe may have gone, which a write would tell; there may be none for long."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return  # a stdout without a file behind it
+    if any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, "who read stdout has gone")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stratalog.cli import envelopes
 from stratalog.cli.envelopes import Envelope
@@ -21,6 +22,7 @@ _CHUNK_BYTES = 1024 * 1024
 
 def chunks_of_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
     """Whole lines without their ends, as many as have come: a pipe may be slow, and nobody wants to wait for more."""
+    _widen(stream)
     rest = b""
     while chunk := stream.read1(_CHUNK_BYTES):  # type: ignore[attr-defined]
         *lines, rest = (rest + chunk).split(b"\n")
@@ -39,15 +41,15 @@ class LineFormat:
 
     def read(
         self, lines: Iterable[bytes], name: str, first: int, headers: Sequence[tuple[str, bytes]]
-    ) -> Iterator[Envelope]:
-        """`headers` are added to each record; `first` is the number of the first line in `name`, for errors."""
+    ) -> Iterator[tuple[int, Envelope]]:
+        """With the numbers of their lines. `headers` are added to each; `first` is the number of the first line."""
         for number, line in enumerate(lines, first):
             if self.as_json:
                 if line.strip():
                     record = envelopes.from_line(line, f"{name}, line {number}")
-                    yield record._replace(headers=[*record.headers, *headers]) if headers else record
+                    yield number, record._replace(headers=[*record.headers, *headers]) if headers else record
             elif self.key_separator is None:
-                yield Envelope(None, line, list(headers), None, None)
+                yield number, Envelope(None, line, list(headers), None, None)
             else:
                 key, separator, value = line.partition(self.key_separator)
                 if not separator:
@@ -56,24 +58,32 @@ class LineFormat:
                         f"not in {line[:_SHOWN].decode(errors='replace')!r}; give another --key-separator, or none "
                         "for records without keys"
                     )
-                yield Envelope(key, value, list(headers), None, None)
+                yield number, Envelope(key, value, list(headers), None, None)
 
-    def table(self, lines: list[bytes], partition: int | None) -> pa.Table | None:
-        """The same as columns, for many lines; None where that can't be, or would hide which line is wrong."""
-        if self.as_json:
+    def table(self, lines: list[bytes], partition: int | None, *, is_chosen: bool) -> pa.Table | None:
+        """The same as columns, for many lines; None where that can't be, or would hide which line is wrong. `partition`
+        is that of all where `is_chosen`, whatever the lines say; None: by their keys."""
+        columns = self._columns(lines)
+        if columns is None:
             return None
         import pyarrow as pa
 
-        columns = {"value": lines}
-        if self.key_separator is not None:
-            parts = [line.partition(self.key_separator) for line in lines]
-            if not all(separator for _, separator, _ in parts):
-                return None
-            columns = {"key": [key for key, _, _ in parts], "value": [value for _, _, value in parts]}
-        table = pa.table({name: pa.array(column, pa.binary()) for name, column in columns.items()})
-        if partition is not None:
-            table = table.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(lines)))
+        table = pa.table({name: pa.array(column, _types()[name]) for name, column in columns.items()})
+        if is_chosen:
+            table = table.drop_columns(["partition"]) if "partition" in columns else table
+            if partition is not None:
+                table = table.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), table.num_rows))
         return table
+
+    def _columns(self, lines: list[bytes]) -> dict[str, list[Any]] | None:
+        if self.as_json:
+            return envelopes.columns(lines)
+        if self.key_separator is None:
+            return {"value": lines}
+        parts = [line.partition(self.key_separator) for line in lines]
+        if not all(separator for _, separator, _ in parts):
+            return None
+        return {"key": [key for key, _, _ in parts], "value": [value for _, _, value in parts]}
 
     def write(self, record: ConsumerRecord) -> bytes:
         if self.as_json:
@@ -91,3 +101,17 @@ class LineFormat:
         if self.key_separator is None:
             return value + b"\n"
         return b"%b%b%b\n" % (record.key or b"", self.key_separator, value)
+
+
+def _types() -> dict[str, pa.DataType]:
+    import pyarrow as pa
+
+    return {"key": pa.binary(), "value": pa.binary(), "timestamp": pa.int64(), "partition": pa.int32()}
+
+
+def _widen(stream: BinaryIO) -> None:
+    """A pipe that holds a whole chunk: many lines at once take less than a few at a time."""
+    try:
+        fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
+    except (OSError, ValueError, AttributeError):
+        pass  # no pipe, or one that must stay as it is

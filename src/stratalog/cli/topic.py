@@ -173,11 +173,8 @@ def delete(
         outcomes = admin.delete_topics(names)
     for name in outcomes.succeeded():
         output.line(f"deleted {name}")
-    end_with(
-        error
-        for error in outcomes.errors.values()
-        if not (if_exists and isinstance(error, UnknownTopicOrPartitionError))
-    )
+    missing_is_fine = UnknownTopicOrPartitionError if if_exists else ()
+    end_with((error for error in outcomes.errors.values() if not isinstance(error, missing_is_fine)), can_make=False)
 
 
 @app.command("alter", help=_ALTER_HELP, short_help="Change a topic's settings.")

@@ -62,6 +62,11 @@ def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}es" if thing.endswith("ch") else f"{count:,} {thing}s"
 
 
+def partitions_of(count: int) -> str:
+    """Which numbers there are: only partition 0, the partitions 0 to 2"""
+    return "only partition 0" if count == 1 else f"the partitions 0 to {count - 1}"
+
+
 def encoded(content: bytes) -> tuple[str, str]:
     """The text and its encoding: utf-8 where every character can be printed, else hex."""
     try:

@@ -71,6 +71,10 @@ class ArrowDelivery:
             waiting = [batch for batch in self._settled() if not batch.is_done]
         return next((batch.error for batch in self._settled() if batch.error is not None), None)
 
+    def acknowledged(self) -> int:
+        """How many rows are, so far."""
+        return sum(batch.record_count for batch in self._settled() if batch.is_done and batch.error is None)
+
     def _settled(self) -> list[Batch]:
         """Batches may have been split."""
         if any(batch.parts is not None for batch in self._batches):

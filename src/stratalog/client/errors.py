@@ -110,7 +110,7 @@ class BrokerError(ClientError):
         self.broker_message = message
         parts = [f"{about}: " if about else "", f"{self.name} (error {self.code})"]
         if message:
-            parts.append(f": {message}")
+            parts.append(f": {message.rstrip('.')}")
         advice = self.advice or ("it may pass; try again" if self.is_retriable else "")
         if advice:
             parts.append(f"; {advice}")

@@ -90,10 +90,24 @@ def stratalog_topic(request: pytest.FixtureRequest, stratalog_broker: BrokerProc
     marker = request.node.get_closest_marker("stratalog_topic")
     plain = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:_LONGEST_NAME]
     name = f"{plain}-{next(_topic_numbers)}"
+    if marker is not None:
+        _check_marker(marker)
     stratalog_broker.create_topic(name, *(marker.args if marker else ()), **(marker.kwargs if marker else {}))
     yield name
     stratalog_broker.put_right()
     stratalog_broker.delete_topic(name, if_exists=True)
+
+
+def _check_marker(marker: pytest.Mark) -> None:
+    def wanted(partitions: int = 1, config: Mapping[str, object] | None = None) -> None: ...
+
+    try:
+        wanted(*marker.args, **marker.kwargs)
+    except TypeError:
+        given = [*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())]
+        raise TypeError(
+            f"the marker is stratalog_topic({', '.join(given)}); it takes stratalog_topic(partitions=1, config={{}})"
+        ) from None
 
 
 class _Care:
@@ -124,7 +138,9 @@ class _Care:
                 logs.append((self.shared, self.shared.logs[self._seen :]))
             for broker, log in logs:
                 lines = log.splitlines()[-_SHOWN_LINES:]
-                report.sections.append((f"log of the broker on {broker.bootstrap_servers}", "\n".join(lines)))
+                report.sections.append(
+                    (f"log of the broker on {broker.bootstrap_servers}", "\n".join(lines) or "(nothing)")
+                )
 
     @pytest.hookimpl(trylast=True)  # when the test's own fixtures are done
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
