@@ -161,7 +161,7 @@ def test_broker_that_comes_back_is_gone_on_with(server: str, ten: str, stratalog
         (["--from-time", "noon"], "-1h"),
         (["--from-offset", "1", "--from-time", "-1h"], "one of them"),
         (["--follow", "--until-offset", "5"], "--follow"),
-        (["--partition", "5"], "partitions 0 to 0"),
+        (["--partition", "5"], "has only partition 0"),
         (["--group", "g", "--from-offset", "1"], "stratalog group reset g"),
         (["--group", "g", "--partition", "0"], "stratalog group reset g"),
         (["--json", "-K", ":"], "--json"),
@@ -181,3 +181,37 @@ def test_topic_that_does_not_exist_is_named_with_how_to_make_it(server: str, arg
 def test_broker_that_is_not_there_is_named() -> None:
     arguments = ["--bootstrap-server", "127.0.0.1:1", "--set", "default.api.timeout.ms=300"]
     assert "127.0.0.1:1" in one_line_error(invoke("consume", "orders", *arguments))
+
+
+def test_reader_that_goes_away_is_noticed_while_nothing_comes(ten: str) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "consume", ten, "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(10)][-1] == b"v9\n"
+        process.stdout.close()
+        assert process.wait(60) == 141
+        assert process.stderr.read() == b""
+
+
+def test_broker_that_goes_is_waited_for_in_so_many_words(stratalog_fresh_broker: BrokerProcess) -> None:
+    stratalog_fresh_broker.create_topic("orders")
+    server = stratalog_fresh_broker.bootstrap_servers
+    write_topic(server, "orders", [Seen(None, b"tea")])
+    with subprocess.Popen(
+        [*COMMAND, "consume", "orders", "--follow", "-b", server], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"tea\n"
+        stratalog_fresh_broker.kill()
+        said = process.stderr.readline()
+        while b"waiting" not in said:
+            assert said.startswith(b"stratalog: ")
+            said = process.stderr.readline()
+        assert said == f"stratalog: waiting for {server}: connection refused\n".encode()
+        stratalog_fresh_broker.restart()
+        assert process.stderr.readline() == f"stratalog: the broker at {server} is back\n".encode()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"stratalog: interrupted\n"

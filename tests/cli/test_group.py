@@ -171,3 +171,16 @@ def test_what_can_not_be_is_one_line_that_says_what_can(
 @pytest.mark.parametrize("arguments", [["reset", "shipping", "--to-end", "-t", "orders"], ["delete", "shipping"]])
 def test_group_with_members_is_left_alone(server: str, member: None, arguments: list[str]) -> None:
     assert "stop" in one_line_error(invoke("group", *arguments))
+
+
+@pytest.mark.usefixtures("billing")
+def test_move_of_a_group_that_is_not_there_yet_says_so() -> None:
+    reset = ("--topic", "orders", "--to-end", "--dry-run")
+    assert "biling (new group)  would go on at" in invoke("group", "reset", "biling", *reset).stdout
+    assert "(new group)" not in invoke("group", "reset", "billing", *reset).stdout
+
+
+def test_group_that_is_not_there_is_one_sentence(server: str) -> None:
+    said = one_line_error(invoke("group", "describe", "biling"))
+    assert ".;" not in said
+    assert "; check the name" in said

@@ -121,7 +121,16 @@ def test_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "no space left" in done.stderr
+    assert done.stderr == "stratalog: stdout: no space left on device\n"
+
+
+def test_interrupt_while_modules_are_imported_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)\n")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*COMMAND, "--version"], capture_output=True, text=True, env=environment, preexec_fn=_heed_interrupts
+    )
+    assert (done.returncode, done.stderr) == (130, "stratalog: interrupted\n")
 
 
 def test_pipe_gets_no_colours_and_a_terminal_does(tmp_path: Path) -> None:

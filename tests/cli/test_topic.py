@@ -98,3 +98,10 @@ def test_those_that_can_be_described_are(empty_server: str) -> None:
     result = invoke("topic", "describe", "nowhere", "orders")
     assert result.stdout.startswith("orders  2 partitions")
     assert "'nowhere'" in one_line_error(result)
+
+
+@pytest.mark.parametrize("arguments", [["delete"], ["describe"], ["alter", "--set", "retention.ms=1"]])
+def test_topic_that_is_not_there_is_named_in_words_of_the_command_line(server: str, arguments: list[str]) -> None:
+    said = one_line_error(invoke("topic", *arguments, "nope"))
+    assert said.startswith("stratalog: topic 'nope' does not exist; `stratalog topic list` shows those that do")
+    assert ("stratalog topic create nope" in said) == (arguments != ["delete"])

@@ -90,3 +90,8 @@ def test_plurals() -> None:
 
 def test_durations() -> None:
     assert [wording.duration(seconds) for seconds in (5e-6, 0.0123, 2)] == ["5 µs", "12.3 ms", "2.00 s"]
+
+
+@pytest.mark.parametrize(("count", "text"), [(1, "only partition 0"), (3, "the partitions 0 to 2")])
+def test_partitions_there_are(count: int, text: str) -> None:
+    assert wording.partitions_of(count) == text

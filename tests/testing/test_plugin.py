@@ -225,3 +225,32 @@ def test_it(stratalog_broker):
         os.kill(running.pid, number)
         running.wait(60)
         wait_until(lambda: not is_alive(pid), "the broker's end")
+
+
+def test_marker_with_another_argument_is_named_with_those_it_takes(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+import pytest
+
+@pytest.mark.stratalog_topic(partition=3)
+def test_it(stratalog_topic):
+    pass
+""",
+    )
+    assert "TypeError: the marker is stratalog_topic(partition=3); it takes stratalog_topic(partitions=1" in done.stdout
+
+
+def test_broker_that_logged_nothing_says_so(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+def test_first(stratalog_broker):
+    pass
+
+def test_it(stratalog_broker):
+    assert False
+""",
+    )
+    assert "log of the broker on" in done.stdout
+    assert "(nothing)" in done.stdout
