@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
 from stratalog.cli import news, progress_line
 from stratalog.cli.progress_line import ProgressLine
-from tests.cli.running import run
+from tests.cli.running import invoke, one_line_error, run
 
 logger = logging.getLogger("stratalog.client")
 AWAY = "127.0.0.1:1 can't be reached: Connection refused; is a broker listening there?; trying again"
@@ -19,6 +20,12 @@ def test_broker_that_is_not_there_is_waited_for_and_given_up_with_what_to_do() -
     assert end.startswith("stratalog: gave up after ")
     assert end.endswith("; is a broker running there? start one: stratalog serve, or give --bootstrap-server")
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("command", [("group", "list"), ("transaction", "list")])
+def test_commands_that_ask_every_broker_give_up_too(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog.cli.cluster_options.PATIENCE_MS", 300)
+    assert "stratalog: gave up after 0.3 s: 127.0.0.1:1 " in one_line_error(invoke(*command, "-b", "127.0.0.1:1"))
 
 
 def test_broker_that_is_there_after_a_moment_is_not_worth_a_word(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +59,6 @@ def test_line_clears_the_progress_that_stands(
     assert capsys.readouterr().err == "\r\x1b[2Kstratalog: it is back\n"
 
 
-def _timers() -> list[news.threading.Timer]:
+def _timers() -> list[threading.Timer]:
     handlers = [one for one in logger.handlers if isinstance(one, news.News)]
     return [timer for one in handlers for timer in one._timers]

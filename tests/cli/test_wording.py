@@ -10,7 +10,14 @@ from stratalog.cli.program import CommandError
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (2**40, "1.0 TiB"), (2**60, "1,048,576.0 TiB")],
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (2**40, "1.0 TiB"),
+        (2**60, "1,048,576.0 TiB"),
+    ],
 )
 def test_sizes(count: int, text: str) -> None:
     assert wording.size(count) == text

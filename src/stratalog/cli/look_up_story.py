@@ -113,7 +113,7 @@ class _Teller:
             slot = f"slot {step.entry.slot:<5,} "
             self._outcome(step.index, slot, (_entry(step.index, step.entry), NAME), (" floor", GOOD))
         elif step.count:
-            self._outcome(step.index, (f"all {step.count:,} entries are past it: from the segment's start", QUIET))
+            self._outcome(step.index, (f"{_all_entries(step.count)} past it: from the segment's start", QUIET))
         else:
             self._outcome(step.index, ("has no entries: from the segment's start", QUIET))
 
@@ -190,3 +190,7 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
+
+
+def _all_entries(count: int) -> str:
+    return "the only entry is" if count == 1 else f"all {count:,} entries are"

@@ -16,7 +16,7 @@ def size(count: int) -> str:
     value = float(count)
     for unit in _UNITS:
         if value < 1024 or unit == _UNITS[-1]:
-            return f"{count} bytes" if unit == "bytes" else f"{value:,.1f} {unit}"
+            return f"{count} {'byte' if count == 1 else unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
         value /= 1024
     raise AssertionError("the last unit takes all")
 

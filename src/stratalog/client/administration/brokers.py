@@ -57,7 +57,7 @@ async def describe_log_dirs(
     timeout: float | None,
 ) -> Outcomes[int, dict[str, LogDir]]:
     if nodes is None:
-        nodes = (await cluster.refresh(timeout=timeout)).nodes
+        nodes = (await cluster.retry(lambda seconds: cluster.refresh(timeout=seconds), timeout)).nodes
     wanted = list(dict.fromkeys(nodes))
     collected: Collected[int, dict[str, LogDir]] = Collected({node: f"node {node}" for node in wanted})
     topics = None

@@ -61,7 +61,7 @@ async def list_groups(
     """Each broker knows those that it coordinates."""
     body = {"states_filter": list(states), "types_filter": list(types)}
     lowest = _FIRST_WITH_TYPES if body["types_filter"] else _FIRST_WITH_STATES if body["states_filter"] else 0
-    await cluster.refresh(timeout=timeout)
+    await cluster.retry(lambda seconds: cluster.refresh(timeout=seconds), timeout)
 
     async def ask(node: int) -> Any:
         async def attempt(seconds: float) -> Any:

@@ -79,7 +79,7 @@ async def list_transactions(
         "transactional_id_pattern": pattern,
     }
     lowest = _FIRST_WITH_PATTERN if pattern is not None else 0 if longer_than_ms is None else _FIRST_WITH_DURATION
-    await cluster.refresh(timeout=timeout)
+    await cluster.retry(lambda seconds: cluster.refresh(timeout=seconds), timeout)
 
     async def ask(node: int) -> Any:
         async def attempt(seconds: float) -> Any:
