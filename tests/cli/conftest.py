@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from stratalog.client import Admin
 from stratalog.testing import BrokerProcess
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_are_heeded() -> None:
+    """What a shell starts in the background ignores them, and so would all commands that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
