@@ -8,6 +8,7 @@ import typer
 
 from stratalog.cli.cluster_options import (
     DEFAULT_SERVER,
+    PATIENCE_MS,
     AsJson,
     BootstrapServer,
     client_config,
@@ -41,7 +42,7 @@ Examples:
   stratalog compaction explain accounts customer-7
   stratalog compaction explain accounts '\\x00\\x00\\x00\\x07' --partition 3
 """
-_PATIENCE_MS = 3_600_000  # whole logs are read
+_LONGEST_MS = 3_600_000  # whole logs are read
 
 app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
 
@@ -66,7 +67,7 @@ def status(
 
     output = Output(as_json=as_json)
     with Admin.from_config(_config(bootstrap_server)) as admin:
-        rows = admin.compaction_status(topic)
+        rows = admin.compaction_status(topic, timeout=PATIENCE_MS / 1000)
         if topic is None and not show_all:
             rows = [row for row in rows if not row["topic"].startswith("__")]
         if not dry_run:
@@ -91,9 +92,10 @@ def explain(
     from stratalog.client.admin import Admin
 
     with Admin.from_config(_config(bootstrap_server)) as admin:
+        admin.describe_cluster(timeout=PATIENCE_MS / 1000)  # or a broker that is not there would be waited for as long
         found = admin.explain_compaction(topic, unescaped("KEY", key), partition)
     explain_lines(Output(as_json=as_json), topic, key, found)
 
 
 def _config(server: str) -> dict[str, object]:
-    return client_config(server, {"default.api.timeout.ms": _PATIENCE_MS, "request.timeout.ms": _PATIENCE_MS}, None)
+    return client_config(server, {"default.api.timeout.ms": _LONGEST_MS, "request.timeout.ms": _LONGEST_MS}, None)
