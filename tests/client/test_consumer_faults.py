@@ -209,6 +209,9 @@ def test_consumer_whose_last_records_were_lost_goes_on_where_the_logs_part_or_is
         with segment.open("r+b") as file:
             file.truncate(segment.stat().st_size // 2)
         own_broker.start()
+        # Before the log grows again: where its epoch is the same, nothing tells what was lost from what came since.
+        while reset != "none" and consumer.position(place) == 10:
+            assert consumer.poll(0.1) == {}
         with Producer(own_broker.address) as producer:
             after = producer.send("topic", b"after").result(SECONDS)
         assert after.offset < 9

@@ -196,7 +196,7 @@ def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluste
             _flush(accumulator, timeout)
     except RequestTimeoutError:
         lost = sum(batch.record_count for batch in list(accumulator.incomplete))
-        logger.error("%d records were not acknowledged when the producer was closed, and are given up", lost)
+        logger.error("the producer is closed, and gives up what was not acknowledged; records: %d", lost)
     finally:
         io.close(_shut_down(sender, cluster), END_SECONDS)
         sender.fail_all(_left_over())

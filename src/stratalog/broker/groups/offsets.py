@@ -69,8 +69,8 @@ class Offsets:
     def end_transaction(self, producer_id: int, keys: Iterable[OffsetKey], *, commit: bool) -> None:
         """Pending offsets count now, unless something newer was written in between; or they are gone."""
         for key in keys:
-            offset = self.pending.take(producer_id, key)
-            if commit and offset is not None:
+            offset = self.pending.take(producer_id, key, commit=commit)
+            if offset is not None:
                 self._apply(Change(key, offset))
 
     def _apply(self, change: Change) -> None:

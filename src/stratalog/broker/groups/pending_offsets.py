@@ -1,20 +1,27 @@
 """Offsets that were committed in a transaction that is still open, by producer. Pure.
 
 They count once a marker says so, and from where they were written: what is written between them and the marker is newer
-than they are, as it is for a compacted log. So what comes later takes their place at once, and they stay only to say
-that the offset is not stable yet.
+than they are, as it is for a compacted log. So a commit that comes later takes their place at once, a transaction's
+when it is committed, and they stay only to say that the offset is not stable yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
 
 
+class _Written(NamedTuple):
+    moment: int  # in the order of writing
+    offset: CommittedOffset
+
+
 class PendingOffsets:
     def __init__(self) -> None:
-        self._producers: dict[int, dict[OffsetKey, CommittedOffset | None]] = {}  # None: superseded
+        self._moment = 0
+        self._producers: dict[int, dict[OffsetKey, _Written | None]] = {}  # None: superseded
         self._groups: dict[str, dict[OffsetKey, int]] = {}  # how many producers have it pending
 
     def __contains__(self, key: OffsetKey) -> bool:
@@ -32,27 +39,27 @@ class PendingOffsets:
     def add(self, producer_id: int, offsets: Iterable[tuple[OffsetKey, CommittedOffset | None]]) -> None:
         held = self._producers.setdefault(producer_id, {})
         for key, offset in offsets:
-            self.supersede(key)
+            self._moment += 1
             if key not in held:
                 counts = self._groups.setdefault(key.group_id, {})
                 counts[key] = counts.get(key, 0) + 1
-            held[key] = offset
+            held[key] = None if offset is None else _Written(self._moment, offset)
         if not held:
             del self._producers[producer_id]
 
-    def supersede(self, key: OffsetKey) -> None:
-        """Something newer was written for it."""
+    def supersede(self, key: OffsetKey, before: int | None = None) -> None:
+        """Something newer counts for it: newer than all, or than what was written before that moment."""
         if key in self:
             for held in self._producers.values():
-                if key in held:
+                written = held.get(key)
+                if written is not None and (before is None or written.moment < before):
                     held[key] = None
 
-    def take(self, producer_id: int, key: OffsetKey) -> CommittedOffset | None:
+    def take(self, producer_id: int, key: OffsetKey, *, commit: bool) -> CommittedOffset | None:
         """It is not pending any more. None: there is nothing to be had from it."""
-        held: Mapping[OffsetKey, CommittedOffset | None] = self._producers.get(producer_id, {})
-        if key not in held:
+        if key not in self._producers.get(producer_id, {}):
             return None
-        offset = self._producers[producer_id].pop(key)
+        written = self._producers[producer_id].pop(key)
         if not self._producers[producer_id]:
             del self._producers[producer_id]
         counts = self._groups[key.group_id]
@@ -61,4 +68,7 @@ class PendingOffsets:
             del counts[key]
         if not counts:
             del self._groups[key.group_id]
-        return offset
+        if written is None or not commit:
+            return None
+        self.supersede(key, written.moment)
+        return written.offset
