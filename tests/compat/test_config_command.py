@@ -53,8 +53,8 @@ def test_topic_is_changed_shown_and_changed_back(broker: BrokerProcess) -> None:
 
 
 def test_reason_of_a_refusal_reaches_the_user(broker: BrokerProcess) -> None:
-    message = refused(broker, "--alter", *TOPIC, "--add-config", "cleanup.policy=compact")
-    assert "InvalidConfigurationException: cleanup.policy is 'compact': compaction is not available yet" in message
+    message = refused(broker, "--alter", *TOPIC, "--add-config", "cleanup.policy=compacted")
+    assert "InvalidConfigurationException: cleanup.policy is 'compacted'; it must be one of: delete, compact" in message
     message = refused(broker, "--alter", *BROKER, "--add-config", "num.partitions=3")
     assert "InvalidRequestException: num.partitions can't be changed while the broker runs" in message
 
