@@ -18,12 +18,11 @@ from stratalog.inspect.verify_segment import SegmentVerifier, Walked
 from stratalog.storage import names
 from stratalog.storage.leader_epochs import LeaderEpochs
 
-CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 OFFSET_CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,
     names.LOG_START_OFFSET_CHECKPOINT,
     names.REPLICATION_OFFSET_CHECKPOINT,
-    CLEANER_OFFSET_CHECKPOINT,
+    names.CLEANER_OFFSET_CHECKPOINT,
 )
 MADE_AGAIN = "nothing to do: it is not used, and written again when the log is next closed"
 
@@ -129,7 +128,7 @@ def _check_names(partition: PartitionFiles, findings: Findings) -> None:
         findings.note(orphan, None, "is an index without a log", "nothing to do: opening the log removes it")
     for left_over in partition.left_over:
         if left_over.suffix == names.SWAP:
-            advice = "start and stop Apache Kafka once on this directory: it finishes its compaction"
+            advice = "nothing to do: opening the log finishes it"
             findings.warning(left_over, None, "is left from an interrupted compaction", advice)
         else:
             advice = "nothing to do: opening the log removes it"

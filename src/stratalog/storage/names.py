@@ -80,10 +80,6 @@ def is_leftover(name: str) -> bool:
     return dot + suffix in (DELETED, TEMPORARY, CLEANED) and _is_ours(stem)
 
 
-def is_swap(name: str) -> bool:
-    return name.endswith(SWAP) and _is_ours(name.removesuffix(SWAP))
-
-
 def _is_ours(name: str) -> bool:
     return name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or parse_segment_file(name) is not None
 

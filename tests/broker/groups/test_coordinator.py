@@ -17,7 +17,7 @@ from stratalog.broker.groups.group import Group, GroupHost, GroupKind, GroupReco
 from stratalog.broker.groups.offset_records import OffsetKey, group_key, parse_key
 from stratalog.broker.groups.offset_service import Committer, OffsetService
 from stratalog.broker.groups.offsets import Commit
-from stratalog.broker.groups.offsets_topic import partition_of
+from stratalog.broker.state_topic import partition_of
 from stratalog.errors import StorageError, StratalogError
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
 from tests.broker.groups.members import Join, Sync, join_request

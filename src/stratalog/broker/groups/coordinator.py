@@ -29,7 +29,8 @@ from stratalog.broker.groups.offset_records import (
     parse_offset,
 )
 from stratalog.broker.groups.offsets import Change, Offsets
-from stratalog.broker.groups.offsets_topic import OffsetsLog, partition_of
+from stratalog.broker.groups.offsets_topic import OffsetsLog
+from stratalog.broker.state_topic import partition_of
 from stratalog.clock import Clock
 from stratalog.errors import StratalogError
 from stratalog.protocol.error_codes import ErrorCode

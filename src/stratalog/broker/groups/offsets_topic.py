@@ -8,14 +8,13 @@ are in transactional batches: they count where a marker commits them, and are pe
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
+from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import GroupRecord
-from stratalog.broker.metadata.store import Topic
-from stratalog.broker.partition import Partition
-from stratalog.errors import UnknownTopicError
+from stratalog.broker.state_topic import StateTopic, Topics
 from stratalog.records import Record, build_batch
 from stratalog.records.batch import Batch
 from stratalog.records.format import ControlType
@@ -27,13 +26,6 @@ _BYTES_A_READ = 1024 * 1024
 _NEVER: tuple[int, bytes | None] = (-1, None)
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-
-class RunInBackground(Protocol):
-    """Runs a callable in the thread for what takes long."""
-
-    def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class Loaded(NamedTuple):
@@ -65,28 +57,6 @@ class OffsetsLog(Protocol):
         self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int, producer_id: int, epoch: int
     ) -> None:
         """The same, as part of a producer's transaction."""
-
-
-class Topics(Protocol):
-    """What of the TopicRegistry is used here."""
-
-    def get(self, name: str) -> Topic | None: ...
-
-    def partition(self, name: str, index: int) -> Partition | None: ...
-
-    def create(self, name: str, partition_count: int, settings: Mapping[str, str]) -> Topic: ...
-
-    def alter_settings(self, name: str, settings: Mapping[str, str]) -> Topic: ...
-
-
-def partition_of(group_id: str, partition_count: int) -> int:
-    """Java's String.hashCode, which counts UTF-16 units, made positive as Kafka does it."""
-    units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
-    number = 0
-    for unit in units:
-        number = (31 * number + unit) & 0xFFFF_FFFF
-    signed = number - 2**32 if number >= 2**31 else number
-    return 0 if signed == -(2**31) else abs(signed) % partition_count
 
 
 class OffsetsReplay:
@@ -130,22 +100,13 @@ class OffsetsReplay:
         return Loaded([(key, value) for key, (_, value) in in_order if value is not None], pending)
 
 
-class OffsetsTopic:
+class OffsetsTopic(StateTopic):
     def __init__(self, topics: Topics, config: GroupConfig, run_in_background: RunInBackground) -> None:
-        self._topics = topics
+        super().__init__(NAME, KEPT_BY_KEY, topics, run_in_background)
         self._config = config
-        self._run_in_background = run_in_background
-
-    @property
-    def partition_count(self) -> int | None:
-        topic = self._topics.get(NAME)
-        return None if topic is None else topic.partition_count
 
     async def create(self) -> None:
-        settings = {**KEPT_BY_KEY, "segment.bytes": str(self._config.offsets_topic_segment_bytes)}
-        await self._run_in_background(
-            lambda: self._topics.create(NAME, self._config.offsets_topic_num_partitions, settings)
-        )
+        await self._create(self._config.offsets_topic_num_partitions, self._config.offsets_topic_segment_bytes)
 
     async def read(self, partition: int) -> Loaded:
         return await self._run_in_background(lambda: self._read(partition))
@@ -164,16 +125,6 @@ class OffsetsTopic:
                 replay.take(batch)
             offset = batches[-1].header.next_offset
 
-    def _keep_by_key(self) -> None:
-        """A topic that a user made, or that was found in a data directory, must not lose the last word on any key."""
-        topic = self._topics.get(NAME)
-        if topic is not None and any(topic.settings.get(name) != value for name, value in KEPT_BY_KEY.items()):
-            self._topics.alter_settings(NAME, {**topic.settings, **KEPT_BY_KEY})
-
-    def append(self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int) -> None:
-        batch = build_batch([Record(key=key, value=value, timestamp=timestamp_ms) for key, value in records])
-        self._partition(partition).append(memoryview(batch))
-
     def append_in_transaction(
         self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int, producer_id: int, epoch: int
     ) -> None:
@@ -184,9 +135,3 @@ class OffsetsTopic:
             is_transactional=True,
         )
         self._partition(partition).append_for_coordinator(batch)
-
-    def _partition(self, index: int) -> Partition:
-        partition = self._topics.partition(NAME, index)
-        if partition is None:
-            raise UnknownTopicError(f"{NAME}-{index} does not exist: was the topic deleted?")
-        return partition

@@ -11,9 +11,10 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from stratalog.broker.state_topic import partition_of
 from stratalog.broker.transactions.records import parse_key, parse_transaction
 from stratalog.broker.transactions.state import State, Transaction
-from stratalog.broker.transactions.transactions_topic import NAME, TransactionsLog, partition_of
+from stratalog.broker.transactions.transactions_topic import NAME, TransactionsLog
 from stratalog.errors import StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 

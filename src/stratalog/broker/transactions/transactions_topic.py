@@ -11,14 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stratalog.broker.background import RunInBackground
-from stratalog.broker.groups.offsets_topic import Topics, partition_of
-from stratalog.broker.partition import Partition
+from stratalog.broker.state_topic import StateTopic, Topics
 from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.broker.transactions.records import TransactionRecord
-from stratalog.errors import UnknownTopicError
-from stratalog.records import Record, build_batch
-
-__all__ = ["NAME", "TransactionsLog", "TransactionsTopic", "partition_of"]
 
 NAME = "__transaction_state"
 KEPT_BY_KEY = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
@@ -46,21 +41,14 @@ class TransactionsLog(Protocol):
         """The leader epoch of the partition, which markers carry."""
 
 
-class TransactionsTopic:
+class TransactionsTopic(StateTopic):
     def __init__(self, topics: Topics, config: TransactionConfig, run_in_background: RunInBackground) -> None:
-        self._topics = topics
+        super().__init__(NAME, KEPT_BY_KEY, topics, run_in_background)
         self._config = config
-        self._run_in_background = run_in_background
-
-    @property
-    def partition_count(self) -> int | None:
-        topic = self._topics.get(NAME)
-        return None if topic is None else topic.partition_count
 
     async def create(self) -> None:
-        count = self._config.transaction_state_log_num_partitions
-        settings = {**KEPT_BY_KEY, "segment.bytes": str(self._config.transaction_state_log_segment_bytes)}
-        await self._run_in_background(lambda: self._topics.create(NAME, count, settings))
+        config = self._config
+        await self._create(config.transaction_state_log_num_partitions, config.transaction_state_log_segment_bytes)
 
     async def read(self, partition: int) -> list[TransactionRecord]:
         return await self._run_in_background(lambda: self._read(partition))
@@ -75,21 +63,5 @@ class TransactionsTopic:
             latest[bytes(record.key)] = None if record.value is None else bytes(record.value)
         return [(key, value) for key, value in latest.items() if value is not None]
 
-    def _keep_by_key(self) -> None:
-        """A topic that a user made, or that was found in a data directory, must not lose the last word on any id."""
-        topic = self._topics.get(NAME)
-        if topic is not None and any(topic.settings.get(name) != value for name, value in KEPT_BY_KEY.items()):
-            self._topics.alter_settings(NAME, {**topic.settings, **KEPT_BY_KEY})
-
-    def append(self, partition: int, records: Sequence[TransactionRecord], timestamp_ms: int) -> None:
-        batch = build_batch([Record(key=key, value=value, timestamp=timestamp_ms) for key, value in records])
-        self._partition(partition).append(memoryview(batch))
-
     def coordinator_epoch(self, partition: int) -> int:
         return self._partition(partition).leader_epoch
-
-    def _partition(self, index: int) -> Partition:
-        partition = self._topics.partition(NAME, index)
-        if partition is None:
-            raise UnknownTopicError(f"{NAME}-{index} does not exist: was the topic deleted?")
-        return partition
