@@ -1,0 +1,1 @@
+"""The jobs that run on Spark: export, backfill, query, verify, rekey, repartition, compact."""

@@ -1,0 +1,1 @@
+"""Topics in Spark, through PySpark's Python data source API: no jar. The format is called `stratalog`."""
