@@ -1,0 +1,300 @@
+"""Which rows a scan wants: what the kernels, the indexes and the plan can leave out before Spark sees a row. Pure.
+
+A `Predicate` is a conjunction. Each part is None where anything goes. It is made from the filters that Spark pushes
+down (`from_filters`), or from options, for sessions without push-down (`from_options`). It says exactly what Spark's
+own filter says: a filter that could be met only in part is given back to Spark, whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stratalog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+FIRST, LAST = -(2**63), 2**63 - 1
+# A null in these would be a row that does not know where it is from.
+NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+
+# The same without push-down: `from` is inclusive, `until` is not.
+FILTER_KEYS = "filterKeys"
+FILTER_PARTITIONS = "filterPartitions"
+FILTER_FROM_OFFSET = "filterFromOffset"
+FILTER_UNTIL_OFFSET = "filterUntilOffset"
+FILTER_FROM_TIMESTAMP = "filterFromTimestamp"
+FILTER_UNTIL_TIMESTAMP = "filterUntilTimestamp"
+OPTIONS = (
+    FILTER_KEYS,
+    FILTER_PARTITIONS,
+    FILTER_FROM_OFFSET,
+    FILTER_UNTIL_OFFSET,
+    FILTER_FROM_TIMESTAMP,
+    FILTER_UNTIL_TIMESTAMP,
+)
+MOST_KEYS = 100_000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """Ranges are [from, until), timestamps in milliseconds, as records have them."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    from_offset: int = FIRST
+    until_offset: int = LAST
+    from_timestamp: int = FIRST
+    until_timestamp: int = LAST
+    keys: frozenset[bytes] | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        return self == EVERYTHING
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no row can be wanted, so that nothing need be read."""
+        sets = (self.topics, self.partitions, self.keys)
+        return (
+            any(wanted is not None and not wanted for wanted in sets)
+            or self.from_offset >= self.until_offset
+            or self.from_timestamp >= self.until_timestamp
+        )
+
+    @property
+    def has_time_range(self) -> bool:
+        return self.from_timestamp > FIRST or self.until_timestamp < LAST
+
+    def wants_partition(self, topic: str, partition: int) -> bool:
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
+
+    def clamp(self, start: int, end: int) -> tuple[int, int]:
+        """The part of [start, end) that can have wanted rows; empty as (start, start)."""
+        first, last = max(start, self.from_offset), min(end, self.until_offset)
+        return (first, last) if first < last else (start, start)
+
+    def __and__(self, other: Predicate) -> Predicate:
+        return Predicate(
+            _both(self.topics, other.topics),
+            _both(self.partitions, other.partitions),
+            max(self.from_offset, other.from_offset),
+            min(self.until_offset, other.until_offset),
+            max(self.from_timestamp, other.from_timestamp),
+            min(self.until_timestamp, other.until_timestamp),
+            _both(self.keys, other.keys),
+        )
+
+    def __str__(self) -> str:
+        """For the plan's description."""
+        parts = []
+        if self.topics is not None:
+            parts.append(f"topic in ({', '.join(sorted(self.topics))})")
+        if self.partitions is not None:
+            parts.append(f"partition in ({', '.join(map(str, sorted(self.partitions)))})")
+        parts += _range_parts("offset", self.from_offset, self.until_offset)
+        parts += _range_parts("timestamp", self.from_timestamp, self.until_timestamp)
+        if self.keys is not None:
+            parts.append("key in 1 value" if len(self.keys) == 1 else f"key in {len(self.keys)} values")
+        return " and ".join(parts) or "everything"
+
+
+EVERYTHING = Predicate()
+NOTHING = Predicate(keys=frozenset())
+
+
+def from_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
+    """What the filters say together, and those of them that Spark has still to apply itself."""
+    predicate = EVERYTHING
+    left: list[Filter] = []
+    not_null_keys: list[Filter] = []
+    for filter in filters:
+        if _is_not_null(filter, "key"):
+            not_null_keys.append(filter)
+            continue
+        part = _from_filter(filter)
+        if part is None:
+            left.append(filter)
+        else:
+            predicate &= part
+    if predicate.keys is None or len(predicate.keys) > MOST_KEYS:
+        left += not_null_keys  # a key that is equal to something is not null
+    return predicate, left
+
+
+def _from_filter(filter: Filter) -> Predicate | None:
+    """None: it can't be told in a predicate exactly."""
+    kind = type(filter).__name__
+    attribute: tuple[str, ...] = getattr(filter, "attribute", ())
+    if len(attribute) != 1:
+        return None
+    column: str = attribute[0]
+    if kind == "IsNotNull":
+        return EVERYTHING if column in NEVER_NULL else None
+    if kind == "IsNull":
+        return NOTHING if column in NEVER_NULL else None
+    value: Any = getattr(filter, "value", None)
+    if kind == "In":
+        # A null among the values never makes IN true.
+        return _equal(column, [each for each in value if each is not None])
+    if kind == "EqualTo" or (kind == "EqualNullSafe" and value is not None):
+        return _equal(column, [value]) if value is not None else NOTHING
+    if kind in _BOUNDS and column in ("offset", "timestamp"):
+        return _bounded(column, kind, value)
+    return None
+
+
+_BOUNDS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+
+
+def _is_not_null(filter: Filter, column: str) -> bool:
+    return type(filter).__name__ == "IsNotNull" and getattr(filter, "attribute", None) == (column,)
+
+
+def _equal(column: str, values: list[Any]) -> Predicate | None:
+    if column == "key" and len(values) <= MOST_KEYS and all(isinstance(each, bytes | bytearray) for each in values):
+        return Predicate(keys=frozenset(map(bytes, values)))
+    if column == "topic" and all(isinstance(each, str) for each in values):
+        return Predicate(topics=frozenset(values))
+    if column == "partition" and all(_is_integer(each) for each in values):
+        return Predicate(partitions=frozenset(values))
+    if column in ("offset", "timestamp") and len(values) == 1:
+        low, high = _bounded(column, _BOUNDS[1], values[0]), _bounded(column, _BOUNDS[3], values[0])
+        return None if low is None or high is None else low & high
+    return None
+
+
+def _bounded(column: str, kind: str, value: Any) -> Predicate | None:
+    if column == "offset":
+        if not _is_integer(value):
+            return None
+        floor = ceiling = value
+    else:
+        if not isinstance(value, datetime):
+            return None
+        microseconds = _microseconds(value)
+        floor, ceiling = microseconds // 1000, -(-microseconds // 1000)
+    if kind == "GreaterThan":
+        return _from(column, floor + 1)
+    if kind == "GreaterThanOrEqual":
+        return _from(column, ceiling)
+    return _until(column, ceiling if kind == "LessThan" else floor + 1)
+
+
+def _from(column: str, first: int) -> Predicate:
+    if first > LAST:
+        return NOTHING
+    return Predicate(from_offset=first) if column == "offset" else Predicate(from_timestamp=first)
+
+
+def _until(column: str, end: int) -> Predicate:
+    end = min(end, LAST)
+    return Predicate(until_offset=end) if column == "offset" else Predicate(until_timestamp=end)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _microseconds(value: datetime) -> int:
+    """Since 1970, exactly: no float on the way. Spark's timestamps without a zone are UTC here."""
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    since = value - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
+    if one is None:
+        return other
+    return one if other is None else one & other
+
+
+def _range_parts(name: str, first: int, end: int) -> list[str]:
+    parts = [f"{name} >= {first}"] if first > FIRST else []
+    return [*parts, f"{name} < {end}"] if end < LAST else parts
+
+
+def from_options(options: Mapping[str, str]) -> Predicate:
+    """Those of OPTIONS that are given; names are compared as Spark does, without case. Others are not looked at.
+
+    `filterKeys` is a JSON list: a string stands for its UTF-8 bytes, {"base64": "..."} for any. `filterPartitions` is a
+    list of numbers: 0,3,7. Timestamps are milliseconds since 1970 or ISO 8601; without a zone they are UTC.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    predicate = EVERYTHING
+    for name in OPTIONS:
+        text = given.get(name.lower())
+        if text is not None:
+            predicate &= _from_option(name, text)
+    return predicate
+
+
+def _from_option(name: str, text: str) -> Predicate:
+    if name == FILTER_KEYS:
+        return Predicate(keys=_parse_keys(text))
+    if name == FILTER_PARTITIONS:
+        return Predicate(partitions=frozenset(_parse_integer(name, part) for part in text.split(",")))
+    if name == FILTER_FROM_OFFSET:
+        return _from("offset", _parse_integer(name, text))
+    if name == FILTER_UNTIL_OFFSET:
+        return _until("offset", _parse_integer(name, text))
+    milliseconds = _parse_timestamp(name, text)
+    return _from("timestamp", milliseconds) if name == FILTER_FROM_TIMESTAMP else _until("timestamp", milliseconds)
+
+
+def _parse_keys(text: str) -> frozenset[bytes]:
+    wanted = 'a JSON list is wanted, as ["a", {"base64": "AAE="}]'
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"option {FILTER_KEYS}: {error}; {wanted}") from None
+    if not isinstance(values, list):
+        raise ConfigError(f"option {FILTER_KEYS} is {text[:100]!r}; {wanted}")
+    if len(values) > MOST_KEYS:
+        raise ConfigError(f"option {FILTER_KEYS} has {len(values)} keys; at most {MOST_KEYS} are taken")
+    return frozenset(_parse_key(value, wanted) for value in values)
+
+
+def _parse_key(value: object, wanted: str) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except binascii.Error as error:
+            raise ConfigError(f"option {FILTER_KEYS}: {value['base64'][:100]!r} is not base64: {error}") from None
+    raise ConfigError(f"option {FILTER_KEYS}: {str(value)[:100]!r} is not a key; {wanted}")
+
+
+def _parse_integer(name: str, text: str) -> int:
+    try:
+        number = int(text.strip())
+    except ValueError:
+        raise ConfigError(f"option {name}: {text[:100]!r} is not a whole number") from None
+    if not FIRST <= number <= LAST:
+        raise ConfigError(f"option {name}: {text[:100]} is outside the range of 64 bits")
+    return number
+
+
+def _parse_timestamp(name: str, text: str) -> int:
+    stripped = text.strip()
+    if stripped.lstrip("-").isdigit():
+        return _parse_integer(name, stripped)
+    try:
+        when = datetime.fromisoformat(stripped)
+    except ValueError:
+        raise ConfigError(
+            f"option {name} is {text[:100]!r}; milliseconds since 1970 or ISO 8601 are wanted, as 2026-11-16T09:00:00Z"
+        ) from None
+    return -(-_microseconds(when) // 1000)
