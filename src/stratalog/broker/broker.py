@@ -37,6 +37,7 @@ from stratalog.broker.apis.producers import ProducerApis
 from stratalog.broker.apis.topics import TopicApis
 from stratalog.broker.apis.transaction_admin import TransactionAdminApis
 from stratalog.broker.apis.transactions import TransactionApis
+from stratalog.broker.apis.two_phase import TwoPhaseApi
 from stratalog.broker.apis.versions import VersionsApi
 from stratalog.broker.counters import Counters
 from stratalog.broker.disk_reserve import DiskWithReserve
@@ -56,6 +57,7 @@ from stratalog.broker.transactions.admission import Admission
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
 from stratalog.broker.transactions.markers import MarkerWriter
 from stratalog.broker.transactions.transactions_topic import TransactionsTopic
+from stratalog.broker.transactions.two_phase import TwoPhase
 from stratalog.clock import Clock, SystemClock
 from stratalog.net.server import Limits, Server
 from stratalog.protocol.api_keys import ApiKey
@@ -114,8 +116,11 @@ class Broker:
             max_bytes=lambda: self.config.fetch_max_bytes,
             longest_wait=config.connections_max_idle_ms / 1000,
         )
-        self.own = OwnApi(CompactionApi(self.topics, self.directory.cleaner, self._clock).methods())
         routes = self._routes()
+        self.own = OwnApi(
+            CompactionApi(self.topics, self.directory.cleaner, self._clock).methods(),
+            TwoPhaseApi(TwoPhase(self.transactions, self.producer_ids, self._clock)).methods(),
+        )
         dispatcher = Dispatcher(
             ProduceApi(self.topics, self.counters, self.admission),
             self.fetch,
@@ -144,7 +149,7 @@ class Broker:
             consumer_group.replay,
         )
         topics.on_change(self._tell_groups)
-        producer_ids = ProducerIds(topics, self.store, background)
+        producer_ids = self.producer_ids = ProducerIds(topics, self.store, background)
         self.transactions = TransactionCoordinator(
             config.transactions,
             self._clock,

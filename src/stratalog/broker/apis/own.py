@@ -2,7 +2,8 @@
 
 A request's body is a JSON object, {"method": "compaction.status", ...arguments}, an answer's {"result": ...} or
 {"error": {"code": ..., "message": ...}} with one of Kafka's codes. What is asked may read whole logs, so it is done in
-a thread of its own, one at a time, and only a few may wait for it.
+a thread of its own, one at a time, and only a few may wait for it. What needs the event loop and is soon done is
+done there, at once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,12 +23,25 @@ logger = logging.getLogger(__name__)
 Method = Callable[[Mapping[str, Any]], Any]
 """Takes the arguments, gives what JSON can hold. Runs in its own thread; raises StratalogError."""
 
+LoopMethod = Callable[[Mapping[str, Any]], Awaitable[Any]]
+"""The same, on the event loop."""
+
 _MOST_WAITING = 16
+_PARSED_AT_ONCE = 64 * 1024  # bytes of a request; what is larger would keep the loop from others
+
+
+class MethodError(StratalogError):
+    """With the code that the answer is to have."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
 
 
 class OwnApi:
-    def __init__(self, methods: Mapping[str, Method]) -> None:
+    def __init__(self, methods: Mapping[str, Method], on_loop: Mapping[str, LoopMethod] | None = None) -> None:
         self._methods = methods
+        self._on_loop = on_loop or {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="stratalog-own")
         self._waiting = 0
 
@@ -37,36 +51,49 @@ class OwnApi:
 
     async def answer(self, body: bytes) -> bytes:
         """Never raises but for a fault of our own, which is said too."""
-        if self._waiting >= _MOST_WAITING:
-            return _failed(ErrorCode.throttling_quota_exceeded, f"{self._waiting} requests wait already; ask again")
-        self._waiting += 1
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._answer, body)
-        finally:
-            self._waiting -= 1
-
-    def _answer(self, body: bytes) -> bytes:
-        try:
-            method, arguments = self._parsed(body)
-            return json.dumps({"result": method(arguments)}).encode()
+            small = len(body) <= _PARSED_AT_ONCE
+            name, arguments = _parsed(body) if small else await loop.run_in_executor(None, _parsed, body)
+            on_loop = self._on_loop.get(name) if isinstance(name, str) else None
+            if on_loop is not None:
+                return _succeeded(await on_loop(arguments))
+            method = self._methods.get(name) if isinstance(name, str) else None
+            if method is None:
+                known = ", ".join(sorted([*self._methods, *self._on_loop]))
+                raise MalformedRequestError(f"method is {name!r}; known are {known}")
+            return await self._in_turn(method, arguments)
+        except MethodError as error:
+            return _failed(error.error, str(error))
         except StratalogError as error:
             return _failed(error.code, str(error))
         except Exception as error:
             logger.exception("a request of Stratalog's own API failed")
             return _failed(ErrorCode.unknown_server_error, f"{type(error).__name__}; the broker's log says more")
 
-    def _parsed(self, body: bytes) -> tuple[Method, Mapping[str, Any]]:
+    async def _in_turn(self, method: Method, arguments: Mapping[str, Any]) -> bytes:
+        if self._waiting >= _MOST_WAITING:
+            waiting = f"{self._waiting} requests wait already; ask again"
+            raise MethodError(ErrorCode.throttling_quota_exceeded, waiting)
+        self._waiting += 1
         try:
-            request = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise MalformedRequestError(f"the request is not JSON: {error}") from error
-        if not isinstance(request, dict):
-            raise MalformedRequestError(f"the request is a {type(request).__name__}; a JSON object is wanted")
-        name = request.pop("method", None)
-        method = self._methods.get(name) if isinstance(name, str) else None
-        if method is None:
-            raise MalformedRequestError(f"method is {name!r}; known are {', '.join(sorted(self._methods))}")
-        return method, request
+            return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: _succeeded(method(arguments)))
+        finally:
+            self._waiting -= 1
+
+
+def _parsed(body: bytes) -> tuple[Any, Mapping[str, Any]]:
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequestError(f"the request is not JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise MalformedRequestError(f"the request is a {type(request).__name__}; a JSON object is wanted")
+    return request.pop("method", None), request
+
+
+def _succeeded(result: Any) -> bytes:
+    return json.dumps({"result": result}).encode()
 
 
 def _failed(code: int, message: str) -> bytes:

@@ -9,7 +9,7 @@
 
 A transaction's end is answered when its markers are written, so a reader that asks then finds it ended.
 
-Known gaps: transactions that outside coordinators decide (KIP-939).
+Known gaps: KIP-939 as Kafka has it; `two_phase.py` has what it is for, in an API of our own.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from stratalog.broker.groups.classic_rebalance import append_error
@@ -109,9 +109,9 @@ class TransactionCoordinator:
             except StorageError:
                 return Answer(ErrorCode.coordinator_load_in_progress)  # all clients ask again after this one
             step = self._initialize(transactional_id, timeout_ms, claimed, new_id)  # it may have changed meanwhile
-        error = self._take(step)
+        error = self.take(step)
         if step.transaction is not None and step.transaction.is_prepared and error is step.error:
-            await self._finish(transactional_id)
+            await self.finish(transactional_id)
         if error is not ErrorCode.none or step.transaction is None:
             return Answer(error)
         return Answer(ErrorCode.none, Identity(step.transaction.producer_id, step.transaction.epoch))
@@ -129,16 +129,16 @@ class TransactionCoordinator:
         self, transactional_id: str | None, who: Identity, partitions: Iterable[TopicPartition], version: int
     ) -> ErrorCode:
         """What the producer writes to these partitions is part of its transaction, which begins with the first."""
-        known = self._known(transactional_id)
+        known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
             return known
-        return self._take(state.add(known, who, frozenset(partitions), version, self._clock.now_ms()))
+        return self.take(state.add(known, who, frozenset(partitions), version, self._clock.now_ms()))
 
     def verify(self, transactional_id: str | None, who: Identity, partition: TopicPartition) -> ErrorCode:
-        known = self._known(transactional_id)
+        known = self.known(transactional_id)
         return known if isinstance(known, ErrorCode) else state.verify(known, who, partition)
 
-    def _known(self, transactional_id: str | None) -> Transaction | ErrorCode:
+    def known(self, transactional_id: str | None) -> Transaction | ErrorCode:
         if not transactional_id:
             return ErrorCode.invalid_request
         error = self.status(transactional_id)
@@ -148,7 +148,7 @@ class TransactionCoordinator:
 
     async def end(self, transactional_id: str, who: Identity, *, commit: bool, version: int) -> Answer:
         """EndTxn. The identity in the answer is what a client of transaction.version 2 goes on with."""
-        known = self._known(transactional_id)
+        known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
             return Answer(known)
         step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
@@ -159,17 +159,17 @@ class TransactionCoordinator:
                 return Answer(ErrorCode.coordinator_load_in_progress)
             known = self._transactions.get(transactional_id, known)  # it may have changed meanwhile
             step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=new_id)
-        error = self._take(step)
+        error = self.take(step)
         if error is not ErrorCode.none:
             return Answer(error)
         if step.transaction is None:
             return Answer(error, Identity(known.producer_id, known.epoch) if version >= 2 else NOBODY)
-        await self._finish(transactional_id)
+        await self.finish(transactional_id)
         return Answer(error, state.identity_after(step.transaction) if version >= 2 else NOBODY)
 
     # Steps
 
-    def _take(self, step: Step) -> ErrorCode:
+    def take(self, step: Step) -> ErrorCode:
         """Write a step, and then let it count. The step's error, or why it could not be written."""
         transaction = step.transaction
         if transaction is None:
@@ -187,6 +187,20 @@ class TransactionCoordinator:
         record = transaction_tombstone(transactional_id) if transaction is None else transaction_record(transaction)
         self._log.append(self.loading.partition_of(transactional_id), [record], self._clock.now_ms())
 
+    def take_together(self, transactions: Sequence[Transaction]) -> None:
+        """The next steps of several that share a partition of __transaction_state, as one batch: all are written, or
+        none. Raises StratalogError."""
+        partition = self.loading.partition_of(transactions[0].transactional_id)
+        self._log.append(partition, [transaction_record(one) for one in transactions], self._clock.now_ms())
+        for one in transactions:
+            self._put(one)
+
+    def forget(self, transactional_ids: Iterable[str]) -> None:
+        """Ids that are at rest. Raises StratalogError: those up to there are forgotten."""
+        for transactional_id in transactional_ids:
+            self._append(transactional_id, None)
+            del self._transactions[transactional_id]
+
     def _put(self, transaction: Transaction) -> None:
         transactional_id = transaction.transactional_id
         self._transactions[transactional_id] = transaction
@@ -197,7 +211,7 @@ class TransactionCoordinator:
 
     # Ends
 
-    async def _finish(self, transactional_id: str) -> None:
+    async def finish(self, transactional_id: str) -> None:
         """The markers of a prepared transaction, and then its completion. What fails is tried again later."""
         known = self._transactions[transactional_id]
         if transactional_id in self._finishing or not known.is_prepared:
@@ -216,7 +230,7 @@ class TransactionCoordinator:
         self._at("finish " + transactional_id, _RETRY_SECONDS, lambda: self._finish_later(transactional_id))
 
     def _complete(self, known: Transaction) -> bool:
-        return self._take(Step(ErrorCode.none, state.complete(known, self._clock.now_ms()))) is ErrorCode.none
+        return self.take(Step(ErrorCode.none, state.complete(known, self._clock.now_ms()))) is ErrorCode.none
 
     async def _write_markers(self, known: Transaction, left: set[TopicPartition]) -> None:
         epoch = self._log.coordinator_epoch(self.loading.partition_of(known.transactional_id))
@@ -232,7 +246,7 @@ class TransactionCoordinator:
 
     def _finish_later(self, transactional_id: str) -> None:
         if transactional_id in self._transactions:
-            self._start(self._finish(transactional_id))
+            self._start(self.finish(transactional_id))
 
     def _start(self, work: Awaitable[None]) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
@@ -248,8 +262,8 @@ class TransactionCoordinator:
             if not known.has_timed_out(now_ms):
                 continue
             log.info("transactional id %r: open for longer than %d ms, aborted", transactional_id, known.timeout_ms)
-            if self._take(Step(ErrorCode.none, state.fence(known, now_ms))) is ErrorCode.none:
-                self._start(self._finish(transactional_id))
+            if self.take(Step(ErrorCode.none, state.fence(known, now_ms))) is ErrorCode.none:
+                self._start(self.finish(transactional_id))
 
     def forget_expired(self) -> None:
         now_ms = self._clock.now_ms()
@@ -288,7 +302,7 @@ class TransactionCoordinator:
                 self._ids.mind(max(transaction.producer_id, transaction.next_id))
         for transaction in list(self._transactions.values()):
             if transaction.is_prepared:
-                await self._finish(transaction.transactional_id)
+                await self.finish(transaction.transactional_id)
         config = self.config
         self._every(
             "timeouts", config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out

@@ -5,13 +5,14 @@ lengths, 1 flexible (KIP-915), which is written since transaction.version 1. A n
 
 Two tagged fields are written where they say something, which Kafka began to do only after 4.1 (which reads them): the
 producer id that comes next, and the one that was before. Without them a broker that is killed between the two steps of
-an end that uses up the last epoch would forget what it has told the producer.
+an end that uses up the last epoch would forget what it has told the producer. One that Kafka does not have, and passes
+over, is the producer's own timeout while another waits for the decision in its place.
 """
 
 from __future__ import annotations
 
 from stratalog.broker.groups.record_fields import FieldReader, FieldWriter
-from stratalog.broker.transactions.state import NO_PRODUCER_ID, State, Transaction
+from stratalog.broker.transactions.state import NO_PRODUCER_ID, NO_TIME, State, Transaction
 from stratalog.storage.names import TopicPartition
 
 TransactionRecord = tuple[bytes, bytes | None]  # None: a tombstone
@@ -20,6 +21,7 @@ KEY_TYPE = 0
 VALUE_VERSION = 1
 _FIRST_FLEXIBLE = 1
 _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
+_OWN_TIMEOUT_TAG = 20_000  # far from those that Kafka hands out one by one
 
 
 def transaction_key(transactional_id: str) -> bytes:
@@ -63,6 +65,8 @@ def _tags(transaction: Transaction) -> dict[int, bytes]:
         tags[_NEXT_ID_TAG] = transaction.next_id.to_bytes(8, "big", signed=True)
     if transaction.client_version:
         tags[_CLIENT_VERSION_TAG] = transaction.client_version.to_bytes(2, "big", signed=True)
+    if transaction.own_timeout_ms != NO_TIME:
+        tags[_OWN_TIMEOUT_TAG] = transaction.own_timeout_ms.to_bytes(4, "big", signed=True)
     return tags
 
 
@@ -100,6 +104,7 @@ def parse_transaction(transactional_id: str, value: bytes) -> Transaction:
         client_version=_number(tags, _CLIENT_VERSION_TAG, 0),
         previous_id=_number(tags, _PREVIOUS_ID_TAG, NO_PRODUCER_ID),
         next_id=_number(tags, _NEXT_ID_TAG, NO_PRODUCER_ID),
+        own_timeout_ms=_number(tags, _OWN_TIMEOUT_TAG, NO_TIME),
     )
 
 

@@ -21,6 +21,7 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 NO_TIME = -1
 HIGHEST_EPOCH = 2**15 - 1
+NEVER_MS = 2**31 - 1  # a timeout that never comes, as Kafka has it (KIP-939)
 
 
 class State(IntEnum):
@@ -68,6 +69,7 @@ class Transaction:
     last_epoch: int = NO_EPOCH  # what the producer may still think it has; not in the log
     previous_id: int = NO_PRODUCER_ID  # what it had before the epochs ran out
     next_id: int = NO_PRODUCER_ID  # what it gets when this transaction is complete
+    own_timeout_ms: int = NO_TIME  # the producer's, while it waits for a decision and `timeout_ms` is how long for
 
     @property
     def is_prepared(self) -> bool:
@@ -82,8 +84,15 @@ class Transaction:
     def is_exhausted(self) -> bool:
         return self.epoch >= HIGHEST_EPOCH - 1
 
+    @property
+    def awaits_decision(self) -> bool:
+        """Whether its producer is done with it, and leaves it to another to say how it ends (two_phase.py)."""
+        return self.state is State.ONGOING and self.own_timeout_ms != NO_TIME
+
     def has_timed_out(self, now_ms: int) -> bool:
-        return self.state is State.ONGOING and self.started_ms + self.timeout_ms < now_ms
+        if self.state is not State.ONGOING or self.timeout_ms == NEVER_MS:
+            return False
+        return self.started_ms + self.timeout_ms < now_ms
 
     def has_expired(self, now_ms: int, after_ms: int) -> bool:
         return self.is_at_rest and self.updated_ms <= now_ms - after_ms
@@ -174,6 +183,8 @@ def add(known: Transaction, who: Identity, partitions: frozenset[TopicPartition]
         return _FENCED
     if known.is_prepared:
         return _BUSY
+    if known.awaits_decision:
+        return _WRONG_STATE
     if known.state is State.ONGOING and partitions <= known.partitions:
         return _NOTHING
     started = known.started_ms if known.state is State.ONGOING else now_ms
@@ -199,6 +210,8 @@ def verify(known: Transaction, who: Identity, partition: TopicPartition) -> Erro
         return ErrorCode.producer_fenced
     if known.is_prepared:
         return ErrorCode.concurrent_transactions
+    if known.awaits_decision:
+        return ErrorCode.invalid_txn_state
     return ErrorCode.none if partition in known.partitions else ErrorCode.transaction_abortable
 
 
@@ -265,6 +278,8 @@ def _prepared(known: Transaction, state: State, version: int, next_id: int, now_
         started_ms=known.started_ms if known.state is State.ONGOING else now_ms,
         updated_ms=now_ms,
         client_version=version,
+        timeout_ms=known.own_timeout_ms if known.awaits_decision else known.timeout_ms,
+        own_timeout_ms=NO_TIME,
     )
 
 

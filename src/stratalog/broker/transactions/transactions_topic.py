@@ -16,7 +16,12 @@ from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.broker.transactions.records import TransactionRecord
 
 NAME = "__transaction_state"
-KEPT_BY_KEY = {"cleanup.policy": "compact", "compression.type": "uncompressed"}
+_LARGEST_BATCH = 16 * 1024**2  # the decision on thousands of transactions is one batch (two_phase.py)
+KEPT_BY_KEY = {
+    "cleanup.policy": "compact",
+    "compression.type": "uncompressed",
+    "max.message.bytes": str(_LARGEST_BATCH),
+}
 
 log = logging.getLogger(__name__)
 
