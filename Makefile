@@ -21,7 +21,7 @@ serve: $(READY)
 	@$(BIN)/stratalog serve
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.pytest_cache/test
 
 check: $(READY)
 	@$(BIN)/ruff check .
@@ -32,8 +32,10 @@ check: $(READY)
 compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kafka
 	@$(BIN)/python -m tests.compat.fetch_kcat
-	@$(BIN)/python -m pytest -m compat -n 2 --dist loadfile tests/compat
-	@$(BIN)/python -m pytest -m any_broker --kafka tests/client
+	@status=0; \
+	$(BIN)/python -m pytest -m compat -n 2 --dist loadfile -o cache_dir=.pytest_cache/compat tests/compat || status=1; \
+	$(BIN)/python -m pytest -m any_broker --kafka -o cache_dir=.pytest_cache/any_broker tests/client || status=1; \
+	exit $$status
 
 bench: $(READY)
 	@$(BIN)/python -m bench.storage
