@@ -6,6 +6,7 @@ note at most, and a segment that it deletes meanwhile is left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,13 @@ from stratalog.errors import StorageError
 from stratalog.inspect import checkpoint_files
 from stratalog.inspect.findings import Findings, Observer, Severity
 from stratalog.inspect.index_file import base_offset_of
-from stratalog.inspect.partition_files import PartitionFiles, find_partitions, has_writer, list_partition
+from stratalog.inspect.partition_files import (
+    PartitionFiles,
+    SegmentFiles,
+    find_partitions,
+    has_writer,
+    list_partition,
+)
 from stratalog.inspect.verify_segment import SegmentVerifier, Walked
 from stratalog.storage import names
 from stratalog.storage.leader_epochs import LeaderEpochs
@@ -74,7 +81,11 @@ def verify(path: Path, observer: Observer, *, deep: bool = True) -> Report:
     summaries = [verify_partition(partition, observer, deep=deep) for partition in partitions]
     around = Findings(observer)
     if is_data_directory:
-        _check_data_directory(path, {summary.path.name: summary for summary in summaries}, around)
+        check_data_directory(path, {summary.path.name: summary for summary in summaries}, around)
+    return report_of(path, summaries, around)
+
+
+def report_of(path: Path, summaries: list[PartitionSummary], around: Findings) -> Report:
     return Report(
         path,
         summaries,
@@ -88,13 +99,33 @@ def verify_partition(path: Path, observer: Observer, *, deep: bool = True) -> Pa
     findings = Findings(observer)
     is_live = has_writer(path)
     partition = list_partition(path)
+    epochs = check_names_and_epochs(partition, findings)
+    walked = walk_segments(partition, partition.segments, epochs, findings, deep=deep, is_live=is_live)
+    return conclude(partition, epochs, walked, findings, is_live=is_live)
+
+
+def check_names_and_epochs(partition: PartitionFiles, findings: Findings) -> LeaderEpochs | None:
+    """What lies around the segments; the leader epochs, where their file can be used."""
     _check_names(partition, findings)
-    epochs = _read_epochs(path, findings)
-    first = partition.segments[0].base_offset if partition.segments else 0
-    walked = Walked(last_offset=first - 1)
+    epochs = _read_epochs(partition.path, findings)
     if not partition.segments:
-        findings.note(path, None, "has no segments", "nothing to do if the partition is new: opening it makes one")
-    for segment in partition.segments:
+        advice = "nothing to do if the partition is new: opening it makes one"
+        findings.note(partition.path, None, "has no segments", advice)
+    return epochs
+
+
+def walk_segments(
+    partition: PartitionFiles,
+    segments: Sequence[SegmentFiles],
+    epochs: LeaderEpochs | None,
+    findings: Findings,
+    *,
+    deep: bool,
+    is_live: bool,
+) -> Walked:
+    """`segments`: neighbours, of a partition's. What is known of them then."""
+    walked = Walked(last_offset=segments[0].base_offset - 1 if segments else -1)
+    for segment in segments:
         # A process at work changes the last segment, and finishes the one before it while the last exists already.
         may_change = is_live and segment in partition.segments[-2:]
         try:
@@ -105,10 +136,17 @@ def verify_partition(path: Path, observer: Observer, *, deep: bool = True) -> Pa
             findings.error(
                 segment.path(names.LOG), None, f"can't be read: {error}", "check its permissions and the disk"
             )
+    return walked
+
+
+def conclude(
+    partition: PartitionFiles, epochs: LeaderEpochs | None, walked: Walked, findings: Findings, *, is_live: bool
+) -> PartitionSummary:
+    """What can be said once all segments were walked."""
     end = max(walked.last_offset + 1, partition.segments[-1].base_offset if partition.segments else 0)
     _check_small_files(partition, epochs, end, findings, is_live=is_live)
     return PartitionSummary(
-        path,
+        partition.path,
         walked.segments,
         walked.batches,
         walked.records,
@@ -188,7 +226,7 @@ def _check_small_files(
         findings.warning(metadata, None, str(error), "write the topic's id into it again, see docs/disk-format.md")
 
 
-def _check_data_directory(path: Path, partitions: dict[str, PartitionSummary], findings: Findings) -> None:
+def check_data_directory(path: Path, partitions: dict[str, PartitionSummary], findings: Findings) -> None:
     for name in OFFSET_CHECKPOINTS:
         file = path / name
         try:
