@@ -11,6 +11,7 @@ KERNELS = (
     "stratalog.records._compaction",
     "stratalog.records._column_decoder",
     "stratalog.records._column_encoder",
+    "stratalog.records._scan_decoder",
     "stratalog.storage._mapping",
     "stratalog.protocol._shape",
     "stratalog.protocol._hot_responses",

@@ -15,7 +15,7 @@ cdef class ColumnDecoder:
     cdef Memory _offset
     cdef Memory _timestamp
     cdef Memory _timestamp_type
-    cdef readonly Py_ssize_t rows
+    cdef readonly Py_ssize_t rows  # the scan decoder counts them up itself
     cdef const char *_problem
     cdef Py_ssize_t _problem_row
 

@@ -152,6 +152,11 @@ cdef class ColumnDecoder:
                 take_kept(&self._key.data, content)
             if columns & VALUE_BIT:
                 take_kept(&self._value.data, content)
+        if rows * sizeof(long long) >= WORTH_KEEPING:
+            if columns & OFFSET_BIT:
+                take_kept(&self._offset, rows * sizeof(long long))
+            if columns & TIMESTAMP_BIT:
+                take_kept(&self._timestamp, rows * sizeof(long long))
         self._make_room(rows, content)
 
     def __dealloc__(self):

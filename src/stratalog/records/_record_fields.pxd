@@ -30,10 +30,10 @@ cdef struct HeaderFields:
     int value_length              # -1: null
 
 
-cdef inline const char *read_record(
+cdef inline const char *read_record_start(
     const unsigned char *p, const unsigned char *end, RecordFields *fields
 ) noexcept nogil:
-    """Fill `fields` from the record at `p`. NULL: all is well, up to the headers. Else: what is wrong."""
+    """The record's end and its fields up to the key. NULL: all is well so far. Else: what is wrong."""
     cdef int length
     p = read_varint(p, end, &length)
     if p == NULL or length < 0 or length > end - p:
@@ -52,6 +52,13 @@ cdef inline const char *read_record(
     if p == NULL or fields.key_length < -1 or fields.key_length > end - p:
         return b"key length goes past the end of the record"
     fields.key = p
+    return NULL
+
+
+cdef inline const char *read_record_rest(RecordFields *fields) noexcept nogil:
+    """The fields behind the key, when read_record_start was content."""
+    cdef const unsigned char *end = fields.end
+    cdef const unsigned char *p = fields.key
     if fields.key_length > 0:
         p += fields.key_length
     p = read_varint(p, end, &fields.value_length)
@@ -67,6 +74,14 @@ cdef inline const char *read_record(
     if fields.header_count == 0 and p != end:
         return b"length leaves bytes over"
     return NULL
+
+
+cdef inline const char *read_record(
+    const unsigned char *p, const unsigned char *end, RecordFields *fields
+) noexcept nogil:
+    """Fill `fields` from the record at `p`. NULL: all is well, up to the headers. Else: what is wrong."""
+    cdef const char *problem = read_record_start(p, end, fields)
+    return read_record_rest(fields) if problem == NULL else problem
 
 
 cdef inline const char *read_header(

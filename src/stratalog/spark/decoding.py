@@ -7,10 +7,14 @@ leave out never becomes a row. Rows are collected over any number of `decode` ca
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from stratalog.errors import CorruptBatchError, StratalogError
+from stratalog.records import _column_decoder
+from stratalog.records._scan_decoder import ScanDecoder
 from stratalog.spark.predicate import EVERYTHING, Predicate
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ DEFAULT_MAX_INFLATED = 256 * 1024 * 1024
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 LAST_OFFSET = 2**63 - 1
 
-HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -31,7 +35,15 @@ TYPES: dict[str, pa.DataType] = {
     "offset": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestampType": pa.int32(),
-    "headers": HEADERS,
+    "headers": pa.list_(HEADER),
+}
+_BITS = {
+    "key": _column_decoder.KEY,
+    "value": _column_decoder.VALUE,
+    "offset": _column_decoder.OFFSET,
+    "timestamp": _column_decoder.TIMESTAMP,
+    "timestampType": _column_decoder.TIMESTAMP_TYPE,
+    "headers": _column_decoder.HEADERS,
 }
 
 
@@ -60,17 +72,42 @@ class Decoder:
         bytes_per_batch: int = BYTES_PER_BATCH,
         max_inflated: int = DEFAULT_MAX_INFLATED,
     ) -> None:
-        raise NotImplementedError
+        self.schema = _schema(columns)
+        self._place = f"{topic}-{partition}"
+        if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
+            raise ValueError(f"isolation is {isolation!r}; {READ_UNCOMMITTED} or {READ_COMMITTED} is wanted")
+        wants_partition = predicate.wants_partition(topic, partition) and not predicate.is_nothing
+        first, stop = predicate.clamp(start, end) if wants_partition else (start, start)
+        self._end = end
+        self._kernel = ScanDecoder(
+            sum(_BITS.get(name, 0) for name in self.schema.names),
+            start=first,
+            end=stop,
+            from_timestamp=predicate.from_timestamp,
+            until_timestamp=predicate.until_timestamp,
+            keys=predicate.keys,
+            read_committed=isolation == READ_COMMITTED,
+            most_rows=rows_per_batch,
+            most_bytes=bytes_per_batch,
+            max_inflated=max_inflated,
+        )
+        self._constants = {"topic": (topic, pa.string()), "partition": (partition, pa.int32())}
+        self._repeated: dict[str, pa.Array] = {}
 
     @property
     def next_offset(self) -> int:
-        """Behind the last whole batch that was decoded (`start` at first): where to fetch next."""
-        raise NotImplementedError
+        """Where to go on: behind the last batch that was decoded, or where the first wanted record can be."""
+        return self._end if self.is_done else self._kernel.next_offset
 
     @property
     def is_done(self) -> bool:
-        """Whether everything before `end` was seen."""
-        raise NotImplementedError
+        """Whether nothing that is still to come can be wanted."""
+        return self._kernel.is_done
+
+    @property
+    def position(self) -> int:
+        """Bytes used of what the last `decode` was given: what lies behind was cut off, or is not wanted."""
+        return self._kernel.position
 
     def decode(self, data: Buffer, aborted: Iterable[Aborted | tuple[int, int]] = ()) -> Iterator[pa.RecordBatch]:
         """Take whole batches (one that is cut off at the end is left out). `aborted` are the transactions that the
@@ -78,8 +115,76 @@ class Decoder:
 
         Exhaust the iterator before the next call. Raises CorruptBatchError, with topic, partition and offset.
         """
-        raise NotImplementedError
+        kernel = self._kernel
+        kernel.feed(data, [Aborted(*each) for each in aborted])
+        try:
+            while self._run():
+                yield self._record_batch()
+        finally:
+            kernel.release()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """What is left, in at most one batch."""
-        raise NotImplementedError
+        if self._kernel.rows:
+            yield self._record_batch()
+
+    def _run(self) -> bool:
+        try:
+            return self._kernel.run()
+        except StratalogError as error:
+            reason = error.reason if isinstance(error, CorruptBatchError) else str(error)
+            raise CorruptBatchError(
+                f"{self._place}, offset {self._kernel.at_offset}: {reason}; to leave it out, read around it with "
+                "startingOffsets and endingOffsets"
+            ) from error
+
+    def _record_batch(self) -> pa.RecordBatch:
+        rows, buffers = self._kernel.take()
+        arrays = []
+        for field in self.schema:
+            bit = _BITS.get(field.name)
+            arrays.append(self._constant(field.name, rows) if bit is None else _array(field, buffers[bit], rows))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _constant(self, name: str, rows: int) -> pa.Array:
+        """The same value in each row: made once, and cut to length."""
+        known = self._repeated.get(name)
+        if known is None or len(known) < rows:
+            value, kind = self._constants[name]
+            known = self._repeated[name] = pa.repeat(pa.scalar(value, kind), rows)
+        return known if len(known) == rows else known.slice(0, rows)
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    for name in columns:
+        if name not in TYPES:
+            raise ValueError(f"column {name!r} does not exist; there are {', '.join(TYPES)}")
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"a column is asked for twice: {', '.join(columns)}")
+    return pa.schema([pa.field(name, TYPES[name]) for name in columns])
+
+
+def _array(field: pa.Field, buffers: Any, rows: int) -> pa.Array:
+    if field.name in ("key", "value"):
+        return _binary(field.type, buffers, rows)
+    if field.name == "headers":
+        return _headers(field.type, buffers, rows)
+    return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(buffers)], 0)
+
+
+def _headers(kind: pa.DataType, buffers: Any, rows: int) -> pa.Array:
+    """Null where a record has none, as the stock connector gives them."""
+    offsets, header_rows, keys, values = buffers
+    pairs = pa.StructArray.from_arrays(
+        [_binary(pa.string(), keys, header_rows), _binary(pa.binary(), values, header_rows)], fields=list(HEADER)
+    )
+    buffer = pa.py_buffer(offsets)
+    bounds = pa.Array.from_buffers(pa.int32(), rows + 1, [None, buffer], 0)
+    has_any = pc.not_equal(bounds.slice(1), bounds.slice(0, rows))
+    return pa.Array.from_buffers(kind, rows, [has_any.buffers()[1], buffer], -1, children=[pairs])
+
+
+def _binary(kind: pa.DataType, buffers: Any, rows: int) -> pa.Array:
+    validity, offsets, data, nulls = buffers
+    bits = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets), pa.py_buffer(data)], nulls)

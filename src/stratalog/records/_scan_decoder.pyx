@@ -1,0 +1,558 @@
+# Batches of one partition -> columns of wanted records, in portions of a size. What is not wanted (outside the offsets or
+# the times, with another key, of control batches, of aborted transactions) is stepped over where it lies: nothing of it is
+# copied. Columns and their memory are _column_decoder's. A portion may end inside a batch; memory is bounded by a
+# portion, a batch's inflated bytes and a record.
+#
+# Every checksum is compared before a batch's times or records are believed. Trusts no length: _record_fields.pxd.
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.limits cimport LLONG_MAX, LLONG_MIN
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp
+
+from stratalog.records._column_decoder cimport ColumnDecoder
+from stratalog.records._column_memory cimport is_utf8, make_room, put
+from stratalog.records._framing cimport BatchHeader, checksum, fill_header
+from stratalog.records._record_fields cimport (
+    SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record, read_record_rest, read_record_start,
+)
+from stratalog.records._varint cimport load16
+
+from stratalog.errors import CorruptBatchError
+from stratalog.records import compression, legacy
+from stratalog.records.batch import Batch
+
+cdef enum:
+    KEY_BIT = 1
+    VALUE_BIT = 2
+    HEADERS_BIT = 4
+    OFFSET_BIT = 8
+    TIMESTAMP_BIT = 16
+    TIMESTAMP_TYPE_BIT = 32
+    HEADER_SIZE = 61
+    CODEC_MASK = 0x07
+    LOG_APPEND_TIME_BIT = 0x08
+    TRANSACTIONAL_BIT = 0x10
+    CONTROL_BIT = 0x20
+    ABORT_MARKER = 0
+    CONTROL_KEY_SIZE = 4
+    MOST_LENGTHS = 64
+
+cdef enum Outcome:
+    FAILED = -1
+    AT_END = 0     # of the batch
+    FULL = 1       # the portion has as much as it may have
+    NEEDS_ROOM = 2
+
+cdef long long FIRST = LLONG_MIN
+cdef long long LAST = LLONG_MAX
+cdef long long MOST_MILLISECONDS = 9223372036854775  # as microseconds, these still have 64 bits
+
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    static inline uint64_t strata_key_hash(const unsigned char *p, int length) {
+        uint64_t hash = 0x9E3779B97F4A7C15ull * (uint64_t)(length + 1), word;
+        while (length >= 8) {
+            memcpy(&word, p, 8);
+            hash = (hash ^ word) * 0xD6E8FEB86659FD93ull;
+            hash ^= hash >> 32;
+            p += 8; length -= 8;
+        }
+        word = 0;
+        memcpy(&word, p, length);
+        hash = (hash ^ word) * 0xD6E8FEB86659FD93ull;
+        return hash ^ (hash >> 29);
+    }
+    """
+    unsigned long long key_hash "strata_key_hash"(const unsigned char *p, int length) nogil
+
+
+cdef struct KeySlot:
+    const unsigned char *key  # NULL: free
+    int length
+
+
+@cython.final
+cdef class _Keys:
+    """A set of keys that is asked without Python. Lengths first: most keys that are not in it are told by theirs."""
+
+    cdef list _held             # whose bytes the slots point into
+    cdef KeySlot *_slots
+    cdef unsigned long long _mask
+    cdef unsigned long long _lengths   # bit n: some key has length n modulo 64
+    cdef const unsigned char *_only    # of a set of one
+    cdef int _only_length
+    cdef bint _is_one
+
+    def __cinit__(self, keys):
+        cdef bytes key
+        cdef unsigned long long slot
+        self._held = list(keys)
+        self._mask = 15
+        while self._mask < 2 * <unsigned long long>len(self._held):
+            self._mask = self._mask * 2 + 1
+        self._slots = <KeySlot *>calloc(self._mask + 1, sizeof(KeySlot))
+        if self._slots == NULL:
+            raise MemoryError
+        for key in self._held:
+            self._lengths |= 1ull << (len(key) % MOST_LENGTHS)
+            slot = key_hash(key, <int>len(key)) & self._mask
+            while self._slots[slot].key != NULL:
+                slot = (slot + 1) & self._mask
+            self._slots[slot].key = key
+            self._slots[slot].length = <int>len(key)
+        if len(self._held) == 1:
+            self._is_one = True
+            key = self._held[0]
+            self._only = key
+            self._only_length = <int>len(key)
+
+    def __dealloc__(self):
+        free(self._slots)
+
+    cdef inline bint has(self, const unsigned char *key, int length) noexcept nogil:
+        cdef unsigned long long slot
+        if self._is_one:
+            return length == self._only_length and memcmp(key, self._only, length) == 0
+        if length < 0 or not (self._lengths >> (length % MOST_LENGTHS)) & 1:
+            return False
+        slot = key_hash(key, length) & self._mask
+        while self._slots[slot].key != NULL:
+            if self._slots[slot].length == length and memcmp(self._slots[slot].key, key, length) == 0:
+                return True
+            slot = (slot + 1) & self._mask
+        return False
+
+
+# Not for the cyclic collector: it would take the bytes away from under the views, whose release it does not know of.
+@cython.no_gc
+@cython.final
+cdef class ScanDecoder:
+    """`feed` bytes, then `run`: True means that a portion is full, and is to be taken with `take` before the next run;
+    False that the bytes are used up. After an error nothing more is to be asked of it.
+
+    Records are wanted from offset `start` to before `end`, from time `from_timestamp` to before `until_timestamp`
+    (milliseconds), and, unless `keys` is None, with one of these keys. With `read_committed` the transactions that `feed`
+    is told of are left out. Timestamps come as microseconds.
+    """
+
+    cdef readonly long long next_offset  # behind the last batch that was seen; at first `start`
+    cdef readonly Py_ssize_t position    # in the bytes fed: behind that batch
+    cdef readonly long long at_offset    # the batch that is being read, for messages
+    cdef readonly bint is_done           # everything before `end` was seen
+    cdef int _columns
+    cdef long long _start
+    cdef long long _end
+    cdef long long _from_timestamp
+    cdef long long _until_timestamp
+    cdef _Keys _keys
+    cdef bint _has_keys
+    cdef bint _selects                   # there are keys or times to look at, record by record
+    cdef bint _read_committed
+    cdef Py_ssize_t _most_rows
+    cdef Py_ssize_t _most_bytes
+    cdef Py_ssize_t _max_inflated
+    cdef dict _aborted                   # producer id -> [[first offset, last offset], ...]
+    cdef ColumnDecoder _out
+    cdef Py_ssize_t _content             # bytes that the portion's rows have so far
+    cdef Py_ssize_t _room                # bytes that may be put before room is made again
+    cdef Py_ssize_t _row_room            # up to this row
+    cdef Py_ssize_t _needed              # bytes that the next record asks for
+    cdef object _data
+    cdef Py_buffer _view
+    cdef bint _has_view
+    cdef Py_buffer _inflated_view
+    cdef bint _is_inflated
+    cdef BatchHeader _header
+    cdef const unsigned char *_p         # the next record of the loaded batch
+    cdef const unsigned char *_payload_end
+    cdef int _left                       # records of it
+    cdef int _timestamp_type
+    cdef list _legacy                    # records of a loaded message of magic 0 or 1
+    cdef Py_ssize_t _legacy_at
+    cdef const char *_problem
+
+    def __init__(
+        self, int columns, *, long long start=0, long long end=LAST, long long from_timestamp=FIRST,
+        long long until_timestamp=LAST, keys=None, bint read_committed=False, Py_ssize_t most_rows=100_000,
+        Py_ssize_t most_bytes=16777216, Py_ssize_t max_inflated=268435456,
+    ):
+        if most_rows < 1 or most_bytes < 1:
+            raise ValueError(f"a portion of {most_rows} rows and {most_bytes} bytes can't be: at least 1 is wanted")
+        self._columns = columns
+        self._start = self.next_offset = self.at_offset = start
+        self._end = end
+        self._from_timestamp = from_timestamp
+        self._until_timestamp = until_timestamp
+        self._has_keys = keys is not None
+        self._keys = _Keys(() if keys is None else keys)
+        self._selects = keys is not None or from_timestamp > FIRST or until_timestamp < LAST
+        self._read_committed = read_committed
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._max_inflated = max_inflated
+        self._aborted = {}
+        self._header = BatchHeader.__new__(BatchHeader)
+        self.is_done = start >= end
+
+    def __dealloc__(self):
+        self._drop_inflated()
+        self._drop_data()
+
+    def feed(self, data, aborted=()):
+        """Whole batches, in the order of the log; what is cut off at the end stays behind `position`. `aborted`:
+        (producer id, first offset, last offset) of transactions to leave out of these bytes; one whose last offset is
+        2^63 - 1 ends at its marker."""
+        if self._left or self._legacy is not None:
+            raise ValueError("what was fed before is not used up yet")
+        self._drop_data()
+        PyObject_GetBuffer(data, &self._view, PyBUF_SIMPLE)
+        self._has_view = True
+        self._data = data
+        self.position = 0
+        self._aborted = {}
+        if self._read_committed:
+            for producer_id, first, last in aborted:
+                self._aborted.setdefault(producer_id, []).append([first, last])
+
+    def release(self):
+        """Let go of the bytes, which may be a mapping that is to be closed. What was not taken yet of them is lost."""
+        self._left = 0
+        self._legacy = None
+        self._drop_data()
+
+    @property
+    def rows(self):
+        """Of the portion so far."""
+        return 0 if self._out is None else self._out.rows
+
+    def run(self):
+        while not self.is_done or self._left or self._legacy is not None:
+            if self._legacy is not None:
+                if self._take_legacy():
+                    return True
+            elif self._left:
+                if self._take_records():
+                    return True
+            elif not self._load():
+                return False
+        return False
+
+    def take(self):
+        """(rows, the columns by their bit as ColumnDecoder.finish has them), and a new portion begins."""
+        cdef ColumnDecoder out = self._open_portion()
+        self._out = None
+        return out.rows, out.finish()
+
+    cdef ColumnDecoder _open_portion(self):
+        cdef Py_ssize_t expected
+        if self._out is None:
+            # What is left to read is more than can come of it, but for what is compressed.
+            expected = max(self._view.len - self.position, 0) if self._has_view else 0
+            if self._left and self._payload_end - self._p > expected:
+                expected = self._payload_end - self._p
+            if self._selects:
+                expected = min(expected, 65536)
+            self._room = min(expected, self._most_bytes)
+            self._row_room = min(self._most_rows, self._room // SMALLEST_RECORD)
+            self._content = 0
+            self._out = ColumnDecoder(self._columns, self._row_room, self._room)
+        return self._out
+
+    cdef bint _load(self) except -1:
+        """Find the next batch that may have wanted records. False: there is no whole batch left."""
+        cdef const unsigned char *data
+        cdef BatchHeader header = self._header
+        while self._has_view and not self.is_done:
+            data = <const unsigned char *>self._view.buf
+            if not fill_header(header, data, self.position, self._view.len):
+                return False
+            if header.size > self._view.len - self.position:
+                return False
+            self.at_offset = header.base_offset
+            if header.magic == 2 and header.base_offset >= self._end:
+                self.is_done = True
+                return False
+            self.position += header.size
+            if header.base_offset + header.last_offset_delta < self._start:
+                continue
+            self._check(data)
+            self.next_offset = header.base_offset + header.last_offset_delta + 1
+            if self.next_offset >= self._end:
+                self.is_done = True
+            if header.magic != 2:
+                self._legacy = legacy.records_of_message(Batch(self._data, header), self._max_inflated)
+                self._legacy_at = 0
+                return True
+            if header.attributes & CONTROL_BIT:
+                self._note_marker(data)
+            elif self._may_have_wanted():
+                self._begin(data)
+                return True
+        return False
+
+    cdef int _check(self, const unsigned char *data) except -1:
+        cdef BatchHeader header = self._header
+        if header.last_offset_delta < 0:
+            raise CorruptBatchError(f"last offset delta is {header.last_offset_delta}", position=header.position)
+        if header.magic != 2:
+            Batch(self._data, header).check_crc()
+        elif checksum(data + header.position, header) != header.crc:
+            raise CorruptBatchError(
+                f"checksum of the batch at offset {header.base_offset} is not the one in its header, {header.crc:#010x}",
+                position=header.position,
+            )
+        return 0
+
+    cdef bint _may_have_wanted(self) except -1:
+        cdef BatchHeader header = self._header
+        if header.record_count == 0:
+            return False
+        if header.max_timestamp < self._from_timestamp:
+            return False
+        if header.attributes & LOG_APPEND_TIME_BIT and header.max_timestamp >= self._until_timestamp:
+            return False  # all of its records have this time
+        if header.attributes & TRANSACTIONAL_BIT and self._aborted:
+            for first, last in self._aborted.get(header.producer_id, ()):
+                if first <= header.base_offset <= last:
+                    return False
+        return True
+
+    cdef int _note_marker(self, const unsigned char *data) except -1:
+        """An abort marker ends the transactions of its producer that are not known to have ended elsewhere."""
+        cdef BatchHeader header = self._header
+        cdef RecordFields fields
+        cdef const unsigned char *payload = data + header.position + HEADER_SIZE
+        if not self._aborted:
+            return 0
+        transactions = self._aborted.get(header.producer_id)
+        if transactions is None:
+            return 0
+        if read_record(payload, payload + header.size - HEADER_SIZE, &fields) != NULL or fields.key_length < CONTROL_KEY_SIZE:
+            raise CorruptBatchError(f"control batch at offset {header.base_offset} can't be read", position=header.position)
+        if load16(fields.key + 2) == ABORT_MARKER:
+            for transaction in transactions:
+                if transaction[1] == LAST and transaction[0] <= header.base_offset:
+                    transaction[1] = header.base_offset
+        return 0
+
+    cdef int _begin(self, const unsigned char *data) except -1:
+        """Point at a batch's records, inflated where they are compressed."""
+        cdef BatchHeader header = self._header
+        cdef Py_ssize_t size
+        self._drop_inflated()
+        if header.attributes & CODEC_MASK:
+            payload = compression.decompress(
+                header.attributes & CODEC_MASK,
+                memoryview(self._data)[header.position + HEADER_SIZE : header.position + header.size],
+                self._max_inflated,
+            )
+            PyObject_GetBuffer(payload, &self._inflated_view, PyBUF_SIMPLE)
+            self._is_inflated = True
+            self._p = <const unsigned char *>self._inflated_view.buf
+            size = self._inflated_view.len
+        else:
+            self._p = data + header.position + HEADER_SIZE
+            size = header.size - HEADER_SIZE
+        self._payload_end = self._p + size
+        self._timestamp_type = 1 if header.attributes & LOG_APPEND_TIME_BIT else 0
+        if header.record_count < 0 or header.record_count > size // SMALLEST_RECORD:
+            raise self._corrupt(f"record count is {header.record_count}, which {size} bytes of records can't be")
+        self._left = header.record_count
+        return 0
+
+    cdef bint _take_records(self) except -1:
+        """From the loaded batch, until it or the portion is at its end; True: the portion is."""
+        cdef ColumnDecoder out = self._open_portion()
+        cdef Outcome outcome
+        while True:
+            with nogil:
+                outcome = self._decode(out)
+            if outcome == NEEDS_ROOM:
+                self._make_room(out)
+            elif outcome == FAILED:
+                number = self._header.record_count - self._left
+                raise self._corrupt(f"record {number} of {self._header.record_count}: {self._problem.decode()}")
+            else:
+                out._check_limit()
+                return outcome == FULL
+
+    cdef int _make_room(self, ColumnDecoder out) except -1:
+        """For the record at the cursor at least, and for what else the portion may yet take of the batch."""
+        cdef Py_ssize_t size = min(self._payload_end - self._p, max(self._most_bytes - self._content, 0))
+        self._room = max(size, self._needed)
+        self._row_room = min(out.rows + self._left, self._most_rows)
+        out._make_room(self._row_room - out.rows, self._room)
+        return 0
+
+    cdef Outcome _decode(self, ColumnDecoder out) noexcept nogil:
+        cdef const unsigned char *p = self._p
+        cdef long long base_offset = self._header.base_offset
+        cdef long long base_timestamp = self._header.base_timestamp
+        cdef long long append_time = self._header.max_timestamp
+        cdef int columns = self._columns
+        cdef int left = self._left
+        cdef long long offset, timestamp
+        cdef RecordFields fields
+        cdef Outcome outcome = AT_END
+        while left > 0:
+            self._problem = read_record_start(p, self._payload_end, &fields)
+            if self._problem != NULL:
+                outcome = FAILED
+                break
+            # Unsigned: a corrupt delta may wrap around, as it does in Java, but that must be defined.
+            offset = <long long>(<unsigned long long>base_offset + <unsigned long long>fields.offset_delta)
+            timestamp = append_time
+            if self._timestamp_type != 1:
+                timestamp = <long long>(
+                    <unsigned long long>base_timestamp + <unsigned long long>fields.timestamp_delta
+                )
+            if offset >= self._start and offset < self._end and (
+                not self._selects or self._is_wanted(timestamp, fields.key, fields.key_length)
+            ):
+                if out.rows >= self._most_rows or self._content >= self._most_bytes:
+                    outcome = FULL
+                    break
+                if out.rows >= self._row_room or fields.end - p > self._room:
+                    self._needed = fields.end - p
+                    outcome = NEEDS_ROOM
+                    break
+                self._problem = read_record_rest(&fields)
+                if self._problem == NULL and columns & HEADERS_BIT:
+                    self._put_headers(out, &fields)
+                if self._problem == NULL and columns & TIMESTAMP_BIT:
+                    self._put_timestamp(out, timestamp)
+                if self._problem != NULL:
+                    outcome = FAILED
+                    break
+                if columns & KEY_BIT:
+                    put(&out._key, fields.key, fields.key_length)
+                if columns & VALUE_BIT:
+                    put(&out._value, fields.value, fields.value_length)
+                if columns & OFFSET_BIT:
+                    (<long long *>out._offset.data)[out.rows] = offset
+                    out._offset.size += sizeof(long long)
+                if columns & TIMESTAMP_TYPE_BIT:
+                    (<int *>out._timestamp_type.data)[out.rows] = self._timestamp_type
+                    out._timestamp_type.size += sizeof(int)
+                out.rows += 1
+                if columns & (KEY_BIT | VALUE_BIT | HEADERS_BIT):
+                    self._room -= fields.end - p
+                    self._content += fields.end - p
+            p = fields.end
+            left -= 1
+        self._p = p
+        self._left = left
+        if outcome == AT_END and p != self._payload_end:
+            self._problem = b"bytes are left over behind the last record"
+            outcome = FAILED
+        return outcome
+
+    cdef inline bint _is_wanted(self, long long timestamp, const unsigned char *key, int key_length) noexcept nogil:
+        if timestamp < self._from_timestamp or timestamp >= self._until_timestamp:
+            return False
+        return not self._has_keys or self._keys.has(key, key_length)
+
+    cdef inline void _put_timestamp(self, ColumnDecoder out, long long timestamp) noexcept nogil:
+        if timestamp > MOST_MILLISECONDS or timestamp < -MOST_MILLISECONDS:
+            self._problem = b"timestamp has more than 64 bits as microseconds"
+            return
+        (<long long *>out._timestamp.data)[out.rows] = timestamp * 1000
+        out._timestamp.size += sizeof(long long)
+
+    cdef int _put_headers(self, ColumnDecoder out, RecordFields *fields) noexcept nogil:
+        cdef const unsigned char *cursor = fields.headers
+        cdef HeaderFields header
+        cdef int i
+        out._put_header_offset()
+        for i in range(fields.header_count):
+            self._problem = read_header(&cursor, fields.end, &header)
+            if self._problem != NULL:
+                return -1
+            if (
+                make_room(&out._header_key, 1, header.key_length)
+                or make_room(&out._header_value, 1, header.value_length if header.value_length > 0 else 0)
+            ):
+                self._problem = b"there is no memory for its headers"
+                return -1
+            if is_utf8(header.key, header.key_length):
+                put(&out._header_key, header.key, header.key_length)
+            elif self._put_replaced(out, &header):
+                return -1
+            put(&out._header_value, header.value, header.value_length)
+        if cursor != fields.end:
+            self._problem = b"length leaves bytes over"
+            return -1
+        return 0
+
+    cdef int _put_replaced(self, ColumnDecoder out, HeaderFields *header) noexcept with gil:
+        """A header's key that is not UTF-8: with replacement characters, as Java's clients read it."""
+        cdef bytes text
+        try:
+            text = header.key[:header.key_length].decode("utf-8", "replace").encode()
+            if make_room(&out._header_key, 1, len(text)):
+                raise MemoryError
+        except MemoryError:
+            self._problem = b"there is no memory for its headers"
+            return -1
+        put(&out._header_key, text, <int>len(text))
+        return 0
+
+    cdef bint _take_legacy(self) except -1:
+        """As _take_records, from a message of magic 0 or 1. Such are old and few: record by record, in Python."""
+        cdef ColumnDecoder out = self._open_portion()
+        cdef bytes key
+        while self._legacy_at < len(self._legacy):
+            record = self._legacy[self._legacy_at]
+            key = record.key
+            if self._start <= record.offset < self._end and (
+                not self._selects or self._is_wanted(record.timestamp, key or b"", -1 if key is None else <int>len(key))
+            ):
+                if out.rows >= self._most_rows or self._content >= self._most_bytes:
+                    return True
+                self._put_record(out, record)
+            self._legacy_at += 1
+        self._legacy = None
+        return False
+
+    cdef int _put_record(self, ColumnDecoder out, record) except -1:
+        cdef Py_ssize_t size = len(record.key or b"") + len(record.value or b"")
+        out._make_room(1, size)
+        self._row_room = out.rows  # what is left of the room is not known any more
+        self._room = 0
+        self._content += size
+        if self._columns & HEADERS_BIT:
+            out._put_header_offset()
+        if self._columns & TIMESTAMP_BIT:
+            self._problem = NULL
+            self._put_timestamp(out, record.timestamp)
+            if self._problem != NULL:
+                raise CorruptBatchError(f"record at offset {record.offset}: {self._problem.decode()}")
+        out._put_object(record.key, record.value)
+        if self._columns & OFFSET_BIT:
+            (<long long *>out._offset.data)[out.rows] = record.offset
+            out._offset.size += sizeof(long long)
+        if self._columns & TIMESTAMP_TYPE_BIT:
+            (<int *>out._timestamp_type.data)[out.rows] = record.timestamp_type
+            out._timestamp_type.size += sizeof(int)
+        out.rows += 1
+        out._check_limit()
+        return 0
+
+    cdef _corrupt(self, str problem):
+        return CorruptBatchError(f"batch at offset {self._header.base_offset}: {problem}", position=self._header.position)
+
+    cdef void _drop_inflated(self) noexcept:
+        if self._is_inflated:
+            self._is_inflated = False
+            PyBuffer_Release(&self._inflated_view)
+
+    cdef void _drop_data(self) noexcept:
+        if self._has_view:
+            self._has_view = False
+            PyBuffer_Release(&self._view)
+        self._data = None
