@@ -119,7 +119,10 @@ cdef class Accumulator:
                 <const unsigned char *> PyBytes_AS_STRING(key_content), PyBytes_GET_SIZE(key_content), topics._count
             )
         while True:
-            # Whole under the GIL, until the record is written or there is no room for it.
+            # Whole under the GIL, until the record is written or there is no room for it: once sends are refused, nothing
+            # is written any more, so that a transaction's end has all records before it.
+            if self._refusal is not None:
+                raise self._refusal()
             queue = self._stick(topics) if is_sticky else <PartitionQueue> topics.partitions[number]
             batch = queue.open
             if batch is not None:
@@ -439,7 +442,7 @@ cdef class Accumulator:
         self.flushing -= 1
 
     def refuse(self, refusal):
-        """From now on every send raises what `refusal()` makes."""
+        """From now on every send raises what `refusal()` makes; None: they are let in again."""
         self._refusal = refusal
         with self._room:
             self._room.notify_all()

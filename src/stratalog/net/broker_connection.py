@@ -30,6 +30,7 @@ from stratalog.net.answer_memory import AnswerMemory
 from stratalog.net.resolve import addresses_of
 from stratalog.protocol.api_keys import OWN_VERSIONS, VERSIONS, ApiKey, OwnApiKey
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.features import finalized_features
 from stratalog.protocol.messages import decode_response, encode_request
 from stratalog.protocol.requests import (
     CORRELATION,
@@ -75,6 +76,7 @@ class BrokerConnection:
         self.is_closed = False
         self.was_closed_here = False
         self.versions: dict[int, tuple[int, int]] = {}  # that the broker serves
+        self.features: dict[str, int] = {}  # that are finalized, and at which level
         self._loop = asyncio.get_running_loop()
         self.last_used = self._loop.time()
         self._sock = sock
@@ -251,24 +253,23 @@ class BrokerConnection:
 
     async def _learn_versions(self, timeout: float) -> None:
         """KIP-511: a broker that does not know our version of ApiVersions answers in version 0, with what it knows."""
-        newest = VERSIONS[ApiKey.API_VERSIONS].highest
+        newest = version = VERSIONS[ApiKey.API_VERSIONS].highest
         body = encode_request(ApiKey.API_VERSIONS, newest, _software())
         answer = await self.exchange(ApiKey.API_VERSIONS, newest, [body], timeout=timeout)
         if len(answer) >= 2 and int.from_bytes(answer[:2], "big") == ErrorCode.unsupported_version:
             served = decode_response(ApiKey.API_VERSIONS, 0, answer).api_keys
             known = next((one.max_version for one in served if one.api_key == ApiKey.API_VERSIONS), 0)
-            older = max(0, min(newest - 1, known))
-            body = encode_request(ApiKey.API_VERSIONS, older, _software())
-            answer = await self.exchange(ApiKey.API_VERSIONS, older, [body], timeout=timeout)
-            response = decode_response(ApiKey.API_VERSIONS, older, answer)
-        else:
-            response = decode_response(ApiKey.API_VERSIONS, newest, answer)
+            version = max(0, min(newest - 1, known))
+            body = encode_request(ApiKey.API_VERSIONS, version, _software())
+            answer = await self.exchange(ApiKey.API_VERSIONS, version, [body], timeout=timeout)
+        response = decode_response(ApiKey.API_VERSIONS, version, answer)
         if response.error_code != ErrorCode.none:
             raise UnsupportedVersionError(
                 f"the broker at {self.host}:{self.port} answers ApiVersions with {response.error_code.name}; it is "
                 f"older than the versions of Kafka's protocol spoken here"
             )
         self.versions = {int(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
+        self.features = finalized_features(version, answer)
 
     # Writing
 

@@ -82,7 +82,7 @@ cdef class _Out:
         return taken
 
 
-def encode_produce_request(int version, int acks, int timeout_ms, dict topics not None):
+def encode_produce_request(int version, int acks, int timeout_ms, dict topics not None, bytes transactional_id=None):
     """The pieces of a request's body. topics: {name: [(partition, batch), ...], ...}"""
     cdef _Out out = _Out()
     cdef list pieces = []
@@ -90,8 +90,14 @@ def encode_produce_request(int version, int acks, int timeout_ms, dict topics no
     cdef bytearray batch
     cdef Py_ssize_t size
     out.flexible = version >= _FLEXIBLE
-    if out.flexible:
-        out.byte(0)  # no transactional id
+    if transactional_id is not None:
+        if out.flexible:
+            out.count(len(transactional_id))
+        else:
+            out.int16(len(transactional_id))
+        out.raw(<const char *> transactional_id, len(transactional_id))
+    elif out.flexible:
+        out.byte(0)
     else:
         out.int16(-1)
     out.int16(acks)

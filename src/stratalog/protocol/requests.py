@@ -49,17 +49,17 @@ def answer_body(frame: memoryview, flexible: bool) -> memoryview:
 
 
 def _after_tags(frame: memoryview, position: int) -> int:
-    count, position = _varint(frame, position)
+    count, position = read_varint(frame, position)
     for _ in range(min(count, len(frame))):
-        _, position = _varint(frame, position)
-        size, position = _varint(frame, position)
+        _, position = read_varint(frame, position)
+        size, position = read_varint(frame, position)
         position += size
     if position > len(frame):
         raise MalformedResponseError(f"tagged fields in a response's header end at {position} of {len(frame)} bytes")
     return position
 
 
-def _varint(frame: memoryview, position: int) -> tuple[int, int]:
+def read_varint(frame: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 35, 7):
         if position >= len(frame):
