@@ -81,6 +81,8 @@ def decide(known: Transaction, who: Identity, *, commit: bool, now_ms: int, new_
 
 def _was_ended_as(known: Transaction, who: Identity) -> bool:
     """Whether the last thing that happened to the id is the end of what this producer had open."""
+    if known.state in (State.EMPTY, State.ONGOING):
+        return False
     if known.producer_id == who.producer_id:
         return known.epoch == who.epoch + 1
     return known.previous_id == who.producer_id and who.epoch == state.HIGHEST_EPOCH - 1 and known.epoch == 0

@@ -1,0 +1,409 @@
+"""Several transactions, ended by one append: all or none, whatever is asked, and wherever the broker is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stratalog.broker.partition import Partition
+from stratalog.broker.state_topic import partition_of
+from stratalog.broker.transactions import two_phase
+from stratalog.broker.transactions.records import parse_key, parse_transaction, transaction_record
+from stratalog.broker.transactions.state import HIGHEST_EPOCH, NEVER_MS, Identity, State, Transaction
+from stratalog.broker.transactions.transactions_topic import NAME
+from stratalog.broker.transactions.two_phase import Member, Refusal, TwoPhase
+from stratalog.errors import StorageError
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records.builder import build_batch
+from stratalog.storage.names import TopicPartition
+from tests.broker.apis.admin_lab import AdminLab
+from tests.broker.metadata.registry_lab import KilledError, killed_copy
+from tests.broker.transactions.test_coordinator import SETTINGS, TIMEOUT_MS, stop_at
+
+HERE = TopicPartition("orders", 0)
+WHO = Identity(7, 3)
+IDS = [name for name in (f"task-{number}" for number in range(40)) if partition_of(name, 3) == 1][:4]
+ELSEWHERE = next(name for name in (f"other-{number}" for number in range(40)) if partition_of(name, 3) == 2)
+
+
+def ongoing(**fields: object) -> Transaction:
+    one = Transaction("t", *WHO, TIMEOUT_MS, State.ONGOING, frozenset([HERE]), 10, 20, client_version=2)
+    return replace(one, **fields)  # type: ignore[arg-type]
+
+
+def prepared(**fields: object) -> Transaction:
+    found = two_phase.prepare(ongoing(**fields), Identity(7, ongoing(**fields).epoch), NEVER_MS, 50).transaction
+    assert found is not None
+    return found
+
+
+class TestPreparing:
+    def test_its_own_timeout_does_not_end_it_any_more(self) -> None:
+        one = prepared()
+        assert one.awaits_decision
+        assert ongoing().has_timed_out(10 + TIMEOUT_MS + 1)
+        assert not one.has_timed_out(2**62)
+        assert (one.timeout_ms, one.own_timeout_ms) == (2**31 - 1, TIMEOUT_MS)
+
+    def test_a_time_for_the_decision_counts_from_the_preparation(self) -> None:
+        one = two_phase.prepare(ongoing(), WHO, 1_000_000, 5_000).transaction
+        assert one is not None
+        assert not one.has_timed_out(1_005_000)
+        assert one.has_timed_out(1_005_001)
+
+    def test_again_changes_nothing(self) -> None:
+        assert two_phase.prepare(prepared(), WHO, 1, 60) == (ErrorCode.none, None, False)
+
+    @pytest.mark.parametrize(
+        ("who", "state", "error"),
+        [
+            (Identity(8, 3), State.ONGOING, ErrorCode.invalid_producer_id_mapping),
+            (Identity(7, 2), State.ONGOING, ErrorCode.producer_fenced),
+            (Identity(7, 4), State.ONGOING, ErrorCode.producer_fenced),
+            (WHO, State.EMPTY, ErrorCode.invalid_txn_state),
+            (WHO, State.COMPLETE_COMMIT, ErrorCode.invalid_txn_state),
+            (WHO, State.PREPARE_ABORT, ErrorCode.concurrent_transactions),
+        ],
+    )
+    def test_only_the_producers_open_transaction_can_be(self, who: Identity, state: State, error: ErrorCode) -> None:
+        assert two_phase.prepare(ongoing(state=state), who, NEVER_MS, 50) == (error, None, False)
+
+    @given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(10, 2**45))
+    def test_its_record_is_read_as_it_was_written(self, timeout_ms: int, within_ms: int, now_ms: int) -> None:
+        one = two_phase.prepare(ongoing(timeout_ms=timeout_ms), WHO, within_ms, now_ms).transaction
+        assert one is not None
+        key, value = transaction_record(one)
+        assert value is not None
+        assert parse_transaction(parse_key(key), value) == one
+
+
+class TestDeciding:
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_the_epoch_is_taken_away_and_the_own_timeout_counts_again(self, commit: bool) -> None:
+        one = two_phase.decide(prepared(), WHO, commit=commit, now_ms=60, new_id=None).transaction
+        assert one is not None
+        assert (one.state, one.epoch) == (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, 4)
+        assert (one.timeout_ms, one.awaits_decision) == (TIMEOUT_MS, False)
+
+    def test_what_is_not_prepared_is_refused(self) -> None:
+        for commit in (True, False):
+            for state in (State.EMPTY, State.ONGOING, State.COMPLETE_ABORT, State.COMPLETE_COMMIT):
+                step = two_phase.decide(ongoing(state=state), WHO, commit=commit, now_ms=60, new_id=None)
+                assert step == (ErrorCode.invalid_txn_state, None, False)
+
+    @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.COMPLETE_COMMIT])
+    def test_what_was_decided_so_is_answered_so(self, state: State) -> None:
+        ended = ongoing(state=state, epoch=4)
+        assert two_phase.decide(ended, WHO, commit=True, now_ms=60, new_id=None) == (ErrorCode.none, None, False)
+        assert two_phase.decide(ended, WHO, commit=False, now_ms=60, new_id=None).error is ErrorCode.invalid_txn_state
+
+    def test_fenced_and_foreign_producers_are_refused(self) -> None:
+        fenced = ongoing(state=State.COMPLETE_ABORT, epoch=5)  # a new instance, or its time was over
+        assert two_phase.decide(fenced, WHO, commit=True, now_ms=60, new_id=None).error is ErrorCode.producer_fenced
+        assert two_phase.decide(fenced, WHO, commit=False, now_ms=60, new_id=None).error is ErrorCode.producer_fenced
+        foreign = two_phase.decide(fenced, Identity(9, 4), commit=True, now_ms=60, new_id=None)
+        assert foreign.error is ErrorCode.invalid_producer_id_mapping
+
+    def test_used_up_epochs_are_followed_by_a_new_producer_id(self) -> None:
+        last = prepared(epoch=HIGHEST_EPOCH - 1)
+        who = Identity(7, HIGHEST_EPOCH - 1)
+        assert two_phase.decide(last, who, commit=True, now_ms=60, new_id=None).needs_id
+        one = two_phase.decide(last, who, commit=True, now_ms=60, new_id=99).transaction
+        assert one is not None
+        assert (one.next_id, one.epoch) == (99, HIGHEST_EPOCH)
+
+
+class World(AdminLab):
+    """Each id has a transaction with one record in orders-0 and one in a partition of its own."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(data, **SETTINGS)
+        self.coordinator = self.transactions.coordinator
+        self.two_phase = TwoPhase(self.coordinator, self.transactions.ids, self.clock)
+
+    def begin(self, transactional_id: str) -> Member:
+        error, who = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
+        assert error is ErrorCode.none
+        self.write(Member(transactional_id, who))
+        return Member(transactional_id, who)
+
+    def write(self, member: Member) -> None:
+        who = member.identity
+        places = [HERE, TopicPartition("orders", 1 + hash(member.transactional_id) % 2)]
+        assert self.coordinator.add(member.transactional_id, who, places, 2) is ErrorCode.none
+        for place in places:
+            batch = build_batch(
+                [(b"k", b"v")],
+                base_sequence=0,
+                producer_id=who.producer_id,
+                producer_epoch=who.epoch,
+                is_transactional=True,
+            )
+            self.place(place).append(memoryview(batch))
+
+    def prepared(self, count: int = len(IDS)) -> list[Member]:
+        members = [self.begin(name) for name in IDS[:count]]
+        for member in members:
+            assert self.two_phase.prepare(member, NEVER_MS) is None
+        return members
+
+    def finish(self, members: list[Member], *, commit: bool) -> Refusal | list[Identity]:
+        return asyncio.run(self.two_phase.finish(members, commit=commit))
+
+    def states(self) -> dict[str, State]:
+        return {one.transactional_id: one.state for one in self.coordinator.all()}
+
+    def place(self, place: TopicPartition) -> Partition:
+        found = self.topics.partition(*place)
+        assert found is not None
+        return found
+
+    def is_stable(self) -> bool:
+        places = [self.place(TopicPartition("orders", index)) for index in range(3)]
+        return all(place.last_stable_offset == place.high_watermark for place in places)
+
+    def aborted(self) -> int:
+        return len(self.place(HERE).log.aborted_transactions(0, 99))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path / "data") as world:
+        world.topics.create("orders", 3, {})
+        yield world
+
+
+def error_of(result: Refusal | list[Identity]) -> ErrorCode:
+    assert isinstance(result, Refusal), result
+    return result.error
+
+
+class TestTogether:
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_all_end_and_the_same_is_answered_again(self, world: World, commit: bool) -> None:
+        members = world.prepared()
+        answer = world.finish(members, commit=commit)
+        assert answer == [Identity(one.identity.producer_id, one.identity.epoch + 1) for one in members]
+        assert set(world.states().values()) == {State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT}
+        assert world.is_stable()
+        assert world.aborted() == (0 if commit else len(members))
+        assert world.finish(members, commit=commit) == answer
+        assert error_of(world.finish(members, commit=not commit)) is ErrorCode.invalid_txn_state
+
+    def test_decision_is_one_batch(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        members = world.prepared()
+        log = world.place(TopicPartition(NAME, 1)).log
+        before = log.log_end_offset
+        with monkeypatch.context() as patched:
+            stop_at(patched, 1)
+            with pytest.raises(KilledError):
+                world.finish(members, commit=True)
+        assert log.log_end_offset == before + len(members)
+
+    def test_producers_go_on_with_what_they_were_told_and_their_own_timeout(self, world: World) -> None:
+        members = world.prepared(2)
+        answer = world.finish(members, commit=True)
+        assert isinstance(answer, list)
+        next_ones = [Member(one.transactional_id, who) for one, who in zip(members, answer, strict=True)]
+        for member in next_ones:
+            world.write(member)
+        assert [one.timeout_ms for one in world.coordinator.all()] == [TIMEOUT_MS] * 2
+        assert error_of(world.finish(members, commit=True)) is ErrorCode.producer_fenced
+        assert error_of(world.finish(next_ones, commit=True)) is ErrorCode.invalid_txn_state  # not prepared
+
+    def test_time_ends_no_prepared_transaction_but_one_that_was_given_a_time(self, world: World) -> None:
+        first, second = world.begin(IDS[0]), world.begin(IDS[1])
+        assert world.two_phase.prepare(first, NEVER_MS) is None
+        assert world.two_phase.prepare(second, 3_600_000) is None
+
+        async def time_passes(milliseconds: int) -> None:
+            world.clock.advance(milliseconds)
+            world.coordinator.abort_timed_out()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        asyncio.run(time_passes(3_600_000))
+        assert set(world.states().values()) == {State.ONGOING}
+        asyncio.run(time_passes(1))
+        assert world.states() == {IDS[0]: State.ONGOING, IDS[1]: State.COMPLETE_ABORT}
+        assert error_of(world.finish([first, second], commit=True)) is ErrorCode.producer_fenced
+        asyncio.run(time_passes(2**40))
+        assert world.states()[IDS[0]] is State.ONGOING
+        assert isinstance(world.finish([first], commit=True), list)
+
+    def test_nothing_more_is_written_in_a_prepared_one(self, world: World) -> None:
+        (member,) = world.prepared(1)
+        place = TopicPartition("orders", 2)
+        for error in (
+            world.coordinator.add(member.transactional_id, member.identity, [place], 2),
+            world.coordinator.verify(member.transactional_id, member.identity, HERE),
+        ):
+            assert error is ErrorCode.invalid_txn_state
+
+    def test_new_instance_aborts_a_prepared_one_as_in_kafka(self, world: World) -> None:
+        members = world.prepared(2)
+        answer = asyncio.run(world.coordinator.initialize(IDS[0], TIMEOUT_MS, None))
+        assert answer.error is ErrorCode.concurrent_transactions
+        assert world.states() == {IDS[0]: State.COMPLETE_ABORT, IDS[1]: State.ONGOING}
+        assert error_of(world.finish(members, commit=True)) is ErrorCode.producer_fenced
+        assert world.states()[IDS[1]] is State.ONGOING
+
+    def test_producer_may_still_end_its_prepared_one_itself(self, world: World) -> None:
+        (member,) = world.prepared(1)
+        answer = asyncio.run(world.coordinator.end(*member, commit=True, version=2))
+        assert answer.error is ErrorCode.none
+        assert world.states() == {IDS[0]: State.COMPLETE_COMMIT}
+
+    def test_exhausted_epochs_get_new_producer_ids(self, world: World) -> None:
+        members = []
+        for name in IDS[:2]:
+            error, who = asyncio.run(world.coordinator.initialize(name, TIMEOUT_MS, None))
+            known = world.coordinator.get(name)
+            assert error is ErrorCode.none
+            assert known is not None
+            world.coordinator.take_together([replace(known, epoch=HIGHEST_EPOCH - 1)])
+            members.append(Member(name, Identity(who.producer_id, HIGHEST_EPOCH - 1)))
+            world.write(members[-1])
+            assert world.two_phase.prepare(members[-1], NEVER_MS) is None
+        answer = world.finish(members, commit=True)
+        assert isinstance(answer, list)
+        assert [who.epoch for who in answer] == [0, 0]
+        assert len({who.producer_id for who in answer} | {one.identity.producer_id for one in members}) == 4
+        assert world.finish(members, commit=True) == answer
+
+
+class TestRefused:
+    """Nothing has changed after any of these."""
+
+    def refused(self, world: World, members: list[Member]) -> ErrorCode:
+        before = {one.transactional_id: one for one in world.coordinator.all()}
+        refusal = world.finish(members, commit=True)
+        assert {one.transactional_id: one for one in world.coordinator.all()} == before
+        return error_of(refusal)
+
+    def test_one_that_is_not_prepared(self, world: World) -> None:
+        assert self.refused(world, [*world.prepared(2), world.begin(IDS[2])]) is ErrorCode.invalid_txn_state
+
+    def test_one_that_is_not_known(self, world: World) -> None:
+        unknown = Member(IDS[3], WHO)
+        assert self.refused(world, [*world.prepared(2), unknown]) is ErrorCode.invalid_producer_id_mapping
+
+    def test_one_with_the_producer_id_or_epoch_of_another(self, world: World) -> None:
+        first, (name, who) = world.prepared(2)
+        foreign = Member(name, Identity(who.producer_id + 5, who.epoch))
+        assert self.refused(world, [first, foreign]) is ErrorCode.invalid_producer_id_mapping
+        fenced = Member(name, Identity(who.producer_id, who.epoch - 1))
+        assert self.refused(world, [first, fenced]) is ErrorCode.producer_fenced
+
+    def test_one_that_was_ended_without_the_others(self, world: World) -> None:
+        members = world.prepared(3)
+        assert isinstance(world.finish(members[:1], commit=True), list)
+        assert self.refused(world, members) is ErrorCode.invalid_txn_state
+
+    def test_one_that_lies_in_another_partition(self, world: World) -> None:
+        elsewhere = world.begin(ELSEWHERE)
+        assert world.two_phase.prepare(elsewhere, NEVER_MS) is None
+        assert self.refused(world, [*world.prepared(2), elsewhere]) is ErrorCode.invalid_request
+
+    def test_one_that_is_named_twice(self, world: World) -> None:
+        members = world.prepared(2)
+        assert self.refused(world, [*members, members[0]]) is ErrorCode.invalid_request
+
+    def test_disk_that_is_full(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise StorageError("the disk is full")
+
+        members = world.prepared(2)
+        with monkeypatch.context() as patched:
+            patched.setattr(Partition, "append", full)
+            assert self.refused(world, members) is ErrorCode.kafka_storage_error
+        assert isinstance(world.finish(members, commit=True), list)
+
+
+class TestKilled:
+    @pytest.mark.parametrize("commit", [True, False])
+    @pytest.mark.parametrize("at", range(10))
+    def test_at_any_step_leaves_all_or_nothing(
+        self, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, commit: bool
+    ) -> None:
+        """Ten appends: the decision, and of each of three transactions two markers and the completion."""
+        members = world.prepared(3)
+        with monkeypatch.context() as patched:
+            stop_at(patched, at)
+            with pytest.raises(KilledError):
+                world.finish(members, commit=commit)
+        ended = [Identity(one.identity.producer_id, one.identity.epoch + 1) for one in members]
+        with World(killed_copy(tmp_path / "data", tmp_path / "killed")) as again:
+            if at == 0:
+                assert again.two_phase.prepared("") == world.two_phase.prepared("")
+                assert len(again.two_phase.prepared("task-")) == 3
+                assert again.finish(members, commit=commit) == ended
+            assert again.two_phase.prepared("") == []
+            assert set(again.states().values()) == {State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT}
+            assert again.is_stable()
+            assert again.aborted() == (0 if commit else 3)
+            assert again.finish(members, commit=commit) == ended
+
+    @pytest.mark.parametrize("torn", [1, 40, 200])
+    def test_decision_that_is_torn_is_none(
+        self, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: int
+    ) -> None:
+        """As where the power goes: the last bytes never reached the disk."""
+        members = world.prepared(3)
+        with monkeypatch.context() as patched:
+            stop_at(patched, 1)
+            with pytest.raises(KilledError):
+                world.finish(members, commit=True)
+        killed = killed_copy(tmp_path / "data", tmp_path / "torn")
+        (segment,) = (killed / f"{NAME}-1").glob("*.log")
+        written = segment.read_bytes().rstrip(b"\0")
+        segment.write_bytes(written[:-torn])
+        with World(killed) as again:
+            assert [one.transactional_id for one in again.two_phase.prepared("")] == sorted(IDS[:3])
+            assert isinstance(again.finish(members, commit=False), list)
+            assert again.is_stable()
+
+    def test_prepared_one_waits_on_after_a_restart(self, world: World, tmp_path: Path) -> None:
+        (member,) = world.prepared(1)
+        with World(killed_copy(tmp_path / "data", tmp_path / "killed")) as again:
+            again.clock.advance(2**40)
+            again.coordinator.abort_timed_out()
+            assert again.states() == {IDS[0]: State.ONGOING}
+            assert isinstance(again.finish([member], commit=True), list)
+            assert [one.timeout_ms for one in again.coordinator.all()] == [TIMEOUT_MS]
+
+
+class TestForgetting:
+    def test_ended_ids_are_gone_also_after_a_restart(self, world: World, tmp_path: Path) -> None:
+        members = world.prepared(3)
+        world.finish(members, commit=True)
+        assert world.two_phase.forget([IDS[0], IDS[1], IDS[0], "never-known"]) is None
+        assert set(world.states()) == {IDS[2]}
+        assert error_of(world.finish(members, commit=True)) is ErrorCode.invalid_producer_id_mapping
+        with World(killed_copy(tmp_path / "data", tmp_path / "killed")) as again:
+            assert set(again.states()) == {IDS[2]}
+
+    def test_open_ones_are_refused_and_nothing_is_forgotten(self, world: World) -> None:
+        members = world.prepared(2)
+        world.finish(members[:1], commit=True)
+        refusal = world.two_phase.forget(IDS[:2])
+        assert refusal is not None
+        assert (refusal.error, "is prepared; end it first" in refusal.reason) == (ErrorCode.invalid_txn_state, True)
+        assert set(world.states()) == set(IDS[:2])
+
+
+def test_decision_larger_than_what_clients_may_write_is_one_batch_too(world: World) -> None:
+    world.prepared(1)  # makes the topic
+    names = [name for name in (f"task-{number}" for number in range(4_000)) if partition_of(name, 3) == 1]
+    partitions = frozenset(TopicPartition(f"{number}" * 200, 0) for number in range(5))
+    log = world.place(TopicPartition(NAME, 1)).log
+    end, size = log.log_end_offset, log.size
+    world.coordinator.take_together([prepared(transactional_id=name, partitions=partitions) for name in names])
+    assert log.log_end_offset == end + len(names)
+    assert log.size - size > 1_200_000
