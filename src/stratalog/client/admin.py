@@ -26,6 +26,7 @@ from stratalog.client.administration import (
     records,
     topics,
     transactions,
+    two_phase,
 )
 from stratalog.client.administration.brokers import ClusterDescription, LogDir, Replica
 from stratalog.client.administration.configs import (
@@ -50,6 +51,7 @@ from stratalog.client.cluster import Cluster
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicInfo, TopicPartition
 from stratalog.client.offsets import OffsetAndMetadata
+from stratalog.client.prepared_transaction import PreparedTransaction
 
 __all__ = [
     "ActiveProducer",
@@ -69,6 +71,7 @@ __all__ = [
     "LogDir",
     "NewTopic",
     "OffsetSpec",
+    "PreparedTransaction",
     "Outcomes",
     "Replica",
     "ResourceKind",
@@ -350,6 +353,21 @@ class Admin:
     ) -> list[dict[str, Any]]:
         """What compacting now would save, partition by partition. Takes as long as compacting itself."""
         return self._run(own.compaction_dry_run(self._cluster, topic, partition, timeout))
+
+    def prepared_transactions(self, prefix: str = "", *, timeout: float | None = None) -> list[PreparedTransaction]:
+        """Those that wait for someone to end them, whose ids begin with this."""
+        return self._run(two_phase.prepared(self._cluster, prefix, timeout))
+
+    def finish_transactions(
+        self, prepared: Iterable[PreparedTransaction], *, commit: bool, timeout: float | None = None
+    ) -> list[PreparedTransaction]:
+        """End them all by one append: all count, or, where one of them can't be ended so, none has changed. Their ids
+        must share a partition of __transaction_state. The same again has the same result. Who each producer is now."""
+        return self._run(two_phase.finish(self._cluster, prepared, commit=commit, timeout=timeout))
+
+    def forget_transactions(self, transactional_ids: Iterable[str], *, timeout: float | None = None) -> None:
+        """Drop ids that nobody will use again and that have nothing open."""
+        self._run(two_phase.forget(self._cluster, _many(transactional_ids), timeout))
 
 
 def _many(names: Iterable[str]) -> list[str]:

@@ -12,23 +12,23 @@ from stratalog.protocol.api_keys import OwnApiKey
 
 
 async def compaction_status(cluster: Cluster, topic: str | None, timeout: float | None) -> list[dict[str, Any]]:
-    return await _ask(cluster, "compaction.status", {"topic": topic}, timeout)
+    return await ask(cluster, "compaction.status", {"topic": topic}, timeout)
 
 
 async def explain_compaction(
     cluster: Cluster, topic: str, key: bytes, partition: int | None, timeout: float | None
 ) -> list[dict[str, Any]]:
     arguments = {"topic": topic, "key": base64.b64encode(key).decode(), "partition": partition}
-    return await _ask(cluster, "compaction.explain", arguments, timeout)
+    return await ask(cluster, "compaction.explain", arguments, timeout)
 
 
 async def compaction_dry_run(
     cluster: Cluster, topic: str, partition: int | None, timeout: float | None
 ) -> list[dict[str, Any]]:
-    return await _ask(cluster, "compaction.dry_run", {"topic": topic, "partition": partition}, timeout)
+    return await ask(cluster, "compaction.dry_run", {"topic": topic, "partition": partition}, timeout)
 
 
-async def _ask(cluster: Cluster, method: str, arguments: dict[str, Any], timeout: float | None) -> list[dict[str, Any]]:
+async def ask(cluster: Cluster, method: str, arguments: dict[str, Any], timeout: float | None) -> list[dict[str, Any]]:
     request = json.dumps({"method": method, **arguments}).encode()
     answer = await cluster.ask_own(OwnApiKey.STRATALOG, request, timeout=timeout)
     try:

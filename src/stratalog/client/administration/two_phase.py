@@ -1,0 +1,65 @@
+"""Transactions that one process prepares and another ends, any number at once: a Stratalog broker's own API.
+
+All of these may be asked again when an answer got lost: what was done is not done twice. So they are, for as long as
+there is time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stratalog.client.administration.own import ask
+from stratalog.client.cluster import Cluster
+from stratalog.client.errors import MalformedResponseError
+from stratalog.client.prepared_transaction import PreparedTransaction
+
+
+async def prepare(
+    cluster: Cluster, transaction: PreparedTransaction, within_ms: int | None, timeout: float | None
+) -> None:
+    """Of a producer that has everything acknowledged. The decision may take `within_ms`; None: for ever."""
+    arguments = _row(transaction) if within_ms is None else {**_row(transaction), "within_ms": within_ms}
+    await _ask(cluster, "transactions.prepare", arguments, timeout)
+
+
+async def prepared(cluster: Cluster, prefix: str, timeout: float | None) -> list[PreparedTransaction]:
+    rows = await _ask(cluster, "transactions.prepared", {"prefix": prefix}, timeout)
+    return _transactions("transactions.prepared", rows)
+
+
+async def finish(
+    cluster: Cluster, members: Iterable[PreparedTransaction], *, commit: bool, timeout: float | None
+) -> list[PreparedTransaction]:
+    rows = [_row(one) for one in members]
+    if not rows:
+        return []
+    answer = await _ask(cluster, "transactions.finish", {"transactions": rows, "commit": commit}, timeout)
+    return _transactions("transactions.finish", answer)
+
+
+async def forget(cluster: Cluster, ids: Sequence[str], timeout: float | None) -> None:
+    if ids:
+        await _ask(cluster, "transactions.forget", {"transactional_ids": list(ids)}, timeout)
+
+
+async def _ask(cluster: Cluster, method: str, arguments: dict[str, Any], timeout: float | None) -> list[dict[str, Any]]:
+    return await cluster.retry(lambda seconds: ask(cluster, method, arguments, seconds), timeout)
+
+
+def _row(one: PreparedTransaction) -> dict[str, Any]:
+    return {
+        "transactional_id": one.transactional_id,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+    }
+
+
+def _transactions(method: str, rows: Iterable[dict[str, Any]]) -> list[PreparedTransaction]:
+    try:
+        return [
+            PreparedTransaction(str(row["transactional_id"]), int(row["producer_id"]), int(row["producer_epoch"]))
+            for row in rows
+        ]
+    except (KeyError, TypeError, ValueError) as broken:
+        raise MalformedResponseError(f"the answer to {method} can't be read: {broken!r}") from broken
