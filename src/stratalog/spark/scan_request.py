@@ -1,0 +1,49 @@
+"""What a task is told: which offsets of which partition, and what is wanted of them. Both go to executors as they are,
+so everything in them can be pickled and nothing in them ever changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from stratalog.spark.predicate import EVERYTHING, Predicate
+
+MIB = 1024 * 1024
+READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
+DEFAULT_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """Offsets [start, end) of a partition. `topic_id`: of the topic that was planned; None from brokers without ids."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: UUID | None = None
+
+    @property
+    def size(self) -> int:
+        """Offsets, of which some may have no record: compaction and transactions leave gaps."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+@dataclass(frozen=True)
+class ScanRequest:
+    """`kafka` are a client's settings by Kafka's names; `data_dirs` the directories to read files from, none: over the
+    wire. `patience_seconds`: how long a scan goes on without a record before it gives up."""
+
+    columns: tuple[str, ...]
+    kafka: Mapping[str, str]
+    predicate: Predicate = EVERYTHING
+    isolation: str = READ_UNCOMMITTED
+    fail_on_data_loss: bool = True
+    data_dirs: tuple[str, ...] = field(default=())
+    rows_per_batch: int = 100_000
+    bytes_per_batch: int = 16 * MIB
+    patience_seconds: float = DEFAULT_PATIENCE_SECONDS

@@ -1,0 +1,80 @@
+"""The columns of a topic in Spark: the stock Kafka connector's names, types and order, and any choice of them.
+
+All are nullable, as the stock connector has them, although only key, value and headers are ever null. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from stratalog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+KEY, VALUE, TOPIC, PARTITION = "key", "value", "topic", "partition"
+OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS = "offset", "timestamp", "timestampType", "headers"
+COLUMNS = (KEY, VALUE, TOPIC, PARTITION, OFFSET, TIMESTAMP, TIMESTAMP_TYPE)
+ALL_COLUMNS = (*COLUMNS, HEADERS)
+
+_DDL = {
+    KEY: "binary",
+    VALUE: "binary",
+    TOPIC: "string",
+    PARTITION: "int",
+    OFFSET: "bigint",
+    TIMESTAMP: "timestamp",
+    TIMESTAMP_TYPE: "int",
+    HEADERS: "array<struct<key:string,value:binary>>",
+}
+_ARROW = {
+    KEY: pa.binary(),
+    VALUE: pa.binary(),
+    TOPIC: pa.string(),
+    PARTITION: pa.int32(),
+    OFFSET: pa.int64(),
+    TIMESTAMP: pa.timestamp("us", tz="UTC"),
+    TIMESTAMP_TYPE: pa.int32(),
+    HEADERS: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+}
+
+
+def ddl(include_headers: bool) -> str:
+    """The whole schema as Spark's DDL."""
+    return ", ".join(f"{name} {_DDL[name]}" for name in (ALL_COLUMNS if include_headers else COLUMNS))
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """What a scan of these columns yields: Spark takes batches of exactly these types, and no others."""
+    return pa.schema([pa.field(name, _ARROW[name]) for name in columns])
+
+
+def wanted_columns(schema: StructType) -> tuple[str, ...]:
+    """The columns that a schema asks for: any of ALL_COLUMNS, in any order, each with its own type. Raises ConfigError."""
+    names: list[str] = []
+    for field in schema.fields:
+        if field.name not in _DDL:
+            near = get_close_matches(field.name.lower(), [name.lower() for name in ALL_COLUMNS], 1)
+            hint = f"; did you mean {next(name for name in ALL_COLUMNS if name.lower() == near[0])!r}?" if near else ""
+            raise ConfigError(
+                f"the schema has a column {field.name!r}, which no topic has{hint} There are: {', '.join(ALL_COLUMNS)}"
+                if hint
+                else f"the schema has a column {field.name!r}, which no topic has; there are: {', '.join(ALL_COLUMNS)}"
+            )
+        if field.name in names:
+            raise ConfigError(f"the schema has the column {field.name!r} twice; name it once")
+        if _plain(field.dataType) != _DDL[field.name]:
+            raise ConfigError(
+                f"the schema has {field.name!r} as {_plain(field.dataType)}; it is {_DDL[field.name]}: read it as that, "
+                f"and cast it in the query"
+            )
+        names.append(field.name)
+    return tuple(names)
+
+
+def _plain(kind: DataType) -> str:
+    return kind.simpleString()
