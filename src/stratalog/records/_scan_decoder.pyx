@@ -142,7 +142,7 @@ cdef class ScanDecoder:
 
     cdef readonly long long next_offset  # behind the last batch that was seen; at first `start`
     cdef readonly Py_ssize_t position    # in the bytes fed: behind that batch
-    cdef readonly long long at_offset    # the batch that is being read, for messages
+    cdef readonly long long at_offset    # of the batch that is being read: errors are about it, and do not say so
     cdef readonly bint is_done           # everything before `end` was seen
     cdef int _columns
     cdef long long _start
@@ -303,8 +303,7 @@ cdef class ScanDecoder:
             Batch(self._data, header).check_crc()
         elif checksum(data + header.position, header) != header.crc:
             raise CorruptBatchError(
-                f"checksum of the batch at offset {header.base_offset} is not the one in its header, {header.crc:#010x}",
-                position=header.position,
+                f"checksum of the batch is not the one in its header, {header.crc:#010x}", position=header.position
             )
         return 0
 
@@ -333,7 +332,7 @@ cdef class ScanDecoder:
         if transactions is None:
             return 0
         if read_record(payload, payload + header.size - HEADER_SIZE, &fields) != NULL or fields.key_length < CONTROL_KEY_SIZE:
-            raise CorruptBatchError(f"control batch at offset {header.base_offset} can't be read", position=header.position)
+            raise CorruptBatchError("control record can't be read", position=header.position)
         if load16(fields.key + 2) == ABORT_MARKER:
             for transaction in transactions:
                 if transaction[1] == LAST and transaction[0] <= header.base_offset:
@@ -544,7 +543,7 @@ cdef class ScanDecoder:
         return 0
 
     cdef _corrupt(self, str problem):
-        return CorruptBatchError(f"batch at offset {self._header.base_offset}: {problem}", position=self._header.position)
+        return CorruptBatchError(problem, position=self._header.position)
 
     cdef void _drop_inflated(self) noexcept:
         if self._is_inflated:

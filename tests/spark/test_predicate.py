@@ -1,0 +1,208 @@
+"""Filters and options as predicates: exactly what Spark's own filter would let through, or given back."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from stratalog.errors import ConfigError
+from stratalog.spark.predicate import (
+    EVERYTHING,
+    FIRST,
+    LAST,
+    MOST_KEYS,
+    Predicate,
+    from_filters,
+    from_options,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+COMPARISONS = {
+    EqualTo: lambda one, other: one == other,
+    GreaterThan: lambda one, other: one > other,
+    GreaterThanOrEqual: lambda one, other: one >= other,
+    LessThan: lambda one, other: one < other,
+    LessThanOrEqual: lambda one, other: one <= other,
+}
+
+
+def moment(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+@given(
+    kind=st.sampled_from(list(COMPARISONS)),
+    milliseconds=st.integers(-5, 5),
+    microseconds=st.integers(-5000, 5000),
+)
+def test_a_time_is_compared_as_spark_compares_microseconds(kind: Any, milliseconds: int, microseconds: int) -> None:
+    predicate, left = from_filters([kind(("timestamp",), moment(microseconds))])
+    assert left == []
+    lets_through = predicate.from_timestamp <= milliseconds < predicate.until_timestamp
+    assert lets_through == COMPARISONS[kind](milliseconds * 1000, microseconds)
+
+
+@given(kind=st.sampled_from(list(COMPARISONS)), offset=st.integers(-3, 3), bound=st.integers(-3, 3))
+def test_an_offset_is_compared_as_spark_compares_it(kind: Any, offset: int, bound: int) -> None:
+    predicate, left = from_filters([kind(("offset",), bound)])
+    assert left == []
+    assert (predicate.from_offset <= offset < predicate.until_offset) == COMPARISONS[kind](offset, bound)
+
+
+def test_filters_count_together() -> None:
+    filters: list[Filter] = [
+        IsNotNull(("key",)),
+        EqualTo(("topic",), "orders"),
+        In(("partition",), (1, 2, 7)),
+        In(("key",), (b"a", bytearray(b"b"), None)),
+        EqualTo(("key",), b"b"),
+        GreaterThan(("offset",), 9),
+        LessThan(("offset",), 20),
+        IsNotNull(("timestamp",)),
+        IsNotNull(("offset",)),
+    ]
+    predicate, left = from_filters(filters)
+    assert left == []
+    assert predicate == Predicate(
+        topics=frozenset(["orders"]),
+        partitions=frozenset([1, 2, 7]),
+        keys=frozenset([b"b"]),
+        from_offset=10,
+        until_offset=20,
+    )
+    assert predicate.wants_partition("orders", 7)
+    assert not predicate.wants_partition("orders", 3)
+    assert not predicate.wants_partition("refunds", 7)
+    assert predicate.clamp(0, 15) == (10, 15)
+    assert predicate.clamp(30, 40) == (30, 30)
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        Not(EqualTo(("key",), b"a")),
+        IsNull(("key",)),
+        IsNotNull(("key",)),
+        IsNotNull(("value",)),
+        EqualTo(("value",), b"a"),
+        EqualTo(("timestampType",), 0),
+        EqualNullSafe(("key",), None),
+        StringStartsWith(("topic",), "ord"),
+        GreaterThan(("key",), b"a"),
+        GreaterThan(("partition",), 3),
+        In(("offset",), (1, 5)),
+        EqualTo(("headers", "key"), "a"),
+        EqualTo(("topic",), 3),
+    ],
+    ids=repr,
+)
+def test_what_can_not_be_told_exactly_is_spark_s_to_do(filter: Filter) -> None:
+    predicate, left = from_filters([filter])
+    assert predicate is EVERYTHING
+    assert len(left) == 1
+    assert left[0] is filter
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [EqualTo(("key",), b"a"), EqualTo(("key",), b"b")],
+        [EqualTo(("key",), None)],
+        [In(("key",), (None,))],
+        [IsNull(("offset",))],
+        [GreaterThan(("offset",), LAST)],
+        [GreaterThan(("offset",), 5), LessThan(("offset",), 6)],
+        [EqualTo(("timestamp",), moment(1500))],
+        [EqualTo(("topic",), "a"), EqualTo(("topic",), "b")],
+    ],
+    ids=repr,
+)
+def test_filters_that_no_row_can_pass_want_nothing(filters: list[Filter]) -> None:
+    predicate, left = from_filters(filters)
+    assert left == []
+    assert predicate.is_nothing
+
+
+def test_a_time_in_another_zone_is_the_same_moment() -> None:
+    zone = timezone(timedelta(hours=2))
+    predicate, _ = from_filters([GreaterThanOrEqual(("timestamp",), datetime(2026, 1, 1, 2, tzinfo=zone))])
+    assert predicate.from_timestamp == 1_767_225_600_000
+
+
+def test_too_many_keys_are_left_to_spark() -> None:
+    many = In(("key",), tuple(b"%d" % number for number in range(MOST_KEYS + 1)))
+    present = IsNotNull(("key",))
+    predicate, left = from_filters([present, many])
+    assert predicate is EVERYTHING
+    assert left == [many, present]
+
+
+def test_options_say_the_same_as_filters() -> None:
+    predicate = from_options(
+        {
+            "filterkeys": '["a", {"base64": "AAE="}]',
+            "filterPartitions": "0, 3",
+            "filterFromOffset": "5",
+            "filterUntilOffset": "9",
+            "filterFromTimestamp": "2026-01-01T00:00:00Z",
+            "filterUntilTimestamp": "1767225600001",
+            "subscribe": "orders",
+        }
+    )
+    assert predicate == Predicate(
+        keys=frozenset([b"a", b"\x00\x01"]),
+        partitions=frozenset([0, 3]),
+        from_offset=5,
+        until_offset=9,
+        from_timestamp=1_767_225_600_000,
+        until_timestamp=1_767_225_600_001,
+    )
+    assert str(predicate) == (
+        "partition in (0, 3) and offset >= 5 and offset < 9 and timestamp >= 1767225600000 "
+        "and timestamp < 1767225600001 and key in 2 values"
+    )
+    assert pickle.loads(pickle.dumps(predicate)) == predicate
+
+
+def test_no_options_want_everything() -> None:
+    assert from_options({"subscribe": "orders"}).is_everything
+    assert str(EVERYTHING) == "everything"
+    assert (EVERYTHING.from_timestamp, EVERYTHING.until_timestamp) == (FIRST, LAST)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("filterKeys", "a", "JSON list"),
+        ("filterKeys", '"a"', "JSON list"),
+        ("filterKeys", "[3]", "'3' is not a key"),
+        ("filterKeys", '[{"base64": "?"}]', "is not base64"),
+        ("filterPartitions", "0,x", "'x' is not a whole number"),
+        ("filterFromOffset", "", "is not a whole number"),
+        ("filterFromOffset", "9" * 30, "64 bits"),
+        ("filterFromTimestamp", "yesterday", "ISO 8601"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(name: str, value: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=name) as caught:
+        from_options({name: value})
+    assert says in str(caught.value)
