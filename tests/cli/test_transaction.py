@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
 
+from stratalog.client.admin import Admin
+from stratalog.client.administration import two_phase
+from stratalog.client.prepared_transaction import PreparedTransaction
 from stratalog.records.builder import build_batch
 from stratalog.storage.log_directory import LogDirectory
 from stratalog.testing import BrokerProcess
@@ -44,7 +48,8 @@ def payments(server: str) -> Iterator[str]:
     producer.produce("orders", b"v", partition=0)
     producer.flush(30)
     yield "payments"
-    producer.abort_transaction(30)
+    with contextlib.suppress(confluent_kafka.KafkaException):  # where a test has ended it
+        producer.abort_transaction(30)
 
 
 def done(*arguments: object) -> str:
@@ -92,3 +97,25 @@ def test_transaction_that_a_coordinator_knows_is_left_to_it(payments: str) -> No
 
 def test_partition_that_can_not_be_read_is_told_so() -> None:
     assert "like orders:0" in one_line_error(invoke("transaction", "abort", "orders", "--producer-id", 1))
+
+
+def test_prepared_transaction_is_shown_as_such_and_can_be_ended(payments: str, server: str) -> None:
+    (described,) = json_of("transaction", "describe", payments)
+    assert described["prepared"] is False
+    assert "no transaction that is prepared" in one_line_error(invoke("transaction", "abort", "--id", payments))
+    one = PreparedTransaction(payments, described["producer_id"], described["producer_epoch"])
+    with Admin(server) as admin:
+        admin._run(two_phase.prepare(admin._cluster, one, None, 30))
+    assert "Ongoing, prepared" in done("list")
+    assert "Ongoing, prepared" in done("describe", payments)
+    assert "no timeout" in done("describe", payments)
+    assert "would abort" in done("abort", "--id", payments, "--dry-run")
+    assert json_of("transaction", "list", "--state", "Ongoing")[0]["prepared"] is True
+    assert "aborted the prepared transaction of payments" in done("abort", "--id", payments)
+    (described,) = json_of("transaction", "describe", payments)
+    assert (described["state"], described["prepared"]) == ("CompleteAbort", False)
+
+
+def test_abort_of_nothing_in_particular_says_what_is_missing() -> None:
+    assert "say what to abort" in one_line_error(invoke("transaction", "abort"))
+    assert "say what to abort" in one_line_error(invoke("transaction", "abort", "orders:0", "--id", "payments"))

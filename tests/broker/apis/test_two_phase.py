@@ -1,0 +1,111 @@
+"""Prepared transactions as they are asked for: JSON in, JSON out, and an error that says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.broker.apis.own import OwnApi
+from stratalog.broker.apis.two_phase import TwoPhaseApi
+from stratalog.broker.transactions.two_phase import TwoPhase
+from tests.broker.apis.admin_lab import AdminLab
+from tests.broker.apis.test_transactions import SETTINGS, add, begin
+
+
+class Lab(AdminLab):
+    def __init__(self, data: Path) -> None:
+        super().__init__(data, **SETTINGS)
+        two_phase = TwoPhase(self.transactions.coordinator, self.transactions.ids, self.clock)
+        self.own = OwnApi({}, TwoPhaseApi(two_phase).methods())
+
+    def own_answer(self, method: str, **arguments: Any) -> dict[str, Any]:
+        request = json.dumps({"method": f"transactions.{method}", **arguments}).encode()
+        answer: dict[str, Any] = json.loads(asyncio.run(self.own.answer(request)))
+        return answer
+
+    def __exit__(self, *_: object) -> None:
+        self.own.close()
+        super().__exit__()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with Lab(tmp_path / "data") as lab:
+        lab.topics.create("orders", 2, {})
+        yield lab
+
+
+@pytest.fixture
+def opened(lab: Lab) -> dict[str, Any]:
+    """The transaction of id "t"."""
+    who = begin(lab)
+    add(lab, who, 0, version=3)
+    return {"transactional_id": "t", "producer_id": who.producer_id, "producer_epoch": who.epoch}
+
+
+def test_prepared_one_is_listed_ended_and_forgotten(lab: Lab, opened: dict[str, Any]) -> None:
+    assert lab.own_answer("prepared") == {"result": []}
+    assert lab.own_answer("prepare", **opened) == {"result": []}
+    times = {"started_ms": lab.clock.now_ms(), "prepared_ms": lab.clock.now_ms(), "until_ms": None}
+    assert lab.own_answer("prepared", prefix="t") == {"result": [{**opened, **times}]}
+    assert lab.own_answer("prepared", prefix="u") == {"result": []}
+    ended = {"result": [{**opened, "producer_epoch": opened["producer_epoch"] + 1}]}
+    assert lab.own_answer("finish", transactions=[opened], commit=True) == ended
+    assert lab.own_answer("finish", transactions=[opened], commit=True) == ended
+    assert lab.own_answer("forget", transactional_ids=["t"]) == {"result": []}
+    error = lab.own_answer("finish", transactions=[opened], commit=True)["error"]
+    assert error["code"] == 49  # INVALID_PRODUCER_ID_MAPPING
+    assert "was forgotten" in error["message"]
+
+
+def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
+    lab.clock.advance(10)
+    lab.own_answer("prepare", **opened, within_ms=5_000)
+    (listed,) = lab.own_answer("prepared")["result"]
+    assert listed["until_ms"] == lab.clock.now_ms() + 5_000
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        ("prepare", {}, "transactional_id is None"),
+        ("prepare", {"transactional_id": "t", "producer_id": "7"}, "producer_id is '7'; a number"),
+        ("prepare", {"transactional_id": "t", "producer_id": 7, "producer_epoch": True}, "producer_epoch is True"),
+        ("prepare", {"transactional_id": "t", "within_ms": 0}, "within_ms is 0; 1 to 2147483647"),
+        ("prepare", {"within_ms": 2**31}, "within_ms is 2147483648"),
+        ("prepare", {"odd": 1}, "'odd' is no argument"),
+        ("prepared", {"prefix": 5}, "prefix is 5"),
+        ("finish", {"commit": True}, "transactions is None; a list of at least one"),
+        ("finish", {"transactions": [], "commit": True}, "a list of at least one"),
+        ("finish", {"transactions": [{}], "commit": "yes"}, "commit is 'yes'; true or false"),
+        ("finish", {"transactions": ["t"], "commit": True}, "transactions holds 't'"),
+        ("finish", {"transactions": [{"a": 1}], "commit": True}, "'a' is no argument"),
+        ("finish", {"transactions": [{}] * 10_001, "commit": True}, "has 10001 entries; 10000 are the most"),
+        ("forget", {"transactional_ids": [""]}, "transactional_id is ''"),
+        ("forget", {"transactional_ids": "t"}, "transactional_ids is 't'; a list"),
+    ],
+)
+def test_what_can_not_be_is_said_with_its_name(lab: Lab, method: str, arguments: dict[str, Any], message: str) -> None:
+    error = lab.own_answer(method, **arguments)["error"]
+    assert error["code"] == 42
+    assert message in error["message"]
+
+
+def test_refusal_names_the_transaction_and_what_it_is(lab: Lab, opened: dict[str, Any]) -> None:
+    error = lab.own_answer("finish", transactions=[opened], commit=True)["error"]
+    assert error["code"] == 48  # INVALID_TXN_STATE
+    assert "'t' is Ongoing with producer id" in error["message"]
+    error = lab.own_answer("forget", transactional_ids=["t"])["error"]
+    assert "has a transaction that is Ongoing; end it first" in error["message"]
+
+
+def test_request_of_many_is_read_too(lab: Lab, opened: dict[str, Any]) -> None:
+    lab.own_answer("prepare", **opened)
+    others = [{**opened, "transactional_id": f"other-{number}"} for number in range(2_000)]
+    assert lab.own_answer("finish", transactions=[opened, *others], commit=True)["error"]["code"] in (42, 49)
+    assert len(lab.own_answer("prepared")["result"]) == 1
