@@ -42,6 +42,11 @@ class DirectoryLock:
                 ) from error
             _held.add(self._directory)
 
+    def keep_first_byte(self) -> None:
+        """Let go of all but the file's first byte, so that other processes can have bytes of their own. Who wants the
+        directory wants all of them, and waits for the last."""
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 0, 1)
+
     def release(self) -> None:
         with _held_lock:
             if self._directory in _held:

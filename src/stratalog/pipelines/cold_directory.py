@@ -1,0 +1,120 @@
+"""A data directory that no broker has open, held so that none can open it while tasks change its partitions.
+
+The lock is the broker's, on the same file: taken whole first, so nobody else has it, then reduced to its first byte.
+Each task takes the byte of its partition, in its own process: a broker, which wants the whole file, waits for the last
+of them even when the driver has died, and two attempts at a partition exclude each other. The marker of a clean
+shutdown is taken away, and comes back only when every task ended in order.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from stratalog.clock import SystemClock
+from stratalog.errors import DirectoryLockedError, StorageError
+from stratalog.storage import checkpoints, names
+from stratalog.storage.config import LogConfig
+from stratalog.storage.directory_lock import DirectoryLock
+from stratalog.storage.disk import Disk
+from stratalog.storage.home import Deletions, LogHome
+from stratalog.storage.log import Log
+from stratalog.storage.names import TopicPartition
+from stratalog.storage.offset_checkpoint import OffsetCheckpoint
+from stratalog.storage.open_segments import OpenSegments
+
+_OPEN_SEGMENTS = 256
+_CHECKPOINTS = (
+    names.RECOVERY_POINT_CHECKPOINT,
+    names.LOG_START_OFFSET_CHECKPOINT,
+    names.CLEANER_OFFSET_CHECKPOINT,
+)
+
+
+class ColdDirectory:
+    """The driver's hold on a directory. `was_clean`: whether it was closed in order, by whoever had it last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._disk = Disk()
+        self.was_clean = (path / names.CLEAN_SHUTDOWN).exists()
+        self._recovery_points = OffsetCheckpoint(self._disk, path / names.RECOVERY_POINT_CHECKPOINT)
+        self._cleaner_offsets = OffsetCheckpoint(self._disk, path / names.CLEANER_OFFSET_CHECKPOINT)
+
+    @classmethod
+    @contextmanager
+    def held(cls, path: Path) -> Iterator[ColdDirectory]:
+        """Raises DirectoryLockedError where a broker, or another job, has the directory."""
+        try:
+            lock = DirectoryLock(path)
+        except OSError as error:
+            raise StorageError(f"{path}: can't be used as a data directory: {error}") from error
+        try:
+            lock.keep_first_byte()
+            directory = cls(path)
+            directory._take_marker()
+            yield directory
+            directory._put_marker_back()  # only here: an error or an interrupt may have come at any line of a task
+        finally:
+            lock.release()
+
+    def partitions(self) -> list[TopicPartition]:
+        found = (names.parse_partition_directory(entry.name) for entry in self.path.iterdir() if entry.is_dir())
+        wanted = (one for one in found if one is not None and one.topic != names.CLUSTER_METADATA_TOPIC)
+        return sorted(wanted)
+
+    def note(self, clean_up_to: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+        """Save what tasks reported of logs that they closed in order. Durable when it returns."""
+        self._recovery_points.update(ends)
+        self._cleaner_offsets.update(clean_up_to)
+
+    def _take_marker(self) -> None:
+        if self.was_clean:
+            self._disk.remove(self.path / names.CLEAN_SHUTDOWN)
+            self._disk.sync_directory(self.path)
+
+    def _put_marker_back(self) -> None:
+        if self.was_clean:
+            self._disk.replace(self.path / names.CLEAN_SHUTDOWN, checkpoints.format_clean_shutdown())
+
+
+@contextmanager
+def opened_in_task(
+    directory: Path, partition: TopicPartition, slot: int, config: LogConfig, *, clean: bool
+) -> Iterator[Log]:
+    """A partition's log, for one task. `slot`: a number that no other partition of the directory has.
+
+    Checkpoints are the directory's, but what the log notes in them stays in the task: the driver writes them.
+    """
+    lock = os.open(directory / names.LOCK, os.O_RDWR | os.O_CLOEXEC)
+    scratch = Path(tempfile.mkdtemp(prefix="stratalog-task-"))
+    try:
+        _lock_byte(lock, slot + 1, directory, partition)
+        for name in _CHECKPOINTS:
+            if (directory / name).exists():
+                shutil.copyfile(directory / name, scratch / name)
+        disk, clock = Disk(), SystemClock()
+        recovery_points, starts, cleaner_offsets = (OffsetCheckpoint(disk, scratch / name) for name in _CHECKPOINTS)
+        open_segments, deletions = OpenSegments(_OPEN_SEGMENTS), Deletions(disk, clock)
+        home = LogHome(disk, clock, open_segments, recovery_points, starts, cleaner_offsets, deletions)
+        with Log(partition, directory / str(partition), config, home, clean=clean) as log:
+            yield log
+        deletions.run(everything=True)
+    except OSError as error:
+        raise StorageError(f"{directory / str(partition)}: {error}") from error
+    finally:
+        os.close(lock)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _lock_byte(lock: int, byte: int, path: Path, partition: TopicPartition) -> None:
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except OSError as error:
+        what = f"another task works at {partition}, or a broker has started"
+        raise DirectoryLockedError(f"{path}: {what}; run the job again when that has ended") from error
