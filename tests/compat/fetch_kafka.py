@@ -45,16 +45,19 @@ DEPENDENCY = """\
     <dependency>
       <groupId>{group}</groupId>
       <artifactId>{artifact}</artifactId>
-      <version>{version}</version>
+      <version>{version}</version>{exclusions}
     </dependency>"""
+
+NOTHING_ELSE = """
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"""
 
 
 class CannotFetchError(Exception):
     """What is missing and what to install; shown to the person as it is."""
 
 
-def fetch(name: str, artifacts: tuple[str, ...]) -> Path:
-    """The directory with the jars of `artifacts` and all that they need at run time; downloads only once."""
+def fetch(name: str, artifacts: tuple[str, ...], *, alone: bool = False) -> Path:
+    """The directory with the jars of `artifacts` and, but for `alone`, all that they need; downloads only once."""
     home = CACHE / name
     libs = home / "libs"
     if libs.is_dir():
@@ -63,7 +66,7 @@ def fetch(name: str, artifacts: tuple[str, ...]) -> Path:
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=home) as partial_name:
         partial = Path(partial_name)
-        (partial / "pom.xml").write_text(pom_for(artifacts))
+        (partial / "pom.xml").write_text(pom_for(artifacts, alone))
         run_maven(partial)
         try:
             (partial / "libs").rename(libs)
@@ -78,11 +81,12 @@ def fetch_kafka() -> Path:
     return fetch(f"kafka-{KAFKA_VERSION}", KAFKA_ARTIFACTS)
 
 
-def pom_for(artifacts: tuple[str, ...]) -> str:
+def pom_for(artifacts: tuple[str, ...], alone: bool) -> str:
+    exclusions = NOTHING_ELSE if alone else ""
     dependencies = []
     for coordinates in artifacts:
         group, artifact, version = coordinates.split(":")
-        dependencies.append(DEPENDENCY.format(group=group, artifact=artifact, version=version))
+        dependencies.append(DEPENDENCY.format(group=group, artifact=artifact, version=version, exclusions=exclusions))
     return POM.format(dependencies="\n".join(dependencies))
 
 
