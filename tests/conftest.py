@@ -1,7 +1,18 @@
-"""What every test run needs before the first module of ours is imported."""
+"""What every test run needs before the first module of ours is imported; one Spark session a test process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis  # before kio, which registers its types with it if it is there
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 hypothesis.settings.register_profile("stratalog", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("stratalog")
@@ -10,3 +21,28 @@ hypothesis.settings.load_profile("stratalog")
 def pytest_addoption(parser: pytest.Parser) -> None:
     # Here and not in tests/client, whose conftest is not read before the command line unless it is named there.
     parser.addoption("--kafka", action="store_true", help="run tests/client against Apache Kafka (see make compat)")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Small; imported here, as most tests need none."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    local: Path = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("stratalog tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(local / "warehouse"))
+        .config("spark.local.dir", str(local))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
