@@ -18,11 +18,12 @@ from stratalog.records.builder import BatchBuilder, build_batch, build_control_b
 from stratalog.records.format import ControlType
 from stratalog.records.legacy import build_message_set
 from stratalog.records.reader import read_records
-from stratalog.spark.decoding import READ_COMMITTED, TYPES, Aborted, Decoder
+from stratalog.spark.decoding import Aborted, Decoder
 from stratalog.spark.predicate import EVERYTHING, Predicate
+from stratalog.spark.scan_request import READ_COMMITTED
+from stratalog.spark.schema import ALL_COLUMNS as ALL
 from tests.records.strategies import codecs, numbered
 
-ALL = tuple(TYPES)
 Row = dict[str, Any]
 
 
@@ -70,7 +71,8 @@ def wants(predicate: Predicate, start: int, end: int, record: Record) -> bool:
     )
 
 
-keys = st.none() | st.sampled_from([b"", b"a", b"b", b"key-12345678", b"key-12345679", b"x" * 70])
+present_keys = st.sampled_from([b"", b"a", b"b", b"key-12345678", b"key-12345679", b"x" * 70])
+keys = st.none() | present_keys
 small_headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
 
 
@@ -116,7 +118,7 @@ def predicates(draw: st.DrawFn) -> Predicate:
         until_offset=draw(st.just(2**63 - 1) | st.integers(0, 70)),
         from_timestamp=draw(low),
         until_timestamp=draw(high),
-        keys=draw(st.none() | st.frozensets(keys.filter(lambda key: key is not None), max_size=4)),
+        keys=draw(st.none() | st.frozensets(present_keys, max_size=4)),
     )
 
 
@@ -246,9 +248,12 @@ def test_the_decoder_is_done_at_the_end_even_where_compaction_left_a_gap() -> No
     list(decoder.decode(build_batch(numbered(5))))
     assert not decoder.is_done
     assert decoder.next_offset == 5
-    list(decoder.decode(build_batch(numbered(3, first=20), base_offset=20)))
-    assert decoder.is_done
-    assert decoder.next_offset == 7
+    assert finished(decoder, build_batch(numbered(3, first=20), base_offset=20)) == (True, 7)
+
+
+def finished(decoder: Decoder, data: bytearray) -> tuple[bool, int]:
+    list(decoder.decode(data))
+    return decoder.is_done, decoder.next_offset
 
 
 def transaction(producer_id: int, first: int, count: int = 2) -> bytearray:
@@ -323,6 +328,21 @@ def test_a_record_that_lies_about_its_length_is_an_error(where: int) -> None:
     log[17:21] = format_crc(log)
     with pytest.raises(CorruptBatchError, match="orders-3, offset 0: record 0 of 1"):
         rows_of(Decoder("orders", 3, ALL), log)
+
+
+def test_bytes_that_were_seen_already_make_no_second_rows() -> None:
+    decoder = Decoder("orders", 3, ["offset"])
+    pieces = [numbered(10), numbered(5, first=5), numbered(10, first=8)]
+    logs = [build_batch(records, base_offset=records[0].offset) for records in pieces]
+    assert [row["offset"] for row in rows_of(decoder, *logs)] == list(range(18))
+
+
+@pytest.mark.parametrize("wrong", [2, 100])  # which lies behind what is wanted, and would end the scan
+def test_an_offset_that_does_not_fit_between_its_neighbours_is_an_error(wrong: int) -> None:
+    log = build_batch(numbered(5)) + build_batch(numbered(5, first=5), base_offset=wrong)
+    log += build_batch(numbered(5, first=10), base_offset=10)
+    with pytest.raises(CorruptBatchError, match=rf"orders-3, offset {wrong}: .* follow"):
+        rows_of(Decoder("orders", 3, ALL, end=15), log)
 
 
 def test_bytes_that_are_no_batch_are_an_error() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -36,7 +37,7 @@ from stratalog.spark.predicate import (
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-COMPARISONS = {
+COMPARISONS: dict[Any, Callable[[int, int], bool]] = {
     EqualTo: lambda one, other: one == other,
     GreaterThan: lambda one, other: one > other,
     GreaterThanOrEqual: lambda one, other: one >= other,

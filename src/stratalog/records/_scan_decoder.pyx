@@ -145,8 +145,9 @@ cdef class ScanDecoder:
     cdef readonly long long at_offset    # of the batch that is being read: errors are about it, and do not say so
     cdef readonly bint is_done           # everything before `end` was seen
     cdef int _columns
-    cdef long long _start
+    cdef long long _start                # of the batch that is being read; those before it were seen
     cdef long long _end
+    cdef long long _last_fed             # the last offset of the batch before, in these bytes
     cdef long long _from_timestamp
     cdef long long _until_timestamp
     cdef _Keys _keys
@@ -214,6 +215,7 @@ cdef class ScanDecoder:
         self._has_view = True
         self._data = data
         self.position = 0
+        self._last_fed = -1
         self._aborted = {}
         if self._read_committed:
             for producer_id, first, last in aborted:
@@ -274,14 +276,17 @@ cdef class ScanDecoder:
             if header.size > self._view.len - self.position:
                 return False
             self.at_offset = header.base_offset
+            self._check_order(data)
             if header.magic == 2 and header.base_offset >= self._end:
                 self.is_done = True
                 return False
             self.position += header.size
-            if header.base_offset + header.last_offset_delta < self._start:
-                continue
+            self._last_fed = header.base_offset + header.last_offset_delta
+            if self._last_fed < self.next_offset:
+                continue  # before the start, or seen already
             self._check(data)
-            self.next_offset = header.base_offset + header.last_offset_delta + 1
+            self._start = self.next_offset
+            self.next_offset = self._last_fed + 1
             if self.next_offset >= self._end:
                 self.is_done = True
             if header.magic != 2:
@@ -295,10 +300,29 @@ cdef class ScanDecoder:
                 return True
         return False
 
+    cdef int _check_order(self, const unsigned char *data) except -1:
+        """A base offset is outside the checksum. That offsets rise from batch to batch is what proves it; where it would
+        end the scan, the batch behind is asked, too."""
+        cdef BatchHeader header = self._header
+        cdef BatchHeader following
+        cdef long long last = header.base_offset + header.last_offset_delta
+        if header.last_offset_delta < 0 or header.base_offset <= self._last_fed:
+            raise CorruptBatchError(
+                f"offsets {header.base_offset}..{last} follow offset {self._last_fed}", position=header.position
+            )
+        if header.magic == 2 and header.base_offset >= self._end and header.base_offset != self._last_fed + 1:
+            following = BatchHeader.__new__(BatchHeader)
+            if (
+                fill_header(following, data, header.position + header.size, self._view.len)
+                and following.base_offset <= last
+            ):
+                raise CorruptBatchError(
+                    f"offset {following.base_offset} follows offset {last}", position=header.position
+                )
+        return 0
+
     cdef int _check(self, const unsigned char *data) except -1:
         cdef BatchHeader header = self._header
-        if header.last_offset_delta < 0:
-            raise CorruptBatchError(f"last offset delta is {header.last_offset_delta}", position=header.position)
         if header.magic != 2:
             Batch(self._data, header).check_crc()
         elif checksum(data + header.position, header) != header.crc:

@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records import _column_decoder
 from stratalog.records._scan_decoder import ScanDecoder
+from stratalog.spark import schema
 from stratalog.spark.predicate import EVERYTHING, Predicate
+from stratalog.spark.scan_request import READ_COMMITTED, READ_UNCOMMITTED
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -23,27 +25,15 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH = 100_000
 BYTES_PER_BATCH = 16 * 1024 * 1024
 DEFAULT_MAX_INFLATED = 256 * 1024 * 1024
-READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 LAST_OFFSET = 2**63 - 1
 
-HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-TYPES: dict[str, pa.DataType] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(HEADER),
-}
 _BITS = {
-    "key": _column_decoder.KEY,
-    "value": _column_decoder.VALUE,
-    "offset": _column_decoder.OFFSET,
-    "timestamp": _column_decoder.TIMESTAMP,
-    "timestampType": _column_decoder.TIMESTAMP_TYPE,
-    "headers": _column_decoder.HEADERS,
+    schema.KEY: _column_decoder.KEY,
+    schema.VALUE: _column_decoder.VALUE,
+    schema.OFFSET: _column_decoder.OFFSET,
+    schema.TIMESTAMP: _column_decoder.TIMESTAMP,
+    schema.TIMESTAMP_TYPE: _column_decoder.TIMESTAMP_TYPE,
+    schema.HEADERS: _column_decoder.HEADERS,
 }
 
 
@@ -91,7 +81,7 @@ class Decoder:
             most_bytes=bytes_per_batch,
             max_inflated=max_inflated,
         )
-        self._constants = {"topic": (topic, pa.string()), "partition": (partition, pa.int32())}
+        self._constants = {schema.TOPIC: (topic, pa.string()), schema.PARTITION: (partition, pa.int32())}
         self._repeated: dict[str, pa.Array] = {}
 
     @property
@@ -157,17 +147,17 @@ class Decoder:
 
 def _schema(columns: Sequence[str]) -> pa.Schema:
     for name in columns:
-        if name not in TYPES:
-            raise ValueError(f"column {name!r} does not exist; there are {', '.join(TYPES)}")
+        if name not in schema.ALL_COLUMNS:
+            raise ValueError(f"column {name!r} does not exist; there are {', '.join(schema.ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
         raise ValueError(f"a column is asked for twice: {', '.join(columns)}")
-    return pa.schema([pa.field(name, TYPES[name]) for name in columns])
+    return schema.arrow_schema(columns)
 
 
 def _array(field: pa.Field, buffers: Any, rows: int) -> pa.Array:
-    if field.name in ("key", "value"):
+    if field.name in (schema.KEY, schema.VALUE):
         return _binary(field.type, buffers, rows)
-    if field.name == "headers":
+    if field.name == schema.HEADERS:
         return _headers(field.type, buffers, rows)
     return pa.Array.from_buffers(field.type, rows, [None, pa.py_buffer(buffers)], 0)
 
@@ -176,7 +166,8 @@ def _headers(kind: pa.DataType, buffers: Any, rows: int) -> pa.Array:
     """Null where a record has none, as the stock connector gives them."""
     offsets, header_rows, keys, values = buffers
     pairs = pa.StructArray.from_arrays(
-        [_binary(pa.string(), keys, header_rows), _binary(pa.binary(), values, header_rows)], fields=list(HEADER)
+        [_binary(pa.string(), keys, header_rows), _binary(pa.binary(), values, header_rows)],
+        fields=list(kind.value_type),
     )
     buffer = pa.py_buffer(offsets)
     bounds = pa.Array.from_buffers(pa.int32(), rows + 1, [None, buffer], 0)
