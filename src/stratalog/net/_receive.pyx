@@ -16,7 +16,13 @@ cdef extern from "<poll.h>" nogil:
 cdef extern from "<sys/socket.h>" nogil:
     enum:
         MSG_DONTWAIT
+        SOL_SOCKET
+        SO_RCVLOWAT
     ssize_t recv(int fd, void *data, size_t size, int flags)
+    int setsockopt(int fd, int level, int name, const void *value, unsigned int size)
+
+cdef enum:
+    _WORTH_WAKING = 524288  # bytes
 
 
 cdef extern from "<time.h>" nogil:
@@ -34,6 +40,12 @@ cdef long long _now_ms() noexcept nogil:
     return <long long>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
+cdef void _wake_at(int fd, Py_ssize_t size) noexcept nogil:
+    """Have poll wait for so many bytes. Where the system can't, it wakes for each piece."""
+    cdef int least = <int> min(size, _WORTH_WAKING)
+    setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least))
+
+
 def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
     """Fill `memory` from position `filled` on, for as long as bytes come within `wait_ms` of each other, and for not
     much longer than `most_ms` in all: others have to have their turn.
@@ -44,6 +56,7 @@ def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
     cdef pollfd waiting
     cdef ssize_t count = 0
     cdef bint is_closed = False
+    cdef bint waits_for_more = False
     cdef int problem = 0
     cdef long long end
     waiting.fd = fd
@@ -60,11 +73,18 @@ def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
                     is_closed = True
                     break
                 elif errno == EAGAIN:
-                    if _now_ms() >= end or poll(&waiting, 1, wait_ms) <= 0:
+                    if _now_ms() >= end:
+                        break
+                    # A sender nearby writes piece by piece, and to wake up for each costs more than to copy it.
+                    waits_for_more = True
+                    _wake_at(fd, view.len - filled)
+                    if poll(&waiting, 1, wait_ms) <= 0:
                         break
                 elif errno != EINTR:
                     problem = errno
                     break
+            if waits_for_more:
+                _wake_at(fd, 1)
     finally:
         PyBuffer_Release(&view)
     if problem:

@@ -213,6 +213,21 @@ cdef class ColumnDecoder:
             self.rows += 1
             self._check_limit()
 
+    def mark(self):
+        """What `cut` goes back to."""
+        return self.rows, self._header_key.rows
+
+    def cut(self, mark):
+        """Drop all rows that came after a `mark`: also those of a batch that turned out to be damaged half-way."""
+        rows, header_rows = mark
+        if not 0 <= rows <= self.rows or not 0 <= header_rows <= self._header_key.rows:
+            raise ValueError(f"{self.rows} rows can't be cut to {rows}")
+        cut_binary(&self._key, rows)
+        cut_binary(&self._value, rows)
+        cut_binary(&self._header_key, header_rows)
+        cut_binary(&self._header_value, header_rows)
+        set_rows(self, rows)
+
     def finish(self):
         """The columns by their bit: buffers as Arrow lays them out."""
         columns = {}
@@ -272,42 +287,69 @@ cdef class ColumnDecoder:
         self, const unsigned char *p, Py_ssize_t size, int count, long long base_offset, long long base_timestamp,
         int timestamp_type, long long append_time, long long start_offset, long long end_offset,
     ) noexcept nogil:
+        # In locals throughout: what memcpy writes might be fields of self, for all that a compiler knows, and it would
+        # load them again for each record.
         cdef const unsigned char *end = p + size
-        cdef int columns = self._columns
-        cdef RecordFields fields
-        cdef long long offset, timestamp
-        cdef Py_ssize_t i
-        for i in range(count):
-            self._problem_row = i
-            self._problem = read_record(p, end, &fields)
-            if self._problem != NULL:
-                return -1
+        cdef bint has_key = (self._columns & KEY_BIT) != 0
+        cdef bint has_value = (self._columns & VALUE_BIT) != 0
+        cdef bint has_headers = (self._columns & HEADERS_BIT) != 0
+        cdef long long *offsets = <long long *>self._offset.data if self._columns & OFFSET_BIT else NULL
+        cdef long long *timestamps = <long long *>self._timestamp.data if self._columns & TIMESTAMP_BIT else NULL
+        cdef int *types = <int *>self._timestamp_type.data if self._columns & TIMESTAMP_TYPE_BIT else NULL
+        cdef BinaryOut keys = self._key
+        cdef BinaryOut values = self._value
+        cdef Py_ssize_t row = self.rows
+        cdef Py_ssize_t i = 0
+        cdef RecordFields fields, with_headers
+        cdef const char *problem = NULL
+        cdef long long offset
+        while i < count:
+            problem = read_record(p, end, &fields)
+            if problem != NULL:
+                break
             p = fields.end
             offset = <long long>(<unsigned long long>base_offset + <unsigned long long>fields.offset_delta)
             if offset < start_offset or offset >= end_offset:
-                if fields.header_count and self._walk_headers(&fields, False):
-                    return -1
+                if fields.header_count:
+                    with_headers = fields
+                    if self._walk_headers(&with_headers, False):
+                        problem = self._problem
+                        break
+                i += 1
                 continue
-            if columns & KEY_BIT:
-                put(&self._key, fields.key, fields.key_length)
-            if columns & VALUE_BIT:
-                put(&self._value, fields.value, fields.value_length)
-            if columns & HEADERS_BIT:
-                self._put_header_offset()
-            if fields.header_count and self._walk_headers(&fields, columns & HEADERS_BIT):
-                return -1
-            timestamp = append_time
-            if timestamp_type != 1:
-                timestamp = <long long>(
-                    <unsigned long long>base_timestamp + <unsigned long long>fields.timestamp_delta
-                )
-            self._put_place(offset, timestamp, timestamp_type)
-            self.rows += 1
-        if p != end:
-            self._problem_row = count
-            self._problem = b"bytes are left over behind the last record"
-            return -1
-        return 0
+            if has_key:
+                put(&keys, fields.key, fields.key_length)
+            if has_value:
+                put(&values, fields.value, fields.value_length)
+            if has_headers:
+                (<int *>self._header_offsets.data)[row] = <int>self._header_key.rows
+            if fields.header_count:
+                with_headers = fields
+                if self._walk_headers(&with_headers, has_headers):
+                    problem = self._problem
+                    break
+            if offsets != NULL:
+                offsets[row] = offset
+            if timestamps != NULL:
+                timestamps[row] = append_time
+                if timestamp_type != 1:
+                    timestamps[row] = <long long>(
+                        <unsigned long long>base_timestamp + <unsigned long long>fields.timestamp_delta
+                    )
+            if types != NULL:
+                types[row] = timestamp_type
+            row += 1
+            i += 1
+        if problem == NULL and p != end:
+            problem = b"bytes are left over behind the last record"
+        self._key = keys
+        self._value = values
+        set_rows(self, row)
+        if problem == NULL:
+            return 0
+        self._problem = problem
+        self._problem_row = i
+        return -1
 
     cdef void _put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
         if self._columns & OFFSET_BIT:
@@ -363,3 +405,27 @@ cdef class ColumnDecoder:
             self._problem = b"length leaves bytes over"
             return -1
         return 0
+
+
+cdef void set_rows(ColumnDecoder decoder, Py_ssize_t rows) noexcept nogil:
+    decoder.rows = rows
+    if decoder._columns & HEADERS_BIT:
+        decoder._header_offsets.size = rows * sizeof(int)
+    if decoder._columns & OFFSET_BIT:
+        decoder._offset.size = rows * sizeof(long long)
+    if decoder._columns & TIMESTAMP_BIT:
+        decoder._timestamp.size = rows * sizeof(long long)
+    if decoder._columns & TIMESTAMP_TYPE_BIT:
+        decoder._timestamp_type.size = rows * sizeof(int)
+
+
+cdef void cut_binary(BinaryOut *column, Py_ssize_t rows) noexcept:
+    cdef Py_ssize_t row
+    if column.rows <= rows:
+        return
+    column.data.size = (<int *>column.offsets.data)[rows]
+    for row in range(rows, column.rows):
+        if not column.validity.data[row >> 3] & (1 << (row & 7)):
+            column.validity.data[row >> 3] |= 1 << (row & 7)
+            column.nulls -= 1
+    column.rows = rows
