@@ -61,9 +61,8 @@ class KeptResults:
             return {}
         found = [line for line in map(_parsed, lines) if line is not None]
         if lines and (not found or found[0].get("job") != self._job):
-            raise StorageError(
-                f"{self._path}: holds the results of another job, or none; give another file, or delete it"
-            )
+            what = "does not hold results of this job with these options"
+            raise StorageError(f"{self._path}: {what}; give another file, or delete it")
         return {line["piece"]: line["result"] for line in found[1:] if "piece" in line and "result" in line}
 
 
