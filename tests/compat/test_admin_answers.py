@@ -42,13 +42,16 @@ class Wire:
         self._socket.close()
 
     def ask(self, key: ApiKey, version: int, fields: dict[str, Any]) -> Any:
+        return entity_reader(load_response_schema(int(key), version))(self.ask_raw(key, version, fields), 0)[0]
+
+    def ask_raw(self, key: ApiKey, version: int, fields: dict[str, Any]) -> memoryview:
+        """The answer's bytes: kio reads no time before 1970, which some answers have where they mean none."""
         flexible = version >= VERSIONS[key].first_flexible
         frame = bytearray(struct.pack(">hhihs", key, version, 7, 1, b"t") + (b"\0" if flexible else b""))
         compile_encoder(load_request_schema(int(key), version))(frame, fields)
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
         (size,) = struct.unpack(">i", self._read(4))
-        body = memoryview(self._read(size))[5 if flexible else 4 :]
-        return entity_reader(load_response_schema(int(key), version))(body, 0)[0]
+        return memoryview(self._read(size))[5 if flexible else 4 :]
 
     def _read(self, size: int) -> bytes:
         data = b""

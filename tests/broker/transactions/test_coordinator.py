@@ -140,8 +140,9 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(worl
 
     asyncio.run(time_passes())
     assert world.aborted() == [1, 1, 1]
-    assert world.end(who, commit=True).error is ErrorCode.producer_fenced
+    assert world.end(who, commit=True).error is ErrorCode.invalid_txn_state
     assert world.coordinator.add("t", who, PLACES, 2) is ErrorCode.producer_fenced
+    assert world.end(who, commit=False) == Answer(ErrorCode.none, Identity(who.producer_id, who.epoch + 1))
 
 
 def test_id_that_nobody_uses_is_forgotten_for_good(world: World, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class TestInitialize:
         step = state.initialize(known(State.ONGOING), 1000, None, 50, None)
         assert step.error is ErrorCode.concurrent_transactions
         assert step.transaction is not None
-        assert (step.transaction.state, step.transaction.epoch) == (State.PREPARE_ABORT, 5)
+        assert (step.transaction.state, step.transaction.epoch) == (State.PREPARE_ABORT, 4)
         assert step.transaction.partitions == {HERE}
 
     def test_used_up_epochs_are_followed_by_a_new_producer_id(self) -> None:
@@ -214,6 +214,28 @@ class TestEnd:
         fenced = state.fence(known(State.ONGOING, HIGHEST_EPOCH - 1), 50)
         assert (fenced.epoch, fenced.state) == (HIGHEST_EPOCH, State.PREPARE_ABORT)
         assert state.initialize(state.complete(fenced, 60), 1, None, 70, None).needs_id
+
+    def test_producer_that_was_fenced_in_its_last_epoch_does_not_get_the_one_that_fenced_it(self) -> None:
+        """Kafka 4.1 would give it away (KAFKA-20090)."""
+        claimed = Identity(ID, HIGHEST_EPOCH - 1)
+        fenced = state.complete(state.fence(known(State.ONGOING, HIGHEST_EPOCH - 1), 50), 60)
+        for commit in (True, False):
+            assert end(fenced, claimed.epoch, commit=commit, version=2).error is FENCED
+        assert state.initialize(fenced, 1, claimed, 70, None).needs_id
+        for again in (fenced, state.initialize(fenced, 1, claimed, 70, NEW_ID).transaction):
+            assert again is not None
+            one = state.initialize(again, 1, claimed, 80, NEW_ID).transaction
+            assert one is not None
+            assert (one.producer_id, one.epoch) == (NEW_ID, 0)
+
+    def test_producer_that_took_too_long_learns_of_the_abort_and_goes_on(self) -> None:
+        aborted = state.complete(state.fence(known(State.ONGOING), 50), 60)
+        assert end(aborted, 3, commit=True, version=2).error is WRONG
+        assert end(aborted, 3, commit=False, version=2) == (NONE, None, False)
+        assert end(aborted, 3, commit=False, version=0).error is FENCED
+        went_on = state.initialize(aborted, 1000, Identity(ID, 3), 70, None).transaction
+        assert went_on is not None
+        assert (went_on.epoch, went_on.state) == (4, State.EMPTY)
 
 
 class TestTime:

@@ -232,7 +232,7 @@ class TestTogether:
         assert set(world.states().values()) == {State.ONGOING}
         asyncio.run(time_passes(1))
         assert world.states() == {IDS[0]: State.ONGOING, IDS[1]: State.COMPLETE_ABORT}
-        assert error_of(world.finish([first, second], commit=True)) is ErrorCode.producer_fenced
+        assert error_of(world.finish([first, second], commit=True)) is ErrorCode.invalid_txn_state
         asyncio.run(time_passes(2**40))
         assert world.states()[IDS[0]] is State.ONGOING
         assert isinstance(world.finish([first], commit=True), list)
@@ -251,7 +251,7 @@ class TestTogether:
         answer = asyncio.run(world.coordinator.initialize(IDS[0], TIMEOUT_MS, None))
         assert answer.error is ErrorCode.concurrent_transactions
         assert world.states() == {IDS[0]: State.COMPLETE_ABORT, IDS[1]: State.ONGOING}
-        assert error_of(world.finish(members, commit=True)) is ErrorCode.producer_fenced
+        assert error_of(world.finish(members, commit=True)) is ErrorCode.invalid_txn_state
         assert world.states()[IDS[1]] is State.ONGOING
 
     def test_producer_may_still_end_its_prepared_one_itself(self, world: World) -> None:

@@ -126,11 +126,11 @@ class ProduceApi:
             return _failed(index, ErrorCode.transactional_id_authorization_failed, said)
         producer_id, epoch, base_sequence = _PRODUCER.unpack_from(frame, start + _PRODUCER_AT)
         operation = Operation.of_produce(version)
-        if operation is Operation.ADD and base_sequence != 0 and partition.log.producers.get(producer_id) is None:
-            said = f"producer {producer_id} is not known here, and begins with sequence {base_sequence}"
-            return _failed(index, ErrorCode.out_of_order_sequence_number, said)
         error = self._admission.admit(transactional_id, partition, Identity(producer_id, epoch), operation)
         if error is ErrorCode.none:
+            if operation is Operation.ADD and base_sequence != 0 and partition.log.producers.get(producer_id) is None:
+                said = f"producer {producer_id} is not known here, and begins with sequence {base_sequence}"
+                return _failed(index, ErrorCode.out_of_order_sequence_number, said)
             return None
         said = f"transactional id {transactional_id!r}: {error.name.upper()} for {partition.topic}-{index}"
         if error in _ASK_AGAIN and not (

@@ -44,6 +44,8 @@ class Admission:
         self, transactional_id: str | None, partition: Partition, who: Identity, operation: Operation
     ) -> ErrorCode:
         known = partition.log.producers.get(who.producer_id)
+        if known is not None and known.epoch > who.epoch:
+            return ErrorCode.invalid_producer_epoch
         if known is not None and known.transaction_first_offset is not None and known.epoch == who.epoch:
             return ErrorCode.none
         where = TopicPartition(partition.topic, partition.index)

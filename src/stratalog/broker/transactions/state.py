@@ -4,8 +4,8 @@ A `Transaction` never changes. Each function takes one as it is, and what a clie
 error, or the transaction as it will be once that is in the log. So nothing is shown that is not written.
 
 The rules are Kafka 4.1's. Clients of transaction.version 2 (KIP-890) get another epoch with each transaction's end;
-those that came before keep theirs. Kafka's PrepareEpochFence is never entered: an epoch is fenced, and its transaction
-prepared to be aborted, in one step. The highest epoch, 32767, is never a client's, so that it can always be fenced.
+those that came before keep theirs. PrepareEpochFence, which Kafka has in memory only and never writes, is not entered: an
+epoch is fenced, and its transaction prepared to be aborted, in one step. The highest epoch, 32767, is never a client's, so that it can always be fenced.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ def initialize(known: Transaction, timeout_ms: int, claimed: Identity | None, no
         return _BUSY
     if known.state is State.ONGOING:
         return Step(ErrorCode.concurrent_transactions, fence(known, now_ms))  # and comes again, to get its epoch
-    if known.is_exhausted and (claimed is None or claimed.epoch == known.epoch):
+    if _must_rotate(known, claimed):
         if new_id is None:
             return _NEEDS_ID
-        last_epoch = NO_EPOCH if claimed is None else known.epoch
+        last_epoch = NO_EPOCH if claimed is None else claimed.epoch
         rotated = replace(known, producer_id=new_id, previous_id=known.producer_id)
         return _started(rotated, 0, last_epoch, timeout_ms, now_ms)
     if claimed is None:
@@ -149,6 +149,13 @@ def _may_claim(known: Transaction, claimed: Identity) -> bool:
     if claimed.producer_id == known.producer_id:
         return True
     return claimed.producer_id == known.previous_id and claimed.epoch >= HIGHEST_EPOCH - 1
+
+
+def _must_rotate(known: Transaction, claimed: Identity | None) -> bool:
+    """Whether the next epoch is one of another producer id."""
+    if claimed is None or claimed.epoch == known.epoch:
+        return known.is_exhausted
+    return known.epoch == HIGHEST_EPOCH and claimed.epoch == known.last_epoch  # it was fenced with the last of all
 
 
 def _started(known: Transaction, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Step:
@@ -168,9 +175,10 @@ def _started(known: Transaction, epoch: int, last_epoch: int, timeout_ms: int, n
 
 
 def fence(known: Transaction, now_ms: int) -> Transaction:
-    """Take the epoch away from whoever has it, and abort what it has open: it was replaced, or took too long."""
-    fenced = replace(known, epoch=min(known.epoch + 1, HIGHEST_EPOCH))
-    return _prepared(fenced, State.PREPARE_ABORT, 2, NO_PRODUCER_ID, now_ms)
+    """Take the epoch away from whoever has it, and abort what it has open: it was replaced, or took too long.
+
+    Whoever had it may learn of the abort, by ending the transaction or by going on from the epoch before."""
+    return _prepared(known, State.PREPARE_ABORT, 2, NO_PRODUCER_ID, now_ms)
 
 
 # AddPartitionsToTxn, AddOffsetsToTxn
@@ -248,6 +256,8 @@ def _end_with_next_epoch(known: Transaction, who: Identity, commit: bool, now_ms
     prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
     if known.is_prepared:
         return _BUSY if known.state is prepared else _WRONG_STATE
+    if known.epoch == HIGHEST_EPOCH and not is_past_rotation:
+        return _FENCED  # it took too long in its last epoch; what it would go on with is nobody's
     if known.state in _COMPLETE and is_repeated:
         return _NOTHING if known.state is completed(prepared) else _WRONG_STATE
     if known.state is not State.ONGOING and commit:
