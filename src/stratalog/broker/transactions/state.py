@@ -4,8 +4,9 @@ A `Transaction` never changes. Each function takes one as it is, and what a clie
 error, or the transaction as it will be once that is in the log. So nothing is shown that is not written.
 
 The rules are Kafka 4.1's. Clients of transaction.version 2 (KIP-890) get another epoch with each transaction's end;
-those that came before keep theirs. PrepareEpochFence, which Kafka has in memory only and never writes, is not entered: an
-epoch is fenced, and its transaction prepared to be aborted, in one step. The highest epoch, 32767, is never a client's, so that it can always be fenced.
+those that came before keep theirs. PrepareEpochFence, which Kafka has in memory only and never writes, is not entered:
+an epoch is fenced, and its transaction prepared to be aborted, in one step. The highest epoch, 32767, is never a
+client's, so that it can always be fenced.
 """
 
 from __future__ import annotations
