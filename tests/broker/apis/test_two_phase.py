@@ -63,6 +63,19 @@ def test_prepared_one_is_listed_ended_and_forgotten(lab: Lab, opened: dict[str, 
     assert "was forgotten" in error["message"]
 
 
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_open_ones_are_aborted_by_the_beginning_of_their_ids(
+    lab: Lab, opened: dict[str, Any], is_prepared: bool
+) -> None:
+    if is_prepared:
+        lab.own_answer("prepare", **opened)
+    assert lab.own_answer("abort", prefix="other") == {"result": []}
+    assert lab.own_answer("abort", prefix="t") == {"result": [{"transactional_id": "t"}]}
+    assert lab.own_answer("abort", prefix="t") == {"result": []}
+    assert lab.own_answer("prepare", **opened)["error"]["code"] == 90  # PRODUCER_FENCED
+    assert lab.own_answer("finish", transactions=[opened], commit=True)["error"]["code"] == 90
+
+
 def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
     lab.clock.advance(10)
     lab.own_answer("prepare", **opened, within_ms=5_000)
@@ -80,6 +93,8 @@ def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
         ("prepare", {"within_ms": 2**31}, "within_ms is 2147483648"),
         ("prepare", {"odd": 1}, "'odd' is no argument"),
         ("prepared", {"prefix": 5}, "prefix is 5"),
+        ("abort", {}, "prefix is None"),
+        ("abort", {"prefix": ""}, "prefix is ''"),
         ("finish", {"commit": True}, "transactions is None; a list of at least one"),
         ("finish", {"transactions": [], "commit": True}, "a list of at least one"),
         ("finish", {"transactions": [{}], "commit": "yes"}, "commit is 'yes'; true or false"),

@@ -5,6 +5,8 @@
 - `transactions.prepared`: prefix (optional). Those that wait for a decision.
 - `transactions.finish`: transactions (of each transactional_id, producer_id, producer_epoch), commit. All at once or
   none; the ids must share a partition of `__transaction_state`. Who each producer is from then on.
+- `transactions.abort`: prefix. What ids with this prefix have open, prepared or not, is aborted, and their producers
+  are fenced.
 - `transactions.forget`: transactional_ids. Ids that are at rest are dropped, as their expiry would.
 """
 
@@ -28,6 +30,7 @@ class TwoPhaseApi:
             "transactions.prepare": self.prepare,
             "transactions.prepared": self.prepared,
             "transactions.finish": self.finish,
+            "transactions.abort": self.abort,
             "transactions.forget": self.forget,
         }
 
@@ -73,6 +76,13 @@ class TwoPhaseApi:
             }
             for member, identity in zip(members, result, strict=True)
         ]
+
+    async def abort(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        _check_names(arguments, "prefix")
+        prefix = arguments.get("prefix")
+        if not isinstance(prefix, str) or not prefix:
+            raise MalformedRequestError(f"prefix is {prefix!r}; the beginning of the transactional ids is wanted")
+        return [{"transactional_id": one} for one in await self._two_phase.abort(prefix)]
 
     async def forget(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         _check_names(arguments, "transactional_ids")

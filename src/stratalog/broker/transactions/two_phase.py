@@ -187,6 +187,22 @@ class TwoPhase:
             await asyncio.sleep(0)  # others are served meanwhile
         return identities
 
+    async def abort(self, prefix: str) -> list[str]:
+        """Whatever ids with this prefix have open, prepared or not, one after the other; their producers are fenced."""
+        aborted = []
+        for known in self._coordinator.all():
+            if known.state is not State.ONGOING or not known.transactional_id.startswith(prefix):
+                continue
+            current = self._coordinator.get(known.transactional_id)  # others were served meanwhile
+            if current is None or current.state is not State.ONGOING:
+                continue
+            fenced = Step(ErrorCode.none, state.fence(current, self._clock.now_ms()))
+            if self._coordinator.take(fenced) is ErrorCode.none:
+                await self._coordinator.finish(known.transactional_id)
+                aborted.append(known.transactional_id)
+            await asyncio.sleep(0)
+        return aborted
+
     def forget(self, transactional_ids: Sequence[str]) -> Refusal | None:
         """Ids that nobody will use again, instead of their expiry. Those that are not known are forgotten already."""
         known = []

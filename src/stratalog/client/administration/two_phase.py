@@ -38,6 +38,11 @@ async def finish(
     return _transactions("transactions.finish", answer)
 
 
+async def abort(cluster: Cluster, prefix: str, timeout: float | None) -> list[str]:
+    rows = await _ask(cluster, "transactions.abort", {"prefix": prefix}, timeout)
+    return [str(row.get("transactional_id")) for row in rows]
+
+
 async def forget(cluster: Cluster, ids: Sequence[str], timeout: float | None) -> None:
     if ids:
         await _ask(cluster, "transactions.forget", {"transactional_ids": list(ids)}, timeout)
