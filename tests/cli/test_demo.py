@@ -6,17 +6,22 @@ from tests.cli.running import invoke, one_line_error, run
 
 
 def test_demo_tells_its_whole_story_and_leaves_sound_files(tmp_path: Path) -> None:
-    done = run("demo", "--records", 20_000, "--data-dir", tmp_path / "demo")
+    done = run("demo", "--log", "--records", 20_000, "--data-dir", tmp_path / "demo")
     assert (done.returncode, done.stderr) == (0, "")
     for word in ("wrote", "looked up", "read back", "verified", "page cache", "crashed", "0 records lost", "done"):
         assert word in done.stdout
     assert invoke("verify", tmp_path / "demo").exit_code == 0
-    assert "exists already" in one_line_error(invoke("demo", "--data-dir", tmp_path / "demo"))
+    assert "exists already" in one_line_error(invoke("demo", "--log", "--data-dir", tmp_path / "demo"))
 
 
 def test_demo_of_one_record_works() -> None:
-    assert run("demo", "--records", 1).returncode == 0
+    assert run("demo", "--log", "--records", 1).returncode == 0
 
 
 def test_no_records_are_refused() -> None:
-    one_line_error(invoke("demo", "--records", 0))
+    one_line_error(invoke("demo", "--log", "--records", 0))
+
+
+def test_options_of_the_other_demo_are_refused() -> None:
+    assert "add --log" in one_line_error(invoke("demo", "--records", 5))
+    assert "without --log" in one_line_error(invoke("demo", "--log", "--flights", 5))

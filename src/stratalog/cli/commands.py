@@ -61,7 +61,7 @@ app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's 
 app.command("lookup", help=lookup.HELP, short_help="Show how an offset or a time is looked up.")(lookup.command)
 app.command("page-cache", help=page_cache.HELP, short_help="Show which parts of files are in RAM.")(page_cache.command)
 app.command("verify", help=verify.HELP, short_help="Check partitions for everything that can be wrong.")(verify.command)
-app.command("demo", help=demo.HELP, short_help="See it work: a million records, there and back.")(demo.command)
+app.command("demo", help=demo.HELP, short_help="See it work: a year of flights, to a chart.")(demo.command)
 
 
 def _show_version(wanted: bool) -> None:

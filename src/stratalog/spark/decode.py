@@ -10,10 +10,12 @@ with mode="FAILFAST" the query fails. The frame that schema registries use is ta
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StringType, StructField, StructType
@@ -26,6 +28,7 @@ MODES = ("PERMISSIVE", "FAILFAST")
 SAMPLE_ROWS = 1000
 MOST_SAMPLE_ROWS = 100_000
 LARGEST_SAMPLED = 1024 * 1024  # bytes of a value that a schema is inferred from
+_NOT_LOADED = re.compile("(AVRO|PROTOBUF)_NOT_LOADED")
 DECODED, _CORRUPT = "__stratalog_decoded", "__stratalog_corrupt"
 
 
@@ -83,9 +86,9 @@ def from_stratalog(
         from stratalog.spark.decode_avro import avro, avro_schemas
 
         known = avro_schemas(df, _column(column), schema, framed, schemas, registry, subject)
-        how = avro(df, _column(column), known, spark_options)
+        how = avro(_column(column), known, spark_options)
     elif format == "protobuf":
-        how = _protobuf(df, _column(column), schema, descriptor, framed, spark_options)
+        how = _protobuf(_column(column), schema, descriptor, framed, spark_options)
     else:
         how = _string(_column(column), mode)
     return _decode(df, column, how, mode, errors)
@@ -131,7 +134,12 @@ def _check(df: DataFrame, format: str, column: str, mode: str, errors: str | Non
 
 def _decode(df: DataFrame, column: str, how: Decoding, mode: str, errors: str | None) -> DataFrame:
     raw = _column(column)
-    decoded = df.withColumn(DECODED, how.decoded)
+    try:
+        decoded = df.withColumn(DECODED, how.decoded)
+    except AnalysisException as error:
+        if (missing := _missing_package(error, df.sparkSession.version)) is not None:
+            raise missing from None
+        raise
     if mode == "FAILFAST":
         return decoded.withColumn(column, how.result).drop(DECODED)
     is_bad = raw.isNotNull() & f.coalesce(how.is_bad, f.lit(False))
@@ -146,14 +154,15 @@ def _decode(df: DataFrame, column: str, how: Decoding, mode: str, errors: str | 
 
 def _json(raw: Column, schema: DataType, framed: bool | None, options: dict[str, str]) -> Decoding:
     text, decoded = _json_text(raw, framed), f.col(DECODED)
-    is_nothing = decoded.isNull() & (f.trim(text) != "null")
+    is_null = f.trim(text) == "null"  # a value, and nothing bad
     if not isinstance(schema, StructType) or options["mode"] == "FAILFAST":
-        return Decoding(f.from_json(text, _for_from_json(schema), options), is_nothing, decoded)
-    # Spark fills in what it could read of a bad record; only the column for corrupt ones tells that it was one.
+        return Decoding(f.from_json(text, _for_from_json(schema), options), decoded.isNull() & ~is_null, decoded)
+    # Spark fills in what it could read of a bad record; only the field for corrupt ones tells that it was one.
     with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    is_corrupt = decoded[_CORRUPT].isNotNull()
+    is_good = decoded[_CORRUPT].isNull() & decoded.isNotNull()
     options = options | {"columnNameOfCorruptRecord": _CORRUPT}
-    return Decoding(f.from_json(text, with_corrupt, options), is_nothing | is_corrupt, decoded.dropFields(_CORRUPT))
+    result = f.when(is_good, decoded.dropFields(_CORRUPT))
+    return Decoding(f.from_json(text, with_corrupt, options), ~is_good & ~is_null, result)
 
 
 def _json_text(raw: Column, framed: bool | None) -> Column:
@@ -174,7 +183,6 @@ def _string(raw: Column, mode: str) -> Decoding:
 
 
 def _protobuf(
-    df: DataFrame,
     raw: Column,
     message: str | DataType | None,
     descriptor: bytes | str | os.PathLike[str] | None,
@@ -190,7 +198,6 @@ def _protobuf(
             "descriptor is missing: a FileDescriptorSet, or the path of one that "
             "protoc --include_imports --descriptor_set_out=FILE makes"
         )
-    require_package(df, "protobuf")
     content = bytes(descriptor) if isinstance(descriptor, bytes | bytearray) else Path(descriptor).read_bytes()
     payload = framing.without_indexes(framing.without_frame(raw)) if framed else raw
     if framed:
@@ -203,17 +210,14 @@ def _protobuf(
     return Decoding(decoded, f.col(DECODED).isNull(), f.col(DECODED))
 
 
-def require_package(df: DataFrame, name: str) -> None:
-    """Spark's functions for a format are in a package. Over Spark Connect the server says what it lacks."""
-    from py4j.java_gateway import JavaPackage
-
-    session = df.sparkSession
-    jvm = getattr(session, "_jvm", None)
-    if jvm is None or not isinstance(getattr(jvm, f"org.apache.spark.sql.{name}.functions"), JavaPackage):
-        return
-    package = f"org.apache.spark:spark-{name}_2.13:{session.version}"
-    raise ConfigError(
-        f"Spark's functions for {name} are not in this session; start it with the package: "
+def _missing_package(error: AnalysisException, version: str) -> ConfigError | None:
+    """Spark's functions for Avro and Protobuf are in packages of their own, and it says so, but not in full."""
+    match = _NOT_LOADED.match(error.getCondition() or "")
+    if match is None:
+        return None
+    package = f"org.apache.spark:spark-{match[1].lower()}_2.13:{version}"
+    return ConfigError(
+        f"Spark's functions for {match[1].lower()} are not in this session; start it with their package: "
         f"stratalog.spark.session(**{{'spark.jars.packages': '{package}'}}), or spark-submit --packages {package}"
     )
 

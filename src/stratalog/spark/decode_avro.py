@@ -81,12 +81,11 @@ def _fetch(df: DataFrame, raw: Column, registry: str, subject: str | None) -> di
     return schema_registry.schemas_of_ids(url, [row["id"] for row in rows])
 
 
-def avro(df: DataFrame, raw: Column, known: AvroSchemas, options: dict[str, str]) -> Decoding:
+def avro(raw: Column, known: AvroSchemas, options: dict[str, str]) -> Decoding:
     from pyspark.sql.avro.functions import from_avro
 
-    from stratalog.spark.decode import DECODED, Decoding, require_package
+    from stratalog.spark.decode import DECODED, Decoding
 
-    require_package(df, "avro")
     reader: Any = json.loads(known.reader)
     has_sentinel = options["mode"] == "PERMISSIVE" and isinstance(reader, dict) and reader.get("type") == "record"
     if has_sentinel:

@@ -1,0 +1,58 @@
+"""The flights go to the broker as events, through our producer: chunk by chunk, acknowledged by all, none twice."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from stratalog.client import Admin, Producer
+from stratalog.demo import flights as flight_data
+
+if TYPE_CHECKING:
+    from stratalog.client.arrow_sender import ArrowDelivery
+
+FLIGHTS, DELAYS = "flights", "delays"
+_CHUNK_ROWS = 4096
+_MOST_UNDER_WAY = 8  # chunks: what is in memory twice, as columns and as batches
+
+
+@dataclass(frozen=True)
+class Replayed:
+    events: int
+    bytes: int
+    seconds: float
+
+
+def make_topics(bootstrap_servers: str) -> None:
+    with Admin(bootstrap_servers) as admin:
+        # The flights are of 2013: kept for a week, as is usual, they would be gone at once.
+        admin.create_topic(FLIGHTS, flight_data.PARTITIONS, config={"retention.ms": -1})
+        admin.create_topic(DELAYS, 2, config={"cleanup.policy": "compact"})
+
+
+def replay(bootstrap_servers: str, flights: pa.Table, advance: Callable[[int], None]) -> Replayed:
+    """All flights, and the last event behind them. `advance` is told how many more the broker has acknowledged."""
+    begun, size = time.perf_counter(), 0
+    with Producer(bootstrap_servers, compression_type="lz4", linger_ms=5) as producer:
+        under_way: deque[tuple[int, ArrowDelivery]] = deque()
+        for start in range(0, flights.num_rows, _CHUNK_ROWS):
+            events = flight_data.events(flights.slice(start, _CHUNK_ROWS))
+            size += events.nbytes
+            under_way.append((events.num_rows, producer.send_arrow(FLIGHTS, events)))
+            if len(under_way) >= _MOST_UNDER_WAY:
+                _settle(under_way, advance)
+        while under_way:
+            _settle(under_way, advance)
+        producer.send_arrow(FLIGHTS, flight_data.last_event(flights)).result()
+    return Replayed(flights.num_rows, size, time.perf_counter() - begun)
+
+
+def _settle(under_way: deque[tuple[int, ArrowDelivery]], advance: Callable[[int], None]) -> None:
+    rows, delivery = under_way.popleft()
+    delivery.result()
+    advance(rows)

@@ -1,0 +1,154 @@
+"""The Spark stream: delays per carrier and scheduled hour, with a watermark, into a compacted topic and a table.
+
+Two queries over one computation, since they promise different things. The topic gets each change as soon as it is known
+(update mode), exactly once; compaction keeps the last word on each carrier and hour. The table gets an hour when it is
+over (append mode): when the watermark has passed it, so that no flight of it can come any more.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import SparkContext
+from pyspark.sql import functions as f
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+
+from stratalog.demo import flights as flight_data
+from stratalog.demo.errors import DemoError
+from stratalog.demo.expectation import LATE_MINUTES
+from stratalog.demo.replay import DELAYS, FLIGHTS
+from stratalog.spark.decode import from_stratalog
+from stratalog.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_BATCHES = 5  # so that there is a stream to see, and a watermark that moves
+_POLL_SECONDS = 0.2
+_STOP_SECONDS = 10.0
+
+EVENT = StructType(
+    [
+        StructField("carrier", StringType()),
+        StructField("flight", IntegerType()),
+        StructField("scheduled", TimestampType()),
+        StructField("delay", IntegerType()),
+    ]
+)
+DELAY = StructType(
+    [
+        StructField("carrier", StringType()),
+        StructField("hour", TimestampType()),
+        *(StructField(name, LongType()) for name in ("flights", "cancelled", "late", "minutes", "worst")),
+    ]
+)
+
+
+def start_spark(directory: Path) -> SparkSession:
+    """Small, with everything that it writes below the directory."""
+    return session(
+        "local[2]",
+        "stratalog demo",
+        **{
+            "spark.driver.memory": "1g",
+            "spark.local.dir": directory / "spark",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": 2,
+            "spark.sql.warehouse.dir": directory / "warehouse",
+        },
+    )
+
+
+def stop_spark(spark: SparkSession) -> None:
+    """Queries, session and the JVM behind it, at once and not when Python ends."""
+    gateway = spark.sparkContext._gateway
+    for query in spark.streams.active:
+        query.stop()
+    spark.stop()
+    if gateway is None:
+        return
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # or the next session would talk to the one that is gone
+    jvm: subprocess.Popen[bytes] = gateway.proc
+    if jvm.stdin is not None:
+        jvm.stdin.close()  # the JVM ends when this does
+    try:
+        jvm.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait()
+
+
+def delays(spark: SparkSession, bootstrap_servers: str, events: int) -> DataFrame:
+    """The stream of flights, as the stream of what is known of each carrier and hour."""
+    records = (
+        spark.readStream.format("stratalog")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", FLIGHTS)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", max(events // _BATCHES, 1000))
+        .load()
+    )
+    flights = from_stratalog(records, "json", EVENT, mode="FAILFAST").select("value.*")
+    return (
+        flights.withWatermark("scheduled", flight_data.LATEST)
+        .groupBy("carrier", f.window("scheduled", "1 hour").start.alias("hour"))
+        .agg(
+            f.count("flight").alias("flights"),
+            f.count_if(f.col("delay").isNull()).alias("cancelled"),
+            f.count_if(f.col("delay") >= LATE_MINUTES).alias("late"),
+            f.coalesce(f.sum("delay"), f.lit(0)).alias("minutes"),
+            f.max("delay").cast("long").alias("worst"),
+        )
+        # The event at the end has no flight: it moved the watermark, and is not of interest here.
+        .where("flights > 0")
+    )
+
+
+def to_topic(found: DataFrame, bootstrap_servers: str, directory: Path) -> StreamingQuery:
+    key = f.concat_ws(" ", "carrier", f.date_format("hour", "yyyy-MM-dd'T'HH'Z'"))
+    return (
+        found.select(key.alias("key"), f.to_json(f.struct(*DELAY.names)).alias("value"))
+        .writeStream.format("stratalog")
+        .queryName(DELAYS)
+        .outputMode("update")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("topic", DELAYS)
+        .option("checkpointLocation", str(directory / "checkpoints" / "topic"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def to_table(found: DataFrame, table: Path, directory: Path) -> StreamingQuery:
+    return (
+        found.writeStream.format("parquet")
+        .queryName("table")
+        .outputMode("append")
+        .option("path", str(table))
+        .option("checkpointLocation", str(directory / "checkpoints" / "table"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def follow(queries: Mapping[str, StreamingQuery], show: Callable[[str, int], None]) -> None:
+    """Until all are through. `show` is told how many rows each has read so far. Raises DemoError if one failed."""
+    running = dict(queries)
+    while running:
+        time.sleep(_POLL_SECONDS)
+        for name, query in list(running.items()):
+            if not query.isActive:
+                del running[name]
+                if (failure := query.exception()) is not None:
+                    raise DemoError(f"the {name} failed: {failure}")
+            show(name, _rows_read(query))
+
+
+def _rows_read(query: StreamingQuery) -> int:
+    return sum(progress.numInputRows for progress in query.recentProgress)
