@@ -48,12 +48,17 @@ __all__ = [
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
     "PolicyViolationError",
+    "ProducerFailedError",
     "ProducerFencedError",
     "RebalanceInProgressError",
     "RecordTooLargeError",
     "RequestTimeoutError",
     "TopicAuthorizationError",
     "TopicExistsError",
+    "TransactionAbortableError",
+    "TransactionAbortedError",
+    "TransactionStateError",
+    "TransactionTimeoutError",
     "UnknownMemberError",
     "UnknownTopicOrPartitionError",
     "UnsupportedVersionError",
@@ -95,6 +100,29 @@ class CommitFailedError(ClientError):
 
 class WakeupError(ClientError):
     """A poll that wakeup() ended."""
+
+
+class TransactionStateError(ClientError):
+    """A call that does not fit what the producer's transaction has come to. Nothing has happened; the message says
+    which call is next."""
+
+
+class TransactionAbortedError(ClientError):
+    """A record of a transaction that was aborted: no reader of committed records will see it, written or not."""
+
+
+class TransactionAbortableError(ClientError):
+    """The transaction can't be committed any more; `__cause__` says why. Call abort(), and do it again from begin()
+    on."""
+
+
+class TransactionTimeoutError(RequestTimeoutError):
+    """A transaction's end that was not confirmed within max.block.ms, and may have been done or not. Make the same call
+    again, to learn it."""
+
+
+class ProducerFailedError(ClientError):
+    """A transactional producer that is of no use any more; `__cause__` says why. Close it, and make a new one."""
 
 
 class BrokerError(ClientError):
@@ -149,7 +177,10 @@ class OutOfOrderSequenceError(BrokerError, errors.OutOfOrderSequenceError):
 
 
 class ProducerFencedError(BrokerError):
-    advice = "a newer producer has taken this one's place; close it"
+    advice = (
+        "a newer producer has taken this one's place, or its transaction was open for longer than "
+        "transaction.timeout.ms; close it"
+    )
 
 
 class IllegalGenerationError(BrokerError):

@@ -30,8 +30,11 @@ from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientClosedError, ClientError, ForkedClientError, RequestTimeoutError
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import PartitionInfo
+from stratalog.client.producer_ids import IdempotentIds, ProducerIds
 from stratalog.client.producer_settings import ProducerOptions, ProducerSettings
 from stratalog.client.sender import Sender
+from stratalog.client.transaction_calls import TransactionCalls
+from stratalog.client.transactions import Transactions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +50,9 @@ END_SECONDS = 5.0  # to close connections and end the thread
 POLL_SECONDS = 0.02
 
 
-class Producer(SendPath):
-    """Settings are Kafka's, with underscores for dots; `from_config` takes them with dots."""
+class Producer(SendPath, TransactionCalls):
+    """Settings are Kafka's, with underscores for dots; `from_config` takes them with dots. With a `transactional_id`
+    records are sent in transactions."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], /, **settings: Unpack[ProducerOptions]) -> None:
         self._start(ProducerSettings.from_options(bootstrap_servers, settings))
@@ -81,7 +85,13 @@ class Producer(SendPath):
         )
         self._use(accumulator)
         # None of these knows the producer, so that one that nobody holds any more is noticed.
-        self._sender = finder.sender = Sender(accumulator, self._cluster, settings, io.loop)
+        ids = ProducerIds()
+        self._transactions = None
+        if settings.transactional_id is not None:
+            ids = self._transactions = Transactions(self._cluster, settings, accumulator)
+        elif settings.is_idempotent:
+            ids = IdempotentIds(self._cluster, settings)
+        self._sender = finder.sender = Sender(accumulator, self._cluster, settings, ids, io.loop)
         io.call_soon(self._sender.start)
         io.at_exit(partial(_end, io, accumulator, self._sender, self._cluster, EXIT_SECONDS))
         _producers.add(self)
@@ -103,16 +113,23 @@ class Producer(SendPath):
         return self._cluster.metadata.topics[topic].partitions
 
     def flush(self, timeout: float | None = None) -> None:
-        """Until all that was sent before is acknowledged or has failed. RequestTimeoutError after `timeout` seconds."""
+        """Until all that was sent before is acknowledged or has failed. RequestTimeoutError after `timeout` seconds.
+        In a transaction that can't be committed any more it raises why."""
         if threading.get_ident() == self._accumulator.io_thread:
             raise ClientError("flush() in a callback of the producer would wait for itself; call it in another thread")
-        if not self._is_closed:
+        if self._transactions is not None:
+            self._io.check_usable()
+        elif not self._is_closed:
             self._accumulator.check_usable()
         _flush(self._accumulator, timeout)
+        if self._transactions is not None:
+            self._transactions.state.check_not_lost()
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is left, for at most `timeout` seconds, or until delivery_timeout_ms has the last word. What is not
-        acknowledged then fails with ClientClosedError. In a callback of the producer it does not wait at all."""
+        acknowledged then fails with ClientClosedError. In a callback of the producer it does not wait at all.
+
+        A transaction that is open is aborted, but for one that was prepared."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -120,7 +137,8 @@ class Producer(SendPath):
         _end(self._io, self._accumulator, self._sender, self._cluster, timeout)
 
     def _topic(self, name: str, partition: int, seconds: float) -> TopicQueues:
-        self._accumulator.check_usable()
+        if self._transactions is None:
+            self._accumulator.check_usable()
         return self._io.run(self._sender.find_topic(name, partition, seconds))
 
     def __enter__(self) -> Self:
@@ -187,11 +205,14 @@ def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluste
     if isinstance(io.unusable, ForkedClientError):
         return  # in a child even the loop's epoll is the parent's
     accumulator.refuse(_closed)
+    is_transactional = sender.ids.transactional_id is not None
     if threading.get_ident() == accumulator.io_thread:
         sender.fail_all(_left_over())
         _finish(io, accumulator, sender, cluster)
         return
     try:
+        if io.unusable is None and is_transactional:
+            io.run(sender.ids.close(sender.max_block if timeout is None else timeout))
         if io.unusable is None:
             _flush(accumulator, timeout)
     except RequestTimeoutError:
@@ -218,6 +239,7 @@ def _finish(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Clu
     """As _end, in the I/O thread itself, which must not wait."""
 
     async def finish() -> None:
+        await sender.ids.close(sender.max_block)
         accumulator.begin_flush()
         sender.drain()
         while accumulator.incomplete:

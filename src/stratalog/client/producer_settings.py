@@ -25,6 +25,7 @@ Serializer = Callable[[Any], bytes | None]
 
 IDEMPOTENT_IN_FLIGHT = 5  # batches that a broker remembers of a producer: more could not be told from repetitions
 ALL = -1
+INT16_MAX = 2**15 - 1
 
 
 class ProducerOptions(CommonOptions, total=False):
@@ -44,6 +45,8 @@ class ProducerOptions(CommonOptions, total=False):
     max_in_flight_requests_per_connection: int
     max_request_size: int
     retries: int
+    transaction_timeout_ms: int
+    transactional_id: str | None
     key_serializer: Serializer | None
     value_serializer: Serializer | None
 
@@ -58,6 +61,17 @@ def acknowledgements() -> Values:
     return Values(ValueType.STRING, check, "0, 1, all")
 
 
+def transactional_ids() -> Values:
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} is {value!r}; it must be a name that no other producer has at the same time")
+        if len(value.encode()) > INT16_MAX:
+            raise ConfigError(f"{name} has {len(value.encode())} bytes; it must not have more than {INT16_MAX}")
+        return value
+
+    return Values(ValueType.STRING, check, "a name")
+
+
 def serializer() -> Values:
     def check(name: str, value: object) -> object:
         if value is not None and not callable(value):
@@ -67,12 +81,11 @@ def serializer() -> Values:
     return Values(ValueType.CLASS, check, "a callable, or nothing")
 
 
-_TRANSACTIONS = Refused("transactions are not available yet; an idempotent producer writes each record once")
 _BY_KEY = Refused("keys go where Java's murmur2 says; give send() a partition to choose another")
 _REFUSED = {
-    "transactional.id": _TRANSACTIONS,
-    "transaction.timeout.ms": _TRANSACTIONS,
-    "transaction.two.phase.commit.enable": _TRANSACTIONS,
+    "transaction.two.phase.commit.enable": Refused(
+        "use prepare_transaction(), which keeps a transaction open for whoever is to end it", "false"
+    ),
     "partitioner.class": _BY_KEY,
     "partitioner": Refused("it is librdkafka's; keys go where Java's murmur2 says", "murmur2_random"),
     "partitioner.ignore.keys": Refused("leave the key out, or give send() a partition", "false"),
@@ -127,11 +140,27 @@ class ProducerSettings(CommonSettings):
         1_048_576, integer(0, INT_MAX), "bytes of batches in a request, and of the largest record"
     )
     retries: int = setting(INT_MAX, integer(0, INT_MAX), "how often a batch is sent again, within delivery.timeout.ms")
+    transaction_timeout_ms: int = setting(
+        60_000, integer(1, INT_MAX), "after which the broker aborts a transaction that is still open"
+    )
+    transactional_id: str | None = setting(
+        None, nullable(transactional_ids()), "makes it a transactional producer, the only one of this name"
+    )
     key_serializer: Serializer | None = setting(None, serializer(), "makes bytes of keys that are not None")  # noqa: RUF009
     value_serializer: Serializer | None = setting(None, serializer(), "makes bytes of values that are not None")  # noqa: RUF009
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.transactional_id is not None:
+            if self.enable_idempotence is False:
+                raise ConfigError(
+                    f"transactional.id is {self.transactional_id!r}, and enable.idempotence false, which transactions "
+                    f"need; leave it out"
+                )
+            if problem := self._not_idempotent_because():
+                raise ConfigError(
+                    f"transactional.id is {self.transactional_id!r}, and {problem}; change one of the two"
+                )
         if self.enable_idempotence and (problem := self._not_idempotent_because()):
             raise ConfigError(f"enable.idempotence is true, and {problem}; change one of the two")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms and self.delivery_timeout_ms != 120_000:

@@ -3,7 +3,8 @@
 Each broker is sent one request after the other, up to max.in.flight.requests.per.connection of them without an answer,
 and in a request at most one batch of a partition. A batch keeps its sequence number however often it is sent, so that a
 broker knows a repetition; one that is sent again goes alone, before all that come behind it. Where a number is missing
-that nobody will send any more, the partition begins a new epoch, once nothing is under way (KIP-360).
+that nobody will send any more, the partition begins a new epoch, once nothing is under way (KIP-360). Which numbers
+batches get, and when they may be sent, is the business of ProducerIds.
 
 Every batch is completed: by an answer, by an error that can't be got over, by delivery.timeout.ms, or by `fail_all`.
 """
@@ -32,6 +33,7 @@ from stratalog.client.errors import (
     error_of,
 )
 from stratalog.client.metadata import Metadata
+from stratalog.client.producer_ids import ProducerIds
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.split_batch import split_batch
 from stratalog.net.broker_connection import BrokerConnection
@@ -41,7 +43,6 @@ from stratalog.protocol.produce_client import HIGHEST, LOWEST, decode_produce_re
 
 logger = logging.getLogger("stratalog.client.producer")
 
-HIGHEST_EPOCH = 32766
 ACKS_0_PAUSE = 0.002  # seconds until it is looked again whether the socket has taken what was written
 PAUSE_AFTER_A_FAULT = 0.1
 NEVER = 1e300  # as the accumulator has it
@@ -51,6 +52,8 @@ _WANTS_NEW_EPOCH = {int(ErrorCode.unknown_producer_id), int(ErrorCode.invalid_pr
 _TOO_LARGE = {int(ErrorCode.message_too_large), int(ErrorCode.record_list_too_large)}
 _DUPLICATE = int(ErrorCode.duplicate_sequence_number)
 _OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
+_BUSY = int(ErrorCode.concurrent_transactions)
+_BUSY_MS = 10  # the transaction before is still being ended, which is a matter of milliseconds
 
 
 class _Broker:
@@ -69,37 +72,44 @@ class _Broker:
 class _Request:
     __slots__ = ("batches", "broker", "connection", "version")
 
-    def __init__(self, broker: _Broker, connection: BrokerConnection, batches: list[Batch]) -> None:
+    def __init__(self, broker: _Broker, connection: BrokerConnection, version: int, batches: list[Batch]) -> None:
         self.broker = broker
         self.connection = connection
-        self.version = broker.version
+        self.version = version
         self.batches = batches
 
 
 class Sender:
     def __init__(
-        self, accumulator: Accumulator, cluster: Cluster, settings: ProducerSettings, loop: asyncio.AbstractEventLoop
+        self,
+        accumulator: Accumulator,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        ids: ProducerIds,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        self.ids = ids
+        ids.sender = self
         self._accumulator = accumulator
         self._cluster = cluster
         self._settings = settings
         self._loop = loop
         self._codec = int(settings.codec)
+        self._attributes = self._codec | ids.attributes
         self._level = settings.compression_level
+        self.max_block = settings.max_block_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
         self._request_timeout = settings.request_timeout_ms / 1000
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-        self._is_idempotent = settings.is_idempotent
-        self._producer_id = -1
-        self._producer_epoch = -1
+        self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
         self._brokers: dict[int, _Broker] = {}
         self._requests: set[_Request] = set()
         self._expires_at = NEVER  # no batch under way is given up before
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asks_for_id = False
         self._has_more = False  # whether a partition that was just sent a batch of has another
+        self._quiet: asyncio.Future[None] | None = None  # done when nothing is under way
         self._is_closed = False
         self._wake_fd = -1
         cluster.on_change(self._on_metadata)
@@ -170,16 +180,19 @@ class Sender:
         while self._has_more:  # a request has one batch of a partition; those behind it go with the next
             wake = self._send_ready(now)
         self._wake_at(min(wake, self._expires_at))
+        if self._quiet is not None:
+            self._tell_if_quiet()
 
     def _send_ready(self, now: float) -> float:
         """A request to each broker, or a few. Returns when there is more to do."""
         self._has_more = False
         queues, wake, lacks_leader = self._accumulator.ready(now)
+        if any(self._expire_waiting(queue, now) for queue in queues):
+            self._loop.call_soon(self.drain)  # what else is there may have failed with it
+            return wake
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in queues:
-            if self._expire_waiting(queue, now):
-                self._loop.call_soon(self.drain)
-            elif self._has_epoch(queue):
+            if self.ids.may_send(queue):
                 ready.setdefault(queue.leader, []).append(queue)
         for leader, of_leader in ready.items():
             again = self._send_to(leader, of_leader, now)
@@ -216,8 +229,8 @@ class Sender:
                 batches, size = [], 0
                 if broker.in_flight >= most:
                     break
-            batch = queue.take(self._producer_id, self._producer_epoch)
-            batch.seal(self._codec)
+            batch = queue.take(self.ids.producer_id, self.ids.producer_epoch)
+            batch.seal(self._attributes)
             batches.append(batch)
             size += batch.size
             self._has_more = self._has_more or bool(queue.closed)
@@ -235,14 +248,16 @@ class Sender:
                 topics[queue.topic] = [(queue.partition, batch.data)]
             if due < self._expires_at:
                 self._expires_at = due
-        acks = self._settings.acks
-        body = encode_produce_request(broker.version, acks, self._settings.request_timeout_ms, topics)
-        request = _Request(broker, connection, batches)
+        acks, ids = self._settings.acks, self.ids
+        version = min(broker.version, ids.highest_produce)
+        timeout_ms = self._settings.request_timeout_ms
+        body = encode_produce_request(version, acks, timeout_ms, topics, ids.transactional_id)
+        request = _Request(broker, connection, version, batches)
         broker.in_flight += 1
         self._requests.add(request)
         connection.post(
             ApiKey.PRODUCE,
-            broker.version,
+            version,
             body,
             timeout=self._request_timeout,
             answered=partial(self._answered, request),
@@ -252,7 +267,7 @@ class Sender:
     def _connect(self, leader: int, broker: _Broker) -> None:
         if not broker.is_connecting:
             broker.is_connecting = True
-            self._spawn(self._connected(leader, broker))
+            self.spawn(self._connected(leader, broker))
 
     async def _connected(self, leader: int, broker: _Broker) -> None:
         try:
@@ -293,6 +308,8 @@ class Sender:
             self._read(request, answer)
         if not self._accumulator.is_idle:
             self.drain()
+        elif self._quiet is not None:
+            self._tell_if_quiet()
 
     def _read(self, request: _Request, answer: memoryview) -> None:
         try:
@@ -336,16 +353,16 @@ class Sender:
             if code == _OUT_OF_ORDER and not queue.is_next(batch):
                 self._retry(batch, error)  # one before it is missing, and will be sent first
                 return
-            if code == _OUT_OF_ORDER or code in _WANTS_NEW_EPOCH:
+            if self.ids.goes_on_after_gaps and (code == _OUT_OF_ORDER or code in _WANTS_NEW_EPOCH):
                 queue.needs_new_epoch = True
                 self._retry(batch, error)
                 return
         if error.is_retriable:
-            self._retry(batch, error)
+            self._retry(batch, error, self._busy_backoff if code == _BUSY else self._backoff)
         else:
             self._fail(batch, error)
 
-    def _retry(self, batch: Batch, error: ClientError) -> None:
+    def _retry(self, batch: Batch, error: ClientError, backoff: Backoff | None = None) -> None:
         """Send it again after a while, if there is time."""
         now = self._loop.time()
         batch.last_error = error
@@ -353,9 +370,11 @@ class Sender:
             self._fail(batch, error)
         elif now >= batch.created + self._delivery_timeout:
             self._fail(batch, self._too_late(batch))
+        elif self.ids.lost is not None:
+            self._fail(batch, self.ids.lost)
         else:
             batch.queue.put_back([batch])
-            batch.queue.retry_at = now + self._backoff.seconds(batch.attempts)
+            batch.queue.retry_at = now + (backoff or self._backoff).seconds(batch.attempts)
             self._accumulator.list_again(batch.queue)
 
     def _fail(self, batch: Batch, error: ClientError) -> None:
@@ -364,6 +383,7 @@ class Sender:
         batch.queue.needs_new_epoch = batch.queue.needs_new_epoch or batch.base_sequence >= 0
         self._accumulator.release(batch)
         batch.fail(error)
+        self.ids.failed(batch, error)
 
     def _split(self, batch: Batch) -> None:
         parts = split_batch(batch)
@@ -381,7 +401,8 @@ class Sender:
             batch = queue.drop_head()
             queue.needs_new_epoch = queue.needs_new_epoch or batch.base_sequence >= 0
             self._accumulator.release(batch)
-            batch.fail(self._too_late(batch))
+            batch.fail(error := self._too_late(batch))
+            self.ids.failed(batch, error)
             found = True
         return found
 
@@ -392,7 +413,9 @@ class Sender:
             for batch in request.batches:
                 due = batch.created + self._delivery_timeout
                 if due <= now:
-                    batch.fail(self._too_late(batch))
+                    if not batch.is_done:
+                        batch.fail(error := self._too_late(batch))
+                        self.ids.failed(batch, error)
                 elif due < self._expires_at:
                     self._expires_at = due
 
@@ -422,58 +445,49 @@ class Sender:
         self._timer_at = NEVER
         self.drain()
 
-    # Producer ids
+    # Transactions: until something is over, and what to do with the rest
 
-    def _has_epoch(self, queue: PartitionQueue) -> bool:
-        """Whether the partition's next batch can be given its numbers."""
-        if not self._is_idempotent:
-            return True
-        if self._producer_id < 0:
-            self._ask_for_id()
-            return False
-        if queue.needs_new_epoch and not queue.in_flight:
-            if queue.producer_epoch < HIGHEST_EPOCH:
-                queue.begin_epoch(queue.producer_id, queue.producer_epoch + 1)
-            elif queue.producer_id == self._producer_id:
-                self._producer_id = -1
-                self._ask_for_id()
-                return False
-            else:
-                queue.begin_epoch(self._producer_id, self._producer_epoch)
-        return True
-
-    def _ask_for_id(self) -> None:
-        if not self._asks_for_id:
-            self._asks_for_id = True
-            self._spawn(self._get_id())
-
-    async def _get_id(self) -> None:
-        body = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
-        failures = 0
+    async def until_acknowledged(self, deadline: float) -> None:
+        """Until all that was sent before is acknowledged or has failed. TimeoutError after the deadline."""
+        self._accumulator.begin_flush()
         try:
-            while True:
-                try:
-                    answer = await self._cluster.ask_any(ApiKey.INIT_PRODUCER_ID, body, timeout=self._request_timeout)
-                    if answer.error_code != ErrorCode.none:
-                        raise error_of(answer.error_code, about="InitProducerId, for an idempotent producer")
-                except ClientError as error:
-                    if not error.is_retriable:
-                        self._fail_waiting(error)
-                        return
-                    failures += 1
-                    await asyncio.sleep(self._backoff.seconds(failures))
-                else:
-                    self._producer_id, self._producer_epoch = int(answer.producer_id), int(answer.producer_epoch)
-                    return
+            self.drain()
+            while self._requests or any(batch.record_count for batch in list(self._accumulator.incomplete)):
+                await self._wait_for_quiet(deadline)
         finally:
-            self._asks_for_id = False
-            self._loop.call_soon(self.drain)
+            self._accumulator.end_flush()
 
-    def _fail_waiting(self, error: ClientError) -> None:
+    async def until_answered(self, deadline: float) -> None:
+        """Until no request is under way."""
+        while self._requests:
+            await self._wait_for_quiet(deadline)
+
+    async def _wait_for_quiet(self, deadline: float) -> None:
+        self._quiet = self._loop.create_future()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._quiet
+        finally:
+            self._quiet = None
+
+    def _tell_if_quiet(self) -> None:
+        if self._quiet is not None and not self._requests and not self._quiet.done():
+            self._quiet.set_result(None)
+
+    def fail_waiting(self, error: ClientError) -> None:
+        """All that is not under way."""
         for queue in self._accumulator.listed():
             while not queue.is_empty:
                 batch = queue.drop_head()
                 self._accumulator.release(batch)
+                batch.fail(error)
+        if self._quiet is not None:
+            self._loop.call_soon(self._tell_if_quiet)
+
+    def fail_under_way(self, error: ClientError) -> None:
+        """Whoever waits is told; the memory is given back with the answer, or with the connection."""
+        for request in self._requests:
+            for batch in request.batches:
                 batch.fail(error)
 
     # The end
@@ -495,10 +509,11 @@ class Sender:
                 self._loop.remove_reader(fd)
             os.close(fd)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)  # the loop holds tasks weakly
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _place(batch: Batch) -> str:

@@ -1,0 +1,364 @@
+"""A producer's transactions: what is sent between begin and commit is seen by readers of committed records as one.
+
+What a broker knows of a transaction begins with its first batch or offsets, so `begin` asks nobody. A commit lets
+nothing more in, waits until every record is acknowledged, and then tells the coordinator; an abort fails what is not
+acknowledged, waits until nothing is under way, and tells it too. Nothing of one transaction is ever sent in another.
+Where an end is not confirmed in time, the same call again goes on with it.
+
+`begin` is for any thread; all else happens in the I/O thread, one call at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from stratalog.client._accumulator import Accumulator
+from stratalog.client._batch import Batch
+from stratalog.client._queues import PartitionQueue
+from stratalog.client.administration import two_phase
+from stratalog.client.cluster import Cluster
+from stratalog.client.errors import (
+    BrokerError,
+    ClientError,
+    CommitFailedError,
+    TransactionAbortedError,
+    TransactionStateError,
+    TransactionTimeoutError,
+    UnsupportedVersionError,
+)
+from stratalog.client.metadata import TopicPartition
+from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata
+from stratalog.client.prepared_transaction import PreparedTransaction
+from stratalog.client.producer_ids import ProducerIds
+from stratalog.client.producer_settings import ProducerSettings
+from stratalog.client.transaction_requests import Identity, TransactionRequests
+from stratalog.client.transaction_state import Phase, TransactionState
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.produce_client import HIGHEST
+
+logger = logging.getLogger("stratalog.client.producer")
+
+_TRANSACTIONAL = 0x10  # in a batch's attributes
+_LAST_PRODUCE_OF_VERSION_1 = 11
+_NOT_OF_THE_GROUP = {
+    ErrorCode.unknown_member_id,
+    ErrorCode.illegal_generation,
+    ErrorCode.fenced_member_epoch,
+    ErrorCode.stale_member_epoch,
+}
+_FORGOTTEN = {ErrorCode.invalid_producer_id_mapping, ErrorCode.unknown_producer_id}
+
+
+class Transactions(ProducerIds):
+    attributes = _TRANSACTIONAL
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings, accumulator: Accumulator) -> None:
+        assert settings.transactional_id is not None
+        self.transactional_id = settings.transactional_id.encode()
+        self.state = TransactionState(settings.transactional_id)
+        self._name = settings.transactional_id
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._requests = TransactionRequests(cluster, settings)
+        self._request_timeout = settings.request_timeout_ms / 1000
+        self._is_version_2 = False
+        self._is_begun = False  # a broker may know of the transaction,
+        self._is_certain = False  # and has said so; by version 2 that does not matter
+        self._misses_numbers = False  # sequence numbers that nobody will send
+        self._added: set[TopicPartition] = set()
+        self._to_add: set[TopicPartition] = set()
+        self._adding: asyncio.Task[None] | None = None
+        self._is_busy = False
+        self._beginning = threading.Lock()
+        accumulator.refuse(self.state.refusal)
+
+    @property
+    def _identity(self) -> Identity:
+        return Identity(self.producer_id, self.producer_epoch)
+
+    # Calls of the user
+
+    async def initialize(self, seconds: float) -> None:
+        """Claim the transactional id: older producers of it are fenced, and what they had open is aborted."""
+        with self._alone():
+            if self.state.phase is not Phase.NEW:
+                self.state.check_not_lost()
+                return
+            await self._start(None, "init_transactions()", _deadline(seconds))
+            self.state.phase = Phase.READY
+
+    def begin(self) -> None:
+        """In any thread."""
+        with self._beginning:
+            self.state.check_can_begin()
+            self._let_in()
+
+    def _let_in(self) -> None:
+        self.state.phase = Phase.OPEN
+        self._accumulator.refuse(None)
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata, seconds: float
+    ) -> None:
+        """What fails, or takes too long, dooms the transaction: it would be committed without the offsets."""
+        with self._alone():
+            self.state.check_is_open("send_offsets_to_transaction()")
+            deadline = _deadline(seconds)
+            try:
+                self._is_begun = True
+                if not self._is_version_2:
+                    await self._requests.add_group(self._identity, group.group_id, _left(deadline))
+                    self._is_certain = True
+                await self._requests.commit_offsets(self._identity, group, offsets, self._is_version_2, _left(deadline))
+            except ClientError as error:
+                self._fail(_of_group(error, group))
+                raise self.state.refusal() from error
+            except asyncio.CancelledError:
+                self._fail(ClientError("send_offsets_to_transaction() was interrupted"))
+                raise
+
+    async def commit(self, seconds: float) -> None:
+        with self._alone():
+            self.state.check_can_commit()
+            deadline = _deadline(seconds)
+            self._let_nothing_in(Phase.COMMITTING)
+            await self._acknowledged("commit()", deadline)
+            identity = self._identity
+            if self._is_begun:
+                self.state.is_decided = True
+                identity = await self._end(True, deadline)
+            self._over(identity)
+
+    async def abort(self, seconds: float) -> None:
+        with self._alone():
+            self.state.check_can_abort()
+            deadline = _deadline(seconds)
+            await self._abort(deadline)
+
+    async def prepare(self, within_ms: int | None, seconds: float) -> PreparedTransaction:
+        """All is acknowledged; the transaction stays open for another to end."""
+        with self._alone():
+            self.state.check_is_open("prepare_transaction()")
+            deadline = _deadline(seconds)
+            self._let_nothing_in(Phase.PREPARED)
+            try:
+                await self._acknowledged("prepare_transaction()", deadline)
+            except TransactionTimeoutError:
+                self._let_in()
+                raise
+            if not self._is_begun:
+                self._let_in()
+                raise TransactionStateError(
+                    f"prepare_transaction(): nothing was sent in {self.state}, so there is nothing to leave to "
+                    f"another; commit() or abort() it"
+                )
+            prepared = PreparedTransaction(self._name, *self._identity)
+            try:
+                await two_phase.prepare(self._cluster, prepared, within_ms, _left(deadline))
+            except UnsupportedVersionError:
+                logger.debug("%s: the broker keeps it open for transaction.timeout.ms only", self.state)
+            except ClientError as error:
+                self._fail(error)
+                raise self.state.refusal() from error
+            return prepared
+
+    async def close(self, seconds: float) -> None:
+        """Abort what is open, for so long. What is prepared stays as it is."""
+        state = self.state
+        with self._beginning:
+            is_open = state.phase in (Phase.OPEN, Phase.DOOMED, Phase.ABORTING, Phase.COMMITTING)
+        if self._is_busy or not is_open:
+            self._close()
+            return
+        try:
+            if state.phase is Phase.COMMITTING and state.is_decided:
+                logger.warning("%s: the producer is closed before it was confirmed that it is committed", state)
+            else:
+                await self._abort(_deadline(seconds))
+        except ClientError as error:
+            logger.warning("%s is left to its timeout, as it could not be aborted: %s", state, error)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        with self._beginning:
+            self.state.phase = Phase.CLOSED
+
+    # Steps
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._is_busy:
+            raise TransactionStateError(f"another thread is in a call for {self.state}; use it from one thread")
+        self._is_busy = True
+        try:
+            yield
+        finally:
+            self._is_busy = False
+
+    def _let_nothing_in(self, phase: Phase) -> None:
+        self.state.phase = phase
+        self._accumulator.refuse(self.state.refusal)
+
+    async def _acknowledged(self, call: str, deadline: float) -> None:
+        try:
+            await self.sender.until_acknowledged(deadline)
+        except TimeoutError:
+            raise TransactionTimeoutError(
+                f"{call}: not all records of {self.state} were acknowledged within max.block.ms; call it again, or "
+                f"abort()"
+            ) from self._cluster.last_failure
+        self.state.check_not_lost()
+
+    async def _end(self, commit: bool, deadline: float) -> Identity:
+        """EndTxn. Also where the answer was lost and it comes again, it is the same end to the coordinator."""
+        call = "commit()" if commit else "abort()"
+        try:
+            return await self._requests.end(
+                self._identity, commit=commit, is_version_2=self._is_version_2, seconds=_left(deadline)
+            )
+        except ClientError as error:
+            if not commit and not self._is_certain and error.code == ErrorCode.invalid_txn_state:
+                self._misses_numbers = True  # it never got there; and with another epoch it never will
+                return self._identity
+            raise self._not_done(error, call) from error
+
+    async def _start(self, who: Identity | None, call: str, deadline: float) -> None:
+        try:
+            identity = await self._requests.start(who, _left(deadline))
+            await self._learn_version(deadline)
+        except ClientError as error:
+            raise self._not_done(error, call) from error
+        self.producer_id, self.producer_epoch = identity
+
+    def _not_done(self, error: ClientError, call: str) -> ClientError:
+        if error.is_retriable:
+            return TransactionTimeoutError(
+                f"{call}: not confirmed by the coordinator of {self.state} within max.block.ms; it may be done or not, "
+                f"call it again: {error}"
+            )
+        self._fail(error)
+        return self.state.refusal() if self.state.cause is not None else error
+
+    async def _learn_version(self, deadline: float) -> None:
+        self._is_version_2 = await self._requests.uses_version_2(_left(deadline))
+        self.highest_produce = HIGHEST if self._is_version_2 else _LAST_PRODUCE_OF_VERSION_1
+
+    async def _abort(self, deadline: float) -> None:
+        state = self.state
+        is_forgotten = isinstance(state.cause, BrokerError) and state.cause.code in _FORGOTTEN
+        self._let_nothing_in(Phase.ABORTING)
+        if self._adding is not None:
+            self._adding.cancel()  # what it has sent comes before the end, on the same connection
+        self._misses_numbers = self._misses_numbers or any(
+            batch.base_sequence >= 0 for batch in self._accumulator.incomplete
+        )
+        aborted = TransactionAbortedError(f"{state} was aborted before the record was acknowledged")
+        self.sender.fail_waiting(aborted)
+        self.sender.fail_under_way(aborted)
+        try:
+            await self.sender.until_answered(deadline)
+        except TimeoutError:
+            raise TransactionTimeoutError(
+                "abort(): a broker has not answered within max.block.ms; call it again"
+            ) from self._cluster.last_failure
+        state.check_not_lost()
+        identity = self._identity
+        if self._is_begun and not is_forgotten:
+            identity = await self._end(False, deadline)
+        if is_forgotten or (self._misses_numbers and identity == self._identity):
+            await self._start(None if is_forgotten else identity, "abort()", deadline)
+            identity = self._identity
+        self._over(identity)
+
+    def _over(self, identity: Identity) -> None:
+        self.producer_id, self.producer_epoch = identity
+        self._is_begun = self._is_certain = self._misses_numbers = self.state.is_decided = False
+        self.lost = None
+        self._added.clear()
+        self._to_add.clear()
+        self.state.cause = None
+        self.state.phase = Phase.READY
+
+    def _fail(self, error: ClientError) -> None:
+        """Nothing of the transaction, or of the producer, is sent any more."""
+        self.state.fail(error)
+        if self.state.phase in (Phase.DOOMED, Phase.FAILED):
+            self._accumulator.refuse(self.state.refusal)
+            if self.lost is None or self.state.phase is Phase.FAILED:
+                self.lost = self._lost(error)
+            self.sender.fail_waiting(self.lost)
+
+    def _lost(self, error: ClientError) -> ClientError:
+        """What the records that are not sent any more fail with."""
+        if self.state.phase is Phase.FAILED:
+            return self.state.refusal()
+        lost = TransactionAbortedError(f"{self.state} can't be committed, so the record is not sent: {error}")
+        lost.__cause__ = error
+        return lost
+
+    # What the sender asks
+
+    def may_send(self, queue: PartitionQueue) -> bool:
+        if self.state.phase not in (Phase.OPEN, Phase.COMMITTING, Phase.PREPARED):
+            return False
+        if queue.producer_id != self.producer_id or queue.producer_epoch != self.producer_epoch:
+            if queue.in_flight:
+                return False
+            queue.begin_epoch(self.producer_id, self.producer_epoch)
+        if self._is_version_2:
+            self._is_begun = True
+            return True
+        place = TopicPartition(queue.topic, queue.partition)
+        if place in self._added:
+            return True
+        self._to_add.add(place)
+        if self._adding is None:
+            self._adding = self.sender.spawn(self._add())
+        return False
+
+    def failed(self, batch: Batch, error: ClientError) -> None:
+        if batch.base_sequence >= 0:
+            self._misses_numbers = True
+        self._fail(error)
+
+    async def _add(self) -> None:
+        try:
+            while self._to_add and self.state.phase in (Phase.OPEN, Phase.COMMITTING, Phase.PREPARED):
+                places = set(self._to_add)
+                self._is_begun = True
+                try:
+                    await self._requests.add_partitions(self._identity, places, self._request_timeout)
+                except ClientError as error:
+                    if not error.is_retriable:  # else the records' own time-out has the last word
+                        self._fail(error)
+                else:
+                    self._is_certain = True
+                    self._added |= places
+                    self._to_add -= places
+                    self.sender.drain()
+        finally:
+            self._adding = None
+
+
+def _of_group(error: ClientError, group: GroupMetadata) -> ClientError:
+    if error.code not in _NOT_OF_THE_GROUP:
+        return error
+    failed = CommitFailedError(
+        f"group {group.group_id!r} has rebalanced since its metadata was asked for, and member {group.member_id!r} may "
+        f"not commit for it ({error}); abort, poll, and take consumer.group_metadata() anew"
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def _deadline(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - asyncio.get_running_loop().time(), 0.0)
