@@ -143,11 +143,11 @@ cdef class ScanDecoder:
     cdef readonly long long next_offset  # behind the last batch that was seen; at first `start`
     cdef readonly Py_ssize_t position    # in the bytes fed: behind that batch
     cdef readonly long long at_offset    # of the batch that is being read: errors are about it, and do not say so
+    cdef readonly long long last_fed     # the last offset of the batch before, in these bytes; -1: none
     cdef readonly bint is_done           # everything before `end` was seen
     cdef int _columns
     cdef long long _start                # of the batch that is being read; those before it were seen
     cdef long long _end
-    cdef long long _last_fed             # the last offset of the batch before, in these bytes
     cdef long long _from_timestamp
     cdef long long _until_timestamp
     cdef _Keys _keys
@@ -204,10 +204,10 @@ cdef class ScanDecoder:
         self._drop_inflated()
         self._drop_data()
 
-    def feed(self, data, aborted=()):
+    def feed(self, data, aborted=(), bint continues=False):
         """Whole batches, in the order of the log; what is cut off at the end stays behind `position`. `aborted`:
         (producer id, first offset, last offset) of transactions to leave out of these bytes; one whose last offset is
-        2^63 - 1 ends at its marker."""
+        2^63 - 1 ends at its marker. With `continues` the bytes lie behind those fed before: offsets go on to rise."""
         if self._left or self._legacy is not None:
             raise ValueError("what was fed before is not used up yet")
         self._drop_data()
@@ -215,7 +215,8 @@ cdef class ScanDecoder:
         self._has_view = True
         self._data = data
         self.position = 0
-        self._last_fed = -1
+        if not continues:
+            self.last_fed = -1
         self._aborted = {}
         if self._read_committed:
             for producer_id, first, last in aborted:
@@ -281,12 +282,12 @@ cdef class ScanDecoder:
                 self.is_done = True
                 return False
             self.position += header.size
-            self._last_fed = header.base_offset + header.last_offset_delta
-            if self._last_fed < self.next_offset:
+            self.last_fed = header.base_offset + header.last_offset_delta
+            if self.last_fed < self.next_offset:
                 continue  # before the start, or seen already
             self._check(data)
             self._start = self.next_offset
-            self.next_offset = self._last_fed + 1
+            self.next_offset = self.last_fed + 1
             if self.next_offset >= self._end:
                 self.is_done = True
             if header.magic != 2:
@@ -306,11 +307,11 @@ cdef class ScanDecoder:
         cdef BatchHeader header = self._header
         cdef BatchHeader following
         cdef long long last = header.base_offset + header.last_offset_delta
-        if header.last_offset_delta < 0 or header.base_offset <= self._last_fed:
+        if header.last_offset_delta < 0 or header.base_offset <= self.last_fed:
             raise CorruptBatchError(
-                f"offsets {header.base_offset}..{last} follow offset {self._last_fed}", position=header.position
+                f"offsets {header.base_offset}..{last} follow offset {self.last_fed}", position=header.position
             )
-        if header.magic == 2 and header.base_offset >= self._end and header.base_offset != self._last_fed + 1:
+        if header.magic == 2 and header.base_offset >= self._end and header.base_offset != self.last_fed + 1:
             following = BatchHeader.__new__(BatchHeader)
             if (
                 fill_header(following, data, header.position + header.size, self._view.len)

@@ -99,14 +99,27 @@ class Decoder:
         """Bytes used of what the last `decode` was given: what lies behind was cut off, or is not wanted."""
         return self._kernel.position
 
-    def decode(self, data: Buffer, aborted: Iterable[Aborted | tuple[int, int]] = ()) -> Iterator[pa.RecordBatch]:
+    @property
+    def last_fed(self) -> int:
+        """The last offset of the batch before, in the bytes of `decode`; -1: there was none yet."""
+        return self._kernel.last_fed
+
+    @property
+    def at_offset(self) -> int:
+        """The base offset of the last batch that was looked at."""
+        return self._kernel.at_offset
+
+    def decode(
+        self, data: Buffer, aborted: Iterable[Aborted | tuple[int, int]] = (), *, continues: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Take whole batches (one that is cut off at the end is left out). `aborted` are the transactions that the
-        fetch response, or the .txnindex, lists for these bytes; they count for this call.
+        fetch response, or the .txnindex, lists for these bytes; they count for this call. `continues`: the bytes lie
+        behind those of the call before, in the same file.
 
         Exhaust the iterator before the next call. Raises CorruptBatchError, with topic, partition and offset.
         """
         kernel = self._kernel
-        kernel.feed(data, [Aborted(*each) for each in aborted])
+        kernel.feed(data, [Aborted(*each) for each in aborted], continues)
         try:
             while self._run():
                 yield self._record_batch()
@@ -122,10 +135,13 @@ class Decoder:
         try:
             return self._kernel.run()
         except StratalogError as error:
-            reason = error.reason if isinstance(error, CorruptBatchError) else str(error)
+            reason, position = str(error), None
+            if isinstance(error, CorruptBatchError):
+                reason, position = error.reason, error.position
             raise CorruptBatchError(
                 f"{self._place}, offset {self._kernel.at_offset}: {reason}; to leave it out, read around it with "
-                "startingOffsets and endingOffsets"
+                "startingOffsets and endingOffsets",
+                position=position,
             ) from error
 
     def _record_batch(self) -> pa.RecordBatch:
