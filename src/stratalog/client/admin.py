@@ -366,7 +366,7 @@ class Admin:
         return self._run(two_phase.finish(self._cluster, prepared, commit=commit, timeout=timeout))
 
     def abort_transactions(self, prefix: str, *, timeout: float | None = None) -> list[str]:
-        """Abort whatever ids that begin with this have open, prepared or not, and fence their producers. Which it was."""
+        """Abort whatever ids that begin with this have open, prepared or not, and fence their producers."""
         return self._run(two_phase.abort(self._cluster, prefix, timeout))
 
     def forget_transactions(self, transactional_ids: Iterable[str], *, timeout: float | None = None) -> None:

@@ -73,7 +73,7 @@ def test_open_ones_are_aborted_by_the_beginning_of_their_ids(
     assert lab.own_answer("abort", prefix="t") == {"result": [{"transactional_id": "t"}]}
     assert lab.own_answer("abort", prefix="t") == {"result": []}
     assert lab.own_answer("prepare", **opened)["error"]["code"] == 90  # PRODUCER_FENCED
-    assert lab.own_answer("finish", transactions=[opened], commit=True)["error"]["code"] == 90
+    assert lab.own_answer("finish", transactions=[opened], commit=True)["error"]["code"] == 48  # INVALID_TXN_STATE
 
 
 def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
