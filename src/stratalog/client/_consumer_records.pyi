@@ -44,6 +44,7 @@ class FetchedRecords:
     fetch_offset: int
     end_offset: int
     end_epoch: int
+    record_count: int
     is_exhausted: bool
     is_sound: bool
     def __init__(
@@ -63,8 +64,6 @@ class FetchedRecords:
         value_deserializer: Callable[[bytes], Any] | None = None,
     ) -> None: ...
     def take(self, most: int) -> list[ConsumerRecord]: ...
-    def rewind(self, offset: int, leader_epoch: int) -> None: ...
-    def take_columns_until(self, decoder: ColumnDecoder, end_offset: int) -> int: ...
     def take_columns(self, decoder: ColumnDecoder, most: int) -> int: ...
 
 class Interrupt:

@@ -27,6 +27,7 @@ cdef enum:
     _LEADER_EPOCH_AT = 12
     _MAGIC_AT = 16
     _LAST_OFFSET_DELTA_AT = 23
+    _RECORD_COUNT_AT = 57
     _CODEC_MASK = 0x07
     _TIMESTAMP_TYPE_BIT = 0x08
     _TRANSACTIONAL_BIT = 0x10
@@ -142,6 +143,7 @@ cdef class FetchedRecords:
     cdef readonly long long fetch_offset
     cdef readonly long long end_offset    # behind the last whole batch: where to fetch next
     cdef readonly int end_epoch           # that batch's leader epoch; -1: not known
+    cdef readonly Py_ssize_t record_count # as the headers say it, and no more than there is room for: a hint
     cdef readonly bint is_exhausted       # everything was taken
     cdef readonly bint is_sound           # whether batch follows batch, up to one that is cut off
     cdef object _body
@@ -161,7 +163,6 @@ cdef class FetchedRecords:
     cdef int _timestamp_type
     cdef list _legacy                     # records of a loaded message of magic 0 or 1, the last one first
     cdef list _aborted                    # (first offset, producer id), the first one last
-    cdef list _all_aborted
     cdef set _aborted_producers
     cdef bint _read_committed
     cdef bint _check_crcs
@@ -186,8 +187,7 @@ cdef class FetchedRecords:
         self._start = self._at = start
         self._end = end
         self._header = BatchHeader.__new__(BatchHeader)
-        self._all_aborted = sorted([(first, producer) for producer, first in aborted or ()], reverse=True)
-        self._aborted = self._all_aborted[:]
+        self._aborted = sorted([(first, producer) for producer, first in aborted or ()], reverse=True)
         self._aborted_producers = set()
         self._read_committed = read_committed
         self._check_crcs = check_crcs
@@ -212,6 +212,7 @@ cdef class FetchedRecords:
             if data[at + _MAGIC_AT] == 2 and size >= _HEADER_SIZE:
                 self.end_offset = <long long>load64(data + at) + <int>load32(data + at + _LAST_OFFSET_DELTA_AT) + 1
                 self.end_epoch = <int>load32(data + at + _LEADER_EPOCH_AT)
+                self.record_count += min(load32(data + at + _RECORD_COUNT_AT), <unsigned int>(size // SMALLEST_RECORD))
             else:
                 self.end_offset = <long long>load64(data + at) + 1
             at += size
@@ -241,47 +242,36 @@ cdef class FetchedRecords:
             most -= 1
         return records
 
-    def rewind(self, long long offset, int leader_epoch):
-        """Back to where it was before a call that failed half-way."""
-        self.progress.offset = offset
-        self.progress.leader_epoch = leader_epoch
-        self._at = self._start
-        self._left = 0
-        self.is_exhausted = False
-        self._legacy = None
-        self._aborted = self._all_aborted[:]
-        self._aborted_producers = set()
-
-    def take_columns_until(self, ColumnDecoder decoder, long long end_offset):
-        """As take_columns, the batches before the one at `end_offset`; how many rows."""
-        cdef Py_ssize_t before = decoder.rows
-        while self.progress.offset < end_offset:
-            if self._left == 0 and not self._legacy and not self._load():
-                break
-            if self._legacy is not None:
-                self._take_legacy(decoder, _LAST_OFFSET)
-            else:
-                self._decode_batch(decoder, _LAST_OFFSET)
-        return decoder.rows - before
-
     def take_columns(self, ColumnDecoder decoder, Py_ssize_t most):
-        """Decode the next records into columns, at most so many; how many there were.
+        """Decode the next records into columns, behind what is there, at most so many; how many there were.
 
-        After an error the decoder is not to be used. The position is then at the batch that has it.
+        An error that lies behind some is for the next call. The decoder has only what counts.
         """
         cdef Py_ssize_t before = decoder.rows
-        cdef long long end_offset
         while decoder.rows - before < most:
-            if self._left == 0 and not self._legacy and not self._load():
-                break
-            if self._legacy is not None:
-                self._take_legacy(decoder, most - (decoder.rows - before))
-                continue
-            end_offset = _LAST_OFFSET
-            if self._left > most - (decoder.rows - before):
-                end_offset = max(self.progress.offset, self._header.base_offset) + most - (decoder.rows - before)
-            self._decode_batch(decoder, end_offset)
+            mark = decoder.mark()
+            try:
+                if not self._take_batch(decoder, most - (decoder.rows - before)):
+                    break
+            except Exception:
+                decoder.cut(mark)
+                if decoder.rows > before:
+                    break
+                raise
         return decoder.rows - before
+
+    cdef bint _take_batch(self, ColumnDecoder decoder, Py_ssize_t most) except -1:
+        """Of one batch, at most so many. False: there is none."""
+        cdef long long end_offset = _LAST_OFFSET
+        if self._left == 0 and not self._legacy and not self._load():
+            return False
+        if self._legacy is not None:
+            self._take_legacy(decoder, most)
+            return True
+        if self._left > most:
+            end_offset = max(self.progress.offset, self._header.base_offset) + most
+        self._decode_batch(decoder, end_offset)
+        return True
 
     cdef int _decode_batch(self, ColumnDecoder decoder, long long end_offset) except -1:
         """From the batch's start: records that were taken already are skipped by their offset."""
@@ -329,7 +319,11 @@ cdef class FetchedRecords:
             record = self._legacy.pop()
             if record.offset >= self.progress.offset:
                 some.append(record)
-        decoder.add_records(some)
+        try:
+            decoder.add_records(some)
+        except Exception:
+            self._legacy += reversed(some)
+            raise
         if some:
             self._advance(some[len(some) - 1].offset + 1)
         if not self._legacy:

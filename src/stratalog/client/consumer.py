@@ -150,35 +150,31 @@ class Consumer:
     def poll_arrow(self, timeout: float | None = None, max_records: int | None = None) -> pa.Table:
         """As `poll`, a table with the columns topic, partition, offset, timestamp, key, value and headers. Without
         `max_records` it is what was fetched ahead, up to some MiB. Deserializers are not applied."""
-        import pyarrow as pa
-
-        from stratalog.client.consumer_arrow import SCHEMA, ArrowColumns
+        from stratalog.client.consumer_arrow import ArrowColumns
 
         if self._columns is None:
             self._columns = ArrowColumns()
+        columns, buffer = self._columns, self._core.buffer
+        columns.start()
         left = _NO_LIMIT if max_records is None else max_records
         room = ARROW_BYTES
-        found: list[pa.RecordBatch] = []
         with self._polling(timeout) as deadline:
             fetched = self._next_fetched(deadline)
             while fetched is not None:
                 try:
-                    batch = self._columns.take(fetched, left)
+                    left -= columns.add(fetched, left, min(room, buffer.bytes))
                 except Exception:
-                    if found:
+                    if columns.rows:
                         break
                     raise
                 room -= fetched.size
-                if batch is not None:
-                    found.append(batch)
-                    left -= batch.num_rows
                 if not fetched.is_exhausted:
                     break
                 self._core.done(fetched)
                 if room <= 0 or left <= 0:
                     break
-                fetched = self._ready_fetched() if found else self._next_fetched(deadline)
-        return pa.Table.from_batches(found, schema=SCHEMA)
+                fetched = self._ready_fetched() if columns.rows else self._next_fetched(deadline)
+        return columns.table()
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """One record after the other, without an end; `wakeup` ends it with WakeupError. A record counts as consumed

@@ -1,17 +1,18 @@
-"""What was fetched -> Arrow: a record batch for each partition's part of a fetch, without a record object on the way.
+"""What was fetched -> Arrow: one record batch for all that a poll takes, without a record object on the way.
 
-Each part becomes arrays of its own, so nothing is copied a second time to make one large array, and memory that the
-last table gave back is used again while it is still in the processor's caches.
+Keys and values are copied once, into memory that the last table gave back where there is some: it may still be in the
+processor's caches, and has its pages.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from stratalog.client._consumer_records import FetchedRecords
-from stratalog.errors import StratalogError
+from stratalog.client.metadata import TopicPartition
 from stratalog.records import arrow
 from stratalog.records._column_decoder import ColumnDecoder
 
@@ -26,54 +27,83 @@ SCHEMA = pa.schema(
         pa.field("headers", pa.list_(arrow.HEADER)),
     ]
 )
-_DECODED = [name for name in SCHEMA.names if name in arrow.BITS]
-_BITS = sum(arrow.BITS[name] for name in _DECODED)
+_DECODED = [(arrow.SCHEMA.field(name), arrow.BITS[name]) for name in SCHEMA.names if name in arrow.BITS]
+_BITS = sum(bit for _, bit in _DECODED)
+_LARGE = 64 * 1024 * 1024  # bytes of keys and values, inflated, behind which a new record batch begins
 
 
 class ArrowColumns:
-    """Makes record batches. The columns that are the same in each row are kept from one to the next."""
+    """Makes tables: `start`, `add` any number of times, `table`. What is the same in each table is kept."""
 
     def __init__(self) -> None:
         self._topics: dict[str, pa.Array] = {}
-        self._partitions: dict[int, pa.Buffer] = {}
-        self._rows = 0
+        self._repeated: dict[int, pa.Buffer] = {}
+        self.start()
 
-    def take(self, fetched: FetchedRecords, most: int) -> pa.RecordBatch | None:
-        """The next rows, at most so many; None: there are none."""
-        start_offset, start_epoch = fetched.progress.offset, fetched.progress.leader_epoch
-        decoder = ColumnDecoder(_BITS, 0, fetched.size)
-        try:
-            rows = fetched.take_columns(decoder, most)
-        except StratalogError:
-            # The decoder may have some of the batch that is damaged. Those before it are decoded again, and the error
-            # is for the next call.
-            if fetched.progress.offset == start_offset:
-                raise
-            end_offset = fetched.progress.offset
-            fetched.rewind(start_offset, start_epoch)
-            decoder = ColumnDecoder(_BITS, 0, fetched.size)
-            rows = fetched.take_columns_until(decoder, end_offset)
-        if not rows:
-            return None
-        buffers = decoder.finish()
-        columns = {name: arrow._array(arrow.SCHEMA.field(name), buffers[arrow.BITS[name]], rows) for name in _DECODED}
-        columns["topic"] = self._topic(fetched.place.topic, rows)
-        columns["partition"] = self._partition(fetched.place.partition, rows)
-        return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    def start(self) -> None:
+        self.rows = 0
+        self._decoder: ColumnDecoder | None = None
+        self._parts: list[tuple[TopicPartition, int]] = []  # of what the decoder has
+        self._batches: list[pa.RecordBatch] = []
 
-    def _topic(self, topic: str, rows: int) -> pa.Array:
-        names = self._topics.get(topic)
-        if names is None:
-            names = self._topics[topic] = pa.array([topic], pa.string())
-        indexes = pa.Array.from_buffers(pa.int32(), rows, [None, self._same(0, rows)], 0)
-        return pa.DictionaryArray.from_arrays(indexes, names)
+    def add(self, fetched: FetchedRecords, most: int, expected: int) -> int:
+        """The next rows, at most so many; how many there were. `expected` are the bytes that the table will take in all.
 
-    def _partition(self, partition: int, rows: int) -> pa.Array:
-        return pa.Array.from_buffers(pa.int32(), rows, [None, self._same(partition, rows)], 0)
+        An error behind some rows is for the next call.
+        """
+        decoder = self._decoder
+        if decoder is None:
+            content = max(fetched.size, expected)
+            rows = min(fetched.record_count * content // max(fetched.size, 1), most)
+            decoder = self._decoder = ColumnDecoder(_BITS, rows, content)
+        rows = fetched.take_columns(decoder, most)
+        if rows:
+            self.rows += rows
+            self._parts.append((fetched.place, rows))
+            if decoder.content >= _LARGE:
+                self._finish()
+        return rows
+
+    def table(self) -> pa.Table:
+        if self._parts:
+            self._finish()
+        return pa.Table.from_batches(self._batches, schema=SCHEMA)
+
+    def _finish(self) -> None:
+        assert self._decoder is not None
+        parts, rows = self._parts, self._decoder.rows
+        buffers = self._decoder.finish()
+        self._decoder, self._parts = None, []
+        columns = [arrow._array(field, buffers[bit], rows) for field, bit in _DECODED]
+        places = {"topic": self._topic(parts, rows), "partition": self._partition(parts, rows)}
+        columns = [places[name] if name in places else columns.pop(0) for name in SCHEMA.names]
+        self._batches.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+
+    def _topic(self, parts: Sequence[tuple[TopicPartition, int]], rows: int) -> pa.Array:
+        topics = list(dict.fromkeys(place.topic for place, _ in parts))
+        if len(topics) == 1:
+            names = self._topics.get(topics[0])
+            if names is None:
+                names = self._topics[topics[0]] = pa.array(topics, pa.string())
+        else:
+            names = pa.array(topics, pa.string())
+        indexes = self._numbers([(topics.index(place.topic), count) for place, count in parts], rows)
+        return pa.DictionaryArray.from_arrays(indexes, names, safe=False)
+
+    def _partition(self, parts: Sequence[tuple[TopicPartition, int]], rows: int) -> pa.Array:
+        return self._numbers([(place.partition, count) for place, count in parts], rows)
+
+    def _numbers(self, runs: Sequence[tuple[int, int]], rows: int) -> pa.Array:
+        """Each number so many times, as int32."""
+        if len({number for number, _ in runs}) == 1:
+            buffer = self._same(runs[0][0], rows)
+        else:
+            buffer = pa.py_buffer(b"".join(memoryview(self._same(number, count))[: count * 4] for number, count in runs))
+        return pa.Array.from_buffers(pa.int32(), rows, [None, buffer], 0)
 
     def _same(self, number: int, rows: int) -> pa.Buffer:
-        """So many times the number, as i32."""
-        kept = self._partitions.get(number)
+        """So many times the number, or more."""
+        kept = self._repeated.get(number)
         if kept is None or kept.size < rows * 4:
-            kept = self._partitions[number] = pa.py_buffer(array("i", [number]) * max(1024, rows * 2))
+            kept = self._repeated[number] = pa.py_buffer(array("i", [number]) * max(1024, rows * 2))
         return kept

@@ -64,6 +64,8 @@ cdef void take_kept(Memory *memory, size_t wanted) noexcept:
     """A block of at least this size and not much more, if one is kept; the latest first, which caches may still have."""
     global _kept_count, _kept_bytes
     cdef int i
+    if wanted < WORTH_KEEPING:
+        return
     for i in range(_kept_count - 1, -1, -1):
         if wanted <= _kept[i].capacity <= 4 * wanted:
             memory[0] = _kept[i]
@@ -212,6 +214,11 @@ cdef class ColumnDecoder:
                 self._put_header_offset()
             self.rows += 1
             self._check_limit()
+
+    @property
+    def content(self):
+        """Bytes of keys and values so far."""
+        return self._key.data.size + self._value.data.size
 
     def mark(self):
         """What `cut` goes back to."""
