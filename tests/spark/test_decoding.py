@@ -23,8 +23,7 @@ from stratalog.spark.predicate import EVERYTHING, Predicate
 from stratalog.spark.scan_request import READ_COMMITTED
 from stratalog.spark.schema import ALL_COLUMNS as ALL
 from tests.records.strategies import codecs, numbered
-
-Row = dict[str, Any]
+from tests.spark.rows import Row, row_of, rows_in, wants
 
 
 def rows_of(decoder: Decoder, *pieces: Any, aborted: Any = ()) -> list[Row]:
@@ -32,43 +31,15 @@ def rows_of(decoder: Decoder, *pieces: Any, aborted: Any = ()) -> list[Row]:
     found: list[Row] = []
     for piece in pieces:
         for batch in decoder.decode(piece, aborted):
-            found += checked_rows(batch, decoder)
+            found += checked(batch, decoder)
     for batch in decoder.finish():
-        found += checked_rows(batch, decoder)
+        found += checked(batch, decoder)
     return found
 
 
-def checked_rows(batch: pa.RecordBatch, decoder: Decoder) -> list[Row]:
-    batch.validate(full=True)
+def checked(batch: pa.RecordBatch, decoder: Decoder) -> list[Row]:
     assert batch.schema.equals(decoder.schema)
-    assert batch.num_rows > 0
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    if "timestamp" in columns:
-        columns["timestamp"] = columns["timestamp"].cast(pa.int64())
-    return pa.table(columns).to_pylist()  # type: ignore[no-any-return]
-
-
-def as_row(record: Record, columns: tuple[str, ...] = ALL) -> Row:
-    row = {
-        "key": record.key,
-        "value": record.value,
-        "topic": "orders",
-        "partition": 3,
-        "offset": record.offset,
-        "timestamp": record.timestamp * 1000,
-        "timestampType": record.timestamp_type,
-        "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
-    }
-    return {name: row[name] for name in columns}
-
-
-def wants(predicate: Predicate, start: int, end: int, record: Record) -> bool:
-    return (
-        start <= record.offset < end
-        and predicate.from_offset <= record.offset < predicate.until_offset
-        and predicate.from_timestamp <= record.timestamp < predicate.until_timestamp
-        and (predicate.keys is None or record.key in predicate.keys)
-    )
+    return rows_in(batch)
 
 
 present_keys = st.sampled_from([b"", b"a", b"b", b"key-12345678", b"key-12345679", b"x" * 70])
@@ -151,8 +122,8 @@ def test_rows_are_the_wanted_records_of_the_reader_of_objects(
         rows_per_batch=rows_per_batch,
         bytes_per_batch=bytes_per_batch,
     )
-    expected = [record for record in read_records(log) if wants(predicate, start, end, record)]
-    assert rows_of(decoder, log) == [as_row(record, tuple(columns)) for record in expected]
+    expected = [record for record in read_records(log) if start <= record.offset < end and wants(predicate, record)]
+    assert rows_of(decoder, log) == [row_of(record, tuple(columns)) for record in expected]
 
 
 @given(codec=codecs, cut=st.integers(0, 400))
@@ -163,9 +134,9 @@ def test_a_batch_that_is_cut_off_comes_with_the_next_bytes(codec: int, cut: int)
     cut = min(cut, len(log))
     rows = []
     for batch in decoder.decode(log[:cut]):
-        rows += checked_rows(batch, decoder)
+        rows += checked(batch, decoder)
     rows += rows_of(decoder, log[decoder.position :])
-    assert rows == [as_row(record) for record in first + second]
+    assert rows == [row_of(record) for record in first + second]
     assert decoder.next_offset == 20
 
 
@@ -210,7 +181,7 @@ def test_small_fetches_are_collected_into_one_batch() -> None:
         piece = build_batch(records[start : start + 10], base_offset=start)
         assert list(decoder.decode(piece)) == []
     (batch,) = decoder.finish()
-    assert checked_rows(batch, decoder) == [as_row(record) for record in records]
+    assert checked(batch, decoder) == [row_of(record) for record in records]
     assert list(decoder.finish()) == []
 
 

@@ -49,10 +49,9 @@ def scan(range: OffsetRange, request: ScanRequest) -> Iterator[pa.RecordBatch]:
 
 
 class _DirectScan:
-    def __init__(self, range: OffsetRange, request: ScanRequest, window: int = WINDOW) -> None:
+    def __init__(self, range: OffsetRange, request: ScanRequest) -> None:
         self._range = range
         self._request = request
-        self._window = window
         self._decoder = Decoder(
             range.topic,
             range.partition,
@@ -129,7 +128,7 @@ class _DirectScan:
         decoder = self._decoder
         position = first_position(reader, decoder.next_offset, self._request.predicate)
         size = reader.log.size
-        window = self._window
+        window = WINDOW
         continues = False  # the first bytes of a segment begin anew
         while position < size and not decoder.is_done:
             origin = position - position % mmap.ALLOCATIONGRANULARITY
@@ -144,7 +143,7 @@ class _DirectScan:
                 except CorruptBatchError as error:
                     raise _located(error, reader.log.path, position) from error
             if decoder.position:
-                continues, window = True, self._window
+                continues, window = True, WINDOW
             elif origin + length < size:
                 window *= 2  # for a batch that is larger
             else:
