@@ -1,0 +1,268 @@
+"""Topics exported to a table: Parquet files in folders topic=NAME/date=DAY, the day of a record's timestamp in UTC.
+
+Incremental: each run goes on where the last one ended, in steps of some million records, each of which becomes part of
+the table exactly once (table_commits.py). Files of a step are as large as it allows, and small ones of many steps are
+merged. With Delta installed, the table can be one of its: then its own log does what the commits do here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from stratalog.client.metadata import TopicInfo
+from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
+from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of, range_options
+from stratalog.pipelines.export_plan import Bounds, Step, after, plan_merges, plan_step
+from stratalog.pipelines.progress import NoProgress, Progress
+from stratalog.pipelines.table_commits import HOME, Commit, TableCommits, moves_for
+from stratalog.pipelines.table_files import TableFile, table_files
+from stratalog.spark.scan_request import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MIB = 1024**2
+PARQUET, DELTA = "parquet", "delta"
+_NO_LIMIT = 2**63
+_COLUMNS = ("key", "value", "headers", "partition", "offset", "timestamp", "timestampType", "topic")
+# Not to_date(): that goes by the session's time zone, and a table must not depend on who exports.
+_DAY = "date_from_unix_date(cast(floor(unix_micros(timestamp) / 86400000000) as int)) as date"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """`step_records`: at most so many offsets a step. `every`: seconds between looks for more; None: once.
+    `merge_from`: so many small files in a folder are merged, 0: never. `allow_data_loss`: go on where records went by
+    retention before they were exported."""
+
+    format: str = PARQUET
+    step_records: int = 10_000_000
+    every: float | None = None
+    file_bytes: int = 128 * MIB
+    merge_from: int = 16
+    allow_data_loss: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What a run did, or in a dry run would do: `records` are offsets then, of which some may have no record."""
+
+    records: int = 0
+    steps: int = 0
+    merged_files: int = 0
+    lost: int = 0
+
+
+def export(
+    spark: SparkSession,
+    cluster: ClusterAddress,
+    topics: Sequence[str],
+    table: str,
+    options: ExportOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> Exported:
+    """Export what the table does not have yet. `stop` ends a run that is to go on for ever, after its step.
+
+    Raises ConfigError, TableInUseError, OffsetOutOfRangeError, and what the broker's answers and the disk give rise to.
+    """
+    run = _Export(spark, cluster, topics, table, options or ExportOptions(), progress or NoProgress())
+    return run.run(stop or threading.Event())
+
+
+class _Export:
+    def __init__(
+        self,
+        spark: SparkSession,
+        cluster: ClusterAddress,
+        topics: Sequence[str],
+        table: str,
+        options: ExportOptions,
+        progress: Progress,
+    ) -> None:
+        _check(topics, options)
+        self._spark = spark
+        self._cluster = cluster
+        self._topics = topics
+        self._options = options
+        self._progress = progress
+        self._lost: dict[tuple[str, int, int], int] = {}
+        self._files = table_files(spark, table)
+        self._commits = TableCommits(self._files)
+        self._write = self._parquet if options.format == PARQUET else self._delta
+        if options.format == DELTA:
+            _check_delta(spark)
+
+    def run(self, stop: threading.Event) -> Exported:
+        last = self._commits.last() if self._options.dry_run else self._commits.recover()
+        done = Exported()
+        with self._cluster.admin() as admin:
+            while True:
+                topics = [admin.describe_topic(name) for name in self._topics]
+                _check_ids(last, topics)
+                bounds = bounds_of(admin, topics)
+                if self._options.dry_run:
+                    return _would_do(plan_step(last.offsets, bounds, _NO_LIMIT), self._options)
+                last, done = self._catch_up(last, done, topics, bounds, stop)
+                if self._options.every is None or stop.wait(self._options.every):
+                    return replace(done, lost=sum(self._lost.values()))
+
+    def _catch_up(
+        self,
+        last: Commit,
+        done: Exported,
+        topics: Sequence[TopicInfo],
+        bounds: Mapping[tuple[str, int], Bounds],
+        stop: threading.Event,
+    ) -> tuple[Commit, Exported]:
+        """Steps up to where the partitions ended when they were looked at."""
+        self._progress.begin("exporting", plan_step(last.offsets, bounds, _NO_LIMIT).size, "records")
+        topic_ids = {topic.name: str(topic.id) for topic in topics if topic.id}
+        reached = 0
+        while not stop.is_set():
+            step = plan_step(last.offsets, bounds, self._options.step_records)
+            self._note_loss(step, last)
+            if not step.ranges:
+                break
+            last = self._write(last, step, topic_ids)
+            reached += step.size
+            self._progress.reached(reached)
+            records = last.records
+            last, merged = self._merge(last)
+            done = Exported(done.records + records, done.steps + 1, done.merged_files + merged)
+        return last, done
+
+    def _note_loss(self, step: Step, last: Commit) -> None:
+        for (topic, partition), count in step.lost.items():
+            place = (topic, partition, last.offsets[topic][partition])
+            if place in self._lost:
+                continue  # the partition is empty, so nothing was exported that would have moved on from there
+            what = f"{count} records of {topic}-{partition} were deleted before they were exported"
+            if not self._options.allow_data_loss:
+                raise OffsetOutOfRangeError(f"{what}; to go on without them, allow data loss")
+            self._progress.note(what)
+            self._lost[place] = count
+
+    # Parquet
+
+    def _parquet(self, last: Commit, step: Step, topic_ids: dict[str, str]) -> Commit:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        number = last.number + 1
+        folder = self._commits.stage(number)
+        seen = Observation()
+        frame = self._read(step).observe(seen, f.count(f.lit(1)).alias("records"))
+        # Rebalanced, rows of a day come together, in pieces of the size that Spark advises for a partition.
+        frame = frame.hint("rebalance", "topic", "date").sortWithinPartitions("topic", "date", "partition", "offset")
+        frame.write.partitionBy("topic", "date").parquet(f"{self._files.root}/{folder}")
+        staged = [file.path for file in self._files.files(folder)]
+        commit = Commit(
+            number,
+            after(last.offsets, step),
+            {**last.topic_ids, **topic_ids},
+            int(seen.get["records"]),
+            moves_for(number, staged, folder),
+        )
+        self._commits.commit(commit)
+        return commit
+
+    def _read(self, step: Step) -> DataFrame:
+        options = {**self._cluster.read_options(), **range_options(step.ranges)}
+        options["failOnDataLoss"] = str(not self._options.allow_data_loss).lower()
+        return self._spark.read.format(FORMAT).options(**options).load().selectExpr(*_COLUMNS, _DAY)
+
+    def _merge(self, last: Commit) -> tuple[Commit, int]:
+        """Small files of the folders that the last step wrote to."""
+        if self._options.format != PARQUET or not self._options.merge_from:
+            return last, 0
+        folders = {move.final.rpartition("/")[0] for move in last.moves}
+        files = [file for folder in folders for file in self._files.files(folder)]
+        groups = plan_merges(files, self._options.file_bytes, self._options.merge_from)
+        if not groups:
+            return last, 0
+        number = last.number + 1
+        folder = self._commits.stage(number)
+        for group in groups:
+            self._merge_group(group, folder)
+        staged = [file.path for file in self._files.files(folder)]
+        gone = [file.path for group in groups for file in group]
+        commit = replace(last, number=number, records=0, moves=moves_for(number, staged, folder), removes=gone)
+        self._commits.commit(commit)
+        return commit, len(gone)
+
+    def _merge_group(self, group: Sequence[TableFile], folder: str) -> None:
+        root, home = self._files.root, group[0].path.rpartition("/")[0]
+        frame = self._spark.read.parquet(*(f"{root}/{file.path}" for file in group))
+        one = frame.drop("topic", "date").coalesce(1).sortWithinPartitions("partition", "offset")
+        one.write.mode("append").parquet(f"{root}/{folder}/{home}")
+
+    # Delta
+
+    def _delta(self, last: Commit, step: Step, topic_ids: dict[str, str]) -> Commit:
+        """The plan is durable before the write, and Delta takes a write of one number once: so it may be repeated."""
+        number = last.number + 1
+        plan_path = f"{HOME}/plans/{number:020d}.json"
+        step = self._planned(plan_path, step)
+        writer = self._read(step).write.format(DELTA).mode("append").partitionBy("topic", "date")
+        writer.option("txnAppId", "stratalog-export").option("txnVersion", number).save(self._files.root)
+        commit = Commit(number, after(last.offsets, step), {**last.topic_ids, **topic_ids}, step.size)
+        self._commits.commit(commit)
+        self._files.delete(plan_path)
+        return commit
+
+    def _planned(self, path: str, step: Step) -> Step:
+        """A step that a run which died may have written already is done as it was planned then."""
+        known = self._files.read(path)
+        if known is None:
+            ranges = [[one.topic, one.partition, one.start, one.end] for one in step.ranges]
+            self._files.create(path, json.dumps(ranges).encode())
+            return step
+        return Step([OffsetRange(*found) for found in json.loads(known)], {})
+
+
+def _would_do(step: Step, options: ExportOptions) -> Exported:
+    return Exported(step.size, -(-step.size // options.step_records), 0, sum(step.lost.values()))
+
+
+def _check(topics: Sequence[str], options: ExportOptions) -> None:
+    if not topics:
+        raise ConfigError("no topic is named; name one, or several")
+    if options.format not in (PARQUET, DELTA):
+        raise ConfigError(f"the format is {options.format!r}; it must be {PARQUET} or {DELTA}")
+    least = {"step_records": 1, "file_bytes": 1, "merge_from": 0}
+    for name, smallest in least.items():
+        if getattr(options, name) < smallest:
+            raise ConfigError(f"{name} is {getattr(options, name)}; it must be {smallest} or more")
+    if options.every is not None and not options.every > 0:
+        raise ConfigError(f"every is {options.every}; it must be more than 0 seconds")
+
+
+def _check_ids(last: Commit, topics: Sequence[TopicInfo]) -> None:
+    """A topic that was deleted and made again begins at offset 0 again: its records would be taken for old ones."""
+    for topic in topics:
+        known = last.topic_ids.get(topic.name)
+        if known is not None and topic.id is not None and known != str(topic.id):
+            what = f"topic {topic.name!r} was deleted and made again since the table's last export"
+            raise StorageError(f"{what}; export it to another table")
+
+
+def _check_delta(spark: SparkSession) -> None:
+    try:
+        spark._jvm.java.lang.Class.forName(  # type: ignore[union-attr]
+            "io.delta.sql.DeltaSparkSessionExtension",
+            True,
+            spark._jvm.java.lang.Thread.currentThread().getContextClassLoader(),  # type: ignore[union-attr]
+        )
+    except Exception as error:  # py4j's, whatever the JVM has thrown
+        raise ConfigError(
+            "Delta is not in this Spark session; give its packages when the session starts, with "
+            "spark.jars.packages=io.delta:delta-spark_2.13:VERSION and "
+            "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension, or export to parquet"
+        ) from error

@@ -1,0 +1,202 @@
+"""The files of a table, by paths relative to it: on this machine's file systems, or through Hadoop on any that Spark
+knows (hdfs, s3a, gs, abfs). Few operations, each safe to do again after a crash."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class TableFile(NamedTuple):
+    path: str
+    size: int
+
+
+class TableFiles(Protocol):
+    @property
+    def root(self) -> str:
+        """As Spark takes it."""
+
+    def files(self, folder: str) -> list[TableFile]:
+        """All in a folder and below, sorted; none where it is not there. Hidden ones (._) are left out."""
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of those in a folder; none where it is not there."""
+
+    def read(self, path: str) -> bytes | None:
+        """None where there is no such file."""
+
+    def create(self, path: str, content: bytes) -> None:
+        """Whole and durable, or not at all. Raises FileExistsError where the name is taken."""
+
+    def move(self, source: str, target: str) -> None:
+        """Fine where it is done already."""
+
+    def delete(self, path: str) -> None:
+        """A file or a folder with all in it; fine where it is gone."""
+
+
+class LocalFiles:
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    @property
+    def root(self) -> str:
+        return self._root.as_uri()
+
+    def files(self, folder: str) -> list[TableFile]:
+        found = []
+        for directory, folders, files in os.walk(self._root / folder):
+            folders[:] = [name for name in folders if not _is_hidden(name)]
+            for name in files:
+                path = Path(directory, name)
+                if not _is_hidden(name):
+                    found.append(TableFile(str(path.relative_to(self._root)), path.stat().st_size))
+        return sorted(found)
+
+    def folders(self, folder: str) -> list[str]:
+        try:
+            return sorted(entry.name for entry in (self._root / folder).iterdir() if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return (self._root / path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def create(self, path: str, content: bytes) -> None:
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        written = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            with written.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(written, target)  # unlike a rename, it fails where the name is taken
+            _sync(target.parent)
+        finally:
+            written.unlink(missing_ok=True)
+
+    def move(self, source: str, target: str) -> None:
+        wanted = self._root / target
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            (self._root / source).rename(wanted)
+        except FileNotFoundError:
+            if not wanted.exists():
+                raise
+        _sync(wanted.parent)
+
+    def delete(self, path: str) -> None:
+        doomed = self._root / path
+        if doomed.is_dir():
+            shutil.rmtree(doomed, ignore_errors=True)
+        else:
+            doomed.unlink(missing_ok=True)
+
+
+class HadoopFiles:
+    """Through the driver's JVM. On object stores a rename is a copy, and `create` relies on nobody else's luck: two
+    exports of one table at the same time are only told apart where the store refuses to rename onto a name."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._jvm: Any = spark._jvm
+        self._root = root.rstrip("/")
+        configuration = spark._jsc.hadoopConfiguration()
+        self._system: Any = self._path("").getFileSystem(configuration)
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}" if path else self._root)
+
+    def files(self, folder: str) -> list[TableFile]:
+        found = []
+        waiting = [folder]
+        while waiting:
+            inside = waiting.pop()
+            if not self._system.exists(self._path(inside)):
+                continue
+            for status in self._system.listStatus(self._path(inside)):
+                name = status.getPath().getName()
+                path = f"{inside}/{name}" if inside else name
+                if _is_hidden(name):
+                    continue
+                if status.isDirectory():
+                    waiting.append(path)
+                else:
+                    found.append(TableFile(path, status.getLen()))
+        return sorted(found)
+
+    def folders(self, folder: str) -> list[str]:
+        if not self._system.exists(self._path(folder)):
+            return []
+        found = self._system.listStatus(self._path(folder))
+        return sorted(status.getPath().getName() for status in found if status.isDirectory())
+
+    def read(self, path: str) -> bytes | None:
+        if not self._system.exists(self._path(path)):
+            return None
+        stream = self._system.open(self._path(path))
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def create(self, path: str, content: bytes) -> None:
+        folder, _, name = path.rpartition("/")
+        written = self._path(f"{folder}/.{name}.{uuid.uuid4().hex}")
+        stream = self._system.create(written, False)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+        if self._system.exists(self._path(path)) or not self._system.rename(written, self._path(path)):
+            self._system.delete(written, False)
+            raise FileExistsError(f"{self._root}/{path}")
+
+    def move(self, source: str, target: str) -> None:
+        self._system.mkdirs(self._path(target).getParent())
+        if self._system.exists(self._path(source)):
+            self._system.rename(self._path(source), self._path(target))
+        if not self._system.exists(self._path(target)):
+            raise FileNotFoundError(f"{self._root}/{source}")
+
+    def delete(self, path: str) -> None:
+        self._system.delete(self._path(path), True)
+
+
+def table_files(spark: SparkSession, table: str) -> TableFiles:
+    """For a path or an address like s3a://bucket/table; one without a scheme is meant as Spark means it."""
+    address = urlsplit(table)
+    if address.scheme == "file":
+        return LocalFiles(Path(unquote(address.path)))
+    if not address.scheme:
+        default = str(spark._jsc.hadoopConfiguration().get("fs.defaultFS") or "file:///")
+        return LocalFiles(Path(table).expanduser()) if default.startswith("file:") else HadoopFiles(spark, table)
+    return HadoopFiles(spark, table)
+
+
+def _is_hidden(name: str) -> bool:
+    """What Spark does not look at when it reads a table."""
+    return name.startswith((".", "_"))
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,152 @@
+"""A step of an export becomes part of the table once, whenever the run dies; two runs never both do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.errors import StorageError
+from stratalog.pipelines.table_commits import (
+    COMMITS,
+    Commit,
+    TableCommits,
+    TableInUseError,
+    format_commit,
+    moves_for,
+    parse_commit,
+)
+from stratalog.pipelines.table_files import LocalFiles, TableFile
+
+DAY = "topic=orders/date=2026-01-31"
+
+
+class DiedError(Exception):
+    """The process, here."""
+
+
+class DyingFiles:
+    """Dies before its n-th change."""
+
+    def __init__(self, files: LocalFiles, changes: int) -> None:
+        self._files = files
+        self._left = changes
+
+    @property
+    def root(self) -> str:
+        return self._files.root
+
+    def files(self, folder: str) -> list[TableFile]:
+        return self._files.files(folder)
+
+    def folders(self, folder: str) -> list[str]:
+        return self._files.folders(folder)
+
+    def read(self, path: str) -> bytes | None:
+        return self._files.read(path)
+
+    def create(self, path: str, content: bytes) -> None:
+        self._change()
+        self._files.create(path, content)
+
+    def move(self, source: str, target: str) -> None:
+        self._change()
+        self._files.move(source, target)
+
+    def delete(self, path: str) -> None:
+        self._change()
+        self._files.delete(path)
+
+    def _change(self) -> None:
+        if self._left == 0:
+            raise DiedError
+        self._left -= 1
+
+
+def step(commits: TableCommits, root: Path, content: list[str], removes: list[str] | None = None) -> Commit:
+    """One step of an export: reads where it is, stages, commits."""
+    last = commits.recover()
+    number = last.number + 1
+    folder = commits.stage(number)
+    (root / folder / DAY).mkdir(parents=True)
+    for index, text in enumerate(content):
+        (root / folder / DAY / f"part-{index}.parquet").write_text(text)
+    (root / folder / "_SUCCESS").touch()
+    staged = [file.path for file in LocalFiles(root).files(folder)]
+    commit = Commit(number, {"orders": {0: number}}, {}, len(content), moves_for(number, staged, folder), removes or [])
+    commits.commit(commit)
+    return commit
+
+
+def visible(root: Path) -> list[str]:
+    return sorted((root / file.path).read_text() for file in LocalFiles(root).files(""))
+
+
+def test_new_table_has_nothing(tmp_path: Path) -> None:
+    assert TableCommits(LocalFiles(tmp_path)).recover() == Commit(0, {})
+
+
+def test_files_get_names_that_are_never_used_twice(tmp_path: Path) -> None:
+    commits = TableCommits(LocalFiles(tmp_path))
+    step(commits, tmp_path, ["a", "b"])
+    step(commits, tmp_path, ["c"])
+    assert visible(tmp_path) == ["a", "b", "c"]
+    assert [file.path for file in LocalFiles(tmp_path).files("")] == [
+        f"{DAY}/00000000000000000001-00000.parquet",
+        f"{DAY}/00000000000000000001-00001.parquet",
+        f"{DAY}/00000000000000000002-00000.parquet",
+    ]
+    assert not list((tmp_path / "_stratalog" / "staging").iterdir())
+
+
+@pytest.mark.parametrize("changes", range(8))
+def test_run_that_dies_at_any_change_leaves_each_record_once(tmp_path: Path, changes: int) -> None:
+    files = LocalFiles(tmp_path)
+    first = step(TableCommits(files), tmp_path, ["a", "b"])
+    old = [move.final for move in first.moves]
+    died = False
+    try:  # a merge of what is there
+        step(TableCommits(DyingFiles(files, changes)), tmp_path, ["ab"], removes=old)
+    except DiedError:
+        died = True
+    assert died == (changes < 5)
+    last = TableCommits(files).recover()
+    assert visible(tmp_path) == (["ab"] if last.number == 2 else ["a", "b"])
+    step(TableCommits(files), tmp_path, ["c"])
+    assert visible(tmp_path) == (["ab", "c"] if last.number == 2 else ["a", "b", "c"])
+    assert not list((tmp_path / "_stratalog" / "staging").iterdir())
+
+
+def test_second_export_of_the_same_step_is_refused(tmp_path: Path) -> None:
+    commits = TableCommits(LocalFiles(tmp_path))
+    step(commits, tmp_path, ["a"])
+    with pytest.raises(TableInUseError, match="another export of this table is running"):
+        commits.commit(Commit(1, {}))
+    assert visible(tmp_path) == ["a"]
+
+
+def test_file_that_its_owner_took_out_of_the_table_stays_out(tmp_path: Path) -> None:
+    commits = TableCommits(LocalFiles(tmp_path))
+    made = step(commits, tmp_path, ["a", "b"])
+    (tmp_path / made.moves[0].final).unlink()
+    assert commits.recover().number == 1
+    assert visible(tmp_path) == ["b"]
+
+
+def test_old_commits_are_forgotten(tmp_path: Path) -> None:
+    commits = TableCommits(LocalFiles(tmp_path))
+    for number in range(1, 105):
+        commits.commit(Commit(number, {"orders": {0: number}}))
+    assert len(list((tmp_path / COMMITS).iterdir())) == 100
+    assert commits.last().offsets == {"orders": {0: 104}}
+
+
+def test_commit_reads_as_it_was_written() -> None:
+    commit = Commit(7, {"orders": {0: 5, 11: 2**62}}, {"orders": "id"}, 3, moves_for(7, ["s/x.parquet"], "s"), ["gone"])
+    assert parse_commit(format_commit(commit), "here") == commit
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"version": 1, "number": "x"}', b'{"version": 2}'])
+def test_damaged_commit_is_an_error_with_its_place(content: bytes) -> None:
+    with pytest.raises(StorageError, match="here: "):
+        parse_commit(content, "here")
