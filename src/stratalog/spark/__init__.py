@@ -8,7 +8,20 @@
 Importing this imports no PySpark: that happens when something needs it.
 """
 
+from typing import TYPE_CHECKING, Any
+
 # Here and not on demand: the module has the function's name, and would take its place when somebody imports it later.
 from stratalog.spark.session import session
 
-__all__ = ["session"]
+if TYPE_CHECKING:
+    from stratalog.spark.decode import from_stratalog, infer_json_schema
+
+__all__ = ["from_stratalog", "infer_json_schema", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("from_stratalog", "infer_json_schema"):
+        from stratalog.spark import decode
+
+        return getattr(decode, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
