@@ -121,15 +121,28 @@ def _check(df: DataFrame, format: str, column: str, mode: str, errors: str | Non
         raise ConfigError(f"format is {format!r}; known are: {', '.join(FORMATS)}")
     if mode not in MODES:
         raise ConfigError(f"mode is {mode!r}; it must be PERMISSIVE (null, and the bytes in `errors`) or FAILFAST")
-    if column not in df.columns:
-        raise ConfigError(f"column {column!r} is not there; there are: {', '.join(df.columns)}")
-    kind = df.schema[column].dataType.typeName()
-    if kind not in ("binary", "string"):
-        raise ConfigError(f"column {column!r} is {kind}; it must be binary, as topics have it, or string")
-    if errors is not None and errors in df.columns:
-        raise ConfigError(f"errors is {errors!r}, and there is a column of that name; give another")
     if errors is not None and mode == "FAILFAST":
         raise ConfigError("errors names a column for what can't be decoded, and with mode FAILFAST there is none")
+    types = _types(df)
+    if types is None:
+        return
+    if column not in types:
+        raise ConfigError(f"column {column!r} is not there; there are: {', '.join(types)}")
+    kind = types[column]
+    if kind not in ("binary", "string"):
+        raise ConfigError(f"column {column!r} is {kind}; it must be binary, as topics have it, or string")
+    if errors is not None and errors in types:
+        raise ConfigError(f"errors is {errors!r}, and there is a column of that name; give another")
+
+
+def _types(df: DataFrame) -> dict[str, str] | None:
+    """Of the columns, by name. None in the functions of a declarative pipeline: there Spark looks at nothing yet."""
+    try:
+        return {field.name: field.dataType.typeName() for field in df.schema.fields}
+    except AnalysisException as error:
+        if error.getCondition() == "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION":
+            return None
+        raise
 
 
 def _decode(df: DataFrame, column: str, how: Decoding, mode: str, errors: str | None) -> DataFrame:
