@@ -1,0 +1,125 @@
+"""Streams: `df.writeStream.format("stratalog")`. Each batch of a query is in the topics once, whatever dies meanwhile.
+
+Spark makes a writer for each batch on the driver, copies it to the tasks, and makes another for the commit, in a Python
+process that stays: what the driver holds of a sink is kept there. A batch may come again after a restart: tasks that
+find it written return at once, and the commit leaves it as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from stratalog.client.admin import Admin
+from stratalog.spark.sink_ids import SinkIds
+from stratalog.spark.sink_transactions import SinkError, StreamSink, abort_each, next_batch, resolved
+from stratalog.spark.task_writer import Attempt, write_in_transactions, write_plainly
+from stratalog.spark.write_columns import check_columns
+from stratalog.spark.write_options import Delivery, WriteOptions, parse
+from stratalog.spark.writer import Written, prepared_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # what Spark tells tasks
+_MOST_HELD = 16  # sinks, by one process; the one that was not used for longest goes first
+
+
+@dataclass(frozen=True)
+class WrittenOfStream(Written):
+    query_id: str = ""
+    was_there: bool = False  # the batch is written already, so the task wrote nothing
+
+
+class StratalogStreamWriter(DataSourceStreamArrowWriter):
+    sink = StreamSink
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Raises ConfigError, SinkError, and ClientError where no broker is there."""
+        parsed = parse(options)
+        check_columns(schema, parsed.topic)
+        self.options = resolved(parsed)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenOfStream:
+        task = TaskContext.get()
+        assert task is not None
+        query_id, batch = task.getLocalProperty(_QUERY_ID), task.getLocalProperty(_BATCH_ID)
+        if query_id is None or batch is None:
+            raise SinkError(f"Spark has not said which batch of which query this is: {_QUERY_ID}, {_BATCH_ID}")
+        if self.options.delivery is Delivery.AT_LEAST_ONCE:
+            return WrittenOfStream(write_plainly(iterator, self.options), query_id=query_id)
+        ids = self._ids(query_id)
+        if _is_written(self.options, ids, query_id, int(batch)):
+            return WrittenOfStream(0, query_id=query_id, was_there=True)
+        attempt = Attempt(ids, task.partitionId(), task.attemptNumber())
+        return WrittenOfStream(*write_in_transactions(iterator, self.options, attempt), query_id=query_id)
+
+    def _ids(self, query_id: str) -> SinkIds:
+        return SinkIds(self.options.sink_id or query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        written = [message for message in messages if isinstance(message, WrittenOfStream)]
+        prepared = prepared_of(messages)
+        was_there = any(message.was_there for message in written)
+        if self.options.delivery is Delivery.AT_LEAST_ONCE or not (prepared or was_there):
+            return  # a batch without rows is the same, written or not
+        query_id = written[0].query_id
+        with _held(self.sink, self.options, self._ids(query_id), query_id) as sink:
+            if was_there and not sink.has(batchId):
+                raise SinkError(
+                    f"batch {batchId} was found written by tasks, and the note of it is gone now; start the query again"
+                )
+            sink.commit(batchId, prepared)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        prepared = prepared_of(messages)
+        if prepared:
+            with Admin.from_config(self.options.admin_config()) as admin:
+                abort_each(admin, prepared)
+
+
+# What a process keeps between batches
+
+_Key = tuple[str, str, str]
+_lock = threading.Lock()
+_sinks: dict[_Key, StreamSink] = {}
+_looked_at: dict[_Key, int] = {}
+
+
+@contextmanager
+def _held(kind: type[StreamSink], options: WriteOptions, ids: SinkIds, query_id: str) -> Iterator[StreamSink]:
+    """The driver's hold on a sink. One that something went wrong with is claimed anew the next time."""
+    key = (options.servers, ids.name, query_id)
+    with _lock:
+        sink = _sinks.pop(key, None)
+    sink = sink or kind(options, ids, query_id)
+    try:
+        yield sink
+    except BaseException:
+        sink.close()
+        raise
+    with _lock:
+        _sinks[key] = sink
+        left_over = [_sinks.pop(next(iter(_sinks))) for _ in range(len(_sinks) - _MOST_HELD)]
+    for one in left_over:
+        one.close()
+
+
+def _is_written(options: WriteOptions, ids: SinkIds, query_id: str, batch: int) -> bool:
+    """Spares the work where a batch comes again. A worker that saw those before need not look: the commit does."""
+    key = (options.servers, ids.name, query_id)
+    with _lock:
+        before = _looked_at.get(key)
+        _looked_at[key] = batch
+    if before is not None and before < batch:
+        return False
+    with Admin.from_config(options.admin_config()) as admin:
+        noted = next_batch(admin, ids, query_id)
+    return noted is not None and batch < noted
