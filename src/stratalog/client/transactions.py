@@ -116,7 +116,7 @@ class Transactions(ProducerIds):
                 await self._requests.commit_offsets(self._identity, group, offsets, self._is_version_2, _left(deadline))
             except ClientError as error:
                 self._fail(_of_group(error, group))
-                raise self.state.refusal() from error
+                raise self.state.refusal() from self.state.cause
             except asyncio.CancelledError:
                 self._fail(ClientError("send_offsets_to_transaction() was interrupted"))
                 raise
@@ -163,7 +163,7 @@ class Transactions(ProducerIds):
                 logger.debug("%s: the broker keeps it open for transaction.timeout.ms only", self.state)
             except ClientError as error:
                 self._fail(error)
-                raise self.state.refusal() from error
+                raise self.state.refusal() from self.state.cause
             return prepared
 
     async def close(self, seconds: float) -> None:
@@ -254,6 +254,7 @@ class Transactions(ProducerIds):
         self._let_nothing_in(Phase.ABORTING)
         if self._adding is not None:
             self._adding.cancel()  # what it has sent comes before the end, on the same connection
+            self._adding = None
         self._misses_numbers = self._misses_numbers or any(
             batch.base_sequence >= 0 for batch in self._accumulator.incomplete
         )
@@ -342,7 +343,8 @@ class Transactions(ProducerIds):
                     self._to_add -= places
                     self.sender.drain()
         finally:
-            self._adding = None
+            if self._adding is asyncio.current_task():
+                self._adding = None
 
 
 def _of_group(error: ClientError, group: GroupMetadata) -> ClientError:

@@ -1,0 +1,387 @@
+"""Transactions of the producer: what is committed shows as one, what is aborted never; each state says what is next."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pytest
+
+from stratalog.client import Admin, Consumer, Producer, TopicPartition, transaction_requests
+from stratalog.client.errors import (
+    ClientClosedError,
+    ClientError,
+    CommitFailedError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+    TransactionStateError,
+)
+from stratalog.client.offsets import GroupMetadata
+from tests.client.conftest import NewTopic
+from tests.client.read_committed import expect_committed, read_values
+from tests.clients.waiting import wait_until
+
+pytestmark = pytest.mark.any_broker
+
+
+@pytest.fixture(params=["transaction.version 2", "the older protocol"])
+def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to speak of transactions. A client that does not find the feature takes the older one."""
+    if request.param == "the older protocol":
+        monkeypatch.setattr(transaction_requests, "FEATURE", "a feature that no broker has")
+    return str(request.param)
+
+
+@pytest.fixture
+def producers(bootstrap: str, name: str) -> Iterator[Callable[..., Producer]]:
+    """Makes producers of one transactional id."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(Producer(bootstrap, transactional_id=name, **settings))
+
+
+def numbers(*values: int) -> list[bytes]:
+    return [b"%d" % value for value in values]
+
+
+@pytest.mark.usefixtures("protocol")
+def test_committed_records_of_all_partitions_show_and_aborted_ones_never(
+    producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(3)
+    producer = producers()
+    for round_ in range(4):
+        producer.begin()
+        for value in range(30):
+            producer.send(topic, b"%d-%d" % (round_, value), partition=value % 3)
+        if round_ % 2:
+            producer.flush()  # so that it is in the log
+            producer.abort()
+        else:
+            producer.commit()
+    expected = [b"%d-%d" % (round_, value) for round_ in (0, 2) for value in range(30)]
+    expect_committed(bootstrap, topic, expected, partitions=3)
+    assert len(read_values(bootstrap, topic, 3, "read_uncommitted")) == 120
+
+
+@pytest.mark.usefixtures("protocol")
+def test_sequence_numbers_after_aborts_with_records_under_way_are_taken(
+    producers: Callable[..., Producer], bootstrap: str, topic: str
+) -> None:
+    """What was never sent leaves no gap, and what was under way none either."""
+    producer = producers(linger_ms=0, batch_size=200)
+    committed = []
+    for round_ in range(10):
+        producer.begin()
+        values = [b"%d-%d" % (round_, value) for value in range(20)]
+        deliveries = [producer.send(topic, value) for value in values]
+        if round_ % 3 == 1:
+            deliveries[0].result(60)
+        if round_ % 3:
+            producer.abort()
+        else:
+            producer.commit()
+            assert [one.exception(0) for one in deliveries] == [None] * 20
+            committed += values
+    expect_committed(bootstrap, topic, committed)
+
+
+def test_a_table_is_part_of_the_transaction(producers: Callable[..., Producer], bootstrap: str, topic: str) -> None:
+    producer = producers()
+    for value, ends in ((b"aborted", producer.abort), (b"committed", producer.commit)):
+        producer.begin()
+        delivery = producer.send_arrow(topic, pa.table({"value": [value] * 1000}))
+        producer.flush()
+        assert delivery.acknowledged() == 1000
+        ends()
+    expect_committed(bootstrap, topic, [b"committed"] * 1000)
+
+
+def test_every_delivery_of_an_aborted_transaction_says_so(producers: Callable[..., Producer], topic: str) -> None:
+    producer = producers(linger_ms=60_000, delivery_timeout_ms=120_000)
+    called: list[BaseException | None] = []
+    producer.begin()
+    deliveries = [producer.send(topic, b"never sent", on_delivery=lambda one: called.append(one.exception(0)))]
+    table = producer.send_arrow(topic, pa.table({"value": [b"perhaps sent"]}))
+    producer.abort()
+    for error in (*(one.exception(0) for one in deliveries), *called):
+        assert isinstance(error, TransactionAbortedError)
+        assert "was aborted" in str(error)
+    assert table.exception(0) is None or isinstance(table.exception(0), TransactionAbortedError)
+    assert len(called) == 1
+
+
+def test_a_with_statement_commits_or_aborts(producers: Callable[..., Producer], bootstrap: str, topic: str) -> None:
+    producer = producers()
+    with producer.transaction():
+        producer.send(topic, b"1")
+    with pytest.raises(ZeroDivisionError), producer.transaction():
+        producer.send(topic, b"2")
+        producer.flush()
+        1 / 0  # noqa: B018
+    with producer.transaction():
+        producer.send(topic, b"3")
+    expect_committed(bootstrap, topic, numbers(1, 3))
+
+
+def test_a_with_statement_without_records_asks_for_nothing(producers: Callable[..., Producer]) -> None:
+    producer = producers()
+    for _ in range(3):
+        with producer.transaction():
+            pass
+    producer.begin()
+    producer.abort()
+
+
+def test_a_record_that_the_broker_refuses_dooms_the_transaction_and_not_the_producer(
+    producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(1, {"max.message.bytes": "2000"})
+    producer = producers()
+    again = r"Call abort\(\), then do it again"
+    with pytest.raises(TransactionAbortableError, match=again) as doomed, producer.transaction():
+        producer.send(topic, b"1").result(60)
+        large = producer.send(topic, b"x" * 5000)
+    assert isinstance(doomed.value.__cause__, RecordTooLargeError)
+    assert isinstance(large.exception(0), RecordTooLargeError)
+    with producer.transaction():
+        producer.send(topic, b"2")
+    expect_committed(bootstrap, topic, numbers(2))
+
+
+def test_a_doomed_transaction_takes_nothing_but_its_abort(
+    producers: Callable[..., Producer], new_topic: NewTopic
+) -> None:
+    topic = new_topic(1, {"max.message.bytes": "2000"})
+    producer = producers()
+    producer.begin()
+    producer.send(topic, b"x" * 5000).exception(60)
+    calls: list[Callable[[], object]] = [
+        producer.begin,
+        producer.commit,
+        producer.flush,
+        producer.prepare_transaction,
+        lambda: producer.send(topic, b"1"),
+        lambda: producer.send_arrow(topic, pa.table({"value": [b"1"]})),
+        lambda: producer.send_offsets_to_transaction({}, GroupMetadata("group", -1, "")),
+    ]
+    for call in calls:
+        with pytest.raises(TransactionAbortableError, match="MESSAGE_TOO_LARGE"):
+            call()
+    producer.abort()
+    producer.begin()
+    producer.abort()
+
+
+# Two of one id
+
+
+def _send_and_flush(producer: Producer, topic: str) -> None:
+    producer.send(topic, b"late")
+    producer.flush()
+
+
+Call = Callable[[Producer, str], object]
+FIRST_CALLS: dict[str, Call] = {
+    "send": lambda producer, topic: producer.send(topic, b"late").result(60),
+    "send_arrow": lambda producer, topic: producer.send_arrow(topic, pa.table({"value": [b"late"]})).result(60),
+    "flush": lambda producer, topic: _send_and_flush(producer, topic),
+    "commit": lambda producer, topic: producer.commit(),
+    "abort": lambda producer, topic: producer.abort(),
+    "send_offsets": lambda producer, topic: producer.send_offsets_to_transaction(
+        {TopicPartition(topic, 0): 1}, GroupMetadata("fenced", -1, "")
+    ),
+}
+
+
+@pytest.mark.usefixtures("protocol")
+@pytest.mark.parametrize("first", FIRST_CALLS)
+def test_the_older_of_two_is_fenced_at_whichever_call_comes_first_and_at_all_that_follow(
+    producers: Callable[..., Producer], bootstrap: str, topic: str, first: str
+) -> None:
+    older = producers()
+    older.begin()
+    older.send(topic, b"older").result(60)
+    newer = producers()
+    newer.init_transactions()
+    with pytest.raises(ProducerFencedError, match="a newer producer has taken this one's place"):
+        FIRST_CALLS[first](older, topic)
+    for call in FIRST_CALLS.values():
+        with pytest.raises(ProducerFencedError):
+            call(older, topic)
+    for own in (older.begin, older.flush):
+        with pytest.raises(ProducerFencedError):
+            own()
+    with newer.transaction():
+        newer.send(topic, b"newer")
+    expect_committed(bootstrap, topic, [b"newer"])
+
+
+def test_an_idle_older_one_is_fenced_with_its_next_transaction(producers: Callable[..., Producer], topic: str) -> None:
+    older = producers()
+    with older.transaction():
+        older.send(topic, b"1")
+    producers().init_transactions()
+    with pytest.raises(ProducerFencedError), older.transaction():
+        older.send(topic, b"2")
+
+
+# Calls that do not fit
+
+
+def test_calls_out_of_order_change_nothing_and_say_which_is_next(
+    producers: Callable[..., Producer], bootstrap: str, topic: str
+) -> None:
+    producer = producers()
+    offsets = {TopicPartition(topic, 0): 1}
+    group = GroupMetadata("group", -1, "")
+    calls: list[Callable[[], object]] = [
+        producer.commit,
+        producer.abort,
+        producer.prepare_transaction,
+        lambda: producer.send(topic, b"1"),
+        lambda: producer.send_arrow(topic, pa.table({"value": [b"1"]})),
+        lambda: producer.send_offsets_to_transaction(offsets, group),
+    ]
+    for initialize in (False, True):
+        if initialize:
+            producer.init_transactions()
+        for call in calls:
+            with pytest.raises(TransactionStateError, match=r"no transaction is open; call begin\(\)"):
+                call()
+    producer.begin()
+    with pytest.raises(TransactionStateError, match=r"commit\(\) or abort\(\) it before the next begin\(\)"):
+        producer.begin()
+    producer.init_transactions()
+    with pytest.raises(TransactionStateError, match="nothing was sent"):
+        producer.prepare_transaction()
+    producer.send(topic, b"1")
+    producer.commit()
+    expect_committed(bootstrap, topic, [b"1"])
+    assert producer.partitions_for(topic)
+
+
+def test_bad_offsets_and_groups_are_refused_by_name(producers: Callable[..., Producer], topic: str) -> None:
+    producer = producers()
+    producer.begin()
+    with pytest.raises(ValueError, match=r"offset of .*-0 is -1"):
+        producer.send_offsets_to_transaction({TopicPartition(topic, 0): -1}, GroupMetadata("group", -1, ""))
+    with pytest.raises(TypeError, match="group is 'group'"):
+        producer.send_offsets_to_transaction({}, "group")  # type: ignore[arg-type]
+    producer.abort()
+
+
+def test_a_producer_without_an_id_has_no_transactions(bootstrap: str) -> None:
+    with Producer(bootstrap) as producer:
+        for call in (producer.begin, producer.commit, producer.abort, producer.init_transactions):
+            with pytest.raises(ClientError, match="give this one a transactional_id"):
+                call()
+
+
+def test_a_timeout_longer_than_the_broker_allows_is_said_at_the_start(producers: Callable[..., Producer]) -> None:
+    producer = producers(transaction_timeout_ms=2_000_000_000)
+    with pytest.raises(ClientError, match="INVALID_TRANSACTION_TIMEOUT"):
+        producer.begin()
+
+
+# Offsets
+
+
+@pytest.mark.usefixtures("protocol")
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_offsets_count_with_the_commit_and_not_with_an_abort(
+    producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic, name: str, group_protocol: str
+) -> None:
+    source, target = new_topic(), new_topic()
+    producer = producers()
+    with producer.transaction():
+        for value in range(10):
+            producer.send(source, b"%d" % value)
+    with Consumer(
+        bootstrap,
+        group_id=name,
+        group_protocol=group_protocol,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
+        consumer.subscribe([source])
+        place = TopicPartition(source, 0)
+        seen: list[bytes | None] = []
+        while len(seen) < 10:
+            seen += [record.value for records in consumer.poll(60).values() for record in records]
+        for end, ends, committed in ((4, producer.abort, None), (7, producer.commit, 7), (9, producer.abort, 7)):
+            producer.begin()
+            producer.send(target, b"%d" % end)
+            producer.send_offsets_to_transaction({place: end}, consumer.group_metadata())
+            ends()
+            found = consumer.committed([place])[place]
+            assert (None if found is None else found.offset) == committed
+    expect_committed(bootstrap, target, [b"7"])
+
+
+@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+def test_offsets_of_a_member_that_was_let_go_doom_the_transaction(
+    producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic, name: str, group_protocol: str
+) -> None:
+    source, target = new_topic(), new_topic()
+    with Consumer(bootstrap, group_id=name, group_protocol=group_protocol, enable_auto_commit=False) as consumer:
+        consumer.subscribe([source])
+        wait_until(lambda: bool(consumer.poll(0.1) or consumer.assignment()), "an assignment")
+        before = consumer.group_metadata()
+    producer = producers()
+    with pytest.raises(TransactionAbortableError, match="has rebalanced since") as doomed, producer.transaction():
+        producer.send(target, b"1")
+        producer.send_offsets_to_transaction({TopicPartition(source, 0): 1}, before)
+    assert isinstance(doomed.value.__cause__, CommitFailedError)
+    with producer.transaction():
+        producer.send(target, b"2")
+    expect_committed(bootstrap, target, [b"2"])
+
+
+# The end
+
+
+def test_close_aborts_what_is_open(bootstrap: str, topic: str, name: str) -> None:
+    with Producer(bootstrap, transactional_id=name) as producer:
+        producer.begin()
+        producer.send(topic, b"open")
+        producer.flush()
+        never = producer.send(topic, b"never sent") if producer.settings.linger_ms else None
+    assert never is not None
+    assert isinstance(never.exception(60), TransactionAbortedError)
+    for call in (producer.begin, producer.commit, lambda: producer.send(topic, b"1")):
+        with pytest.raises(ClientClosedError):
+            call()
+    with Admin(bootstrap) as admin:
+        wait_until(lambda: admin.describe_transactions([name])[name].state == "CompleteAbort", "the abort")
+
+
+def test_a_prepared_transaction_outlives_its_producer(bootstrap: str, topic: str, name: str) -> None:
+    with Producer(bootstrap, transactional_id=name) as producer:
+        producer.begin()
+        delivery = producer.send(topic, b"1")
+        prepared = producer.prepare_transaction()
+        assert delivery.result(0).topic == topic
+        for call in (producer.begin, producer.prepare_transaction, lambda: producer.send(topic, b"2")):
+            with pytest.raises(TransactionStateError, match="is prepared"):
+                call()
+    assert pickle.loads(pickle.dumps(prepared)) == prepared
+    with Admin(bootstrap) as admin:
+        [told] = admin.describe_transactions([name]).values()
+        assert told.state == "Ongoing"
+        assert (told.producer_id, told.producer_epoch) == (prepared.producer_id, prepared.producer_epoch)
+    assert read_values(bootstrap, topic) == []
+
+
+def test_a_producer_may_end_what_it_prepared(producers: Callable[..., Producer], bootstrap: str, topic: str) -> None:
+    producer = producers()
+    for value, ends in ((b"1", producer.commit), (b"2", producer.abort), (b"3", producer.commit)):
+        producer.begin()
+        producer.send(topic, value)
+        producer.prepare_transaction()
+        ends()
+    expect_committed(bootstrap, topic, numbers(1, 3))
