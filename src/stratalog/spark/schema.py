@@ -14,7 +14,7 @@ import pyarrow as pa
 from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 KEY, VALUE, TOPIC, PARTITION = "key", "value", "topic", "partition"
 OFFSET, TIMESTAMP, TIMESTAMP_TYPE, HEADERS = "offset", "timestamp", "timestampType", "headers"
@@ -54,27 +54,20 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns that a schema asks for: any of ALL_COLUMNS, in any order, each with its own type. Raises ConfigError."""
+    """The columns that a schema asks for: any of ALL_COLUMNS, in any order, each with its own type."""
     names: list[str] = []
     for field in schema.fields:
-        if field.name not in _DDL:
-            near = get_close_matches(field.name.lower(), [name.lower() for name in ALL_COLUMNS], 1)
-            hint = f"; did you mean {next(name for name in ALL_COLUMNS if name.lower() == near[0])!r}?" if near else ""
+        name, kind = field.name, field.dataType.simpleString()
+        if name not in _DDL:
+            lower = {one.lower(): one for one in ALL_COLUMNS}
+            near = get_close_matches(name.lower(), lower, 1)
+            hint = f"did you mean {lower[near[0]]!r}?" if near else f"there are: {', '.join(ALL_COLUMNS)}"
+            raise ConfigError(f"the schema has a column {name!r}, which no topic has; {hint}")
+        if name in names:
+            raise ConfigError(f"the schema has the column {name!r} twice; name it once")
+        if kind != _DDL[name]:
             raise ConfigError(
-                f"the schema has a column {field.name!r}, which no topic has{hint} There are: {', '.join(ALL_COLUMNS)}"
-                if hint
-                else f"the schema has a column {field.name!r}, which no topic has; there are: {', '.join(ALL_COLUMNS)}"
+                f"the schema has {name!r} as {kind}; it is {_DDL[name]}: read it as that, and cast it in the query"
             )
-        if field.name in names:
-            raise ConfigError(f"the schema has the column {field.name!r} twice; name it once")
-        if _plain(field.dataType) != _DDL[field.name]:
-            raise ConfigError(
-                f"the schema has {field.name!r} as {_plain(field.dataType)}; it is {_DDL[field.name]}: read it as that, "
-                f"and cast it in the query"
-            )
-        names.append(field.name)
+        names.append(name)
     return tuple(names)
-
-
-def _plain(kind: DataType) -> str:
-    return kind.simpleString()

@@ -1,0 +1,93 @@
+"""One connection layer a process: a Python worker reads many ranges, one task after the other, over the same
+connections. It is made by who first needs it, again after a fork, and goes when nobody has used it for a while, so that
+idle workers do not look for a broker that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from stratalog.client.cluster import Cluster
+from stratalog.client.consumer_settings import ConsumerSettings
+from stratalog.client.io_thread import IoThread
+
+T = TypeVar("T")
+Key = tuple[tuple[str, str], ...]
+_KEPT_SECONDS = 30.0
+_CLOSE_SECONDS = 5.0
+
+
+class BrokerClient:
+    """Made by `using`. `users` and `timer` are the pool's."""
+
+    def __init__(self, kafka: Mapping[str, str]) -> None:
+        self.settings = ConsumerSettings.parse(dict(kafka))
+        self.io = IoThread(f"spark source {self.settings.client_id}")
+        self.cluster = Cluster(self.settings, allow_auto_create_topics=False)
+        self.users = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Its result, from any thread but the client's own. What interrupts the wait, cancels it."""
+        return self.io.run(coroutine)
+
+    def close(self) -> None:
+        self.io.close(self.cluster.close(), _CLOSE_SECONDS)
+
+
+_lock = threading.Lock()
+_clients: dict[Key, BrokerClient] = {}
+
+
+@contextmanager
+def using(kafka: Mapping[str, str]) -> Iterator[BrokerClient]:
+    """The process's client with these settings."""
+    key = tuple(sorted(kafka.items()))
+    with _lock:
+        client = _clients.get(key)
+        if client is None or client.io.unusable is not None:
+            client = _clients[key] = BrokerClient(kafka)
+        client.users += 1
+    try:
+        yield client
+    finally:
+        with _lock:
+            client.users -= 1
+            if not client.users and client.io.unusable is None:
+                client.io.call_soon(_wait_for_more, key, client)
+
+
+def _wait_for_more(key: Key, client: BrokerClient) -> None:
+    if client.timer is not None:
+        client.timer.cancel()
+    client.timer = client.io.loop.call_later(_KEPT_SECONDS, _retire, key, client)
+
+
+def _retire(key: Key, client: BrokerClient) -> None:
+    with _lock:
+        if client.users or _clients.get(key) is not client:
+            return
+        del _clients[key]
+    _retiring.add(task := client.io.loop.create_task(_close_from_within(client)))
+    task.add_done_callback(_retiring.discard)
+
+
+async def _close_from_within(client: BrokerClient) -> None:
+    await client.cluster.close()
+    client.io.close()
+
+
+_retiring: set[asyncio.Task[None]] = set()
+
+
+def close_all() -> None:
+    """End all connections that nobody uses. For tests, and before a process is left alone for long."""
+    with _lock:
+        idle = {key: client for key, client in _clients.items() if not client.users}
+        for key in idle:
+            del _clients[key]
+    for client in idle.values():
+        client.close()

@@ -1,0 +1,145 @@
+"""A batch read: offsets are looked up once, when the query is planned, and each task scans its range.
+
+Each task takes the files where it sees them, and the wire where it does not: the rows are the same. The plan's
+description can't be set by a Python source, so what was planned is logged, and `describe_read` tells it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from stratalog.client.metadata import TopicPartition
+from stratalog.errors import ClientError
+from stratalog.spark import direct_scan, wire_scan
+from stratalog.spark.broker_offsets import NONE_FOUND, BrokerOffsets, Partitions
+from stratalog.spark.direct_plan import FilesUnavailableError, partition_directory
+from stratalog.spark.options import ReadOptions
+from stratalog.spark.planning import prune, split
+from stratalog.spark.predicate import FIRST
+from stratalog.spark.scan_request import OffsetRange, ScanRequest
+from stratalog.spark.schema import wanted_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+logger = logging.getLogger("stratalog.spark")
+
+
+class ScanPartition(InputPartition):
+    """One task. The request is the reader's, which every task has anyway."""
+
+    def __init__(self, range: OffsetRange, data_dirs: tuple[str, ...] = ()) -> None:
+        super().__init__(None)
+        self.range = range
+        self.data_dirs = data_dirs
+
+    def __repr__(self) -> str:
+        return f"ScanPartition({self.range}, {'direct' if self.data_dirs else 'wire'})"
+
+
+def scan_request(options: ReadOptions, schema: StructType) -> ScanRequest:
+    return ScanRequest(
+        columns=wanted_columns(schema),
+        kafka=options.kafka,
+        predicate=options.predicate,
+        isolation=options.isolation,
+        fail_on_data_loss=options.fail_on_data_loss,
+        patience_seconds=options.patience_seconds,
+    )
+
+
+def read_partition(partition: InputPartition, request: ScanRequest) -> Iterator[pa.RecordBatch]:
+    """In an executor. Spark makes a task without a range where there is nothing to read."""
+    if not isinstance(partition, ScanPartition):
+        return
+    if partition.data_dirs:
+        request = replace(request, data_dirs=partition.data_dirs)
+        try:
+            rows = direct_scan.scan(partition.range, request)
+            first = next(rows, None)
+        except FilesUnavailableError as error:
+            logger.info("%s is read over the wire: %s", partition.range, error)
+        else:
+            if first is not None:
+                yield first
+                yield from rows
+            return
+    yield from wire_scan.scan(partition.range, request)
+
+
+class StratalogBatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.request = scan_request(options, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        return list(plan_batch(self.options, self.request))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self.request)
+
+
+def plan_batch(options: ReadOptions, request: ScanRequest) -> list[ScanPartition]:
+    """The tasks of a batch. `request` has the predicate, which filters that Spark pushed down may have narrowed."""
+    broker = BrokerOffsets(options.kafka, options.strategy, options.isolation)
+    partitions = broker.partitions()
+    start = broker.resolve(options.starting, partitions.places, is_start=True)
+    end = broker.resolve(options.ending, partitions.places, is_start=False)
+    ranges = [
+        OffsetRange(place.topic, place.partition, start[place], end[place], partitions.topic_ids.get(place.topic))
+        for place in partitions.places
+    ]
+    ranges = _after_timestamp(broker, prune(ranges, request.predicate), request)
+    tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
+    dirs = data_dirs(options, broker, partitions)
+    planned = [ScanPartition(one, dirs) for one in tasks]
+    logger.info("%s", describe(options, request, planned))
+    return planned
+
+
+def _after_timestamp(broker: BrokerOffsets, ranges: list[OffsetRange], request: ScanRequest) -> list[OffsetRange]:
+    """Nothing before the first record at or after a time can be wanted: the broker's index knows where that is."""
+    first = request.predicate.from_timestamp
+    if first == FIRST or not ranges:
+        return ranges
+    places = {TopicPartition(one.topic, one.partition): one for one in ranges}
+    found = broker.lookup(dict.fromkeys(places, max(0, first)))
+    return [
+        replace(one, start=max(one.start, found[place])) for place, one in places.items() if found[place] != NONE_FOUND
+    ]
+
+
+def data_dirs(options: ReadOptions, broker: BrokerOffsets, partitions: Partitions) -> tuple[str, ...]:
+    """Where tasks look for files: what the option says. Where it says nothing, the brokers' own directories, if the
+    files of all partitions are to be seen there from here, and are those of the same topics."""
+    if options.data_dirs is not None:
+        return options.data_dirs
+    try:
+        told = broker.directories(partitions.places)
+        found = tuple(sorted({path for paths in told.values() for path in paths}))
+        for place in partitions.places:
+            topic_id = partitions.topic_ids.get(place.topic)
+            if topic_id is None:
+                return ()  # nothing would tell these files from those of another broker
+            partition_directory(found, place.topic, place.partition, topic_id)
+    except (FilesUnavailableError, ClientError, OSError) as error:
+        logger.info("reading over the wire: %s", error)
+        return ()
+    return found
+
+
+def describe(options: ReadOptions, request: ScanRequest, planned: list[ScanPartition]) -> str:
+    """What was planned, in a line."""
+    way = "direct" if any(one.data_dirs for one in planned) else "over the wire"
+    size = sum(one.range.size for one in planned)
+    return (
+        f"stratalog[{options.strategy}] {way}: {size} offsets in {len(planned)} tasks, columns "
+        f"{', '.join(request.columns)}, where {request.predicate}"
+    )

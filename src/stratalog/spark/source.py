@@ -1,0 +1,49 @@
+"""The data source `stratalog`: what Spark asks for by `format("stratalog")`, put together from the parts.
+
+It is made again in each process that plans, reads or writes, from its options alone. Options are checked when a read or
+a write is planned, as it is known only then which it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from stratalog.spark import schema as schemas
+from stratalog.spark.options import batch_options, includes_headers, stream_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+NAME = "stratalog"
+
+
+class StratalogDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return schemas.ddl(includes_headers(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from stratalog.spark.reader import StratalogBatchReader
+
+        return StratalogBatchReader(batch_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from stratalog.spark.stream import StratalogStreamReader
+
+        return StratalogStreamReader(stream_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from stratalog.spark.writer import StratalogWriter
+
+        return StratalogWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        from stratalog.spark.stream_writer import StratalogStreamWriter
+
+        return StratalogStreamWriter(self.options, schema)
