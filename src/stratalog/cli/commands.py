@@ -16,6 +16,7 @@ from stratalog.cli import (
     page_cache,
     produce,
     serve,
+    spark,
     topic,
     transaction,
     verify,
@@ -36,6 +37,7 @@ Examples:
   stratalog group describe billing
   stratalog transaction list --hanging
   stratalog compaction status
+  stratalog spark query 'SELECT count(*) FROM orders'
   stratalog dump-log --records data/orders-0/00000000000000000000.log
   stratalog lookup data/orders-0 123456
   stratalog verify data
@@ -57,6 +59,7 @@ app.add_typer(topic.app, name="topic", short_help="List, describe, create, chang
 app.add_typer(compaction.app, name="compaction", short_help="Show what is compacted, and what is not yet, and why.")
 app.add_typer(group.app, name="group", short_help="List, describe, move and delete consumer groups.")
 app.add_typer(transaction.app, name="transaction", short_help="List and describe transactions, end those that hang.")
+app.add_typer(spark.app, name="spark", short_help="Export, load, query, copy, verify and compact topics with Spark.")
 app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's files.")(dump_log.command)
 app.command("lookup", help=lookup.HELP, short_help="Show how an offset or a time is looked up.")(lookup.command)
 app.command("page-cache", help=page_cache.HELP, short_help="Show which parts of files are in RAM.")(page_cache.command)

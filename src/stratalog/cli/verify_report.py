@@ -53,7 +53,7 @@ class Listener:
 
     def found(self, finding: Finding) -> None:
         if self._output.as_json:
-            self._output.json(_finding_as_json(finding))
+            self._output.json(finding_as_json(finding))
         else:
             self.findings.append(finding)
 
@@ -122,7 +122,7 @@ def _verdict(partition: PartitionSummary) -> tuple[str, str]:
     return ("ok", GOOD) if not partition.notes else (f"ok, {wording.plural(partition.notes, 'note')}", GOOD)
 
 
-def _finding_as_json(finding: Finding) -> dict[str, Any]:
+def finding_as_json(finding: Finding) -> dict[str, Any]:
     return {
         "type": "finding",
         "severity": finding.severity.value,

@@ -1,0 +1,103 @@
+"""The rows of a query: for people as a table, for programs as JSON or CSV, on stdout; or in files that Spark writes.
+
+Bytes are text where they are UTF-8 that can be printed, else 0x and hex. Times are ISO 8601 in UTC.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from stratalog.cli import wording
+from stratalog.cli.output import QUIET, Output
+from stratalog.cli.program import CommandError, writing
+from stratalog.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
+FORMATS = (TABLE, JSON, CSV, PARQUET)
+MOST_TABLE_ROWS = 1000
+_WIDEST = 80
+
+
+def check_format(given: str, path: str | None) -> None:
+    if given not in FORMATS:
+        raise CommandError(f"--format is {given!r}; it must be one of: {', '.join(FORMATS)}")
+    if given == PARQUET and path is None:
+        raise CommandError("--format parquet needs --output DIR: it is no text that could be printed")
+    if given == TABLE and path is not None:
+        raise CommandError("--output needs --format json, csv or parquet: a table is for the screen")
+
+
+def show(frame: DataFrame, given: str) -> None:
+    if given == TABLE:
+        rows = frame.limit(MOST_TABLE_ROWS + 1).collect()
+        _show_table(Output(), frame.columns, [list(row) for row in rows])
+    elif given == JSON:
+        for row in frame.toLocalIterator():
+            with writing():
+                sys.stdout.write(json.dumps(_as_json(row)) + "\n")
+    else:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        with writing():
+            writer.writerow(frame.columns)
+        for row in frame.toLocalIterator():
+            with writing():
+                writer.writerow(["" if cell is None else _as_text(cell) for cell in row])
+
+
+def write(frame: DataFrame, given: str, path: str) -> None:
+    """In files, as many as Spark has tasks. CSV has no bytes: they are written as text there."""
+    if given == CSV:
+        texts = [
+            f"string(`{field.name}`) as `{field.name}`" if field.dataType.typeName() == "binary" else f"`{field.name}`"
+            for field in frame.schema
+        ]
+        frame.selectExpr(*texts).write.option("header", "true").csv(path)
+    else:
+        frame.write.format(given).save(path)
+
+
+def _show_table(output: Output, columns: list[str], rows: list[list[object]]) -> None:
+    shown = [[_cell(cell) for cell in row] for row in rows[:MOST_TABLE_ROWS]]
+    print_table(output, columns, shown)
+    if len(rows) > MOST_TABLE_ROWS:
+        output.line((f"only the first {MOST_TABLE_ROWS:,} rows; --format json or csv has all", QUIET))
+    else:
+        output.line((wording.plural(len(rows), "row"), QUIET))
+
+
+def _cell(value: object) -> object:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    text = _as_text(value)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def _as_text(value: object) -> str:
+    plain = _as_json(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        text, encoding = wording.encoded(bytes(value))
+        return text if encoding == "utf-8" else f"0x{text}"
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if hasattr(value, "asDict"):  # a Row
+        return {name: _as_json(cell) for name, cell in value.asDict().items()}
+    if isinstance(value, dict):
+        return {str(_as_json(name)): _as_json(cell) for name, cell in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_as_json(cell) for cell in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

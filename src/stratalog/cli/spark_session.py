@@ -1,0 +1,92 @@
+"""Spark for a command: quiet, stopped at the end, and its errors one line.
+
+Whatever Java and the workers write to stderr goes to a file, which is shown where Spark does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from stratalog.cli.cluster_options import parse_pairs
+from stratalog.cli.program import CommandError
+from stratalog.errors import StratalogError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GO_ON = "what is done is kept: the same command goes on from there"
+_LAST_LINES = 15
+# The last line of a traceback that a worker sent: the type with its module, and the message.
+_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): (.+)$", re.MULTILINE)
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
+
+
+@contextmanager
+def spark_session(master: str, settings: Sequence[str] | None, advice: str = GO_ON) -> Iterator[SparkSession]:
+    """`settings`: NAME=VALUE, Spark's. `advice`: what an interrupt is answered with."""
+    given = parse_pairs("--conf", settings, "spark.driver.memory=4g")
+    with tempfile.TemporaryFile() as said:
+        session = _start(master, given, said)
+        try:
+            yield session
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(advice) from None
+        except Exception as error:
+            raise _plain(error) from error
+        finally:
+            session.stop()
+
+
+def _start(master: str, settings: dict[str, str], said: IO[bytes]) -> SparkSession:
+    from stratalog.spark import session
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    defaults = {"spark.sql.session.timeZone": "UTC"}
+    try:
+        with _stderr_to(said):
+            return session(master, "stratalog", **(defaults | settings))
+    except StratalogError:
+        raise
+    except Exception as error:
+        said.seek(0)
+        lines = said.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
+        for line in lines:
+            print(line, file=sys.stderr)  # noqa: T201 - Java's own words, where there are no others
+        raise CommandError(f"Spark did not start with --master {master}: {first_line(error)}") from error
+
+
+@contextmanager
+def _stderr_to(file: IO[bytes]) -> Iterator[None]:
+    """The descriptor itself: the JVM inherits it, and keeps it."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _plain(error: Exception) -> Exception:
+    """An error of Spark's as one of the command's; others as they are."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return CommandError(first_line(error)) if isinstance(error, PySparkException | Py4JError) else error
+
+
+def first_line(error: BaseException) -> str:
+    """What matters of what Spark has to say: what a worker raised, or the first line without Spark's codes."""
+    text = str(error)
+    raised = _RAISED.findall(text.partition("\nJVM stacktrace:")[0].partition("Driver stacktrace:")[0])
+    line = str(raised[-1]) if raised else next(iter(text.strip().splitlines()), type(error).__name__)
+    return _SQLSTATE.sub("", _CONDITION.sub("", line)).strip().rstrip(".")

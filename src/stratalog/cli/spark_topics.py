@@ -1,0 +1,193 @@
+"""stratalog spark query, export and backfill: topics to people, to tables, and from files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from stratalog.cli.cluster_options import DEFAULT_SERVER, AsJson, BootstrapServer, ClientSettings, DryRun, parse_pairs
+from stratalog.cli.spark_options import (
+    LOCAL,
+    Every,
+    LogDirs,
+    Master,
+    SparkSettings,
+    State,
+    StepRecords,
+    cluster_address,
+)
+
+QUERY_HELP = """Run a SQL query in which every topic is a view.
+
+The columns are key, value (binary), topic, partition, offset, timestamp, timestampType and headers. Conditions on key,
+partition, offset and timestamp are decided by the scan, which skips what can't match. A topic whose name has dots or
+dashes stands in backquotes. Records of aborted transactions are not seen.
+
+\b
+Examples:
+  stratalog spark query 'SELECT partition, count(*) FROM orders GROUP BY partition'
+  stratalog spark query "SELECT string(value) FROM orders WHERE key = binary('customer-7')"
+  stratalog spark query "SELECT * FROM `web-clicks` WHERE timestamp >= '2026-01-31'" --format json
+  stratalog spark query 'SELECT * FROM orders' --format parquet --output orders.parquet
+"""
+EXPORT_HELP = """Export topics to a table of Parquet files: DIR/topic=NAME/date=DAY.
+
+The day is that of the record's timestamp, in UTC. Each run goes on where the last one ended, and every record is in the
+table once, whenever a run is stopped. Small files are merged. Anything that reads Parquet reads the table.
+
+\b
+Examples:
+  stratalog spark export orders --to warehouse/orders
+  stratalog spark export orders payments --to s3a://lake/events --every 60
+  stratalog spark export orders --to warehouse/orders --dry-run
+"""
+BACKFILL_HELP = """Load files into a topic, with their keys and timestamps.
+
+Columns called key, value, headers and timestamp are taken as such; a table that export made has them. Others are named
+by --key, --value and --timestamp, which may be any expression in SQL, or the value is --value-as-json of all other
+columns. Started again, it loads the files that have come since.
+
+\b
+Examples:
+  stratalog spark backfill orders --from warehouse/orders
+  stratalog spark backfill flights --from flights.csv --key carrier --timestamp time_hour --value-as-json
+  stratalog spark backfill orders --from 'archive/*.json' --value payload --dry-run
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("query", help=QUERY_HELP, short_help="Run SQL over topics.")(query)
+    app.command("export", help=EXPORT_HELP, short_help="Export topics to a table of Parquet files.")(export)
+    app.command("backfill", help=BACKFILL_HELP, short_help="Load files into a topic.")(backfill)
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", show_default=False, help="The query.")],
+    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    output_format: Annotated[str, typer.Option("--format", "-f", help="table, json, csv or parquet.")] = "table",
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="DIR", show_default=False, help="Write files there instead.")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Show how it would run, and what is pushed down.")] = False,
+    log_dirs: LogDirs = None,
+    settings: ClientSettings = None,
+    master: Master = LOCAL,
+    conf: SparkSettings = None,
+) -> None:
+    from stratalog.cli import query_results
+    from stratalog.cli.spark_session import spark_session
+    from stratalog.pipelines.query import query as run
+
+    query_results.check_format(output_format, output)
+    with spark_session(master, conf, advice="") as spark:
+        frame = run(spark, cluster_address(bootstrap_server, settings, log_dirs), sql)
+        if explain:
+            frame.explain("formatted")
+        elif output is None:
+            query_results.show(frame, output_format)
+        else:
+            query_results.write(frame, output_format, output)
+
+
+def export(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="The topics.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", show_default=False, help="The table's folder or URL.")],
+    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    output_format: Annotated[str, typer.Option("--format", "-f", help="parquet or delta.")] = "parquet",
+    every: Every = None,
+    step_records: StepRecords = 10_000_000,
+    file_bytes: Annotated[int, typer.Option("--file-bytes", help="About the size of merged files.")] = 128 * 1024**2,
+    merge_from: Annotated[
+        int, typer.Option("--merge-from", help="Merge where a day has so many small files; 0: never.")
+    ] = 16,
+    allow_data_loss: Annotated[
+        bool, typer.Option("--allow-data-loss", help="Go on where records were deleted before they were exported.")
+    ] = False,
+    dry_run: DryRun = False,
+    log_dirs: LogDirs = None,
+    settings: ClientSettings = None,
+    master: Master = LOCAL,
+    conf: SparkSettings = None,
+    as_json: AsJson = False,
+) -> None:
+    from stratalog.cli.output import Output
+    from stratalog.cli.spark_progress import TerminalProgress
+    from stratalog.cli.spark_session import spark_session
+    from stratalog.cli.wording import plural
+    from stratalog.pipelines.export import ExportOptions
+    from stratalog.pipelines.export import export as run
+
+    options = ExportOptions(output_format, step_records, every, file_bytes, merge_from, allow_data_loss, dry_run)
+    cluster = cluster_address(bootstrap_server, settings, log_dirs)
+    with spark_session(master, conf) as spark, TerminalProgress() as progress:
+        done = run(spark, cluster, topics, to, options, progress=progress)
+    output = Output(as_json=as_json)
+    if as_json:
+        output.json(
+            {"records": done.records, "steps": done.steps, "merged_files": done.merged_files, "lost": done.lost}
+        )
+    elif dry_run:
+        output.line(f"up to {plural(done.records, 'record')} would be exported to {to} in {plural(done.steps, 'step')}")
+    else:
+        merged = f", {plural(done.merged_files, 'file')} merged" if done.merged_files else ""
+        output.line(f"{plural(done.records, 'record')} exported to {to} in {plural(done.steps, 'step')}{merged}")
+
+
+def backfill(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic; it must exist.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="PATH", show_default=False, help="Files: a folder, a pattern, a URL.")
+    ],
+    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    input_format: Annotated[
+        str | None, typer.Option("--format", "-f", show_default=False, help="parquet, csv, json or orc.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="SQL", show_default=False, help="The key.")] = None,
+    value: Annotated[str | None, typer.Option("--value", metavar="SQL", show_default=False, help="The value.")] = None,
+    timestamp: Annotated[
+        str | None, typer.Option("--timestamp", metavar="SQL", show_default=False, help="The time.")
+    ] = None,
+    value_as_json: Annotated[bool, typer.Option("--value-as-json", help="All other columns as a JSON object.")] = False,
+    keep_partitions: Annotated[
+        bool, typer.Option("--keep-partitions", help="As the column `partition` says, not by key.")
+    ] = False,
+    reading: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader. Repeatable."),
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="DDL", show_default=False, help="The files' columns.")
+    ] = None,
+    step_files: Annotated[int, typer.Option("--step-files", help="At most so many files a step.")] = 16,
+    every: Every = None,
+    state: State = None,
+    dry_run: DryRun = False,
+    settings: ClientSettings = None,
+    master: Master = LOCAL,
+    conf: SparkSettings = None,
+    as_json: AsJson = False,
+) -> None:
+    from stratalog.cli.output import Output
+    from stratalog.cli.spark_progress import TerminalProgress
+    from stratalog.cli.spark_session import spark_session
+    from stratalog.cli.wording import plural
+    from stratalog.pipelines.backfill import BackfillOptions
+    from stratalog.pipelines.backfill import backfill as run
+    from stratalog.pipelines.record_columns import ColumnChoice
+
+    columns = ColumnChoice(key, value, timestamp, value_as_json, keep_partitions)
+    given = parse_pairs("--option", reading, "sep=;")
+    options = BackfillOptions(input_format, columns, given, schema, state, step_files, every, dry_run)
+    with spark_session(master, conf) as spark, TerminalProgress() as progress:
+        done = run(spark, cluster_address(bootstrap_server, settings), source, topic, options, progress=progress)
+    output = Output(as_json=as_json)
+    if as_json:
+        output.json({"records": done.records, "state": done.state, "columns": dict(done.columns), "dry_run": dry_run})
+        return
+    if dry_run:
+        for name, expression in done.columns.items():
+            output.line(f"{name:<10} {expression}")
+    would_be = "would be loaded" if dry_run else "loaded"
+    output.line(f"{plural(done.records, 'record')} {would_be} into {topic}; the state is in {done.state}")

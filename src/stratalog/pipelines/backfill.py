@@ -1,0 +1,102 @@
+"""Files loaded into a topic: Parquet, CSV, JSON or ORC, or a table that export has made. Keys and timestamps are kept.
+
+A stream over the files, oldest first, some of them a step. Its state says which are done: a job that was stopped goes
+on behind them, and what it wrote counts once; started again later, it loads the files that have come since. Files must
+not change once they are loaded. Of each key the records of one step are written in the order of their timestamps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stratalog.errors import ConfigError
+from stratalog.pipelines.cluster import ClusterAddress
+from stratalog.pipelines.progress import NoProgress, Progress
+from stratalog.pipelines.record_columns import ColumnChoice, record_columns
+from stratalog.pipelines.streams import default_state, options_text, run_stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FORMATS = ("parquet", "csv", "json", "orc")
+_DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
+
+
+@dataclass(frozen=True)
+class BackfillOptions:
+    """`format`: None: as the path's end says, else parquet. `reading`: options of Spark's reader for it, like sep.
+    `schema`: in Spark's DDL; without it, it is found out from the files, which for CSV and JSON reads them once."""
+
+    format: str | None = None
+    columns: ColumnChoice = field(default_factory=ColumnChoice)
+    reading: Mapping[str, str] = field(default_factory=dict)
+    schema: str | None = None
+    state: str | None = None
+    step_files: int = 16
+    every: float | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """`records`: by this run; in a dry run, all that the files have. `columns`: what becomes what."""
+
+    records: int
+    state: str
+    columns: Mapping[str, str]
+
+
+def backfill(
+    spark: SparkSession,
+    cluster: ClusterAddress,
+    path: str,
+    topic: str,
+    options: BackfillOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    stop: threading.Event | None = None,
+) -> Loaded:
+    """Load files into a topic that exists. Raises ConfigError, UnknownTopicError, and Spark's errors for the files."""
+    given, told = options or BackfillOptions(), progress or NoProgress()
+    if given.step_files < 1:
+        raise ConfigError(f"step_files is {given.step_files}; it must be 1 or more")
+    kind = format_of(path, given.format)
+    reading = {**_DEFAULTS.get(kind, {}), **given.reading}
+    with cluster.admin() as admin:
+        admin.describe_topic(topic)
+    schema = _schema(spark, path, kind, reading, given.schema)
+    state = given.state or default_state("backfill", topic)
+    if given.dry_run:
+        frame = spark.read.format(kind).options(**reading).schema(schema).load(path)
+        columns = record_columns(frame, given.columns)
+        return Loaded(frame.count(), state, columns)
+    stepwise = options_text({**reading, "maxFilesPerTrigger": given.step_files})
+    frame = spark.readStream.format(kind).options(**stepwise).schema(schema).load(path)
+    columns = record_columns(frame, given.columns)
+    told.begin(f"loading {topic}", None, "records")
+    ordered = _in_order(frame.selectExpr(*(f"{sql} as {name}" for name, sql in columns.items())), columns)
+    records = run_stream(ordered, cluster, topic, state, told, every=given.every, stop=stop)
+    return Loaded(records, state, columns)
+
+
+def format_of(path: str, given: str | None) -> str:
+    if given is not None and given not in FORMATS:
+        raise ConfigError(f"the format is {given!r}; it must be one of: {', '.join(FORMATS)}")
+    ending = path.rstrip("/").rpartition(".")[2].lower()
+    return given or {"jsonl": "json", "ndjson": "json"}.get(ending, ending if ending in FORMATS else "parquet")
+
+
+def _schema(spark: SparkSession, path: str, kind: str, reading: Mapping[str, str], given: str | None) -> StructType:
+    reader = spark.read.format(kind).options(**reading)
+    return (reader.schema(given) if given else reader).load(path).schema
+
+
+def _in_order(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """Without a time there is no order but that of the files, which stays."""
+    if "timestamp" not in columns or "key" not in columns:
+        return frame
+    return frame.repartition("key").sortWithinPartitions("timestamp")

@@ -1,0 +1,81 @@
+"""SQL over topics: every topic is a view of its name, as it is when the query is planned.
+
+A view is made when the query first names it, so thousands of topics cost nothing. Names with dots or dashes stand in
+backquotes, as everywhere in Spark: SELECT * FROM `my-topic`. The columns are those of the source: key and value are
+binary, so they are compared with X'6b6579' or with binary('key'), and then, like offsets, partitions and timestamps, by
+the scan itself, which skips what does not match.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from stratalog.errors import UnknownTopicError
+from stratalog.pipelines.cluster import FORMAT, ClusterAddress
+
+if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import DataFrame, SparkSession
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+_NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
+_QUOTED = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
+_MOST_NAMED = 20
+
+
+def query(spark: SparkSession, cluster: ClusterAddress, sql: str) -> DataFrame:
+    """What a query would give; it runs when that is asked for. Raises UnknownTopicError for a name that is neither a
+    topic nor a view, and Spark's errors for what is wrong with the SQL."""
+    from pyspark.errors import AnalysisException
+
+    made: set[str] = set()
+    while True:
+        try:
+            return spark.sql(sql)
+        except AnalysisException as error:
+            topic = missing_name(error)
+            if topic is None or topic in made:
+                raise
+        make_view(spark, cluster, topic)
+        made.add(topic)
+
+
+def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str) -> None:
+    """The topic as a temporary view of its name. Raises UnknownTopicError."""
+    with cluster.admin() as admin:
+        topics = sorted(admin.list_topics(include_internal=True))
+    if topic not in topics:
+        raise UnknownTopicError(f"there is no topic or view {topic!r}; {_there_are(topics)}")
+    options = {**cluster.read_options(), "subscribe": topic}
+    if spark.conf.get(PUSH_DOWN, "false") == "true":
+        options["pushFilters"] = "true"
+    frame = spark.read.format(FORMAT).options(**options).load()
+    frame.createOrReplaceTempView(quoted(topic))
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def missing_name(error: AnalysisException) -> str | None:
+    """The name of the view that a query asked for in vain, as it would be a topic's; None for other errors."""
+    if error.getCondition() != _NOT_FOUND:
+        return None
+    relation = (error.getMessageParameters() or {}).get("relationName", "")
+    parts = [(match[1] or "").replace("``", "`") or match[2] for match in _QUOTED.finditer(relation)]
+    if len(parts) > 1:
+        # Unquoted, a.b means the table b of the database a; a view of that name is only found in backquotes.
+        name = ".".join(parts)
+        raise UnknownTopicError(
+            f"there is no table {name!r}; a topic of that name stands in backquotes: {quoted(name)}"
+        )
+    return parts[0] if parts else None
+
+
+def _there_are(topics: list[str]) -> str:
+    own = [topic for topic in topics if not topic.startswith("__")]
+    if not own:
+        return "there are no topics yet"
+    more = f", and {len(own) - _MOST_NAMED} more" if len(own) > _MOST_NAMED else ""
+    return f"topics are: {', '.join(own[:_MOST_NAMED])}{more}"
