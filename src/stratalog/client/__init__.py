@@ -15,15 +15,18 @@ from stratalog.client.metadata import Node, PartitionInfo, TopicPartition
 if TYPE_CHECKING:
     from stratalog.client.admin import Admin
     from stratalog.client.consumer import Consumer, ConsumerRecord, RebalanceListener
-    from stratalog.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
+    from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+    from stratalog.client.prepared_transaction import PreparedTransaction
     from stratalog.client.producer import Producer
 
 _LAZY = {
     "Admin": "stratalog.client.admin",
     "Consumer": "stratalog.client.consumer",
     "ConsumerRecord": "stratalog.client.consumer",
+    "GroupMetadata": "stratalog.client.offsets",
     "OffsetAndMetadata": "stratalog.client.offsets",
     "OffsetAndTimestamp": "stratalog.client.offsets",
+    "PreparedTransaction": "stratalog.client.prepared_transaction",
     "Producer": "stratalog.client.producer",
     "RebalanceListener": "stratalog.client.consumer",
 }
@@ -32,10 +35,12 @@ __all__ = [
     "Admin",
     "Consumer",
     "ConsumerRecord",
+    "GroupMetadata",
     "Node",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionInfo",
+    "PreparedTransaction",
     "Producer",
     "RebalanceListener",
     "TopicPartition",
