@@ -24,6 +24,7 @@ cdef class Batch:
     cdef readonly long long base_offset
     cdef readonly long long append_time
     cdef readonly list parts               # of one that was split: [Batch, ...], in order
+    cdef bint _is_of_rows                  # of a table, encoded in one go
     cdef long long _generation
     cdef list _waiters
     cdef list _callbacks
