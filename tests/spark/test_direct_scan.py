@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import CorruptBatchError, OffsetOutOfRangeError
+from stratalog.errors import CorruptBatchError
 from stratalog.records._records import Record
 from stratalog.records.builder import build_batch
 from stratalog.records.format import ControlType
 from stratalog.spark import direct_scan
+from stratalog.spark.data_loss import DataLossError
 from stratalog.spark.direct_plan import FilesUnavailableError
 from stratalog.spark.direct_scan import scan
 from stratalog.spark.predicate import EVERYTHING, Predicate
@@ -129,9 +130,7 @@ def test_segments_deleted_before_they_were_opened_are_lost(built: LogBuilder, ca
     first = [rows_in(next(strict)), rows_in(next(lenient))]
     built.advance_start(140).apply_retention()
     built.directory.turn()
-    with pytest.raises(
-        OffsetOutOfRangeError, match=r"orders-0: the records from offset 70 to 139 are gone.*failOnDataL"
-    ):
+    with pytest.raises(DataLossError, match=r"orders-0: the records from offset 70 to 139 are gone.*failOnDataL"):
         rows_from(strict)
     assert first[1] + rows_from(lenient) == expected(whole[:70] + whole[140:])
     assert "orders-0: the records from offset 70 to 139 are gone" in caplog.text
@@ -142,7 +141,7 @@ def test_a_start_that_is_gone_already_is_lost_too(built: LogBuilder) -> None:
     place = range_of(built.log)
     built.advance_start(70).apply_retention()
     built.directory.turn()
-    with pytest.raises(OffsetOutOfRangeError, match="from offset 0 to 69"):
+    with pytest.raises(DataLossError, match="from offset 0 to 69"):
         rows_from(scan(place, request_for(built.path)))
 
 

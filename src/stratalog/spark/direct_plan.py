@@ -32,7 +32,7 @@ class FilesUnavailableError(StorageError):
     """A partition's files can't be seen from here, or are not this topic's. The wire may still serve it, from
     `next_offset` on: what lies before it was read."""
 
-    next_offset: int | None = None
+    next_offset: int = 0
 
 
 @dataclass(frozen=True)

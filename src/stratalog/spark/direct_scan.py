@@ -11,7 +11,6 @@ size of the topic.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import time
 from collections.abc import Generator, Iterator
@@ -20,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from stratalog.errors import CorruptBatchError, OffsetOutOfRangeError
+from stratalog.errors import CorruptBatchError
 from stratalog.inspect.segment_reader import SegmentReader
+from stratalog.spark.data_loss import report_data_loss
 from stratalog.spark.decoding import Aborted, Decoder
 from stratalog.spark.direct_plan import (
     FilesUnavailableError,
@@ -35,8 +35,6 @@ from stratalog.spark.scan_request import READ_COMMITTED
 if TYPE_CHECKING:
     from stratalog.spark.scan_request import OffsetRange, ScanRequest
 
-logger = logging.getLogger(__name__)
-
 WINDOW = 16 * 1024 * 1024
 _LOOKS = 100  # at files that end before the range does: a file system in the network may be behind its broker
 _PAUSE_SECONDS = 0.05
@@ -44,7 +42,7 @@ _PAUSE_SECONDS = 0.05
 
 def scan(range: OffsetRange, request: ScanRequest) -> Iterator[pa.RecordBatch]:
     """Raises FilesUnavailableError where the files can't be used, or not any more: its `next_offset` says where the
-    caller may go on over the wire. Raises OffsetOutOfRangeError where records are lost, CorruptBatchError on damage."""
+    caller may go on over the wire. Raises DataLossError where records are lost, CorruptBatchError on damage."""
     return _DirectScan(range, request).batches()
 
 
@@ -101,13 +99,11 @@ class _DirectScan:
         first = min(segments.first_offset, self._range.end)
         if first <= start:
             return
-        lost = (
+        report_data_loss(
             f"{self._range.topic}-{self._range.partition}: the records from offset {start} to {first - 1} are gone, "
-            "deleted by retention or by hand before they were read"
+            "deleted by retention or by hand before they were read",
+            self._request.fail_on_data_loss,
         )
-        if self._request.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{lost}. To go on without them, set failOnDataLoss to false")
-        logger.warning("%s; failOnDataLoss is false, so the scan goes on without them", lost)
 
     def _read(self, segments: Segments) -> Generator[pa.RecordBatch, None, bool]:
         """True: all of them; False: one was gone."""

@@ -142,7 +142,7 @@ class ReadOptions:
     isolation: str = READ_UNCOMMITTED
     fail_on_data_loss: bool = True
     include_headers: bool = False
-    push_filters: bool = False
+    push_filters: bool | None = None  # None: where the session does
     data_dirs: tuple[str, ...] | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
@@ -193,7 +193,7 @@ class _Parser:
             isolation=self._isolation(),
             fail_on_data_loss=self._flag("failOnDataLoss", default=True),
             include_headers=self._flag("includeHeaders", default=False),
-            push_filters=self._flag("pushFilters", default=False),
+            push_filters=self._option("pushFilters", _boolean),
             data_dirs=self._data_dirs(),
             min_partitions=self._positive("minPartitions", _INT),
             max_records_per_partition=self._positive("maxRecordsPerPartition"),

@@ -21,7 +21,6 @@ from stratalog.spark.broker_offsets import NONE_FOUND, BrokerOffsets, Partitions
 from stratalog.spark.direct_plan import FilesUnavailableError, partition_directory
 from stratalog.spark.options import ReadOptions
 from stratalog.spark.planning import prune, split
-from stratalog.spark.predicate import FIRST
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
 from stratalog.spark.schema import wanted_columns
 
@@ -51,6 +50,7 @@ def scan_request(options: ReadOptions, schema: StructType) -> ScanRequest:
         predicate=options.predicate,
         isolation=options.isolation,
         fail_on_data_loss=options.fail_on_data_loss,
+        data_dirs=options.data_dirs or (),
         patience_seconds=options.patience_seconds,
     )
 
@@ -59,19 +59,18 @@ def read_partition(partition: InputPartition, request: ScanRequest) -> Iterator[
     """In an executor. Spark makes a task without a range where there is nothing to read."""
     if not isinstance(partition, ScanPartition):
         return
+    place = partition.range
     if partition.data_dirs:
-        request = replace(request, data_dirs=partition.data_dirs)
         try:
-            rows = direct_scan.scan(partition.range, request)
-            first = next(rows, None)
+            yield from direct_scan.scan(place, replace(request, data_dirs=partition.data_dirs))
         except FilesUnavailableError as error:
-            logger.info("%s is read over the wire: %s", partition.range, error)
+            if request.data_dirs:
+                raise  # who names directories wants these
+            logger.info("%s is read over the wire: %s", place, error)
+            place = replace(place, start=error.next_offset)
         else:
-            if first is not None:
-                yield first
-                yield from rows
             return
-    yield from wire_scan.scan(partition.range, request)
+    yield from wire_scan.scan(place, request)
 
 
 class StratalogBatchReader(DataSourceReader):
@@ -107,10 +106,10 @@ def plan_batch(options: ReadOptions, request: ScanRequest) -> list[ScanPartition
 def _after_timestamp(broker: BrokerOffsets, ranges: list[OffsetRange], request: ScanRequest) -> list[OffsetRange]:
     """Nothing before the first record at or after a time can be wanted: the broker's index knows where that is."""
     first = request.predicate.from_timestamp
-    if first == FIRST or not ranges:
+    if first <= 0 or not ranges:  # a record without a time has -1, which no broker looks up
         return ranges
     places = {TopicPartition(one.topic, one.partition): one for one in ranges}
-    found = broker.lookup(dict.fromkeys(places, max(0, first)))
+    found = broker.lookup(dict.fromkeys(places, first))
     return [
         replace(one, start=max(one.start, found[place])) for place, one in places.items() if found[place] != NONE_FOUND
     ]

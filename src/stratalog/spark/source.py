@@ -29,9 +29,9 @@ class StratalogDataSource(DataSource):
         return schemas.ddl(includes_headers(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from stratalog.spark.reader import StratalogBatchReader
+        from stratalog.spark.push_down import batch_reader
 
-        return StratalogBatchReader(batch_options(self.options), schema)
+        return batch_reader(batch_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from stratalog.spark.stream import StratalogStreamReader
