@@ -47,7 +47,7 @@ class ArrowColumns:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, fetched: FetchedRecords, most: int, expected: int) -> int:
-        """The next rows, at most so many; how many there were. `expected` are the bytes that the table will take in all.
+        """The next rows, at most so many; how many there were. `expected` are the bytes that the table takes in all.
 
         An error behind some rows is for the next call.
         """
@@ -98,7 +98,9 @@ class ArrowColumns:
         if len({number for number, _ in runs}) == 1:
             buffer = self._same(runs[0][0], rows)
         else:
-            buffer = pa.py_buffer(b"".join(memoryview(self._same(number, count))[: count * 4] for number, count in runs))
+            buffer = pa.py_buffer(
+                b"".join(memoryview(self._same(number, count))[: count * 4] for number, count in runs)
+            )
         return pa.Array.from_buffers(pa.int32(), rows, [None, buffer], 0)
 
     def _same(self, number: int, rows: int) -> pa.Buffer:
