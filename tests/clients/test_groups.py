@@ -123,10 +123,13 @@ def test_a_static_member_that_restarts_gets_its_partitions_back_and_the_others_n
 def test_a_second_static_member_of_the_same_name_fences_the_first(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
-    """aiokafka does not know the error's name; kafka-python only shows it when it commits."""
+    """aiokafka does not know the error's name; kafka-python only shows it when it commits.
+
+    The session is long, as one that ran out would make the first an ordinary newcomer.
+    """
     places = new_topic(2)
     fill(client, broker.address, places, each=1)
-    options = ConsumerOptions(group=name, topics=[name], instance_id="one")
+    options = ConsumerOptions(group=name, topics=[name], instance_id="one", session_ms=60_000)
     with client.consumer(broker.address, options) as first:
         read(first, 2)
         with client.consumer(broker.address, options) as second:
