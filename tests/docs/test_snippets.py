@@ -10,8 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Snippets that build on each other, or are tests: tests/cli/test_tools_page.py and tests/testing/test_testing_page.py.
-ELSEWHERE = {"tools.md", "testing.md"}
+# Snippets that build on each other, or are tests: tests/cli/test_tools_page.py, tests/testing/test_testing_page.py and
+# tests/spark/test_spark_page.py.
+ELSEWHERE = {"tools.md", "testing.md", "spark.md"}
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

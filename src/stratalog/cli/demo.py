@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +59,8 @@ def _show_flights(flights: int, output: Path) -> None:
         from stratalog.demo.story import tell
     except ImportError as error:
         raise CommandError(f"the demo needs {error.name}: pip install 'stratalog[demo]'") from None
+    # PySpark 4.3 warns of pandas 3 in general; what is used of it here is checked at the end.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     try:
         tell(output, flights, Narrator())
     except WrongResultError as error:

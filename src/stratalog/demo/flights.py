@@ -43,7 +43,9 @@ def departures(limit: int = ALL_FLIGHTS) -> pa.Table:
     """The first `limit` flights to leave: the columns of the table, `scheduled` and `happened` in milliseconds, and the
     partition that each goes to."""
     with zipfile.ZipFile(package_file("flights.csv.zip")) as archive, archive.open(_TABLE) as file:
-        flights = csv.read_csv(file, convert_options=csv.ConvertOptions(include_columns=_COLUMNS))
+        flights = csv.read_csv(
+            file, convert_options=csv.ConvertOptions(include_columns=_COLUMNS, strings_can_be_null=True)
+        )
     hour = pc.cast(pc.cast(flights["time_hour"], pa.timestamp("ms", "UTC")), pa.int64())
     scheduled = pc.add(hour, pc.multiply(flights["minute"], _MINUTE_MS))
     late = pc.multiply(pc.fill_null(flights["dep_delay"], 0), _MINUTE_MS)

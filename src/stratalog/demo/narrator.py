@@ -70,12 +70,12 @@ class Narrator:
             yield
 
     @contextmanager
-    def bars(self, totals: dict[str, int]) -> Iterator[Callable[[str, int], None]]:
-        """A bar each, side by side in time; yields how to say that one is now at so many."""
+    def bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Yields how to say how far it is."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with self._progress(*columns) as progress:
-            tasks = {name: progress.add_task(name, total=total) for name, total in totals.items()}
-            yield lambda name, done: progress.update(tasks[name], completed=done)
+            task = progress.add_task(what, total=total)
+            yield lambda done: progress.update(task, completed=done)
 
     def _progress(self, *columns: ProgressColumn) -> Progress:
         return Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)

@@ -35,24 +35,20 @@ def make_topics(bootstrap_servers: str) -> None:
         admin.create_topic(DELAYS, 2, config={"cleanup.policy": "compact"})
 
 
-def replay(bootstrap_servers: str, flights: pa.Table, advance: Callable[[int], None]) -> Replayed:
-    """All flights, and the last event behind them. `advance` is told how many more the broker has acknowledged."""
-    begun, size = time.perf_counter(), 0
+def replay(bootstrap_servers: str, flights: pa.Table, show: Callable[[int], None]) -> Replayed:
+    """All flights, and the last event behind them. `show` is told how many the broker has acknowledged so far."""
+    begun, size, acknowledged = time.perf_counter(), 0, 0
     with Producer(bootstrap_servers, compression_type="lz4", linger_ms=5) as producer:
         under_way: deque[tuple[int, ArrowDelivery]] = deque()
         for start in range(0, flights.num_rows, _CHUNK_ROWS):
             events = flight_data.events(flights.slice(start, _CHUNK_ROWS))
             size += events.nbytes
             under_way.append((events.num_rows, producer.send_arrow(FLIGHTS, events)))
-            if len(under_way) >= _MOST_UNDER_WAY:
-                _settle(under_way, advance)
-        while under_way:
-            _settle(under_way, advance)
+            is_last = start + _CHUNK_ROWS >= flights.num_rows
+            while len(under_way) > (0 if is_last else _MOST_UNDER_WAY):
+                rows, delivery = under_way.popleft()
+                delivery.result()
+                acknowledged += rows
+                show(acknowledged)
         producer.send_arrow(FLIGHTS, flight_data.last_event(flights)).result()
     return Replayed(flights.num_rows, size, time.perf_counter() - begun)
-
-
-def _settle(under_way: deque[tuple[int, ArrowDelivery]], advance: Callable[[int], None]) -> None:
-    rows, delivery = under_way.popleft()
-    delivery.result()
-    advance(rows)

@@ -1,15 +1,18 @@
-"""The Spark stream: delays per carrier and scheduled hour, with a watermark, into a compacted topic and a table.
+"""The Spark streams: delays per carrier and scheduled hour, with a watermark, to a compacted topic; that to a table.
 
-Two queries over one computation, since they promise different things. The topic gets each change as soon as it is known
-(update mode), exactly once; compaction keeps the last word on each carrier and hour. The table gets an hour when it is
-over (append mode): when the watermark has passed it, so that no flight of it can come any more.
+An hour goes into the topic when it is over: when the watermark has passed it, so that no flight of it can come any more
+(append mode; Spark lets no source in Python have update mode). Each is there exactly once, whatever dies meanwhile. The
+second stream reads the topic as it grows, only what is committed, and keeps it as Parquet.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,18 +53,30 @@ DELAY = StructType(
 
 
 def start_spark(directory: Path) -> SparkSession:
-    """Small, with everything that it writes below the directory."""
-    return session(
-        "local[2]",
-        "stratalog demo",
-        **{
-            "spark.driver.memory": "1g",
-            "spark.local.dir": directory / "spark",
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": 2,
-            "spark.sql.warehouse.dir": directory / "warehouse",
-        },
-    )
+    """Small, with everything that it writes below the directory, also what the JVM says while it starts and runs."""
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.local.dir": directory / "spark",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.warehouse.dir": directory / "warehouse",
+    }
+    with _stderr_to(directory / "spark.log"):  # whose descriptor the JVM inherits
+        return session("local[2]", "stratalog demo", **settings)
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def stop_spark(spark: SparkSession) -> None:
@@ -97,7 +112,7 @@ def delays(spark: SparkSession, bootstrap_servers: str, events: int) -> DataFram
     flights = from_stratalog(records, "json", EVENT, mode="FAILFAST").select("value.*")
     return (
         flights.withWatermark("scheduled", flight_data.LATEST)
-        .groupBy("carrier", f.window("scheduled", "1 hour").start.alias("hour"))
+        .groupBy("carrier", f.window("scheduled", "1 hour"))
         .agg(
             f.count("flight").alias("flights"),
             f.count_if(f.col("delay").isNull()).alias("cancelled"),
@@ -107,6 +122,8 @@ def delays(spark: SparkSession, bootstrap_servers: str, events: int) -> DataFram
         )
         # The event at the end has no flight: it moved the watermark, and is not of interest here.
         .where("flights > 0")
+        .withColumn("hour", f.col("window.start"))
+        .select(*DELAY.names)
     )
 
 
@@ -115,21 +132,29 @@ def to_topic(found: DataFrame, bootstrap_servers: str, directory: Path) -> Strea
     return (
         found.select(key.alias("key"), f.to_json(f.struct(*DELAY.names)).alias("value"))
         .writeStream.format("stratalog")
-        .queryName(DELAYS)
-        .outputMode("update")
+        .outputMode("append")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("topic", DELAYS)
+        .option("delivery", "exactly-once")
         .option("checkpointLocation", str(directory / "checkpoints" / "topic"))
         .trigger(availableNow=True)
         .start()
     )
 
 
-def to_table(found: DataFrame, table: Path, directory: Path) -> StreamingQuery:
+def to_table(spark: SparkSession, bootstrap_servers: str, table: Path, directory: Path) -> StreamingQuery:
+    records = (
+        spark.readStream.format("stratalog")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", DELAYS)
+        .option("startingOffsets", "earliest")
+        .option("isolation.level", "read_committed")
+        .load()
+    )
     return (
-        found.writeStream.format("parquet")
-        .queryName("table")
-        .outputMode("append")
+        from_stratalog(records, "json", DELAY, mode="FAILFAST")
+        .select("value.*")
+        .writeStream.format("parquet")
         .option("path", str(table))
         .option("checkpointLocation", str(directory / "checkpoints" / "table"))
         .trigger(availableNow=True)
@@ -137,17 +162,15 @@ def to_table(found: DataFrame, table: Path, directory: Path) -> StreamingQuery:
     )
 
 
-def follow(queries: Mapping[str, StreamingQuery], show: Callable[[str, int], None]) -> None:
-    """Until all are through. `show` is told how many rows each has read so far. Raises DemoError if one failed."""
-    running = dict(queries)
-    while running:
+def follow(query: StreamingQuery, what: str, show: Callable[[int], None]) -> int:
+    """Until it is through; how many micro-batches it took. `show` is told how many rows it has read so far. Raises
+    DemoError if it failed."""
+    while query.isActive:
         time.sleep(_POLL_SECONDS)
-        for name, query in list(running.items()):
-            if not query.isActive:
-                del running[name]
-                if (failure := query.exception()) is not None:
-                    raise DemoError(f"the {name} failed: {failure}")
-            show(name, _rows_read(query))
+        show(_rows_read(query))
+    if (failure := query.exception()) is not None:
+        raise DemoError(f"the stream to the {what} failed: {str(failure).partition('=== Streaming Query')[0].strip()}")
+    return len(query.recentProgress)
 
 
 def _rows_read(query: StreamingQuery) -> int:

@@ -1,0 +1,87 @@
+"""A demo that checks nothing would look the same: every kind of difference must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+
+from stratalog.demo.check import check_answers, check_same
+from stratalog.demo.errors import WrongResultError
+from stratalog.demo.expectation import delays_per_carrier_and_hour
+
+SOME = 2000
+
+
+@pytest.fixture(scope="module")
+def expected() -> pd.DataFrame:
+    return delays_per_carrier_and_hour(SOME)
+
+
+def changed(table: pd.DataFrame, column: str, value: object) -> pd.DataFrame:
+    table = table.copy()
+    table.loc[7, column] = value
+    return table
+
+
+def test_the_same_rows_pass(expected: pd.DataFrame) -> None:
+    assert check_same("the topic", expected.copy(), expected) == len(expected) > 100
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda table: table.drop(index=7), "lacks, in 1 rows"),
+        (lambda table: pd.concat([table, table.head(1)]), "twice"),
+        (lambda table: changed(table, "carrier", "ZZ"), "lacks, in 1 rows"),
+        (lambda table: changed(table, "flights", table.loc[7, "flights"] + 1), "wrong about flights in 1 of"),
+        (lambda table: changed(table, "cancelled", pd.NA), "wrong about cancelled"),
+        (lambda table: changed(table, "late", 999), "wrong about late"),
+        (lambda table: changed(table, "minutes", -1), "wrong about minutes"),
+        (lambda table: changed(table, "worst", pd.NA), "wrong about worst"),
+    ],
+)
+def test_every_difference_is_found(
+    expected: pd.DataFrame, spoil: Callable[[pd.DataFrame], pd.DataFrame], message: str
+) -> None:
+    with pytest.raises(WrongResultError, match=f"the topic .*{message}"):
+        check_same("the topic", spoil(expected.copy()), expected)
+
+
+def test_what_is_there_too_much_is_found(expected: pd.DataFrame) -> None:
+    with pytest.raises(WrongResultError, match="what pandas does not, in 1 rows"):
+        check_same("the table", expected, expected.drop(index=7))
+
+
+def answers(expected: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """As SQL gives them, computed another way than the check does it: row by row."""
+    names = {"UA": "United Air Lines Inc.", "AA": "American Airlines Inc."}
+    carriers, hours = [], []
+    for code in names:
+        rows = expected[expected["carrier"] == code]
+        left = int(rows["flights"].sum() - rows["cancelled"].sum())
+        mean, late = int(rows["minutes"].sum()) / left, int(rows["late"].sum()) / left
+        carriers.append((code, names[code], int(rows["flights"].sum()), int(rows["cancelled"].sum()), mean, late))
+        for hour in range(24):
+            some = [row for row in rows.itertuples() if row.hour.tz_convert("America/New_York").hour == hour]
+            if some:
+                left = sum(row.flights - row.cancelled for row in some)
+                hours.append((code, hour, sum(row.flights for row in some), sum(row.minutes for row in some) / left))
+    return (
+        pd.DataFrame(carriers, columns=["carrier", "name", "flights", "cancelled", "mean", "late_share"]),
+        pd.DataFrame(hours, columns=["carrier", "local_hour", "flights", "mean"]),
+    )
+
+
+def test_answers_of_sql_are_compared_too(expected: pd.DataFrame) -> None:
+    expected = expected[expected["carrier"].isin(["UA", "AA"])]
+    by_carrier, by_hour = answers(expected)
+    check_answers(by_carrier, by_hour, expected)
+    for column, value in (("mean", 1.5), ("name", "Nobody"), ("flights", 0)):
+        wrong = by_carrier.copy()
+        wrong.loc[0, column] = value
+        with pytest.raises(WrongResultError, match="by name"):
+            check_answers(wrong, by_hour, expected)
+    with pytest.raises(WrongResultError, match="by local_hour"):
+        check_answers(by_carrier, by_hour.head(-1), expected)

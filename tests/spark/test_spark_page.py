@@ -1,0 +1,41 @@
+"""docs/spark.md: its snippets run one after the other, as a reader would, and its tables have every option there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stratalog.spark.options import READ_OPTIONS
+from stratalog.spark.write_options import WRITE_OPTIONS
+from stratalog.testing import BrokerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "spark.md"
+ADDRESS = "localhost:9092"
+SNIPPET = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_snippets_run_in_their_order(
+    spark: SparkSession, stratalog_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for checkpoints
+    snippets = SNIPPET.findall(PAGE.read_text())
+    assert len(snippets) >= 6
+    names: dict[str, object] = {"__name__": "__snippet__"}
+    for number, code in enumerate(snippets):
+        located = code.replace(ADDRESS, stratalog_broker.bootstrap_servers)
+        exec(compile(located, f"docs/spark.md, snippet {number}", "exec"), names)
+
+
+@pytest.mark.parametrize(
+    ("heading", "options"),
+    [("## Reading: options", READ_OPTIONS), ("## Writing", ("kafka.bootstrap.servers", *WRITE_OPTIONS))],
+)
+def test_table_has_every_option_and_no_other(heading: str, options: tuple[str, ...]) -> None:
+    section = PAGE.read_text().split(f"{heading}\n")[1].split("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    described = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    assert sorted(described) == sorted(options)
