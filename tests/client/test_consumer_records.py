@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,8 +39,14 @@ def offsets(part: FetchedRecords) -> list[int]:
 
 
 def column_offsets(part: FetchedRecords) -> list[int]:
-    rows = ArrowColumns().take(part, 10_000)
-    return [] if rows is None else rows.column("offset").to_pylist()
+    return taken(ArrowColumns(), part).column("offset").to_pylist()  # type: ignore[no-any-return]
+
+
+def taken(columns: ArrowColumns, *parts: FetchedRecords, most: int = 10_000) -> pa.Table:
+    columns.start()
+    for part in parts:
+        columns.add(part, most, 0)
+    return columns.table()
 
 
 both = pytest.mark.parametrize("read", [offsets, column_offsets], ids=["records", "columns"])
@@ -150,6 +157,36 @@ def test_error_inside_a_batch(read: Any) -> None:
         read(part)
 
 
+def test_columns_keep_nothing_of_a_batch_that_is_damaged_half_way() -> None:
+    good = [Record(key=None, value=b"x", headers=(("h", b"1"),)), Record(key=b"k", value=None)]
+    body = bytes(build_batch(good)) + bytes(build_batch(good, base_offset=2))[:-1] + b"\x40"  # its last header count
+    whole = fetched(bytes(build_batch(good)))
+    part = fetched(body, check_crcs=False)
+    columns = ArrowColumns()
+    table = taken(columns, part, whole)
+    table.validate(full=True)
+    assert table.column("key").to_pylist() == [None, b"k"] * 2
+    assert table.column("value").to_pylist() == [b"x", None] * 2
+    assert table.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], []] * 2
+    with pytest.raises(CorruptBatchError, match="the batch at offset 2"):
+        taken(columns, part)
+
+
+def test_parts_of_several_partitions_are_one_record_batch() -> None:
+    def part(topic: str, partition: int, first: int, count: int) -> FetchedRecords:
+        body = batch(first, count)
+        return FetchedRecords(TopicPartition(topic, partition), Progress(first), first, body, 0, len(body))
+
+    columns = ArrowColumns()
+    for topics in (["a", "a", "b"], ["a", "a", "a"]):
+        table = taken(columns, part(topics[0], 0, 0, 3), part(topics[1], 2, 7, 1), part(topics[2], 2, 5, 2))
+        table.validate(full=True)
+        assert len(table.to_batches()) == 1
+        assert table.column("topic").to_pylist() == [topics[0]] * 3 + [topics[1]] + [topics[2]] * 2
+        assert table.column("partition").to_pylist() == [0, 0, 0, 2, 2, 2]
+        assert table.column("offset").to_pylist() == [0, 1, 2, 7, 5, 6]
+
+
 def test_less_than_one_batch_says_which_setting_to_raise() -> None:
     part = fetched(batch(0, 3)[:-1])
     assert not part.is_sound
@@ -160,7 +197,8 @@ def test_less_than_one_batch_says_which_setting_to_raise() -> None:
 def test_few_rows_at_a_time_are_all_rows() -> None:
     body = batch(0, 7) + batch(7, 1) + batch(8, 9, codec=Codec.LZ4)
     part, columns, found = fetched(body), ArrowColumns(), []
-    while (rows := columns.take(part, 3)) is not None:
+    while not part.is_exhausted:
+        rows = taken(columns, part, most=3)
         assert rows.num_rows <= 3
         found += rows.column("value").to_pylist()
     assert found == [b"%d" % number for number in range(17)]
@@ -169,8 +207,7 @@ def test_few_rows_at_a_time_are_all_rows() -> None:
 def test_records_and_columns_may_take_turns() -> None:
     part = fetched(batch(0, 10) + batch(10, 10))
     assert offsets_of(part.take(4)) == [0, 1, 2, 3]
-    rows = ArrowColumns().take(part, 8)
-    assert rows is not None
+    rows = taken(ArrowColumns(), part, most=8)
     assert rows.column("offset").to_pylist() == list(range(4, 12))
     assert offsets_of(part.take(100)) == list(range(12, 20))
 
