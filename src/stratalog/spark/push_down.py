@@ -43,7 +43,7 @@ class OfferingReader(StratalogBatchReader):
 class _Offer:
     """Spark tells an override by the method's function (plan_data_source_read.py): this is the base class's."""
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: StratalogBatchReader) -> None:
         self._reader = reader

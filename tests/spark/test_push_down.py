@@ -1,0 +1,112 @@
+"""Filters that Spark hands over: left out before a row exists, the same rows either way, and never in the way."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, GreaterThan
+from pyspark.sql.types import StructType
+
+from stratalog.client import Producer
+from stratalog.spark.options import batch_options
+from stratalog.spark.predicate import Predicate
+from stratalog.spark.push_down import OfferingReader, PushDownReader, batch_reader
+from stratalog.spark.reader import StratalogBatchReader
+from stratalog.testing.broker_process import BrokerProcess
+
+CONF = "spark.sql.python.filterPushdown.enabled"
+OPTIONS = {"subscribe": "orders", "kafka.bootstrap.servers": "127.0.0.1:1", "filterFromOffset": "3"}
+FILTERS: list[Filter] = [EqualTo(("key",), b"a"), GreaterThan(("offset",), 9), GreaterThan(("key",), b"a")]
+
+
+def reader_with(**options: str) -> StratalogBatchReader:
+    return batch_reader(batch_options(OPTIONS | options), StructType().add("offset", "long"))
+
+
+def overrides(reader: DataSourceReader) -> bool:
+    """As Spark finds it out."""
+    return getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "is_override"),
+    [
+        ({}, OfferingReader, False),
+        ({"pushFilters": "true"}, PushDownReader, True),
+        ({"pushFilters": "false"}, StratalogBatchReader, False),
+    ],
+)
+def test_push_down_is_offered_demanded_or_refused(options: dict[str, str], kind: type, is_override: bool) -> None:
+    reader = reader_with(**options)
+    assert type(reader) is kind
+    assert overrides(reader) == is_override
+
+
+@pytest.mark.parametrize("options", [{}, {"pushFilters": "true"}])
+def test_filters_narrow_what_options_asked_for(options: dict[str, str]) -> None:
+    reader = pickle.loads(pickle.dumps(reader_with(**options)))
+    left = list(reader.pushFilters(FILTERS))
+    assert [id(each) for each in left] == [id(FILTERS[2])]
+    assert reader.request.predicate == Predicate(keys=frozenset([b"a"]), from_offset=10)
+    assert pickle.loads(pickle.dumps(reader)).request == reader.request
+
+
+def test_a_reader_that_refuses_leaves_all_to_spark() -> None:
+    reader = reader_with(pushFilters="false")
+    assert list(reader.pushFilters(FILTERS)) == FILTERS
+    assert reader.request.predicate == Predicate(from_offset=3)
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    before = spark.conf.get(CONF)
+    yield spark
+    spark.conf.set(CONF, str(before))
+
+
+@pytest.mark.stratalog_topic(partitions=2)
+def test_the_same_rows_with_and_without_push_down(
+    session: SparkSession, stratalog_broker: BrokerProcess, stratalog_topic: str
+) -> None:
+    with Producer(stratalog_broker.bootstrap_servers) as producer:
+        for number in range(40):
+            producer.send(
+                stratalog_topic,
+                b"v%d" % number,
+                key=b"k%d" % (number % 4),
+                partition=number % 2,
+                timestamp=1000 + number,
+            )
+
+    def query(way: str) -> DataFrame:
+        frame = (
+            session.read.format("stratalog")
+            .option("kafka.bootstrap.servers", stratalog_broker.bootstrap_servers)
+            .option("subscribe", stratalog_topic)
+            .option("log.dirs", str(stratalog_broker.data_dir) if way == "direct" else "none")
+            .load()
+        )
+        return (
+            frame.where(f.col("key").isin(b"k1", b"k2"))
+            .where("partition = 1 and offset >= 3 and timestamp < timestamp_millis(1030)")
+            .where("length(value) > 1")
+            .select("key", "value", "partition", "offset")
+        )
+
+    def rows(frame: DataFrame) -> list[tuple[bytes, int]]:
+        return sorted((bytes(row.value), row.offset) for row in frame.collect())
+
+    expected = sorted((b"v%d" % n, n // 2) for n in range(7, 30) if n % 2 == 1 and n % 4 in (1, 2))
+    for way in ("direct", "wire"):
+        session.conf.set(CONF, "true")
+        pushed = query(way)
+        plan = pushed._jdf.queryExecution().executedPlan().toString()
+        assert "length(value" in plan
+        assert "partition#" not in plan.partition("Filter")[2].partition("\n")[0]  # no longer Spark's to compare
+        assert rows(pushed) == expected
+        session.conf.set(CONF, "false")
+        assert rows(query(way)) == expected
