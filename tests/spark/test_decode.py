@@ -108,6 +108,7 @@ def test_decoding_works_in_a_stream_and_inferring_is_refused(spark: SparkSession
         (("json", "a int", {"errors": "bad", "mode": "FAILFAST"}), "there is none"),
         (("json", "a int", {"registry": "http://localhost"}), "registry is for format avro"),
         (("json", "a int", {"descriptor": b""}), "descriptor is for format protobuf"),
+        (("json", "int", {}), "schema is int; JSON is read as columns"),
         (("json", None, {"sample_rows": 0}), f"1 to {MOST_SAMPLE_ROWS}"),
         (("json", None, {}), "no schema can be inferred"),
         (("avro", None, {}), "schema is missing"),

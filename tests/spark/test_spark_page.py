@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from stratalog import Producer
 from stratalog.spark.options import READ_OPTIONS
 from stratalog.spark.write_options import WRITE_OPTIONS
 from stratalog.testing import BrokerProcess
@@ -28,6 +29,17 @@ def test_snippets_run_in_their_order(
     for number, code in enumerate(snippets):
         located = code.replace(ADDRESS, stratalog_broker.bootstrap_servers)
         exec(compile(located, f"docs/spark.md, snippet {number}", "exec"), names)
+
+
+def test_readme_sums_up_what_the_producer_above_it_sent(
+    spark: SparkSession, stratalog_broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Producer(stratalog_broker.bootstrap_servers) as producer:
+        for number in range(100_000):
+            producer.send("numbers", b"%d" % number)
+    (code,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    exec(compile(code.replace(ADDRESS, stratalog_broker.bootstrap_servers), "README.md", "exec"), {})
+    assert capsys.readouterr().out == "4999950000\n"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pathlib import Path
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from stratalog.errors import ConfigError
 from stratalog.spark import framing
@@ -80,7 +80,7 @@ def from_stratalog(
         raise ConfigError(f"descriptor is for format protobuf, and format is {format!r}")
     spark_options = {"mode": mode, **(options or {})}
     if format == "json":
-        wanted = infer_json_schema(df, column, sample_rows) if schema is None else _data_type(schema)
+        wanted = infer_json_schema(df, column, sample_rows) if schema is None else _json_schema(schema)
         how = _json(_column(column), wanted, framed, spark_options)
     elif format == "avro":
         from stratalog.spark.decode_avro import avro, avro_schemas
@@ -239,8 +239,13 @@ def _column(name: str) -> Column:
     return f.col("`" + name.replace("`", "``") + "`")
 
 
-def _data_type(schema: str | DataType) -> DataType:
-    return DataType.fromDDL(schema) if isinstance(schema, str) else schema
+def _json_schema(schema: str | DataType) -> DataType:
+    parsed = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(parsed, StructType | ArrayType | MapType):
+        raise ConfigError(
+            f"schema is {parsed.simpleString()}; JSON is read as columns ('a int, b string'), an array or a map"
+        )
+    return parsed
 
 
 def _for_from_json(schema: DataType) -> str | StructType:
