@@ -152,7 +152,9 @@ class StreamSink:
                 batch_id,
             )
         check_count(prepared)
-        self._decide(self._note(batch_id), prepared)
+        own = self._note(batch_id)
+        self._decide([own, *prepared])
+        self._go_on()
         self.next_batch = batch_id + 1
         self._clean_up()
 
@@ -165,10 +167,13 @@ class StreamSink:
         )
         return self._producer.prepare_transaction(self._options.decision_timeout_ms, self._seconds)
 
-    def _decide(self, own: PreparedTransaction, prepared: Sequence[PreparedTransaction]) -> None:
+    def _decide(self, prepared: Sequence[PreparedTransaction]) -> None:
         """The append. Asked again where the answer is lost, for as long as a record may take."""
-        self._admin.finish_transactions([own, *prepared], commit=True, timeout=self._seconds)
-        self._producer.commit(self._seconds)  # it is: so the producer learns its next epoch
+        self._admin.finish_transactions(prepared, commit=True, timeout=self._seconds)
+
+    def _go_on(self) -> None:
+        """A commit that has happened already is asked for again, so that the producer learns its next epoch."""
+        self._producer.commit(self._seconds)
 
     def _clean_up(self) -> None:
         """No task of this sink runs now but such as lost, or belong to another driver. Nothing depends on it."""
