@@ -11,12 +11,15 @@ with warnings.catch_warnings():
 from tests.clients.aio import AioClient, LoopThread
 from tests.clients.confluent import ConfluentClient
 from tests.clients.interface import Client
+from tests.clients.own import OwnClient
 
-CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")
+CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")  # those of others
 
 
 def make_client(name: str, thread: LoopThread | None = None) -> Client:
     """aiokafka's runs in `thread`, or in one of its own."""
+    if name == OwnClient.name:
+        return OwnClient()
     if name == "confluent-kafka":
         return ConfluentClient()
     return KafkaPythonClient() if name == "kafka-python" else AioClient(thread or LoopThread())

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import random
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.broker.process import BrokerProcess
-from tests.clients.admin import create_topic
 from tests.clients.aio import LoopThread
-from tests.clients.everyone import CLIENTS
-from tests.clients.interface import Client, ConsumerOptions, Message, Place
-from tests.clients.transactional import TransactionalProducer, transactional
+from tests.clients.copy_rounds import copy_under_kills
+from tests.clients.everyone import make_client
+from tests.clients.interface import Client, ConsumerOptions, Place
+from tests.clients.transactional import TRANSACTIONAL_CLIENTS, TransactionalProducer, transactional
 from tests.clients.waiting import poll_until
 
 NewTopic = Callable[[int], list[Place]]
 Make = Callable[..., TransactionalProducer]
 
 
-@pytest.fixture(params=CLIENTS)
+@pytest.fixture(params=TRANSACTIONAL_CLIENTS)
 def client_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def client(client_name: str, clients: dict[str, Client]) -> Client:
-    return clients[client_name]
+def client(client_name: str, loop_thread: LoopThread) -> Client:
+    return make_client(client_name, loop_thread)
 
 
 @pytest.fixture
@@ -114,98 +111,5 @@ def test_second_producer_of_an_id_fences_the_first_and_drops_what_it_had_open(
     assert committed_values(client, broker.address, places, 1) == [b"new"]
 
 
-def test_read_process_write_has_each_input_once_over_kills(
-    client_name: str, client: Client, loop_thread: LoopThread, tmp_path: Path
-) -> None:
-    inputs = [b"%d" % number for number in range(40)]
-    settings = {"group.initial.rebalance.delay.ms": 0, "transaction.state.log.num.partitions": 2}
-    with BrokerProcess(tmp_path / "data", settings) as broker:
-        create_topic(broker.address, SOURCE.topic)
-        create_topic(broker.address, TARGET.topic)
-        with client.producer(broker.address) as producer:
-            producer.send(SOURCE.topic, [Message(value) for value in inputs])
-        for _ in range(3):
-            copier = transactional(client_name, loop_thread, broker.address, "copier")
-            copy(client, copier, broker.address, inputs, transactions=2)
-            broker.kill()  # with a transaction open
-            _closed_if_it_can(copier)
-            broker.start()
-        with transactional(client_name, loop_thread, broker.address, "copier") as copier:
-            copy(client, copier, broker.address, inputs, transactions=8)
-            assert committed_values(client, broker.address, [TARGET], len(inputs)) == inputs
-
-
-SOURCE, TARGET = Place("source", 0), Place("target", 0)
-
-
-def copy(
-    client: Client, producer: TransactionalProducer, address: str, inputs: list[bytes], *, transactions: int
-) -> None:
-    """From the committed offset on, five records a transaction. One is aborted, and its records come again. What is
-    left is then begun and not ended."""
-    at = committed_offset(client, address, "copier", SOURCE) or 0
-    for number in range(transactions + 1):
-        some = inputs[at : at + 5]
-        if not some:
-            return
-        producer.begin()
-        for value in some:
-            producer.send(TARGET, value)
-        producer.send_offsets("copier", {SOURCE: at + len(some)})
-        if number == 1:
-            producer.abort()
-        elif number < transactions:
-            producer.commit()
-            at += len(some)
-
-
-def test_no_transaction_is_torn_or_lost_by_kills_at_any_moment(
-    client_name: str, client: Client, loop_thread: LoopThread, tmp_path: Path
-) -> None:
-    """Each transaction writes its number to three partitions, while the broker is killed again and again."""
-    places = [Place("torn", partition) for partition in range(3)]
-    settings = {"group.initial.rebalance.delay.ms": 0, "transaction.state.log.num.partitions": 2}
-    with BrokerProcess(tmp_path / "data", settings) as broker:
-        create_topic(broker.address, "torn", 3)
-        killer = threading.Thread(target=kill_often, args=(broker,))
-        killer.start()
-        committed = write_numbers(client_name, loop_thread, broker.address, places, killer.is_alive)
-        killer.join()
-        transactional(client_name, loop_thread, broker.address, "torn").close()  # what is open is aborted
-        seen = [committed_values(client, broker.address, [place], len(committed)) for place in places]
-    assert seen[0] == seen[1] == seen[2]
-    assert len(seen[0]) == len(set(seen[0]))
-    assert committed <= set(seen[0])
-
-
-def kill_often(broker: BrokerProcess) -> None:
-    chance = random.Random(7)
-    for _ in range(4):
-        time.sleep(chance.uniform(0.2, 0.8))
-        broker.kill()
-        broker.start()
-
-
-def write_numbers(
-    client_name: str, thread: LoopThread, address: str, places: list[Place], goes_on: Callable[[], bool]
-) -> set[bytes]:
-    """Those whose commit was acknowledged. After an error a new producer takes over."""
-    committed: set[bytes] = set()
-    producer: TransactionalProducer | None = None
-    number = 0
-    while goes_on() or not committed:
-        number += 1
-        try:
-            producer = producer or transactional(client_name, thread, address, "torn", timeout_ms=5_000)
-            producer.begin()
-            for place in places:
-                producer.send(place, b"%d" % number)
-            producer.commit()
-            committed.add(b"%d" % number)
-        except Exception:  # each client has its own
-            if producer is not None:
-                _closed_if_it_can(producer)
-            producer = None
-    if producer is not None:
-        _closed_if_it_can(producer)
-    return committed
+def test_read_process_write_has_each_input_once_over_kills(client_name: str, tmp_path: Path) -> None:
+    copy_under_kills(tmp_path, client_name, kills=8, seed=3)

@@ -11,8 +11,13 @@ import confluent_kafka
 from aiokafka import AIOKafkaProducer
 from aiokafka import TopicPartition as AioPartition
 
+from stratalog.client.metadata import TopicPartition as StratalogPartition
+from stratalog.client.offsets import GroupMetadata
+from stratalog.client.producer import Producer as StratalogProducer
 from tests.clients.aio import LoopThread
-from tests.clients.interface import Place
+from tests.clients.everyone import CLIENTS
+from tests.clients.interface import RECONNECT_MS, Place
+from tests.clients.own import OwnClient
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -20,6 +25,7 @@ with warnings.catch_warnings():
     from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 SECONDS = 30.0
+TRANSACTIONAL_CLIENTS = (*CLIENTS, OwnClient.name)
 
 
 class TransactionalProducer(ABC):
@@ -59,9 +65,12 @@ class ConfluentTransactions(TransactionalProducer):
                 "transaction.timeout.ms": timeout_ms,
                 "message.timeout.ms": min(timeout_ms, 30_000),
                 "linger.ms": 0,
+                "reconnect.backoff.max.ms": RECONNECT_MS,
+                "metadata.recovery.strategy": "none",  # send_offsets hangs otherwise once the broker was away (#5511)
                 "log_level": 0,
             }
         )
+        self._groups: dict[str, Any] = {}
         self._producer.init_transactions(SECONDS)
 
     def begin(self) -> None:
@@ -77,12 +86,13 @@ class ConfluentTransactions(TransactionalProducer):
             raise confluent_kafka.KafkaException(*failed)
 
     def send_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": self._address, "group.id": group, "log_level": 0})
-        try:
-            partitions = [confluent_kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
-            self._producer.send_offsets_to_transaction(partitions, consumer.consumer_group_metadata(), SECONDS)
-        finally:
+        if group not in self._groups:
+            settings = {"bootstrap.servers": self._address, "group.id": group, "log_level": 0}
+            consumer = confluent_kafka.Consumer(settings)
+            self._groups[group] = consumer.consumer_group_metadata()
             consumer.close()
+        partitions = [confluent_kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
+        self._producer.send_offsets_to_transaction(partitions, self._groups[group], SECONDS)
 
     def commit(self) -> None:
         self._producer.commit_transaction(SECONDS)
@@ -109,7 +119,7 @@ class KafkaPythonTransactions(TransactionalProducer):
 
     def send_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
         committed = {TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()}
-        self._producer.send_offsets_to_transaction(committed, ConsumerGroupMetadata(group))
+        self._producer.send_offsets_to_transaction(committed, ConsumerGroupMetadata(group, -1, ""))
 
     def commit(self) -> None:
         self._producer.commit_transaction()
@@ -154,9 +164,43 @@ class AioTransactions(TransactionalProducer):
         self._thread.run(self._producer.stop())
 
 
+class OwnTransactions(TransactionalProducer):
+    def __init__(self, address: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
+        self._producer = StratalogProducer(
+            address,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            max_block_ms=int(SECONDS * 1000),
+            linger_ms=0,
+        )
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._producer.begin()
+
+    def send(self, place: Place, value: bytes) -> None:
+        self._producer.send(place.topic, value, partition=place.partition).result(SECONDS)
+
+    def send_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
+        self._producer.send_offsets_to_transaction(
+            {StratalogPartition(*place): offset for place, offset in offsets.items()}, GroupMetadata(group, -1, "")
+        )
+
+    def commit(self) -> None:
+        self._producer.commit()
+
+    def abort(self) -> None:
+        self._producer.abort()
+
+    def close(self) -> None:
+        self._producer.close(1.0)
+
+
 def transactional(
     client: str, thread: LoopThread, address: str, transactional_id: str, timeout_ms: int = 60_000
 ) -> TransactionalProducer:
+    if client == OwnClient.name:
+        return OwnTransactions(address, transactional_id, timeout_ms)
     if client == "confluent-kafka":
         return ConfluentTransactions(address, transactional_id, timeout_ms)
     if client == "kafka-python":
