@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from stratalog.client.admin import Admin
-from stratalog.client.errors import BrokerError, ClientError
+from stratalog.client.errors import BrokerError, ClientError, UnsupportedVersionError
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.offsets import OffsetAndMetadata
 from stratalog.client.prepared_transaction import PreparedTransaction
@@ -154,7 +154,7 @@ class TestDeath:
     def test_of_the_broker_at_any_point_leaves_each_row_once(self, query: Query, point: str) -> None:
         query.run(0)
         driver = query.driver()
-        died = []
+        died: list[str] = []
 
         def kill(reached: str) -> None:
             if reached == point and not died:
@@ -306,7 +306,7 @@ class TestBatch:
         servers = query.broker.bootstrap_servers
 
         def tasks(ids: SinkIds) -> list[PreparedTransaction]:
-            found = []
+            found: list[PreparedTransaction] = []
             for task in range(TASKS):
                 batch = query.batch_of(0, task)
                 found += write_in_transactions([batch, batch.slice(0, 0)], query.options, Attempt(ids, task, 0))[1]
@@ -398,7 +398,7 @@ class TestDelivery:
         """An Apache Kafka does not serve the API: test_sink_compat.py asks one."""
 
         def unsupported(*_: Any, **__: Any) -> None:
-            raise sink_transactions.UnsupportedVersionError("the broker does not serve STRATALOG")
+            raise UnsupportedVersionError("the broker does not serve STRATALOG")
 
         monkeypatch.setattr(sink_transactions, "_can", {})
         monkeypatch.setattr(Admin, "prepared_transactions", unsupported)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from stratalog.errors import ConfigError, InvalidRecordError
+from stratalog.spark.write_columns import by_topic, check_columns
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+    "headers": ArrayType(_HEADER),
+    "map": MapType(StringType(), BinaryType()),
+}
+
+
+def schema(columns: str) -> StructType:
+    """Spark's own reader of such text needs a session."""
+    pairs = [column.split() for column in columns.split(", ")]
+    return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "value string",
+        "value binary, key string",
+        "key binary, value string, headers headers, partition int, timestamp timestamp",
+        "value string, offset bigint, timestampType int, something map",
+        "value string, timestamp timestamp_ntz",
+    ],
+)
+def test_what_the_stock_connector_takes_is_taken(columns: str) -> None:
+    check_columns(schema(columns), "orders")
+    check_columns(schema(columns + ", topic string"), None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("key string", "there is no column 'value'; select something as `value`. The columns are key"),
+        ("Value string", "there is no column 'value'; 'Value' is another"),
+        ("value int", "the column 'value' is int; string or binary is wanted: cast it"),
+        ("value string, key bigint", "the column 'key' is bigint; string or binary is wanted"),
+        ("value string, partition string", "the column 'partition' is string; int is wanted"),
+        ("value string, headers map", "the column 'headers' is map<string,binary>; array<struct"),
+        ("value string, timestamp bigint", "the column 'timestamp' is bigint; timestamp or timestamp_ntz"),
+        ("value string, topic binary", "the column 'topic' is binary; string is wanted"),
+    ],
+)
+def test_what_can_not_be_written_is_said_before_it_begins(columns: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        check_columns(schema(columns), "orders")
+
+
+def test_topic_has_to_come_from_somewhere() -> None:
+    with pytest.raises(ConfigError, match="set the option `topic`, or add a column `topic`"):
+        check_columns(schema("value string"), None)
+
+
+def test_option_counts_before_the_column() -> None:
+    batch = pa.record_batch({"value": ["a", "b"], "topic": ["x", None], "offset": [1, 2]})
+    ((topic, rows),) = by_topic(batch, "orders")
+    assert (topic, rows.schema.names) == ("orders", ["value"])
+
+
+def test_null_topic_is_an_error() -> None:
+    batch = pa.record_batch({"value": ["a", "b"], "topic": ["x", None]})
+    with pytest.raises(InvalidRecordError, match="the column 'topic' is null in row 1 of a batch of 2"):
+        list(by_topic(batch, None))
+
+
+@given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=50))
+def test_rows_go_to_their_topics_in_their_order(topics: list[str]) -> None:
+    values = [str(number) for number in range(len(topics))]
+    batch = pa.record_batch({"topic": topics, "value": values})
+    found = {topic: rows.column("value").to_pylist() for topic, rows in by_topic(batch, None)}
+    wanted: dict[str, list[str]] = {}
+    for topic, value in zip(topics, values, strict=True):
+        wanted.setdefault(topic, []).append(value)
+    assert found == wanted
