@@ -10,9 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Snippets that build on each other, or are tests: tests/cli/test_tools_page.py, tests/testing/test_testing_page.py and
-# tests/spark/test_spark_page.py.
-ELSEWHERE = {"tools.md", "testing.md", "spark.md"}
+# Snippets that build on each other, or are tests: tests/cli/test_tools_page.py, tests/testing/test_testing_page.py,
+# tests/spark/test_spark_page.py and tests/pipelines/test_pipelines_page.py.
+ELSEWHERE = {"tools.md", "testing.md", "spark.md", "pipelines.md"}
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame, SparkSession
 
-PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _QUOTED = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _MOST_NAMED = 20
@@ -48,8 +47,6 @@ def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str) -> None:
     if topic not in topics:
         raise UnknownTopicError(f"there is no topic or view {topic!r}; {_there_are(topics)}")
     options = {**cluster.read_options(), "subscribe": topic}
-    if spark.conf.get(PUSH_DOWN, "false") == "true":
-        options["pushFilters"] = "true"
     frame = spark.read.format(FORMAT).options(**options).load()
     frame.createOrReplaceTempView(quoted(topic))
 

@@ -1,0 +1,91 @@
+"""Files into a topic: what becomes key, value and time, and that each file is loaded once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stratalog.errors import ConfigError
+from stratalog.pipelines.backfill import BackfillOptions, backfill, format_of
+from stratalog.pipelines.cluster import ClusterAddress
+from stratalog.pipelines.export import export
+from stratalog.pipelines.record_columns import ColumnChoice, as_timestamp, record_columns
+from tests.pipelines.conftest import FilledTopic
+from tests.pipelines.test_copy_topic import records_of
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "expected"),
+    [
+        ("a/b.csv", None, "csv"),
+        ("a/*.jsonl", None, "json"),
+        ("warehouse/orders", None, "parquet"),
+        ("x.csv", "json", "json"),
+    ],
+)
+def test_format_is_the_paths_unless_it_is_given(path: str, given: str | None, expected: str) -> None:
+    assert format_of(path, given) == expected
+
+
+def test_format_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the format is 'xls'"):
+        format_of("x", "xls")
+
+
+def test_exported_table_is_loaded_back_with_keys_and_times(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    source, target = filled_topic(30, partitions=2), filled_topic(0, partitions=2)
+    export(spark, cluster, [source], str(tmp_path / "table"))
+    options = BackfillOptions(columns=ColumnChoice(keep_partitions=True), state=str(tmp_path / "state"), step_files=1)
+    done = backfill(spark, cluster, str(tmp_path / "table"), target, options)
+    again = backfill(spark, cluster, str(tmp_path / "table"), target, options)
+    assert (done.records, again.records) == (30, 0)
+    before, after = records_of(cluster, source), records_of(cluster, target)
+    content = [
+        sorted((r.partition, r.key, r.value, r.timestamp, tuple(r.headers)) for r in records)
+        for records in (before, after)
+    ]
+    assert content[0] == content[1]
+
+
+def test_lines_of_csv_become_json_with_a_key_and_a_time(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    topic = filled_topic(0)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "flights.csv").write_text("carrier,number,at\nUA,1,1767225600000\nAA,2,1767225600001\n")
+    columns = ColumnChoice(key="lower(carrier)", timestamp="bigint(at)", value_as_json=True)
+    options = BackfillOptions("csv", columns, state=str(tmp_path / "state"))
+    path = str(tmp_path / "in")
+    would = backfill(spark, cluster, path, topic, BackfillOptions("csv", columns, dry_run=True))
+    assert (would.records, list(would.columns)) == (2, ["key", "value", "timestamp"])
+    assert backfill(spark, cluster, path, topic, options).records == 2
+    found = {record.key: record for record in records_of(cluster, topic)}
+    assert found[b"aa"].timestamp == 1767225600001
+    assert json.loads(found[b"ua"].value or b"") == {"carrier": "UA", "number": "1", "at": "1767225600000"}
+
+
+def test_columns_that_do_not_say_what_the_value_is_are_refused(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "id int, name string")
+    with pytest.raises(ConfigError, match="the columns are id, name, and none is called 'value'"):
+        record_columns(frame, ColumnChoice())
+    with pytest.raises(ConfigError, match="give one of them"):
+        record_columns(frame, ColumnChoice(value="name", value_as_json=True))
+    with pytest.raises(ConfigError, match="there is no column 'partition'"):
+        record_columns(frame, ColumnChoice(value="name", keep_partitions=True))
+    with pytest.raises(ConfigError, match="value 'nam' is no expression"):
+        record_columns(frame, ColumnChoice(value="nam"))
+    with pytest.raises(ConfigError, match="timestamp 'id = 1' is a boolean"):
+        as_timestamp(frame, "id = 1")
+
+
+def test_parts_of_a_row_become_bytes_by_their_type(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(7, "é", bytearray(b"\xff"), [1])], "n int, s string, b binary, a array<int>")
+    for name, expected in {"n": b"7", "s": "é".encode(), "b": b"\xff", "a": b"[1]"}.items():
+        columns = record_columns(frame, ColumnChoice(value=name))
+        (row,) = frame.selectExpr(f"{columns['value']} as value").collect()
+        assert bytes(row.value) == expected

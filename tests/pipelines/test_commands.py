@@ -1,0 +1,85 @@
+"""The commands over a real Spark: what they print, and how they end when they are interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stratalog.pipelines.cluster import ClusterAddress
+from tests.cli.running import COMMAND, invoke, one_line_error
+from tests.inspect.written_logs import damage, logs_of
+from tests.pipelines.conftest import FilledTopic
+from tests.pipelines.test_compact import write
+
+PATIENCE_SECONDS = 200  # a Spark starts in it, on a machine that is busy with others
+
+
+@pytest.fixture
+def server(cluster: ClusterAddress, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
+    return cluster.bootstrap_servers
+
+
+def test_query_prints_rows_or_writes_files(
+    spark: SparkSession, server: str, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    topic = filled_topic(3)
+    sql = f"SELECT offset, key FROM `{topic}` ORDER BY offset"
+    lines = invoke("spark", "query", sql, "--format", "json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [{"offset": n, "key": f"key-{n}"} for n in range(3)]
+    for given in ("csv", "parquet"):
+        assert invoke("spark", "query", sql, "-f", given, "-o", tmp_path / given).exit_code == 0
+    assert spark.read.parquet(str(tmp_path / "parquet")).count() == 3
+    assert spark.read.option("header", "true").csv(str(tmp_path / "csv")).count() == 3
+    assert "BatchScan" in invoke("spark", "query", sql, "--explain").stdout
+
+
+def test_mistakes_in_a_query_are_one_line(spark: SparkSession, server: str) -> None:
+    assert "there is no topic or view 'nothing'" in one_line_error(invoke("spark", "query", "SELECT * FROM nothing"))
+    assert "Syntax error" in one_line_error(invoke("spark", "query", "SELEKT 1"))
+
+
+def test_directory_is_verified_and_compacted(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path, "table", partitions=2)
+    assert "no problems" in invoke("spark", "verify", tmp_path).stdout
+    assert "would be saved" in invoke("spark", "compact", tmp_path, "-t", "table", "--dry-run").stdout
+    done = invoke("spark", "compact", tmp_path, "-t", "table", "--json")
+    assert [json.loads(line)["failure"] for line in done.stdout.splitlines()] == [None, None]
+    damage(logs_of(tmp_path / "table-1")[0], 100, b"\xfe")
+    found = invoke("spark", "verify", tmp_path, "--json")
+    assert found.exit_code == 1
+    assert [json.loads(line)["type"] for line in found.stdout.splitlines()] == [
+        "finding",
+        "partition",
+        "partition",
+        "summary",
+    ]
+
+
+def test_interrupted_export_keeps_what_is_done_and_goes_on(
+    spark: SparkSession, server: str, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    topic, table = filled_topic(20), tmp_path / "table"
+    command = [*COMMAND, "spark", "export", topic, "--to", str(table), "--every", "1", "--master", "local[1]"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as run:
+        try:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while run.poll() is None and not any(table.glob("topic=*/*/*.parquet")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            run.send_signal(signal.SIGINT)
+            said, complained = run.communicate(timeout=60)
+        finally:
+            run.kill()
+    assert (run.returncode, said) == (130, "")
+    assert complained == "stratalog: interrupted; what is done is kept: the same command goes on from there\n"
+    filled_topic(5, name=topic)
+    done = invoke("spark", "export", topic, "--to", table)
+    assert done.stdout == f"5 records exported to {table} in 1 step\n"
+    assert spark.read.parquet(str(table)).count() == 25

@@ -1,0 +1,127 @@
+"""Topics to a table and on: each record once, through steps, merges and runs that were stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stratalog.client import Admin, TopicPartition
+from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
+from stratalog.pipelines.cluster import ClusterAddress
+from stratalog.pipelines.export import Exported, ExportOptions, export
+from stratalog.pipelines.progress import NoProgress
+from stratalog.pipelines.table_files import HadoopFiles
+from tests.pipelines.conftest import FilledTopic
+
+
+class StoppedError(Exception):
+    pass
+
+
+class StopAfter(NoProgress):
+    """As an interrupt would, after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def reached(self, done: int) -> None:
+        self._left -= 1
+        if self._left == 0:
+            raise StoppedError
+
+
+def rows(spark: SparkSession, table: Path) -> list[tuple[object, ...]]:
+    found = spark.read.parquet(str(table)).selectExpr(
+        "topic", "partition", "offset", "string(key)", "string(value)", "string(date)", "string(headers[0].value)"
+    )
+    return sorted(tuple(row) for row in found.collect())
+
+
+def test_table_has_each_record_once_by_topic_and_day(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    topic = filled_topic(50, partitions=2)
+    table = tmp_path / "table"
+    # Stopped in the middle, gone on with, and nothing left to do then; small steps, so that their files are merged.
+    options = ExportOptions(step_records=15, merge_from=3)
+    with pytest.raises(StoppedError):
+        export(spark, cluster, [topic], str(table), options, progress=StopAfter(2))
+    would = export(spark, cluster, [topic], str(table), ExportOptions(dry_run=True, step_records=15))
+    done = export(spark, cluster, [topic], str(table), options)
+    assert (would.records, would.steps) == (done.records, done.steps) == (22, 2)
+    assert done.merged_files >= 3
+    assert export(spark, cluster, [topic], str(table)) == Exported()
+    found = rows(spark, table)
+    assert [(row[1], row[2]) for row in found] == [(p, offset) for p in range(2) for offset in range(25)]
+    assert found[1] == (topic, 0, 1, "key-2", "value-2", "2026-01-01", "2")
+    assert sorted(path.name for path in (table / f"topic={topic}").iterdir()) == [
+        "date=2025-12-31",
+        "date=2026-01-01",
+        "date=2026-01-02",
+    ]
+
+
+def test_records_that_went_before_they_were_exported_are_told(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    topic = filled_topic(4)
+    export(spark, cluster, [topic], str(tmp_path))
+    filled_topic(6, name=topic)
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 7}).check()
+    with pytest.raises(OffsetOutOfRangeError, match=rf"3 records of {topic}-0 were deleted"):
+        export(spark, cluster, [topic], str(tmp_path))
+    assert export(spark, cluster, [topic], str(tmp_path), ExportOptions(allow_data_loss=True)) == Exported(3, 1, 0, 3)
+
+
+def test_topic_that_was_made_again_is_not_taken_for_the_old_one(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    topic = filled_topic(2)
+    export(spark, cluster, [topic], str(tmp_path))
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic, 1)
+    with pytest.raises(StorageError, match="was deleted and made again"):
+        export(spark, cluster, [topic], str(tmp_path))
+
+
+def test_delta_is_asked_for_by_name_where_it_is_not_installed(
+    spark: SparkSession, cluster: ClusterAddress, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"Delta is not in this Spark session; .*spark\.jars\.packages"):
+        export(spark, cluster, ["orders"], str(tmp_path), ExportOptions(format="delta"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ExportOptions(format="avro"), "the format is 'avro'"),
+        (ExportOptions(step_records=0), "step_records is 0"),
+        (ExportOptions(every=0), "every is 0"),
+    ],
+)
+def test_bad_options_are_refused_by_name(
+    spark: SparkSession, cluster: ClusterAddress, tmp_path: Path, options: ExportOptions, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        export(spark, cluster, ["orders"], str(tmp_path), options)
+
+
+def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_path: Path) -> None:
+    files = HadoopFiles(spark, f"file://{tmp_path}")
+    files.create("_home/one.json", b"content \xff")
+    with pytest.raises(FileExistsError):
+        files.create("_home/one.json", b"other")
+    assert files.read("_home/one.json") == b"content \xff"
+    assert files.read("_home/two.json") is None
+    files.move("_home/one.json", "a/b/two.json")
+    files.move("_home/one.json", "a/b/two.json")  # fine: it is done
+    assert [(file.path, file.size) for file in files.files("")] == [("a/b/two.json", 9)]
+    assert files.folders("a") == ["b"]
+    files.delete("a")
+    files.delete("a")
+    assert files.files("a") == []
+    assert files.folders("a") == []

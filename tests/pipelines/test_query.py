@@ -1,0 +1,67 @@
+"""Topics as views: found by name when a query asks for them, with conditions decided by the scan."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import SparkSession
+
+from stratalog.errors import UnknownTopicError
+from stratalog.pipelines.cluster import ClusterAddress
+from stratalog.pipelines.query import query
+from tests.pipelines.conftest import PUSH_DOWN, FilledTopic
+
+
+def test_topic_with_dots_is_a_view_in_backquotes(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
+) -> None:
+    topic = filled_topic(20, partitions=2)
+    sql = f"SELECT partition, count(*) AS records FROM `{topic}` GROUP BY partition ORDER BY partition"
+    assert [tuple(row) for row in query(spark, cluster, sql).collect()] == [(0, 10), (1, 10)]
+
+
+def test_conditions_on_key_and_time_reach_the_scan(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
+) -> None:
+    topic = filled_topic(40)
+    spark.conf.set(PUSH_DOWN, "true")
+    sql = f"""SELECT offset, string(value) FROM `{topic}`
+              WHERE key = binary('key-3') AND timestamp >= '2026-01-01' ORDER BY offset"""
+    found = query(spark, cluster, sql)
+    plan = found._jdf.queryExecution().toString()
+    assert [tuple(row) for row in found.collect()] == [
+        (3, "value-3"),
+        (13, "value-13"),
+        (23, "value-23"),
+        (33, "value-33"),
+    ]
+    assert "key-3" not in plan.partition("== Physical Plan ==")[2].partition("BatchScan")[0]  # no Filter of Spark's
+
+
+def test_two_topics_can_be_joined(spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic) -> None:
+    one, two = filled_topic(5), filled_topic(7)
+    sql = f"SELECT count(*) FROM `{one}` JOIN `{two}` USING (key)"
+    assert query(spark, cluster, sql).collect()[0][0] == 5
+
+
+def test_name_of_no_topic_is_told_with_those_there_are(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
+) -> None:
+    topic = filled_topic(1)
+    with pytest.raises(UnknownTopicError, match=rf"there is no topic or view 'nothing'.*{topic}"):
+        query(spark, cluster, "SELECT * FROM nothing")
+
+
+def test_name_with_dots_but_no_backquotes_is_told_how_to_write_it(spark: SparkSession, cluster: ClusterAddress) -> None:
+    with pytest.raises(UnknownTopicError, match=r"stands in backquotes: `a\.b`"):
+        query(spark, cluster, "SELECT * FROM a.b")
+
+
+def test_faults_of_the_sql_are_sparks_to_tell(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
+) -> None:
+    topic = filled_topic(1)
+    with pytest.raises(ParseException):
+        query(spark, cluster, "SELEKT 1")
+    with pytest.raises(AnalysisException, match="no_such_column"):
+        query(spark, cluster, f"SELECT no_such_column FROM `{topic}`")
