@@ -265,27 +265,32 @@ def test_an_id_that_the_coordinator_has_forgotten_is_claimed_anew_by_the_abort(e
         one_transaction(producer)
 
 
-FATAL: list[tuple[ApiKey, ErrorCode, type[ClientError]]] = [
-    (ApiKey.INIT_PRODUCER_ID, ErrorCode.transactional_id_authorization_failed, ProducerFailedError),
-    (ApiKey.PRODUCE, ErrorCode.invalid_producer_epoch, ProducerFencedError),
-    (ApiKey.PRODUCE, ErrorCode.producer_fenced, ProducerFencedError),
-    (ApiKey.PRODUCE, ErrorCode.invalid_txn_state, ProducerFailedError),
-    (ApiKey.PRODUCE, ErrorCode.cluster_authorization_failed, ProducerFailedError),
-    (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.invalid_producer_epoch, ProducerFencedError),
-    (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.transactional_id_authorization_failed, ProducerFailedError),
-    (ApiKey.END_TXN, ErrorCode.producer_fenced, ProducerFencedError),
-    (ApiKey.END_TXN, ErrorCode.invalid_producer_epoch, ProducerFencedError),
-    (ApiKey.END_TXN, ErrorCode.invalid_txn_state, ProducerFailedError),
+Errors = dict[ApiKey, list[ErrorCode]]
+FATAL: list[tuple[Errors, type[ClientError]]] = [
+    ({ApiKey.INIT_PRODUCER_ID: [ErrorCode.transactional_id_authorization_failed]}, ProducerFailedError),
+    (
+        {ApiKey.PRODUCE: [ErrorCode.invalid_producer_epoch], ApiKey.END_TXN: [ErrorCode.producer_fenced]},
+        ProducerFencedError,
+    ),
+    ({ApiKey.PRODUCE: [ErrorCode.producer_fenced]}, ProducerFencedError),
+    ({ApiKey.PRODUCE: [ErrorCode.invalid_txn_state]}, ProducerFailedError),
+    ({ApiKey.PRODUCE: [ErrorCode.cluster_authorization_failed]}, ProducerFailedError),
+    (
+        {ApiKey.TXN_OFFSET_COMMIT: [ErrorCode.invalid_producer_epoch], ApiKey.END_TXN: [ErrorCode.producer_fenced]},
+        ProducerFencedError,
+    ),
+    ({ApiKey.TXN_OFFSET_COMMIT: [ErrorCode.transactional_id_authorization_failed]}, ProducerFailedError),
+    ({ApiKey.END_TXN: [ErrorCode.producer_fenced]}, ProducerFencedError),
+    ({ApiKey.END_TXN: [ErrorCode.invalid_producer_epoch]}, ProducerFencedError),
+    ({ApiKey.END_TXN: [ErrorCode.invalid_txn_state] * 2}, ProducerFailedError),
 ]
 
 
-@pytest.mark.parametrize(("api", "code", "kind"), FATAL, ids=lambda value: getattr(value, "name", ""))
-def test_errors_of_the_producer_stay(
-    coordinator: Coordinator, api: ApiKey, code: ErrorCode, kind: type[ClientError]
-) -> None:
+@pytest.mark.parametrize(("errors", "kind"), FATAL, ids=str)
+def test_errors_of_the_producer_stay(coordinator: Coordinator, errors: Errors, kind: type[ClientError]) -> None:
     with producer_of(coordinator) as producer:
-        coordinator.errors[api] = [int(code)]
-        with pytest.raises(kind, match=code.name.upper()):
+        coordinator.errors = {api: [int(code) for code in codes] for api, codes in errors.items()}
+        with pytest.raises(kind, match=list(errors.values())[-1][-1].name.upper()):
             one_transaction(producer)
         calls: list[Callable[[], object]] = [
             producer.init_transactions,
@@ -302,6 +307,28 @@ def test_errors_of_the_producer_stay(
             with pytest.raises(kind, match=r"(?i)close it"):
                 call()
         assert len(coordinator.ends) == asked
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        (ApiKey.PRODUCE, ErrorCode.invalid_producer_epoch),
+        (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.invalid_producer_epoch),
+        (ApiKey.END_TXN, ErrorCode.invalid_txn_state),
+    ],
+    ids=lambda value: value.name,
+)
+def test_an_epoch_that_was_taken_because_of_the_time_is_no_end_of_the_producer(
+    coordinator: Coordinator, api: ApiKey, code: ErrorCode
+) -> None:
+    """The coordinator takes the abort, and has a next epoch for it."""
+    with producer_of(coordinator) as producer:
+        coordinator.errors[api] = [int(code)]
+        with pytest.raises(TransactionAbortableError, match=r"open for longer than transaction\.timeout\.ms = 60000"):
+            one_transaction(producer)
+        assert [committed for *_, committed in coordinator.ends][-1] is False
+        one_transaction(producer)
+    assert (coordinator.sent[-1].epoch, coordinator.sent[-1].sequence) == (1, 0)
 
 
 def test_a_commit_whose_answer_is_lost_is_learned_by_asking_again(either: Coordinator) -> None:

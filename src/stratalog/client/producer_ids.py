@@ -31,6 +31,8 @@ class SenderOfBatches(Protocol):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
 
+    def fail(self, batch: Batch, error: ClientError) -> None: ...
+
     def fail_waiting(self, error: ClientError) -> None: ...
 
     def fail_under_way(self, error: ClientError) -> None: ...
@@ -55,6 +57,10 @@ class ProducerIds:
     def may_send(self, queue: PartitionQueue) -> bool:  # noqa: ARG002 - others look at it
         """Whether the partition's next batch can be given its numbers."""
         return True
+
+    def finds_out(self, batch: Batch, error: ClientError) -> bool:  # noqa: ARG002
+        """The batch was refused for an epoch that is over; whether the ids take care of it from here on."""
+        return False
 
     def failed(self, batch: Batch, error: ClientError) -> None:
         """The batch will not be sent any more."""

@@ -52,6 +52,7 @@ _WANTS_NEW_EPOCH = {int(ErrorCode.unknown_producer_id), int(ErrorCode.invalid_pr
 _TOO_LARGE = {int(ErrorCode.message_too_large), int(ErrorCode.record_list_too_large)}
 _DUPLICATE = int(ErrorCode.duplicate_sequence_number)
 _OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
+_OLD_EPOCH = int(ErrorCode.invalid_producer_epoch)
 _BUSY = int(ErrorCode.concurrent_transactions)
 _BUSY_MS = 10  # the transaction before is still being ended, which is a matter of milliseconds
 
@@ -353,6 +354,8 @@ class Sender:
             if code == _OUT_OF_ORDER and not queue.is_next(batch):
                 self._retry(batch, error)  # one before it is missing, and will be sent first
                 return
+            if code == _OLD_EPOCH and self.ids.finds_out(batch, error):
+                return
             if self.ids.goes_on_after_gaps and (code == _OUT_OF_ORDER or code in _WANTS_NEW_EPOCH):
                 queue.needs_new_epoch = True
                 self._retry(batch, error)
@@ -360,24 +363,24 @@ class Sender:
         if error.is_retriable:
             self._retry(batch, error, self._busy_backoff if code == _BUSY else self._backoff)
         else:
-            self._fail(batch, error)
+            self.fail(batch, error)
 
     def _retry(self, batch: Batch, error: ClientError, backoff: Backoff | None = None) -> None:
         """Send it again after a while, if there is time."""
         now = self._loop.time()
         batch.last_error = error
         if batch.is_done or batch.attempts > self._settings.retries:
-            self._fail(batch, error)
+            self.fail(batch, error)
         elif now >= batch.created + self._delivery_timeout:
-            self._fail(batch, self._too_late(batch))
+            self.fail(batch, self._too_late(batch))
         elif self.ids.lost is not None:
-            self._fail(batch, self.ids.lost)
+            self.fail(batch, self.ids.lost)
         else:
             batch.queue.put_back([batch])
             batch.queue.retry_at = now + (backoff or self._backoff).seconds(batch.attempts)
             self._accumulator.list_again(batch.queue)
 
-    def _fail(self, batch: Batch, error: ClientError) -> None:
+    def fail(self, batch: Batch, error: ClientError) -> None:
         """A batch that was under way. Its numbers are missing now, unless the broker has it after all."""
         batch.queue.failed()
         batch.queue.needs_new_epoch = batch.queue.needs_new_epoch or batch.base_sequence >= 0

@@ -32,9 +32,7 @@ _FATAL = {
     ErrorCode.cluster_authorization_failed,
     ErrorCode.transactional_id_authorization_failed,
     ErrorCode.producer_fenced,
-    # Kafka's own producer finds out only at the abort, which it tries first, that this is no other thing: an epoch is
-    # taken away by a newer producer or by the transaction's timeout, and both end the one that had it.
-    ErrorCode.invalid_producer_epoch,
+    ErrorCode.invalid_producer_epoch,  # of the coordinator's; where it is a partition's, it is asked first
     ErrorCode.invalid_txn_state,
     ErrorCode.invalid_transaction_timeout,
     ErrorCode.unsupported_for_message_format,

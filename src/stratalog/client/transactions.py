@@ -50,6 +50,11 @@ _NOT_OF_THE_GROUP = {
     ErrorCode.fenced_member_epoch,
     ErrorCode.stale_member_epoch,
 }
+_EPOCH_IS_OVER = {
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_txn_state,
+}
 _FORGOTTEN = {ErrorCode.invalid_producer_id_mapping, ErrorCode.unknown_producer_id}
 
 
@@ -64,6 +69,7 @@ class Transactions(ProducerIds):
         self._cluster = cluster
         self._accumulator = accumulator
         self._requests = TransactionRequests(cluster, settings)
+        self._timeout_ms = settings.transaction_timeout_ms
         self._request_timeout = settings.request_timeout_ms / 1000
         self._is_version_2 = False
         self._is_begun = False  # a broker may know of the transaction,
@@ -72,6 +78,9 @@ class Transactions(ProducerIds):
         self._added: set[TopicPartition] = set()
         self._to_add: set[TopicPartition] = set()
         self._adding: asyncio.Task[None] | None = None
+        self._in_question: list[Batch] = []  # refused for an epoch that is over; it is asked why
+        self._asking: asyncio.Task[None] | None = None
+        self._ended_as: Identity | None = None  # the coordinator has aborted it by itself; who the producer is then
         self._is_busy = False
         self._beginning = threading.Lock()
         accumulator.refuse(self.state.refusal)
@@ -115,7 +124,7 @@ class Transactions(ProducerIds):
                     self._is_certain = True
                 await self._requests.commit_offsets(self._identity, group, offsets, self._is_version_2, _left(deadline))
             except ClientError as error:
-                self._fail(_of_group(error, group))
+                self._fail(await self._find_out(_of_group(error, group), _left(deadline)))
                 raise self.state.refusal() from self.state.cause
             except asyncio.CancelledError:
                 self._fail(ClientError("send_offsets_to_transaction() was interrupted"))
@@ -225,6 +234,8 @@ class Transactions(ProducerIds):
             if not commit and not self._is_certain and error.code == ErrorCode.invalid_txn_state:
                 self._misses_numbers = True  # it never got there; and with another epoch it never will
                 return self._identity
+            if commit and error.code == ErrorCode.invalid_txn_state:  # it may be aborted
+                error = await self._find_out(error, _left(deadline))
             raise self._not_done(error, call) from error
 
     async def _start(self, who: Identity | None, call: str, deadline: float) -> None:
@@ -234,6 +245,23 @@ class Transactions(ProducerIds):
         except ClientError as error:
             raise self._not_done(error, call) from error
         self.producer_id, self.producer_epoch = identity
+
+    async def _find_out(self, error: ClientError, seconds: float) -> ClientError:
+        """Why an epoch is over: a newer producer has taken it, which ends this one, or the coordinator has aborted a
+        transaction that was open for too long, which does not. It says so when it is asked to abort."""
+        if not self._is_version_2 or error.code not in _EPOCH_IS_OVER:
+            return error
+        try:
+            self._ended_as = await self._requests.end(self._identity, commit=False, is_version_2=True, seconds=seconds)
+        except ClientError as said:
+            if not said.is_retriable:
+                return said if said.code in _EPOCH_IS_OVER else error
+            why = f"{error}; it could not be asked why: {said}"
+        else:
+            why = f"the broker has aborted it: it was open for longer than transaction.timeout.ms = {self._timeout_ms}"
+        found = TransactionAbortedError(f"{self.state}: {why}")
+        found.__cause__ = error
+        return found
 
     def _not_done(self, error: ClientError, call: str) -> ClientError:
         if error.is_retriable:
@@ -263,13 +291,17 @@ class Transactions(ProducerIds):
         self.sender.fail_under_way(aborted)
         try:
             await self.sender.until_answered(deadline)
+            if self._asking is not None:
+                await asyncio.wait_for(asyncio.shield(self._asking), _left(deadline))
         except TimeoutError:
             raise TransactionTimeoutError(
                 "abort(): a broker has not answered within max.block.ms; call it again"
             ) from self._cluster.last_failure
         state.check_not_lost()
         identity = self._identity
-        if self._is_begun and not is_forgotten:
+        if self._ended_as is not None:
+            identity = self._ended_as
+        elif self._is_begun and not is_forgotten:
             identity = await self._end(False, deadline)
         if is_forgotten or (self._misses_numbers and identity == self._identity):
             await self._start(None if is_forgotten else identity, "abort()", deadline)
@@ -279,7 +311,7 @@ class Transactions(ProducerIds):
     def _over(self, identity: Identity) -> None:
         self.producer_id, self.producer_epoch = identity
         self._is_begun = self._is_certain = self._misses_numbers = self.state.is_decided = False
-        self.lost = None
+        self._ended_as = self.lost = None
         self._added.clear()
         self._to_add.clear()
         self.state.cause = None
@@ -326,6 +358,23 @@ class Transactions(ProducerIds):
         if batch.base_sequence >= 0:
             self._misses_numbers = True
         self._fail(error)
+
+    def finds_out(self, batch: Batch, error: ClientError) -> bool:
+        """An epoch that is over, says the batch's broker. The batch has its outcome when the coordinator says why."""
+        if not self._is_version_2 or batch.is_done:
+            return False
+        self._in_question.append(batch)
+        if self._asking is None:
+            self._asking = self.sender.spawn(self._ask_why(error))
+        return True
+
+    async def _ask_why(self, error: ClientError) -> None:
+        why = await self._find_out(error, self._request_timeout)
+        self._asking = None
+        batches, self._in_question = self._in_question, []
+        for batch in batches:
+            self.sender.fail(batch, why)
+        self.sender.drain()
 
     async def _add(self) -> None:
         try:
