@@ -1,4 +1,5 @@
-"""All of what `make test` only samples: power cuts, failing calls, cut files, flipped bits, kill -9. `make faults`.
+"""All of what `make test` only samples: power cuts, failing calls, cut files, flipped bits, kill -9, of a broker
+and its clients too. `make faults`.
 
 Each part runs until done or until something is wrong, which ends it with what to repeat it with. A part can be chosen,
 and all can be made shorter: `python -m bench.faults --only flips --share 0.1`.
@@ -22,6 +23,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from tests.clients.copy_rounds import copy_under_kills
+from tests.clients.transactional import TRANSACTIONAL_CLIENTS
 from tests.storage.faults.damaged_files import DamagedLog, cut_to, cuts, flip, flips
 from tests.storage.faults.failing_calls import FailingCalls
 from tests.storage.faults.failing_disk import FAULTS
@@ -33,6 +36,7 @@ Tick = Callable[[], None]
 POWER_CUTS = 1000
 IMAGES_A_WORKLOAD = 25
 KILLS = 1000
+COPIER_KILLS = 50  # with each client
 MOST_CALLS = 5000  # of the disk, in one piece of work; it is over long before
 
 
@@ -96,6 +100,15 @@ def kills(where: Path, count: int, tick: Tick) -> int:  # noqa: ARG001 - it has 
     return kill_rounds(count, 1000, lambda _: tick())
 
 
+def copies(where: Path, count: int, tick: Tick) -> int:
+    """Read, process, write in transactions, with each client in turn, while broker and copier are killed."""
+    rounds = -(-count // len(TRANSACTIONAL_CLIENTS))
+    for number, client in enumerate(TRANSACTIONAL_CLIENTS):
+        with _named(f"{client}, seed {1000 + number}"):
+            copy_under_kills(where / client, client, rounds, 1000 + number, tick)
+    return rounds * len(TRANSACTIONAL_CLIENTS)
+
+
 def _some(cases: list[T], count: int) -> list[T]:
     return cases if count >= len(cases) else random.Random(1).sample(cases, count)
 
@@ -118,6 +131,7 @@ def parts() -> list[Part]:
         Part("cuts", all_cuts, cut_files),
         Part("flips", all_flips, flipped_bits),
         Part("kills", KILLS, kills),
+        Part("copies", COPIER_KILLS * len(TRANSACTIONAL_CLIENTS), copies),
     ]
 
 
@@ -145,7 +159,7 @@ def run(part: Part, share: float, console: Console) -> tuple[int, float, str | N
 
 
 def main() -> int:
-    names = ["power cuts", "failing calls", "cuts", "flips", "kills"]
+    names = ["power cuts", "failing calls", "cuts", "flips", "kills", "copies"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=names, action="append", help="a part; may be given more than once")
     parser.add_argument("--share", type=float, default=1.0, help="how much of it: 0.1 for a tenth")

@@ -1,7 +1,7 @@
 """A copier: reads records, writes them to another topic and commits its offsets, all in transactions. It runs in a
 process of its own, so that it can be killed, and like a good application it begins again after every error.
 
-Some transactions it aborts by itself, after it has written what nobody may ever see. Processes are forked off one that
+Some transactions it aborts by itself, the first among them, after it has written what nobody may ever see. Processes are forked off one that
 has imported the clients already, so that another can be had at once after a kill.
 """
 
@@ -94,8 +94,8 @@ def _copy(client_name: str, address: str, thread: LoopThread, chance: random.Ran
     with contextlib.ExitStack() as opened:
         producer = opened.enter_context(transactional(client_name, thread, address, NAME))
         consumer = opened.enter_context(make_client(client_name, thread).consumer(address, options))
-        for values, position in _portions(consumer):
-            aborts = chance.random() < ABORTS
+        for number, (values, position) in enumerate(_portions(consumer)):
+            aborts = number == 0 or chance.random() < ABORTS
             while True:
                 producer.begin()
                 for value in values:

@@ -33,6 +33,7 @@ def copy_under_kills(
     """Raises AssertionError where the output is not the input."""
     chance = random.Random(seed)
     inputs: list[bytes] = []
+    directory.mkdir(parents=True, exist_ok=True)
     with BrokerProcess(directory / "data", SETTINGS) as broker:
         create_topic(broker.address, SOURCE.topic)
         create_topic(broker.address, TARGETS[0].topic, len(TARGETS))
