@@ -37,8 +37,8 @@ cdef enum:
 # Large blocks are kept when their column is gone, a few of them, and filled again: fresh memory costs a page fault for
 # each of its pages, several times as much as the decoding. Only touched with the GIL.
 cdef enum:
-    WORTH_KEEPING = 262144
-    MOST_BLOCKS = 16
+    WORTH_KEEPING = 65536
+    MOST_BLOCKS = 32
     MOST_KEPT = 33554432  # bytes, of all of them
 
 cdef Memory _kept[MOST_BLOCKS]
