@@ -1,8 +1,8 @@
 """A copier: reads records, writes them to another topic and commits its offsets, all in transactions. It runs in a
 process of its own, so that it can be killed, and like a good application it begins again after every error.
 
-Some transactions it aborts by itself, the first among them, after it has written what nobody may ever see. Processes are forked off one that
-has imported the clients already, so that another can be had at once after a kill.
+Some transactions it aborts by itself, the first among them, after it has written what nobody may ever see. Processes
+are forked off one that has imported the clients already, so that another can be had at once after a kill.
 """
 
 from __future__ import annotations
