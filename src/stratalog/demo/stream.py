@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _BATCHES = 5  # so that there is a stream to see, and a watermark that moves
 _POLL_SECONDS = 0.2
+_MASTER = "local[2, 4]"  # two cores, and a task that failed is tried again, as on a cluster
 _STOP_SECONDS = 10.0
 
 EVENT = StructType(
@@ -57,12 +58,13 @@ def start_spark(directory: Path) -> SparkSession:
     settings = {
         "spark.driver.memory": "1g",
         "spark.local.dir": directory / "spark",
+        "spark.python.authenticate.socketTimeout": "60s",  # a busy machine is slow to start workers
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.warehouse.dir": directory / "warehouse",
     }
     with _stderr_to(directory / "spark.log"):  # whose descriptor the JVM inherits
-        return session("local[2]", "stratalog demo", **settings)
+        return session(_MASTER, "stratalog demo", **settings)
 
 
 @contextmanager
