@@ -331,7 +331,7 @@ class TestBatch:
 
     def test_more_tasks_than_can_be_ended_together_are_refused(self, query: Query) -> None:
         many = [PreparedTransaction(f"t{number}", 1, 0) for number in range(10_000)]
-        with pytest.raises(SinkError, match="10000 tasks have rows; 9999 can be"):
+        with pytest.raises(SinkError, match="10000 transactions hold the rows, and 9999 can be"):
             commit_batch(query.options, query.ids, many)
 
 

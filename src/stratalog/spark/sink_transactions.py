@@ -100,8 +100,8 @@ def _clean_up(admin: Admin, ids: SinkIds, prepared: Sequence[PreparedTransaction
 def check_count(prepared: Sequence[PreparedTransaction]) -> None:
     if len(prepared) > MOST_TRANSACTIONS:
         raise SinkError(
-            f"{len(prepared)} tasks have rows; {MOST_TRANSACTIONS} can be ended together: coalesce() or "
-            f"repartition() to fewer before writing, or set delivery to at-least-once"
+            f"{len(prepared)} transactions hold the rows, and {MOST_TRANSACTIONS} can be ended together: coalesce() to "
+            f"fewer tasks, raise kafka.transaction.timeout.ms if they take long, or set delivery to at-least-once"
         )
 
 

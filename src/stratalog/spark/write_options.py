@@ -31,7 +31,6 @@ _DURATION = re.compile(r"([0-9]{1,15})\s*(ms|s|m|min|h|d|)")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "": 1}
 _DAY_MS = 86_400_000
 _LONGEST_MS = 2**31 - 2
-_TRANSACTION_TIMEOUT_MS = "300000"  # of what a task has not prepared yet; see task_writer.py
 _DECIDED_HERE = {
     "key.serializer": "keys are written as they are: cast the column `key` to string or binary",
     "value.serializer": "values are written as they are: cast the column `value` to string or binary",
@@ -57,7 +56,7 @@ class WriteOptions:
     def producer_config(self, transactional_id: str | None) -> dict[str, object]:
         if transactional_id is None:
             return dict(self.kafka)
-        return {"transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS, **self.kafka, "transactional.id": transactional_id}
+        return {**self.kafka, "transactional.id": transactional_id}
 
     def admin_config(self) -> dict[str, object]:
         shared = set(AdminSettings.names())

@@ -1,0 +1,133 @@
+"""`df.write.format("stratalog")`: what a topic holds then, and that it is all rows or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stratalog.client.admin import Admin
+from stratalog.testing import BrokerProcess
+from tests.spark.committed import committed, nothing_is_open
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.readwriter import DataFrameWriter
+
+PARTITIONS = 2
+TEN_MEGABYTES = 10 * 1024 * 1024
+pytestmark = pytest.mark.stratalog_topic(PARTITIONS)
+
+
+@pytest.fixture(scope="module")
+def broker(stratalog_broker: BrokerProcess) -> Iterator[BrokerProcess]:
+    yield stratalog_broker
+
+
+def writer(broker: BrokerProcess, rows: DataFrame, **options: str) -> DataFrameWriter:
+    found = rows.write.format("stratalog").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    for name, value in options.items():
+        found = found.option(name, value)
+    return found
+
+
+def test_every_column_arrives_as_it_is(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
+    when = datetime(2024, 2, 29, 12, 30, 15, 123_000, tzinfo=UTC)
+    header = [("a", b"1"), ("a", None), ("ü", b"")]
+    rows: list[Any] = [
+        (b"k", "v", header, 0, when),
+        (None, None, None, 1, when),
+        (b"", "", [], 0, when),
+        (b"\x00\xff", "ä", None, 1, None),
+    ]
+    schema = (
+        "key binary, value string, headers array<struct<key:string,value:binary>>, partition int, timestamp timestamp"
+    )
+    writer(broker, spark.createDataFrame(rows, schema).coalesce(1), topic=stratalog_topic).save()
+    first, second = committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+    milliseconds = int(when.timestamp() * 1000)
+    assert first == [(b"k", b"v", header, milliseconds), (b"", b"", [], milliseconds)]
+    assert second[0] == (None, None, [], milliseconds)
+    assert second[1][:3] == (b"\x00\xff", "ä".encode(), [])
+    assert second[1][3] > milliseconds  # what has no time gets the present
+
+
+def test_thousands_of_rows_with_headers_go_where_their_keys_say(
+    spark: SparkSession, broker: BrokerProcess, stratalog_topic: str
+) -> None:
+    """Also of tasks that have no rows."""
+    rows = spark.range(0, 10_000, 1, 3).selectExpr(
+        "cast(id % 100 as string) as key",
+        "cast(id as string) as value",
+        "array(struct('n' as key, cast(cast(id as string) as binary) as value)) as headers",
+    )
+    writer(broker, rows.where("value < '7'"), topic=stratalog_topic).save()
+    found = committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+    expected = [str(number) for number in range(10_000) if str(number) < "7"]
+    assert sorted(str(one[1], "ascii") for part in found for one in part if one[1]) == sorted(expected)
+    assert all(one[2] == [("n", one[1])] for part in found for one in part)
+    keys = [{one[0] for one in part} for part in found]
+    assert not keys[0] & keys[1]
+    assert nothing_is_open(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+    with Admin(broker.bootstrap_servers) as admin:
+        assert not [one for one in admin.list_transactions() if "/batch-" in one.transactional_id]
+
+
+def test_column_says_the_topic_of_each_row(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
+    other = f"{stratalog_topic}-other"
+    broker.create_topic(other)
+    rows = spark.createDataFrame(
+        [(stratalog_topic, "a"), (other, "b"), (stratalog_topic, "c")], "topic string, value string"
+    )
+    writer(broker, rows.coalesce(1)).save()
+    here = [one[1] or b"" for part in committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS) for one in part]
+    ((there,),) = committed(broker.bootstrap_servers, other, 1)
+    assert (sorted(here), there[1]) == ([b"a", b"c"], b"b")
+    broker.delete_topic(other)
+
+
+@pytest.mark.stratalog_topic(1, config={"max.message.bytes": 2 * TEN_MEGABYTES})
+def test_large_records_are_written(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
+    rows = spark.range(2).selectExpr(f"repeat(cast(id as string), {TEN_MEGABYTES}) as value")
+    options = {"topic": stratalog_topic, "kafka.max.request.size": str(2 * TEN_MEGABYTES)}
+    writer(broker, rows, **options).save()
+    (found,) = committed(broker.bootstrap_servers, stratalog_topic, 1)
+    assert sorted((len(one[1] or b""), (one[1] or b"")[:1]) for one in found) == [
+        (TEN_MEGABYTES, b"0"),
+        (TEN_MEGABYTES, b"1"),
+    ]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_task_that_fails_spoils_the_whole_write_where_that_is_promised(
+    spark: SparkSession, broker: BrokerProcess, stratalog_topic: str, delivery: str
+) -> None:
+    rows = spark.range(0, 1000, 1, 2).selectExpr(
+        "cast(if(id = 999, raise_error('the last row'), id) as string) as value"
+    )
+    with pytest.raises(Exception, match="the last row"):
+        writer(broker, rows, topic=stratalog_topic, delivery=delivery).save()
+    found = committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+    written = sum(map(len, found))
+    assert written == 0 if delivery == "exactly-once" else written >= 500
+    assert nothing_is_open(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+
+
+def test_null_topic_fails_the_write(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
+    rows = spark.createDataFrame([(stratalog_topic, "a"), (None, "b")], "topic string, value string")
+    with pytest.raises(Exception, match="the column 'topic' is null"):
+        writer(broker, rows).save()
+    assert committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS) == [[], []]
+
+
+def test_what_can_not_be_is_said_when_the_write_is_planned(spark: SparkSession, broker: BrokerProcess) -> None:
+    rows = spark.range(1).selectExpr("id as value")
+    with pytest.raises(Exception, match="the column 'value' is bigint; string or binary is wanted: cast it"):
+        writer(broker, rows, topic="t").save()
+    text = spark.range(1).selectExpr("'v' as value")
+    with pytest.raises(Exception, match="'topics' is not an option of a write; did you mean topic"):
+        writer(broker, text, topics="t").save()
+    with pytest.raises(Exception, match="a topic can only be appended to"):
+        writer(broker, text, topic="t").mode("overwrite").save()
