@@ -274,7 +274,7 @@ def test_an_interpreter_that_exits_leaves_nothing_behind(own_broker: BrokerProce
         producer.send("topic", b"second", on_delivery=done)
         """
     )
-    command = [sys.executable, "-X", "dev", "-c", program, own_broker.address]
+    command = [sys.executable, "-W", "always", "-c", program, own_broker.address]
     if not is_alive:
         command.append(str(own_broker.pid))
     try:

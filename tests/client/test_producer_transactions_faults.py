@@ -243,7 +243,7 @@ def test_an_interpreter_that_exits_aborts_what_is_open_and_does_not_hang(
     own_broker: BrokerProcess, is_alive: bool
 ) -> None:
     create_topic(own_broker.address, "topic", 1)
-    command = [sys.executable, "-X", "dev", "-c", textwrap.dedent(PROGRAM), own_broker.address]
+    command = [sys.executable, "-W", "always", "-c", textwrap.dedent(PROGRAM), own_broker.address]
     if not is_alive:
         command.append(str(own_broker.pid))
     try:
