@@ -25,6 +25,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from tests.clients.copy_rounds import copy_under_kills
 from tests.clients.transactional import TRANSACTIONAL_CLIENTS
+from tests.spark.dying_sink import DRIVER_POINTS, TASK_POINTS
+from tests.spark.stream_rounds import KINDS, Rounds
 from tests.storage.faults.damaged_files import DamagedLog, cut_to, cuts, flip, flips
 from tests.storage.faults.failing_calls import FailingCalls
 from tests.storage.faults.failing_disk import FAULTS
@@ -37,6 +39,7 @@ POWER_CUTS = 1000
 IMAGES_A_WORKLOAD = 25
 KILLS = 1000
 COPIER_KILLS = 50  # with each client
+STREAM_KILLS = 30  # at random, beside those that are planted
 MOST_CALLS = 5000  # of the disk, in one piece of work; it is over long before
 
 
@@ -109,6 +112,14 @@ def copies(where: Path, count: int, tick: Tick) -> int:
     return rounds * len(TRANSACTIONAL_CLIENTS)
 
 
+def streams(where: Path, count: int, tick: Tick) -> int:
+    """A stream of Spark's into a topic, while driver, workers and broker are killed, at each planted point first."""
+    points = (*TASK_POINTS, *DRIVER_POINTS)[:count]
+    kinds = random.Random(1000).choices(KINDS, k=max(count - len(points), 0))
+    Rounds(where, 1000).run(points, kinds, tick)
+    return len(points) + len(kinds)
+
+
 def _some(cases: list[T], count: int) -> list[T]:
     return cases if count >= len(cases) else random.Random(1).sample(cases, count)
 
@@ -132,6 +143,7 @@ def parts() -> list[Part]:
         Part("flips", all_flips, flipped_bits),
         Part("kills", KILLS, kills),
         Part("copies", COPIER_KILLS * len(TRANSACTIONAL_CLIENTS), copies),
+        Part("streams", STREAM_KILLS + len(TASK_POINTS) + len(DRIVER_POINTS), streams),
     ]
 
 
