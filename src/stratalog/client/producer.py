@@ -32,6 +32,7 @@ from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import PartitionInfo
 from stratalog.client.producer_ids import IdempotentIds, ProducerIds
 from stratalog.client.producer_settings import ProducerOptions, ProducerSettings
+from stratalog.client.producer_topics import ProducerTopics
 from stratalog.client.sender import Sender
 from stratalog.client.transaction_calls import TransactionCalls
 from stratalog.client.transactions import Transactions
@@ -85,13 +86,14 @@ class Producer(SendPath, TransactionCalls):
         )
         self._use(accumulator)
         # None of these knows the producer, so that one that nobody holds any more is noticed.
+        self._topics = finder.topics = ProducerTopics(accumulator, self._cluster, settings)  # told before the sender
         ids = ProducerIds()
         self._transactions = None
         if settings.transactional_id is not None:
             ids = self._transactions = Transactions(self._cluster, settings, accumulator)
         elif settings.is_idempotent:
             ids = IdempotentIds(self._cluster, settings)
-        self._sender = finder.sender = Sender(accumulator, self._cluster, settings, ids, io.loop)
+        self._sender = Sender(accumulator, self._cluster, settings, ids, io.loop)
         io.call_soon(self._sender.start)
         io.at_exit(partial(_end, io, accumulator, self._sender, self._cluster, EXIT_SECONDS))
         _producers.add(self)
@@ -139,7 +141,7 @@ class Producer(SendPath, TransactionCalls):
     def _topic(self, name: str, partition: int, seconds: float) -> TopicQueues:
         if self._transactions is None:
             self._accumulator.check_usable()
-        return self._io.run(self._sender.find_topic(name, partition, seconds))
+        return self._io.run(self._topics.find(name, partition, seconds))
 
     def __enter__(self) -> Self:
         return self
@@ -170,13 +172,13 @@ class Producer(SendPath, TransactionCalls):
 class _TopicFinder:
     """What the accumulator needs of the I/O thread."""
 
-    sender: Sender
+    topics: ProducerTopics
 
     def __init__(self, io: IoThread) -> None:
         self._io = io
 
     def find_topic(self, name: str, partition: int, seconds: float) -> TopicQueues:
-        return self._io.run(self.sender.find_topic(name, partition, seconds))
+        return self._io.run(self.topics.find(name, partition, seconds))
 
 
 def _closed() -> ClientClosedError:

@@ -21,7 +21,7 @@ from typing import Any
 
 from stratalog.client._accumulator import Accumulator
 from stratalog.client._batch import Batch
-from stratalog.client._queues import PartitionQueue, TopicQueues
+from stratalog.client._queues import PartitionQueue
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import (
@@ -128,37 +128,7 @@ class Sender:
         os.eventfd_read(self._wake_fd)
         self.drain()
 
-    # Topics
-
-    async def find_topic(self, name: str, partition: int, seconds: float) -> TopicQueues:
-        """A topic's queues, once it is known and has that partition (-1: any). After so many seconds: why it is not."""
-        deadline = self._loop.time() + seconds
-        info = await self._cluster.topic(name, timeout=seconds)
-        failures = 0
-        while partition >= len(info.partitions):
-            failures += 1
-            left = deadline - self._loop.time()
-            if left <= 0:
-                raise error_of(
-                    ErrorCode.unknown_topic_or_partition,
-                    f"the topic has partitions 0 to {len(info.partitions) - 1}",
-                    about=f"{name}-{partition}",
-                )
-            if failures > 1:
-                await asyncio.sleep(min(self._backoff.seconds(failures), left))
-            metadata = await self._cluster.refresh([name], timeout=max(left, 0.001))
-            info = metadata.topics.get(name, info)
-        self._cluster.want([name])
-        queues = self._accumulator.topics.get(name) or TopicQueues(name)
-        queues.update([one.leader for one in info.partitions])
-        self._accumulator.topics[name] = queues
-        return queues
-
-    def _on_metadata(self, metadata: Metadata) -> None:
-        for name, queues in self._accumulator.topics.items():
-            info = metadata.topics.get(name)
-            if info is not None and info.partitions:
-                queues.update([one.leader for one in info.partitions])
+    def _on_metadata(self, _: Metadata) -> None:
         self.drain()
 
     # Sending
