@@ -2,8 +2,8 @@
 
 A view is made when the query first names it, so thousands of topics cost nothing. Names with dots or dashes stand in
 backquotes, as everywhere in Spark: SELECT * FROM `my-topic`. The columns are those of the source: key and value are
-binary, so they are compared with X'6b6579' or with binary('key'), and then, like offsets, partitions and timestamps, by
-the scan itself, which skips what does not match.
+binary. Comparisons of keys, offsets, partitions and timestamps with constants are decided by the scan itself, which
+skips what does not match; a condition on string(key) is not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.errors import UnknownTopicError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress
+from stratalog.spark.session import silence_raised_errors
 
 if TYPE_CHECKING:
     from pyspark.errors import AnalysisException
@@ -28,6 +29,7 @@ def query(spark: SparkSession, cluster: ClusterAddress, sql: str) -> DataFrame:
     topic nor a view, and Spark's errors for what is wrong with the SQL."""
     from pyspark.errors import AnalysisException
 
+    silence_raised_errors()  # those that are answered here are no news
     made: set[str] = set()
     while True:
         try:

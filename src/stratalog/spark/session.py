@@ -6,6 +6,7 @@ notebook's or that of spark-submit, that one is returned, with the settings that
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 LOCAL_MASTER = "local[*]"
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+_LOGGERS_OF_RAISED_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 DEFAULTS = {
     # Without it Spark hands no filter to a Python source; with it, WHERE on key, offset and time prunes what is read.
@@ -60,7 +62,17 @@ def session(master: str | None = None, app_name: str = "stratalog", **config: ob
         builder = builder.master(master or LOCAL_MASTER)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if settings["spark.log.level"] == DEFAULTS["spark.log.level"]:
+        silence_raised_errors()
     return builder.getOrCreate()
+
+
+def silence_raised_errors() -> None:
+    """PySpark logs what a query did wrong, with Java's stack, beside raising it: who catches it has said enough."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS_OF_RAISED_ERRORS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def settings_for(master: str | None, given: Mapping[str, object]) -> dict[str, str]:
