@@ -52,19 +52,13 @@ def scan(range: OffsetRange, request: ScanRequest) -> Iterator[pa.RecordBatch]:
     """Yields at least whatever is wanted of the range; raises DataLossError, CorruptBatchError or a ClientError."""
     if range.size <= 0:
         return
-    decoder = Decoder(
-        range.topic,
-        range.partition,
-        request.columns,
-        request.predicate,
-        range.start,
-        range.end,
-        request.isolation,
-        rows_per_batch=request.rows_per_batch,
-        bytes_per_batch=request.bytes_per_batch,
-    )
+    decoder = _decoder(range, request, range.start)
     with using(request.kafka) as client:
         for part in _RangeFetch(client, range, request, decoder.next_offset).parts():
+            if part.is_behind_a_loss:
+                # The batch that the first offset lies in may still have records of before.
+                yield from decoder.finish()
+                decoder = _decoder(range, request, part.offset)
             yield from decoder.decode(part.data, part.aborted)
             if decoder.is_done:
                 break
@@ -73,13 +67,29 @@ def scan(range: OffsetRange, request: ScanRequest) -> Iterator[pa.RecordBatch]:
     yield from decoder.finish()
 
 
+def _decoder(range: OffsetRange, request: ScanRequest, start: int) -> Decoder:
+    return Decoder(
+        range.topic,
+        range.partition,
+        request.columns,
+        request.predicate,
+        start,
+        range.end,
+        request.isolation,
+        rows_per_batch=request.rows_per_batch,
+        bytes_per_batch=request.bytes_per_batch,
+    )
+
+
 @dataclass(frozen=True)
 class _Part:
-    """Whole batches. `fault`: what is wrong with the bytes behind them."""
+    """Whole batches, as an answer to a request for `offset`. `fault`: what is wrong with the bytes behind them."""
 
+    offset: int
     data: memoryview
     aborted: tuple[tuple[int, int], ...]
     next_offset: int
+    is_behind_a_loss: bool
     fault: StratalogError | None = None
 
 
@@ -100,6 +110,7 @@ class _RangeFetch:
         self._out: queue.SimpleQueue[_Part | BaseException | None] = queue.SimpleQueue()
         self._room = asyncio.Semaphore(_AHEAD)
         self._gone = 0
+        self._is_behind_a_loss = False
 
     def parts(self) -> Iterator[_Part]:
         running = self._client.io.submit(self._run())
@@ -140,7 +151,10 @@ class _RangeFetch:
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    told, answer = await self._fetch()
+                    leader = await self._leader()
+                    if not await self._is_same_topic():
+                        return self._lost("was deleted and made again")
+                    told, answer = await self._fetch(leader)
                     outcome = await self._outcome(told, answer)
                 if outcome is not _AGAIN:
                     return outcome if isinstance(outcome, _Part) else None
@@ -167,8 +181,7 @@ class _RangeFetch:
 
     # One request
 
-    async def _fetch(self) -> tuple[FetchResponsePartition, memoryview]:
-        leader = await self._leader()
+    async def _fetch(self, leader: PartitionInfo) -> tuple[FetchResponsePartition, memoryview]:
         connection = await self._cluster.connection(leader.leader, Purpose.DATA)
         topic_id = self._cluster.metadata.topics[self._place.topic].id
         version = connection.version_of(ApiKey.FETCH, LOWEST, FIRST_BY_ID - 1 if topic_id is None else HIGHEST)
@@ -220,7 +233,6 @@ class _RangeFetch:
         _, error_code, high_watermark, stable, _, aborted, start, end, _, _ = told
         if error_code:
             return await self._on_error(error_code)
-        self._gone = 0
         if end > start:
             return self._part(answer[start:end], aborted)
         # Nothing between here and the end that the leader knows: the rest of the range was compacted away.
@@ -234,7 +246,15 @@ class _RangeFetch:
             self._max_bytes = min(2 * self._max_bytes, self._settings.receive_message_max_bytes)
             return _AGAIN
         following = headers[-1].next_offset if headers else self._offset
-        return _Part(data[:whole], tuple(aborted or ()), max(following, self._offset), fault)
+        is_behind_a_loss, self._is_behind_a_loss = self._is_behind_a_loss, False
+        return _Part(
+            self._offset,
+            data[:whole],
+            tuple(aborted or ()),
+            max(following, self._offset),
+            is_behind_a_loss,
+            fault,
+        )
 
     async def _on_error(self, code: int) -> _Again | None:
         if code == ErrorCode.offset_out_of_range:
@@ -243,15 +263,8 @@ class _RangeFetch:
         if code in _PARTITION_GONE:
             self._gone += 1
             await self._cluster.refresh([self._place.topic])
-            info = self._cluster.metadata.topics.get(self._place.topic)
-            is_another = info is not None and not info.error_code and self._is_other_topic(info.id)
-            if is_another or self._gone >= _GONE_ATTEMPTS:
-                what = "was deleted and made again" if is_another else "is gone"
-                report_data_loss(
-                    f"{self._place} {what} while offsets {self._offset} to {self._range.end} were read",
-                    self._request.fail_on_data_loss,
-                )
-                return None
+            if self._gone >= _GONE_ATTEMPTS:
+                return self._lost("is gone")
             raise error
         if code in REFRESHES_METADATA:
             await self._cluster.refresh([self._place.topic])
@@ -260,8 +273,22 @@ class _RangeFetch:
             return _AGAIN
         raise error
 
-    def _is_other_topic(self, topic_id: object) -> bool:
-        return self._range.topic_id is not None and topic_id is not None and topic_id != self._range.topic_id
+    async def _is_same_topic(self) -> bool:
+        """As far as ids tell, where the plan has one. What is known here may be older than the plan, so it is asked."""
+        planned = self._range.topic_id
+        for attempt in range(2):
+            info = self._cluster.metadata.topics.get(self._place.topic)
+            if planned is None or info is None or info.error_code or info.id in (None, planned):
+                return True
+            if not attempt:
+                await self._cluster.refresh([self._place.topic])
+        return False
+
+    def _lost(self, what: str) -> None:
+        report_data_loss(
+            f"{self._place} {what} before offsets {self._offset} to {self._range.end} were read",
+            self._request.fail_on_data_loss,
+        )
 
     async def _out_of_range(self) -> _Again | None:
         """Records that retention or a user deleted while they were being read; or a log that ends before the range."""
@@ -275,6 +302,7 @@ class _RangeFetch:
                 self._request.fail_on_data_loss,
             )
             self._offset = upto
+            self._is_behind_a_loss = True
             return _AGAIN if upto < self._range.end else None
         report_data_loss(
             f"offset {self._offset} of {self._place} is behind its end: the topic was deleted and made again, or lost "

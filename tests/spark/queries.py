@@ -1,0 +1,26 @@
+"""Streaming queries on a machine that has other things to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming import StreamingQuery
+
+SECONDS = 240
+_ATTEMPTS = 5
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """A query with the trigger availableNow, done. Spark gives a Python process ten seconds to start and then fails the
+    query, before anything was read: on a busy machine that is tried again."""
+    for attempt in range(_ATTEMPTS):
+        query = start()
+        try:
+            assert query.awaitTermination(SECONDS), "the query did not end"
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error) or attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return query
+    raise AssertionError
