@@ -7,7 +7,6 @@ and who is told to come again (CONCURRENT_TRANSACTIONS) does, because Kafka ends
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +72,6 @@ class Side:
         self.wire = Wire(address)
         self.seen: list[Seen] = []
         self._story = ""
-        self._topic_ids: dict[str, uuid.UUID] = {}
         self._names: dict[int, str] = {}
 
     def close(self) -> None:
@@ -81,9 +79,13 @@ class Side:
 
     def begin_story(self, name: str) -> None:
         """It has topics of its own, t of two partitions and u of one, the transactional id t and the group g."""
-        self.seen, self._names, self._story = [], {}, name
+        self.go_on(name)
         self._create("t", 2)
         self._create("u", 1)
+
+    def go_on(self, name: str) -> None:
+        """With a story that was begun on another connection."""
+        self.seen, self._names, self._story = [], {}, name
 
     def _own(self, name: str) -> str:
         return f"{self._story}-{name}" if name in OWN else name
@@ -124,7 +126,6 @@ class Side:
                 break
             time.sleep(PAUSE_SECONDS)  # a Kafka on a slow machine takes itself for dead
         assert made.error_code is ErrorCode.none
-        self._topic_ids[name] = made.topic_id
         for index in range(partitions):  # who made them hears of it before who leads them
             partition = {"partition_index": index, "timestamp": -1, "current_leader_epoch": -1}
             asked = {"name": self._own(name), "partitions": [partition]}
@@ -232,7 +233,7 @@ class Side:
             is_transactional=transactional,
         )
         part = {"index": partition, "records": bytes(batch)}
-        data = {"name": self._own(name), "topic_id": self._topic_ids[name], "partition_data": [part]}
+        data = {"name": self._own(name), "partition_data": [part]}
         fields: dict[str, Any] = {"transactional_id": self._own_id(transactional_id), "acks": -1, "timeout": TIMEOUT_MS}
         fields["topic_data"] = [data]
 
@@ -292,8 +293,17 @@ class Side:
         known = one.error is ErrorCode.none
         return [one.error.name, one.state, self._named(one.who) if known else None, one.is_begun, topics]
 
+    def committed_offset(self, group: str, name: str) -> int:
+        asked: dict[str, Any] = {"group_id": self._own(group), "member_id": None, "member_epoch": -1}
+        asked["topics"] = [{"name": self._own(name), "partition_indexes": [0]}]
+        found = self._again(lambda: self.ask(ApiKey.OFFSET_FETCH, 9, groups=[asked], require_stable=True).groups[0])
+        offset: int = found.topics[0].partitions[0].committed_offset
+        return offset
+
     def _settled(self, transactional_id: str) -> Described:
-        found: Described = _patient(lambda: self._described(transactional_id), lambda one: one.is_prepared)
+        found: Described = _patient(
+            lambda: self._described(transactional_id), lambda one: one.is_prepared or one.error in COMES_AGAIN
+        )
         return found
 
     def await_state(self, transactional_id: str, state: str) -> None:
@@ -319,7 +329,7 @@ class Side:
     def _committed(self, name: str) -> Sequence[Any]:
         partition = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1}
         partition |= {"log_start_offset": -1, "partition_max_bytes": 2**20}
-        asked = {"topic": self._own(name), "topic_id": self._topic_ids[name], "partitions": [partition]}
+        asked = {"topic": self._own(name), "partitions": [partition]}
         answer = self.ask(
             ApiKey.FETCH,
             12,

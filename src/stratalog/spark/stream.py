@@ -77,8 +77,8 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         self._commit(start)
         begin = from_json(start)
-        if self._holds_initial:
-            self._holds_initial = False
+        holds, self._holds_initial = self._holds_initial, False
+        if holds and begin == self._initial:
             return start
         latest = self._available(begin)
         self._reported = latest
