@@ -1,0 +1,101 @@
+"""The kernel's own rules. What it decodes is compared with the reader of objects in tests/spark/test_decoding.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.records import _column_decoder
+from stratalog.records._scan_decoder import ScanDecoder
+from stratalog.records.builder import build_batch
+from tests.records.strategies import numbered
+
+KEY, OFFSET = _column_decoder.KEY, _column_decoder.OFFSET
+
+
+def batch(count: int, first: int = 0) -> bytearray:
+    return build_batch(numbered(count, first), base_offset=first)
+
+
+def offsets(decoder: ScanDecoder) -> list[int]:
+    rows, columns = decoder.take()
+    column = columns[OFFSET]
+    assert not isinstance(column, tuple)
+    found = memoryview(column).cast("q").tolist()
+    assert len(found) == rows
+    return found
+
+
+def test_a_portion_is_full_before_the_next_row_and_not_behind_the_last() -> None:
+    decoder = ScanDecoder(OFFSET, most_rows=5)
+    decoder.feed(batch(10))
+    assert decoder.run()
+    assert decoder.rows == 5
+    assert offsets(decoder) == [0, 1, 2, 3, 4]
+    assert not decoder.run()
+    assert offsets(decoder) == [5, 6, 7, 8, 9]
+    assert decoder.rows == 0
+
+
+def test_an_empty_portion_can_be_taken() -> None:
+    decoder = ScanDecoder(OFFSET | KEY)
+    rows, columns = decoder.take()
+    assert rows == 0
+    assert len(memoryview(columns[OFFSET])) == 0  # type: ignore[arg-type]
+
+
+def test_bytes_are_not_fed_over_what_is_left() -> None:
+    decoder = ScanDecoder(OFFSET, most_rows=5)
+    decoder.feed(batch(10))
+    assert decoder.run()
+    with pytest.raises(ValueError, match="not used up"):
+        decoder.feed(batch(1, first=10))
+    decoder.release()
+    decoder.take()
+    decoder.feed(batch(1, first=10))
+    assert not decoder.run()
+    assert offsets(decoder) == [10]
+
+
+def test_the_position_is_behind_the_last_whole_batch() -> None:
+    first, second = batch(3), batch(3, first=3)
+    decoder = ScanDecoder(OFFSET)
+    decoder.feed(first + second[:-1])
+    assert not decoder.run()
+    assert (decoder.position, decoder.next_offset, decoder.last_fed) == (len(first), 3, 2)
+    decoder.feed(second, continues=True)
+    assert not decoder.run()
+    assert (decoder.position, decoder.next_offset) == (len(second), 6)
+
+
+def test_offsets_go_on_to_rise_in_bytes_that_continue() -> None:
+    decoder = ScanDecoder(OFFSET)
+    decoder.feed(batch(10))
+    decoder.run()
+    decoder.feed(batch(10, first=5))  # other bytes: seen in part
+    assert not decoder.run()
+    decoder.feed(batch(10, first=8), continues=True)
+    with pytest.raises(Exception, match=r"offsets 8\.\.17 follow offset 14"):
+        decoder.run()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 64, 65, 1000])
+def test_any_number_of_keys_of_any_length_is_told_from_others(count: int) -> None:
+    keys = [b"k" * (number % 70) + b"%d" % number for number in range(count)]
+    strangers = [key + b"x" for key in keys] + [key[:-1] for key in keys if key[:-1] not in keys] + [b"", b"k" * 40]
+    records = [key for pair in zip(keys, strangers, strict=False) for key in pair] + [b"stranger", None]
+    decoder = ScanDecoder(OFFSET, keys=keys)
+    decoder.feed(build_batch([(key, b"v") for key in records]))
+    assert not decoder.run()
+    known = set(keys)
+    assert offsets(decoder) == [offset for offset, key in enumerate(records) if key in known]
+
+
+@pytest.mark.parametrize(("rows", "size"), [(0, 1), (1, 0)])
+def test_a_portion_of_nothing_is_refused(rows: int, size: int) -> None:
+    with pytest.raises(ValueError, match="portion"):
+        ScanDecoder(OFFSET, most_rows=rows, most_bytes=size)
+
+
+def test_a_key_is_bytes() -> None:
+    with pytest.raises(TypeError):
+        ScanDecoder(OFFSET, keys=["text"])  # type: ignore[list-item]
