@@ -18,6 +18,8 @@ STOP_SECONDS = 30
 class BrokerProcess:
     """Started by `start` or as a context manager; ended in any case. `port` stays the same over restarts."""
 
+    module = "stratalog"  # what `python -m` runs
+
     def __init__(
         self, data_dir: Path, settings: Mapping[str, object] | None = None, *, arguments: tuple[str, ...] = ()
     ) -> None:
@@ -43,13 +45,12 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Self:
-        command = [sys.executable, "-m", "stratalog", "serve", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", self.module, "serve", "--data-dir", str(self.data_dir)]
         command += ["--listen", f"127.0.0.1:{self.port}", *self.arguments]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log.open("a") as log:
-            # Compiled modules are kept, whatever the tests' own environment says: it is started many times.
-            environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+            environment = self.environment()
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         assert self._process.stdout is not None
         self.ready_line = self._process.stdout.readline()
@@ -59,6 +60,10 @@ class BrokerProcess:
         self.port = int(self.ready_line.split(",")[0].rpartition(":")[2])
         return self
 
+    def environment(self) -> dict[str, str]:
+        """Compiled modules are kept, whatever the tests' own environment says: it is started many times."""
+        return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """As an operator would; its exit code."""
         return self._end(number)
@@ -66,6 +71,12 @@ class BrokerProcess:
     def kill(self) -> None:
         """SIGKILL: no time for anything."""
         self._end(signal.SIGKILL)
+
+    def wait_for_end(self) -> int:
+        """Of a process that ends by itself; its exit code."""
+        assert self._process is not None
+        self._process.wait(STOP_SECONDS)
+        return self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> int:
         process = self._process
