@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from rich.console import Console
 
@@ -34,31 +35,30 @@ class Scans:
         self._noon = first_ms + DAY_MS // 2
 
     def stock(self) -> Cost:
-        return self._cost(lambda: to_nowhere(reading(self._spark, "kafka", self._broker, TOPIC).load()), broker=True)
+        return self._cost(lambda: reading(self._spark, "kafka", self._broker, TOPIC).load())
 
     def wire(self) -> Cost:
-        frame = reading(self._spark, "stratalog", self._broker, TOPIC).option("log.dirs", "none").load()
-        return self._cost(lambda: to_nowhere(frame), broker=True)
+        return self._cost(
+            lambda: reading(self._spark, "stratalog", self._broker, TOPIC).option("log.dirs", "none").load()
+        )
 
     def direct(self, topic: str = TOPIC) -> Cost:
-        return self._cost(lambda: to_nowhere(self._direct(topic)))
+        return self._cost(lambda: self._direct(topic))
 
     def one_hour(self) -> Cost:
-        moments = [f.timestamp_millis(f.lit(self._noon + hours * HOUR_MS)) for hours in (0, 1)]
-        frame = self._direct(TOPIC)
-        frame = frame.where((frame.timestamp >= moments[0]) & (frame.timestamp < moments[1]))
-        return self._cost(lambda: to_nowhere(frame))
+        first, end = (f.timestamp_millis(f.lit(self._noon + hours * HOUR_MS)) for hours in (0, 1))
+        return self._cost(lambda: self._direct(TOPIC).where((f.col("timestamp") >= first) & (f.col("timestamp") < end)))
 
     def one_key(self) -> Cost:
-        frame = self._direct(TOPIC)
-        return self._cost(lambda: to_nowhere(frame.where(frame.key == f.lit(b"00000777"))))
+        return self._cost(lambda: self._direct(TOPIC).where(f.col("key") == f.lit(b"00000777")))
 
-    def _direct(self, topic: str):  # type: ignore[no-untyped-def]
+    def _direct(self, topic: str) -> DataFrame:
         reader = reading(self._spark, "stratalog", self._broker, topic)
         return reader.option("log.dirs", str(self._broker.data_dir)).load()
 
-    def _cost(self, work, broker: bool = False) -> Cost:  # type: ignore[no-untyped-def]
-        return cost_of_all(work, *([self._broker.pid] if broker else []))
+    def _cost(self, query: Callable[[], DataFrame]) -> Cost:
+        """From load() to the last row."""
+        return cost_of_all(lambda: to_nowhere(query()), self._broker.pid)
 
 
 def main() -> int:
