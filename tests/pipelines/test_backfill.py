@@ -40,7 +40,7 @@ def test_exported_table_is_loaded_back_with_keys_and_times(
 ) -> None:
     source, target = filled_topic(30, partitions=2), filled_topic(0, partitions=2)
     export(spark, cluster, [source], str(tmp_path / "table"))
-    options = BackfillOptions(columns=ColumnChoice(keep_partitions=True), state=str(tmp_path / "state"), step_files=1)
+    options = BackfillOptions(columns=ColumnChoice(keep_partitions=True), state=str(tmp_path / "state"), step_bytes=1)
     done = backfill(spark, cluster, str(tmp_path / "table"), target, options)
     again = backfill(spark, cluster, str(tmp_path / "table"), target, options)
     assert (done.records, again.records) == (30, 0)

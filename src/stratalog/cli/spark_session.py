@@ -5,6 +5,7 @@ Whatever Java and the workers write to stderr goes to a file, which is shown whe
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -57,6 +58,8 @@ def _start(master: str, settings: dict[str, str], said: IO[bytes]) -> SparkSessi
     from stratalog.spark import session
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    # What py4j logs when an interrupt comes while it waits for Java: a traceback, as if it were a fault.
+    logging.getLogger().addFilter(_is_not_of_py4j)
     defaults = {"spark.sql.session.timeZone": "UTC"}
     try:
         with _stderr_to(said):
@@ -69,6 +72,10 @@ def _start(master: str, settings: dict[str, str], said: IO[bytes]) -> SparkSessi
         for line in lines:
             print(line, file=sys.stderr)  # noqa: T201 - Java's own words, where there are no others
         raise CommandError(f"Spark did not start with --master {master}: {first_line(error)}") from error
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
 
 
 @contextmanager

@@ -158,7 +158,8 @@ def backfill(
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="DDL", show_default=False, help="The files' columns.")
     ] = None,
-    step_files: Annotated[int, typer.Option("--step-files", help="At most so many files a step.")] = 16,
+    step_bytes: Annotated[int, typer.Option("--step-bytes", help="About so many bytes of files a step.")] = 256
+    * 1024**2,
     every: Every = None,
     state: State = None,
     dry_run: DryRun = False,
@@ -177,7 +178,7 @@ def backfill(
 
     columns = ColumnChoice(key, value, timestamp, value_as_json, keep_partitions)
     given = parse_pairs("--option", reading, "sep=;")
-    options = BackfillOptions(input_format, columns, given, schema, state, step_files, every, dry_run)
+    options = BackfillOptions(input_format, columns, given, schema, state, step_bytes, every, dry_run)
     with spark_session(master, conf) as spark, TerminalProgress() as progress:
         done = run(spark, cluster_address(bootstrap_server, settings), source, topic, options, progress=progress)
     output = Output(as_json=as_json)

@@ -16,7 +16,7 @@ from stratalog.errors import ConfigError
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import ColumnChoice, record_columns
-from stratalog.pipelines.streams import default_state, options_text, run_stream
+from stratalog.pipelines.streams import default_state, in_order_of_time, options_text, run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +29,7 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
 @dataclass(frozen=True)
 class BackfillOptions:
     """`format`: None: as the path's end says, else parquet. `reading`: options of Spark's reader for it, like sep.
+    `step_bytes`: files of about so many bytes a step, at least one file.
     `schema`: in Spark's DDL; without it, it is found out from the files, which for CSV and JSON reads them once."""
 
     format: str | None = None
@@ -36,7 +37,7 @@ class BackfillOptions:
     reading: Mapping[str, str] = field(default_factory=dict)
     schema: str | None = None
     state: str | None = None
-    step_files: int = 16
+    step_bytes: int = 256 * 1024**2
     every: float | None = None
     dry_run: bool = False
 
@@ -62,8 +63,8 @@ def backfill(
 ) -> Loaded:
     """Load files into a topic that exists. Raises ConfigError, UnknownTopicError, and Spark's errors for the files."""
     given, told = options or BackfillOptions(), progress or NoProgress()
-    if given.step_files < 1:
-        raise ConfigError(f"step_files is {given.step_files}; it must be 1 or more")
+    if given.step_bytes < 1:
+        raise ConfigError(f"step_bytes is {given.step_bytes}; it must be 1 or more")
     kind = format_of(path, given.format)
     reading = {**_DEFAULTS.get(kind, {}), **given.reading}
     with cluster.admin() as admin:
@@ -74,7 +75,7 @@ def backfill(
         frame = spark.read.format(kind).options(**reading).schema(schema).load(path)
         columns = record_columns(frame, given.columns)
         return Loaded(frame.count(), state, columns)
-    stepwise = options_text({**reading, "maxFilesPerTrigger": given.step_files})
+    stepwise = options_text({**reading, "maxBytesPerTrigger": given.step_bytes})
     frame = spark.readStream.format(kind).options(**stepwise).schema(schema).load(path)
     columns = record_columns(frame, given.columns)
     told.begin(f"loading {topic}", None, "records")
@@ -99,4 +100,4 @@ def _in_order(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
     """Without a time there is no order but that of the files, which stays."""
     if "timestamp" not in columns or "key" not in columns:
         return frame
-    return frame.repartition("key").sortWithinPartitions("timestamp")
+    return in_order_of_time(frame)

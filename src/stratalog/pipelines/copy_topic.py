@@ -20,7 +20,7 @@ from stratalog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import as_bytes
-from stratalog.pipelines.streams import default_state, is_started, run_stream
+from stratalog.pipelines.streams import default_state, in_order_of_time, is_started, run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,10 +123,8 @@ def _frame(spark: SparkSession, cluster: ClusterAddress, source: str, options: C
     }
     frame = spark.readStream.format(FORMAT).options(**read).load()
     key = "key" if options.key is None else as_bytes(frame, options.key, "key")
-    frame = frame.selectExpr(f"{key} as key", "value", "headers", "timestamp", "partition as _partition", "offset")
-    if options.sort_by_time:
-        frame = frame.repartition("key").sortWithinPartitions("timestamp", "_partition", "offset")
-    return frame.select("key", "value", "headers", "timestamp")
+    frame = frame.selectExpr(f"{key} as key", "value", "headers", "timestamp")
+    return in_order_of_time(frame) if options.sort_by_time else frame
 
 
 def _check_target(

@@ -1,18 +1,21 @@
 """SQL over topics: every topic is a view of its name, as it is when the query is planned.
 
-A view is made when the query first names it, so thousands of topics cost nothing. Names with dots or dashes stand in
-backquotes, as everywhere in Spark: SELECT * FROM `my-topic`. The columns are those of the source: key and value are
-binary. Comparisons of keys, offsets, partitions and timestamps with constants are decided by the scan itself, which
-skips what does not match; a condition on string(key) is not.
+A view is made when a query names it, so thousands of topics cost nothing, and has the columns that the query uses.
+Names with dots or dashes stand in backquotes, as everywhere in Spark: SELECT * FROM `my-topic`. The columns are the
+source's: key and value are binary. Comparisons of keys, offsets, partitions and timestamps with constants are decided
+by the scan itself, which skips what does not match; a condition on string(key) is not.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 from stratalog.errors import UnknownTopicError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress
+from stratalog.pipelines.used_columns import used_columns
+from stratalog.spark.schema import ALL_COLUMNS, ddl
 from stratalog.spark.session import silence_raised_errors
 
 if TYPE_CHECKING:
@@ -33,13 +36,27 @@ def query(spark: SparkSession, cluster: ClusterAddress, sql: str) -> DataFrame:
     made: set[str] = set()
     while True:
         try:
-            return spark.sql(sql)
+            frame = spark.sql(sql)
+            break
         except AnalysisException as error:
             topic = missing_name(error)
             if topic is None or topic in made:
                 raise
         make_view(spark, cluster, topic)
         made.add(topic)
+    return _narrowed(spark, cluster, sql, frame, made) if made else frame
+
+
+def _narrowed(spark: SparkSession, cluster: ClusterAddress, sql: str, frame: DataFrame, made: set[str]) -> DataFrame:
+    """The same query over views that have only the columns it uses. Then the views go: the next query makes its own."""
+    for topic, columns in used_columns(frame).items():
+        if topic in made:
+            _make_view(spark, cluster, topic, columns)
+    try:
+        return spark.sql(sql)
+    finally:
+        for topic in made:
+            spark.catalog.dropTempView(topic)
 
 
 def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str) -> None:
@@ -48,9 +65,16 @@ def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str) -> None:
         topics = sorted(admin.list_topics(include_internal=True))
     if topic not in topics:
         raise UnknownTopicError(f"there is no topic or view {topic!r}; {_there_are(topics)}")
+    _make_view(spark, cluster, topic)
+
+
+def _make_view(spark: SparkSession, cluster: ClusterAddress, topic: str, columns: Sequence[str] = ALL_COLUMNS) -> None:
+    from pyspark.sql.types import StructType
+
+    whole = cast("StructType", StructType.fromDDL(ddl(include_headers=True)))
     options = {**cluster.read_options(), "subscribe": topic}
-    frame = spark.read.format(FORMAT).options(**options).load()
-    frame.createOrReplaceTempView(quoted(topic))
+    reader = spark.read.format(FORMAT).options(**options).schema(StructType([whole[name] for name in columns]))
+    reader.load().createOrReplaceTempView(quoted(topic))
 
 
 def quoted(name: str) -> str:

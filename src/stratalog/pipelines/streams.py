@@ -6,9 +6,11 @@ The state is Spark's checkpoint: a job that was stopped goes on from it, and wha
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress
 from stratalog.pipelines.progress import Progress
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS = 1
+_MOST_STARTS = 3
+# Of Spark's, where a worker takes more than ten seconds to start: the machine is busy, and nothing has happened yet.
+_SLOW_START = "Python worker failed to connect back"
+_TIME = "timestamp"
+_ROWS_A_BATCH = 10_000
 
 
 def run_stream(
@@ -31,34 +38,60 @@ def run_stream(
     stop: threading.Event | None = None,
 ) -> int:
     """Write a streaming frame to a topic, once or `every` so many seconds until `stop`; the records written."""
+    from pyspark.errors import StreamingQueryException
+
     options = {**cluster.options(), "topic": topic, "checkpointLocation": state}
     writer = frame.writeStream.format(FORMAT).options(**options)
     writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
-    query = writer.start()
-    told = _Rows()
+    rows = _Rows(progress)
+    for start in range(_MOST_STARTS):
+        try:
+            _wait(writer.start(), rows, stop)
+            break
+        except StreamingQueryException as error:
+            if _SLOW_START not in str(error) or start == _MOST_STARTS - 1:
+                raise
+    return rows.total
+
+
+def _wait(query: StreamingQuery, rows: _Rows, stop: threading.Event | None) -> None:
     try:
-        while not query.awaitTermination(_POLL_SECONDS):
-            progress.reached(told.count(query))
-            if stop is not None and stop.is_set():
-                break
+        while not query.awaitTermination(_POLL_SECONDS) and not (stop is not None and stop.is_set()):
+            rows.add(query)
     finally:
         # Also on an interrupt: the step under way is not committed, and is done again by the next run.
         query.stop()
-    done = told.count(query)
-    progress.reached(done)
-    return done
+        rows.add(query)
 
 
 class _Rows:
     """Adds up what a query reports of its steps; each is reported several times, and only the last hundred are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
+        self.total = 0
+        self._progress = progress
         self._by_step: dict[int, int] = {}
 
-    def count(self, query: StreamingQuery) -> int:
+    def add(self, query: StreamingQuery) -> None:
         for report in query.recentProgress:
             self._by_step[report["batchId"]] = int(report["numInputRows"])
-        return sum(self._by_step.values())
+        self.total = sum(self._by_step.values())
+        self._progress.reached(self.total)
+
+
+def in_order_of_time(frame: DataFrame) -> DataFrame:
+    """All rows of a key of one step in one task, in the order of their timestamps; rows of one time as they come.
+
+    Spark sorts no streams, so tasks do it, each its share of a step in memory.
+    """
+    tasks = frame.sparkSession.sparkContext.defaultParallelism
+    return frame.repartition(tasks, "key").mapInArrow(_sorted_by_time, frame.schema)
+
+
+def _sorted_by_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    found = list(batches)
+    if found:
+        yield from pa.Table.from_batches(found).sort_by(_TIME).combine_chunks().to_batches(_ROWS_A_BATCH)
 
 
 def is_started(state: str) -> bool:
