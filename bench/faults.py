@@ -116,7 +116,7 @@ def streams(where: Path, count: int, tick: Tick) -> int:
     """A stream of Spark's into a topic, while driver, workers and broker are killed, at each planted point first."""
     points = (*TASK_POINTS, *DRIVER_POINTS)[:count]
     kinds = random.Random(1000).choices(KINDS, k=max(count - len(points), 0))
-    Rounds(where, 1000).run(points, kinds, tick)
+    Rounds(where, 1000).run([(point,) for point in points], kinds, tick)
     return len(points) + len(kinds)
 
 

@@ -1,7 +1,7 @@
-"""The sink, with a death planted in it: the format `dying` is `stratalog`, and one process dies once at one point.
+"""The sink, with deaths planted in it: the format `dying` is `stratalog`, and one process dies once at each point.
 
-STRATALOG_TEST_DEATH is "point:file". Who gets there first makes the file and is gone, by SIGKILL: a task's Python
-worker for a point of a task, the whole driver with its JVM for a point of the driver.
+STRATALOG_TEST_DEATHS is "point:file;point:file". Who gets there first makes the file and is gone, by SIGKILL: a task's
+Python worker for a point of a task, the whole driver with its JVM for a point of the driver.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-DEATH, DRIVER = "STRATALOG_TEST_DEATH", "STRATALOG_TEST_DRIVER"  # the second: the driver's process group
+DEATHS, DRIVER = "STRATALOG_TEST_DEATHS", "STRATALOG_TEST_DRIVER"  # the second: the driver's process group
 TASK_POINTS = ("rows sent", "prepared")
 DRIVER_POINTS = ("before the note", "noted", "decided", "cleaned up")
 
 
 def reached(point: str) -> None:
-    planted, _, file = os.environ.get(DEATH, "").partition(":")
-    if planted != point:
+    planted = dict(one.split(":", 1) for one in os.environ.get(DEATHS, "").split(";") if one)
+    if point not in planted:
         return
     try:
-        Path(file).touch(exist_ok=False)
+        Path(planted[point]).touch(exist_ok=False)
     except FileExistsError:
         return
     if point in DRIVER_POINTS:

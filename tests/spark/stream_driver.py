@@ -25,6 +25,8 @@ def main(servers: str, topic: str, checkpoint: str, sink_id: str) -> None:
         .config("spark.driver.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", f"{checkpoint}-warehouse")
+        .config("spark.local.dir", f"{checkpoint}-local")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -20,7 +20,7 @@ from stratalog.client.errors import ClientError
 from stratalog.spark.sink_ids import SinkIds
 from stratalog.testing import BrokerProcess
 from tests.spark.committed import nothing_is_open, values
-from tests.spark.dying_sink import DEATH, DRIVER
+from tests.spark.dying_sink import DEATHS, DRIVER
 from tests.spark.stream_driver import ROWS
 
 PARTITIONS = 3
@@ -38,13 +38,13 @@ class Driver:
         self._log = where / "driver.log"
         self._where = where
         self._process: subprocess.Popen[bytes] | None = None
-        self._death = ""
+        self._deaths = ""
 
-    def plant(self, point: str) -> Path:
-        """For the next start. The file is there once it has happened."""
-        file = self._where / f"died-{point.replace(' ', '-')}"
-        self._death = f"{point}:{file}"
-        return file
+    def plant(self, points: Sequence[str]) -> list[Path]:
+        """For the next start. Each has a file once it has happened."""
+        files = [self._where / f"died-{point.replace(' ', '-')}" for point in points]
+        self._deaths = ";".join(f"{point}:{file}" for point, file in zip(points, files, strict=True))
+        return files
 
     def ensure_running(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -64,7 +64,7 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, DEATH: self._death},
+                env={**os.environ, DEATHS: self._deaths},
                 cwd=Path(__file__).parents[2],
             )
 
@@ -133,14 +133,18 @@ class Rounds:
         self.driver: Driver | None = None
         self._where = where
 
-    def run(self, points: Sequence[str], kinds: Sequence[str], tick: Callable[[], None] = lambda: None) -> None:
+    def run(
+        self, planted: Sequence[Sequence[str]], kinds: Sequence[str], tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """`planted`: points for one driver, and for the next; of the driver's own points only the last can be one."""
         with self.broker as broker:
             broker.create_topic(TOPIC, PARTITIONS)
             driver = self.driver = Driver(broker.bootstrap_servers, self._where)
             try:
-                for point in points:
-                    self._planted(driver, point)
-                    tick()
+                for points in planted:
+                    self._planted(driver, points)
+                    for _ in points:
+                        tick()
                 for kind in kinds:
                     self._wait_for_batches(driver, 1)
                     time.sleep(self._chance.uniform(0, 0.5))  # not to wait for anything: to strike at any moment
@@ -155,11 +159,11 @@ class Rounds:
             finally:
                 driver.end()
 
-    def _planted(self, driver: Driver, point: str) -> None:
+    def _planted(self, driver: Driver, points: Sequence[str]) -> None:
         driver.kill()
-        file = driver.plant(point)
+        files = driver.plant(points)
         driver.ensure_running()
-        self._wait_for_batches(driver, 1, until=file.exists)
+        self._until(driver, lambda: all(file.exists() for file in files))
 
     def _strike(self, driver: Driver, kind: str) -> None:
         if "broker" in kind:
@@ -171,7 +175,7 @@ class Rounds:
         if "broker" in kind:
             self.broker.start()
 
-    def _wait_for_batches(self, driver: Driver, count: int, until: Callable[[], bool] = lambda: True) -> None:
+    def _wait_for_batches(self, driver: Driver, count: int) -> None:
         """So many more are written."""
         before: int | None = None
 
@@ -180,7 +184,7 @@ class Rounds:
             now = self._next_batch()
             if before is None:
                 before = now
-            return now is not None and before is not None and now >= before + count and until()
+            return now is not None and before is not None and now >= before + count
 
         self._until(driver, written)
 
