@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, Row
 
 from stratalog.cli import query_results
+from stratalog.cli.spark_progress import TerminalProgress
 from stratalog.cli.spark_session import first_line
 from tests.cli.running import invoke, one_line_error
 
@@ -146,3 +147,11 @@ def test_rows_as_a_table_are_counted_and_bounded(capsys: pytest.CaptureFixture[s
     many = shown("table", capsys, *[Row(n=number) for number in range(1002)])
     assert len(many) == 1 + 1000 + 1
     assert many[-1].startswith("only the first 1,000 rows")
+
+
+def test_progress_is_for_people_and_notes_are_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with TerminalProgress() as progress:
+        progress.begin("exporting", 10, "records")
+        progress.reached(5)
+        progress.note("3 records were deleted\x1b[2J")
+    assert capsys.readouterr().err == "3 records were deleted\\x1b[2J\n"
