@@ -1,13 +1,13 @@
 """A batch read: offsets are looked up once, when the query is planned, and each task scans its range.
 
-Each task takes the files where it sees them, and the wire where it does not: the rows are the same. The plan's
-description can't be set by a Python source, so what was planned is logged, and `describe_read` tells it.
+Each task takes the files where it sees them, and the wire where it does not: the rows are the same. Spark shows a Python
+source in its plans by name alone, so which way it is, is logged at level INFO, and `describe_read` tells it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ from stratalog.errors import ClientError
 from stratalog.spark import direct_scan, wire_scan
 from stratalog.spark.broker_offsets import NONE_FOUND, BrokerOffsets, Partitions
 from stratalog.spark.direct_plan import FilesUnavailableError, partition_directory
-from stratalog.spark.options import ReadOptions
+from stratalog.spark.options import ReadOptions, batch_options
 from stratalog.spark.planning import prune, split
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
-from stratalog.spark.schema import wanted_columns
+from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, wanted_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -44,8 +44,12 @@ class ScanPartition(InputPartition):
 
 
 def scan_request(options: ReadOptions, schema: StructType) -> ScanRequest:
+    return _request(options, wanted_columns(schema))
+
+
+def _request(options: ReadOptions, columns: tuple[str, ...]) -> ScanRequest:
     return ScanRequest(
-        columns=wanted_columns(schema),
+        columns=columns,
         kafka=options.kafka,
         predicate=options.predicate,
         isolation=options.isolation,
@@ -99,7 +103,7 @@ def plan_batch(options: ReadOptions, request: ScanRequest) -> list[ScanPartition
     tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
     dirs = data_dirs(options, broker, partitions)
     planned = [ScanPartition(one, dirs) for one in tasks]
-    logger.info("%s", describe(options, request, planned))
+    logger.info("%s", _described(options, request, planned))
     return planned
 
 
@@ -134,8 +138,15 @@ def data_dirs(options: ReadOptions, broker: BrokerOffsets, partitions: Partition
     return found
 
 
-def describe(options: ReadOptions, request: ScanRequest, planned: list[ScanPartition]) -> str:
-    """What was planned, in a line."""
+def describe_read(options: Mapping[str, str]) -> str:
+    """What a batch read with these options would do, in a line: which way, how much, in how many tasks. Reads nothing."""
+    parsed = batch_options(options)
+    columns = ALL_COLUMNS if parsed.include_headers else COLUMNS
+    request = _request(parsed, columns)
+    return _described(parsed, request, plan_batch(parsed, request))
+
+
+def _described(options: ReadOptions, request: ScanRequest, planned: list[ScanPartition]) -> str:
     way = "direct" if any(one.data_dirs for one in planned) else "over the wire"
     size = sum(one.range.size for one in planned)
     return (
