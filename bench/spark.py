@@ -1,4 +1,5 @@
-"""The data source beside Spark's own Kafka connector, both with the same broker. `make bench` runs it.
+"""The data source beside Spark's own Kafka connector, both with the same broker. Needs that connector, which is fetched
+from Maven Central, and with ten million records an hour: `make bench` leaves it out.
 
     python -m bench.spark [--only read] [--records 1000000] [--rounds 3]
 

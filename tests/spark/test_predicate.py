@@ -110,7 +110,6 @@ def test_filters_count_together() -> None:
         StringStartsWith(("topic",), "ord"),
         GreaterThan(("key",), b"a"),
         GreaterThan(("partition",), 3),
-        In(("offset",), (1, 5)),
         EqualTo(("headers", "key"), "a"),
         EqualTo(("topic",), 3),
     ],
@@ -121,6 +120,13 @@ def test_what_can_not_be_told_exactly_is_spark_s_to_do(filter: Filter) -> None:
     assert predicate is EVERYTHING
     assert len(left) == 1
     assert left[0] is filter
+
+
+def test_what_is_met_in_part_is_narrowed_and_given_back() -> None:
+    filters: list[Filter] = [In(("offset",), (5, None, 1)), In(("timestamp",), (moment(1500), moment(9000)))]
+    predicate, left = from_filters(filters)
+    assert left == filters
+    assert predicate == Predicate(from_offset=1, until_offset=6, from_timestamp=2, until_timestamp=10)
 
 
 @pytest.mark.parametrize(

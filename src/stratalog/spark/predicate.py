@@ -2,7 +2,7 @@
 
 A `Predicate` is a conjunction. Each part is None where anything goes. It is made from the filters that Spark pushes
 down (`from_filters`), or from options, for sessions without push-down (`from_options`). It says exactly what Spark's
-own filter says: a filter that could be met only in part is given back to Spark, whole.
+own filter says, or, of a filter that can be met only in part, less: that one is given back to Spark as well.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def from_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
         part = _from_filter(filter)
         if part is None:
             left.append(filter)
-        else:
-            predicate &= part
+            part = _part_of(filter)
+        predicate &= part
     if predicate.keys is None or len(predicate.keys) > MOST_KEYS:
         left += not_null_keys  # a key that is equal to something is not null
     return predicate, left
@@ -154,7 +154,19 @@ def _from_filter(filter: Filter) -> Predicate | None:
     return None
 
 
-_BOUNDS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+def _part_of(filter: Filter) -> Predicate:
+    """What must hold where a filter does that can't be told exactly: values lie between the least and the greatest."""
+    attribute = getattr(filter, "attribute", ())
+    values = [each for each in getattr(filter, "value", None) or () if each is not None]
+    if type(filter).__name__ != "In" or attribute not in (("offset",), ("timestamp",)) or not values:
+        return EVERYTHING
+    low = _bounded(attribute[0], _AT_LEAST, min(values))
+    high = _bounded(attribute[0], _AT_MOST, max(values))
+    return EVERYTHING if low is None or high is None else low & high
+
+
+_AT_LEAST, _AT_MOST = "GreaterThanOrEqual", "LessThanOrEqual"
+_BOUNDS = ("GreaterThan", _AT_LEAST, "LessThan", _AT_MOST)
 
 
 def _is_not_null(filter: Filter, column: str) -> bool:
@@ -169,7 +181,7 @@ def _equal(column: str, values: list[Any]) -> Predicate | None:
     if column == "partition" and all(_is_integer(each) for each in values):
         return Predicate(partitions=frozenset(values))
     if column in ("offset", "timestamp") and len(values) == 1:
-        low, high = _bounded(column, _BOUNDS[1], values[0]), _bounded(column, _BOUNDS[3], values[0])
+        low, high = _bounded(column, _AT_LEAST, values[0]), _bounded(column, _AT_MOST, values[0])
         return None if low is None or high is None else low & high
     return None
 
@@ -186,7 +198,7 @@ def _bounded(column: str, kind: str, value: Any) -> Predicate | None:
         floor, ceiling = microseconds // 1000, -(-microseconds // 1000)
     if kind == "GreaterThan":
         return _from(column, floor + 1)
-    if kind == "GreaterThanOrEqual":
+    if kind == _AT_LEAST:
         return _from(column, ceiling)
     return _until(column, ceiling if kind == "LessThan" else floor + 1)
 
