@@ -1,7 +1,7 @@
 """A batch read: offsets are looked up once, when the query is planned, and each task scans its range.
 
-Each task takes the files where it sees them, and the wire where it does not: the rows are the same. Spark shows a Python
-source in its plans by name alone, so which way it is, is logged at level INFO, and `describe_read` tells it.
+Each task takes the files where it sees them, and the wire where it does not: the rows are the same. Spark shows a
+Python source in its plans by name alone, so which way it is, is logged at level INFO, and `describe_read` tells it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def data_dirs(options: ReadOptions, broker: BrokerOffsets, partitions: Partition
 
 
 def describe_read(options: Mapping[str, str]) -> str:
-    """What a batch read with these options would do, in a line: which way, how much, in how many tasks. Reads nothing."""
+    """What a batch read with these options would do, in a line: which way, how much, in how many tasks."""
     parsed = batch_options(options)
     columns = ALL_COLUMNS if parsed.include_headers else COLUMNS
     request = _request(parsed, columns)
