@@ -19,6 +19,7 @@ ADDRESS = "localhost:9092"
 SNIPPET = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.timeout(600)
 def test_snippets_run_in_their_order(
     spark: SparkSession, stratalog_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

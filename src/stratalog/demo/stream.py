@@ -58,7 +58,6 @@ def start_spark(directory: Path) -> SparkSession:
     settings = {
         "spark.driver.memory": "1g",
         "spark.local.dir": directory / "spark",
-        "spark.python.authenticate.socketTimeout": "60s",  # a busy machine is slow to start workers
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.warehouse.dir": directory / "warehouse",
