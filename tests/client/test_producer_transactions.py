@@ -100,12 +100,15 @@ def test_a_table_is_part_of_the_transaction(producers: Callable[..., Producer], 
     expect_committed(bootstrap, topic, [b"committed"] * 1000)
 
 
-def test_every_delivery_of_an_aborted_transaction_says_so(producers: Callable[..., Producer], topic: str) -> None:
+def test_every_delivery_of_an_aborted_transaction_says_so(
+    producers: Callable[..., Producer], new_topic: NewTopic
+) -> None:
+    topic, other = new_topic(), new_topic()
     producer = producers(linger_ms=60_000, delivery_timeout_ms=120_000)
     called: list[BaseException | None] = []
     producer.begin()
     deliveries = [producer.send(topic, b"never sent", on_delivery=lambda one: called.append(one.exception(0)))]
-    table = producer.send_arrow(topic, pa.table({"value": [b"perhaps sent"]}))
+    table = producer.send_arrow(other, pa.table({"value": [b"perhaps sent"]}))
     producer.abort()
     for error in (*(one.exception(0) for one in deliveries), *called):
         assert isinstance(error, TransactionAbortedError)
@@ -346,12 +349,11 @@ def test_offsets_of_a_member_that_was_let_go_doom_the_transaction(
 
 
 def test_close_aborts_what_is_open(bootstrap: str, topic: str, name: str) -> None:
-    with Producer(bootstrap, transactional_id=name) as producer:
+    with Producer(bootstrap, transactional_id=name, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
         producer.begin()
         producer.send(topic, b"open")
         producer.flush()
-        never = producer.send(topic, b"never sent") if producer.settings.linger_ms else None
-    assert never is not None
+        never = producer.send(topic, b"never sent")
     assert isinstance(never.exception(60), TransactionAbortedError)
     for call in (producer.begin, producer.commit, lambda: producer.send(topic, b"1")):
         with pytest.raises(ClientClosedError):

@@ -264,7 +264,7 @@ def test_an_interrupted_commit_is_gone_on_with(own_broker: BrokerProcess) -> Non
         producer.begin()
         producer.send("topic", b"1").result(60)
         os.kill(own_broker.pid, signal.SIGSTOP)
-        timer = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer = threading.Timer(1.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
         try:
             timer.start()
             with pytest.raises(KeyboardInterrupt):

@@ -217,6 +217,8 @@ def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluste
             io.run(sender.ids.close(sender.max_block if timeout is None else timeout))
         if io.unusable is None:
             _flush(accumulator, timeout)
+    except ClientClosedError:
+        pass  # by another thread, meanwhile
     except RequestTimeoutError:
         lost = sum(batch.record_count for batch in list(accumulator.incomplete))
         logger.error("the producer is closed, and gives up what was not acknowledged; records: %d", lost)

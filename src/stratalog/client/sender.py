@@ -158,7 +158,10 @@ class Sender:
         """A request to each broker, or a few. Returns when there is more to do."""
         self._has_more = False
         queues, wake, lacks_leader = self._accumulator.ready(now)
-        if any(self._expire_waiting(queue, now) for queue in queues):
+        has_expired = False
+        for queue in queues:
+            has_expired = self._expire_waiting(queue, now) or has_expired
+        if has_expired:
             self._loop.call_soon(self.drain)  # what else is there may have failed with it
             return wake
         ready: dict[int, list[PartitionQueue]] = {}

@@ -256,10 +256,13 @@ class Transactions(ProducerIds):
         except ClientError as said:
             if not said.is_retriable:
                 return said if said.code in _EPOCH_IS_OVER else error
-            why = f"{error}; it could not be asked why: {said}"
+            why = f"{error}; the coordinator could not be asked why: {said}"
         else:
-            why = f"the broker has aborted it: it was open for longer than transaction.timeout.ms = {self._timeout_ms}"
-        found = TransactionAbortedError(f"{self.state}: {why}")
+            why = (
+                f"the broker has aborted the transaction, which was open for longer than transaction.timeout.ms = "
+                f"{self._timeout_ms}"
+            )
+        found = TransactionAbortedError(why)
         found.__cause__ = error
         return found
 
