@@ -117,7 +117,7 @@ def test_filters_count_together() -> None:
 )
 def test_what_can_not_be_told_exactly_is_spark_s_to_do(filter: Filter) -> None:
     predicate, left = from_filters([filter])
-    assert predicate is EVERYTHING
+    assert predicate == EVERYTHING
     assert len(left) == 1
     assert left[0] is filter
 
@@ -159,7 +159,7 @@ def test_too_many_keys_are_left_to_spark() -> None:
     many = In(("key",), tuple(b"%d" % number for number in range(MOST_KEYS + 1)))
     present = IsNotNull(("key",))
     predicate, left = from_filters([present, many])
-    assert predicate is EVERYTHING
+    assert predicate == EVERYTHING
     assert left == [many, present]
 
 

@@ -156,9 +156,11 @@ def _from_filter(filter: Filter) -> Predicate | None:
 
 def _part_of(filter: Filter) -> Predicate:
     """What must hold where a filter does that can't be told exactly: values lie between the least and the greatest."""
-    attribute = getattr(filter, "attribute", ())
-    values = [each for each in getattr(filter, "value", None) or () if each is not None]
-    if type(filter).__name__ != "In" or attribute not in (("offset",), ("timestamp",)) or not values:
+    attribute: tuple[str, ...] = getattr(filter, "attribute", ())
+    if type(filter).__name__ != "In" or attribute not in (("offset",), ("timestamp",)):
+        return EVERYTHING
+    values: list[Any] = [each for each in getattr(filter, "value", ()) if each is not None]
+    if not values:
         return EVERYTHING
     low = _bounded(attribute[0], _AT_LEAST, min(values))
     high = _bounded(attribute[0], _AT_MOST, max(values))
