@@ -51,7 +51,7 @@ def test_defaults_are_those_of_the_stock_connector() -> None:
     assert not options.include_headers
     assert options.max_trigger_delay_ms == 15 * 60 * 1000
     assert options.isolation == "read_uncommitted"
-    assert options.min_partitions is options.max_offsets_per_trigger is options.group_id is None
+    assert (options.min_partitions, options.max_offsets_per_trigger, options.group_id) == (None, None, None)
 
 
 @pytest.mark.parametrize(

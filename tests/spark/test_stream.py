@@ -108,7 +108,7 @@ def test_from_the_start_all_is_read_once(stratalog_broker: BrokerProcess, strata
 def test_a_restart_goes_on_where_the_checkpoint_ends(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 10)
     options = {"subscribe": stratalog_topic, "startingOffsets": "earliest"}
-    first = Query(stratalog_broker, **options)
+    first = Query(stratalog_broker, None, **options)
     first.run()
     send(stratalog_broker, stratalog_topic, 3)
     again = Query(stratalog_broker, first.log, **options)
@@ -164,7 +164,7 @@ def test_a_limit_of_bytes(stratalog_broker: BrokerProcess, stratalog_topic: str)
 
 def test_few_records_are_waited_for_and_not_for_ever(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     options = {"subscribe": stratalog_topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
-    query = Query(stratalog_broker, **options, maxTriggerDelay="1h")
+    query = Query(stratalog_broker, None, **options, maxTriggerDelay="1h")
     assert query.reader.getDefaultReadLimit() == ReadMinRows(10)
     assert query.run() == []  # the first is never waited for
     send(stratalog_broker, stratalog_topic, 9)
@@ -282,7 +282,7 @@ def test_a_topic_that_is_gone_is_an_error_or_waited_for(stratalog_fresh_broker: 
 def test_deleted_records_before_they_were_read(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 10)
     options = {"subscribe": stratalog_topic, "startingOffsets": "earliest"}
-    query = Query(stratalog_broker, **options, maxOffsetsPerTrigger="3")
+    query = Query(stratalog_broker, None, **options, maxOffsetsPerTrigger="3")
     query.batch()
     with Admin(stratalog_broker.bootstrap_servers) as admin:
         admin.delete_records({TopicPartition(stratalog_topic, 0): 6}).check()

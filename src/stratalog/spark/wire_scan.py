@@ -153,7 +153,8 @@ class _RangeFetch:
                 async with asyncio.timeout_at(deadline):
                     leader = await self._leader()
                     if not await self._is_same_topic():
-                        return self._lost("was deleted and made again")
+                        self._lost("was deleted and made again")
+                        return None
                     told, answer = await self._fetch(leader)
                     outcome = await self._outcome(told, answer)
                 if outcome is not _AGAIN:
@@ -264,7 +265,8 @@ class _RangeFetch:
             self._gone += 1
             await self._cluster.refresh([self._place.topic])
             if self._gone >= _GONE_ATTEMPTS:
-                return self._lost("is gone")
+                self._lost("is gone")
+                return None
             raise error
         if code in REFRESHES_METADATA:
             await self._cluster.refresh([self._place.topic])
