@@ -2,7 +2,7 @@
 
 Spark makes a writer for each batch on the driver, copies it to the tasks, and makes another for the commit, in a Python
 process that stays: what the driver holds of a sink is kept there. A batch may come again after a restart: tasks that
-find it written return at once, and the commit leaves it as it is.
+find it written pass their rows over, and the commit leaves it as it is.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class StratalogStreamWriter(DataSourceStreamArrowWriter):
             return WrittenOfStream(write_plainly(iterator, self.options), query_id=query_id)
         ids = self._ids(query_id)
         if _is_written(self.options, ids, query_id, int(batch)):
+            for _ in iterator:  # aggregations keep their state only where all of their rows are taken
+                pass
             return WrittenOfStream(0, query_id=query_id, was_there=True)
         attempt = Attempt(ids, task.partitionId(), task.attemptNumber())
         return WrittenOfStream(*write_in_transactions(iterator, self.options, attempt), query_id=query_id)
