@@ -22,10 +22,11 @@ pytestmark = pytest.mark.stratalog_topic(PARTITIONS)
 
 
 def start(spark: SparkSession, broker: BrokerProcess, topic: str, checkpoint: Path, **options: str) -> StreamingQuery:
-    """Numbered rows, ten a batch, the same ones when a batch comes again."""
+    """Numbered rows, ten a batch, the same ones when a batch comes again, through an operator that keeps state."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
     writer = (
         rows.selectExpr("cast(value as string) as value")
+        .dropDuplicates(["value"])
         .writeStream.format("stratalog")
         .option("kafka.bootstrap.servers", broker.bootstrap_servers)
         .option("topic", topic)
