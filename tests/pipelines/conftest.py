@@ -33,7 +33,7 @@ def filled_topic(cluster: ClusterAddress, request: pytest.FixtureRequest) -> Ite
         topic = name or f"{request.node.name[:80].translate({91: '-', 93: None})}.{len(made)}"
         with Admin(cluster.bootstrap_servers) as admin:
             if topic not in admin.list_topics():
-                admin.create_topic(topic, partitions)
+                admin.create_topic(topic, partitions, config={"retention.ms": -1})  # the records are old
                 made.append(topic)
         with Producer(cluster.bootstrap_servers) as producer:
             for number in range(count):

@@ -118,7 +118,7 @@ def test_job_that_is_told_to_stop_stops_its_stream() -> None:
 
 
 def test_state_of_a_job_is_found_where_it_was_left(tmp_path: Path) -> None:
-    assert default_state("rekey", "a", "b") == "stratalog-state/rekey-a-b"
+    assert default_state("rekey", "a", "b") == str(Path.cwd() / "stratalog-state" / "rekey-a-b")
     assert not is_started(str(tmp_path))
     (tmp_path / "metadata").touch()
     assert is_started(str(tmp_path))

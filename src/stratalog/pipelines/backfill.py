@@ -17,6 +17,7 @@ from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import ColumnChoice, record_columns
 from stratalog.pipelines.streams import default_state, in_order_of_time, options_text, run_stream
+from stratalog.pipelines.table_files import absolute_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,11 +62,13 @@ def backfill(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Loaded:
-    """Load files into a topic that exists. Raises ConfigError, UnknownTopicError, and Spark's errors for the files."""
+    """Load files into a topic that exists; what is older than its retention goes again soon. Raises ConfigError,
+    UnknownTopicError, and Spark's errors for the files."""
     given, told = options or BackfillOptions(), progress or NoProgress()
     if given.step_bytes < 1:
         raise ConfigError(f"step_bytes is {given.step_bytes}; it must be 1 or more")
     kind = format_of(path, given.format)
+    path = absolute_path(spark, path)
     reading = {**_DEFAULTS.get(kind, {}), **given.reading}
     with cluster.admin() as admin:
         admin.describe_topic(topic)

@@ -6,6 +6,7 @@ The state is Spark's checkpoint: a job that was stopped goes on from it, and wha
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +86,9 @@ def in_order_of_time(frame: DataFrame) -> DataFrame:
     Spark sorts no streams, so tasks do it, each its share of a step in memory.
     """
     tasks = frame.sparkSession.sparkContext.defaultParallelism
-    return frame.repartition(tasks, "key").mapInArrow(_sorted_by_time, frame.schema)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of a pandas that is newer than PySpark; none is used here
+        return frame.repartition(tasks, "key").mapInArrow(_sorted_by_time, frame.schema)
 
 
 def _sorted_by_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +104,7 @@ def is_started(state: str) -> bool:
 
 def default_state(job: str, *names: str) -> str:
     """Beside where the command runs, so that the same command finds it again."""
-    return str(Path("stratalog-state") / "-".join((job, *names)))
+    return str(Path("stratalog-state", "-".join((job, *names))).absolute())
 
 
 def options_text(options: Mapping[str, object]) -> dict[str, str]:

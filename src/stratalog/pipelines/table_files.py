@@ -189,6 +189,12 @@ def table_files(spark: SparkSession, table: str) -> TableFiles:
     return HadoopFiles(spark, table)
 
 
+def absolute_path(spark: SparkSession, path: str) -> str:
+    """A path of this machine from here on, and not from where Java was started; others as they are."""
+    files = table_files(spark, path)
+    return path if isinstance(files, HadoopFiles) or urlsplit(path).scheme else str(Path(path).expanduser().absolute())
+
+
 def _is_hidden(name: str) -> bool:
     """What Spark does not look at when it reads a table."""
     return name.startswith((".", "_"))
