@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -21,14 +22,15 @@ _CLOSE_SECONDS = 5.0
 
 
 class BrokerClient:
-    """Made by `using`. `users` and `timer` are the pool's."""
+    """Made by `using`. The last three are the pool's, and changed under its lock."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self.settings = ConsumerSettings.parse(dict(kafka))
         self.io = IoThread(f"spark source {self.settings.client_id}")
         self.cluster = Cluster(self.settings, allow_auto_create_topics=False)
         self.users = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.last_used = 0.0
+        self.is_watched = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Its result, from any thread but the client's own. What interrupts the wait, cancels it."""
@@ -56,19 +58,20 @@ def using(kafka: Mapping[str, str]) -> Iterator[BrokerClient]:
     finally:
         with _lock:
             client.users -= 1
-            if not client.users and client.io.unusable is None:
-                client.io.call_soon(_wait_for_more, key, client)
+            client.last_used = time.monotonic()
+            if not client.is_watched and client.io.unusable is None:
+                client.is_watched = True
+                client.io.call_soon(_watch, key, client)
 
 
-def _wait_for_more(key: Key, client: BrokerClient) -> None:
-    if client.timer is not None:
-        client.timer.cancel()
-    client.timer = client.io.loop.call_later(_KEPT_SECONDS, _retire, key, client)
-
-
-def _retire(key: Key, client: BrokerClient) -> None:
+def _watch(key: Key, client: BrokerClient) -> None:
+    """In the client's thread, from time to time: nobody has to be woken up for each use."""
     with _lock:
-        if client.users or _clients.get(key) is not client:
+        idle = time.monotonic() - client.last_used
+        if _clients.get(key) is not client:
+            return
+        if client.users or idle < _KEPT_SECONDS:
+            client.io.loop.call_later(_KEPT_SECONDS, _watch, key, client)
             return
         del _clients[key]
     _retiring.add(task := client.io.loop.create_task(_close_from_within(client)))

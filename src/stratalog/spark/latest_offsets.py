@@ -43,9 +43,11 @@ class LatestOffsets:
         """As last heard."""
         return self._partitions if self._partitions is not None else self._refreshed()
 
-    def get(self) -> tuple[Offsets, Partitions]:
-        """The ends of all partitions that exist. Topics that are gone are left out."""
+    def get(self, *, anew: bool = False) -> tuple[Offsets, Partitions]:
+        """The ends of all partitions that exist. Topics that are gone are left out. `anew`: all asked for now."""
         began = self._clock()
+        if anew:
+            self._latest_until = self._partitions_until = float("-inf")
         if self._partitions is not None and began < self._latest_until:
             return self._latest, self._partitions
         latest = self._quickly() if began < self._partitions_until else None

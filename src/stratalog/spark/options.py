@@ -152,6 +152,8 @@ class ReadOptions:
     max_trigger_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
     group_id: str | None = None
     patience_seconds: float = DEFAULT_PATIENCE_SECONDS
+    offset_attempts: int = 3  # before an end that lies before what was read is believed
+    offset_interval_ms: int = 1000
     ignored: tuple[str, ...] = ()  # that were given, and count only in a stream
 
 
@@ -203,6 +205,8 @@ class _Parser:
             max_trigger_delay_ms=self._option("maxTriggerDelay", _milliseconds) or DEFAULT_TRIGGER_DELAY_MS,
             group_id=self._option("group.id", _not_empty),
             patience_seconds=(self._positive("kafkaConsumer.pollTimeoutMs") or DEFAULT_PATIENCE_SECONDS * 1000) / 1000,
+            offset_attempts=self._positive("fetchOffset.numRetries", _INT) or 3,
+            offset_interval_ms=self._positive("fetchOffset.retryIntervalMs", _INT) or 1000,
             ignored=() if is_stream else tuple(name for name in _STREAM_ONLY if self._has(name)),
         )
 

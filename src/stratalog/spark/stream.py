@@ -112,7 +112,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._existing(begin)
 
     def _existing(self, begin: Offsets) -> Offsets:
-        latest, partitions = self._latest.get()
+        latest, partitions = self._believable(begin)
         again = self._made_again(partitions)
         ends = dict(latest)
         for place, offset in begin.items():
@@ -130,6 +130,18 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 )
         self._remember(partitions)
         return ends
+
+    def _believable(self, begin: Offsets) -> tuple[Offsets, Partitions]:
+        """A leader that has just taken over may not know its end yet: one that lies before what was read, of a topic
+        that is the same as far as is known, is asked for some times more."""
+        latest, partitions = self._latest.get()
+        for _ in range(self.options.offset_attempts - 1):
+            again = self._made_again(partitions)
+            if all(end >= begin.get(place, end) or place.topic in again for place, end in latest.items()):
+                break
+            time.sleep(self.options.offset_interval_ms / 1000)
+            latest, partitions = self._latest.get(anew=True)
+        return latest, partitions
 
     def _gone(self, place: TopicPartition, partitions: Partitions) -> None:
         key = frozenset(partitions.places)
