@@ -47,6 +47,9 @@ class Narrator:
             parts.append((f"  {quiet}", "bright_black"))
         self._line(Text.assemble(*parts))
 
+    def warn(self, text: str) -> None:
+        self._line(Text.assemble((f"{'warning':<{_TITLE}}", "bold yellow"), text))
+
     def good(self, title: str, text: str) -> None:
         self._line(Text.assemble((f"{title:<{_TITLE}}", "bold cyan"), ("✓ ", "bold green"), (text, "green")))
 

@@ -87,12 +87,12 @@ def _spark(work: Path) -> Iterator[SparkSession]:
 
 
 def _stream(spark: SparkSession, bootstrap_servers: str, events: int, work: Path, narrator: Narrator) -> None:
-    from stratalog.demo.stream import delays, follow, to_table, to_topic
+    from stratalog.demo.stream import delays, run, to_table, to_topic
 
     begun = narrator.seconds
+    found = delays(spark, bootstrap_servers, events)
     with narrator.bar("streaming", events) as at:
-        query = to_topic(delays(spark, bootstrap_servers, events), bootstrap_servers, work)
-        batches = follow(query, "topic", at)
+        batches = run(lambda: to_topic(found, bootstrap_servers, work), at, narrator.warn)
     spent = narrator.seconds - begun
     narrator.said(
         "streamed",
@@ -102,7 +102,8 @@ def _stream(spark: SparkSession, bootstrap_servers: str, events: int, work: Path
     )
     begun = narrator.seconds
     with narrator.waiting("streaming the topic to Parquet"):
-        follow(to_table(spark, bootstrap_servers, work / TABLE_NAME, work), "table", lambda _: None)
+        table = work / TABLE_NAME
+        run(lambda: to_table(spark, bootstrap_servers, table, work), lambda _: None, narrator.warn)
     narrator.said("kept", f"topic {DELAYS!r} as a Parquet table", f"{narrator.seconds - begun:.1f} s")
 
 

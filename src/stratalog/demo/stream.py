@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _BATCHES = 5  # so that there is a stream to see, and a watermark that moves
 _POLL_SECONDS = 0.2
+_ATTEMPTS = 4
 _MASTER = "local[2, 4]"  # two cores, and a task that failed is tried again, as on a cluster
 _STOP_SECONDS = 10.0
 
@@ -163,15 +164,27 @@ def to_table(spark: SparkSession, bootstrap_servers: str, table: Path, directory
     )
 
 
-def follow(query: StreamingQuery, what: str, show: Callable[[int], None]) -> int:
-    """Until it is through; how many micro-batches it took. `show` is told how many rows it has read so far. Raises
-    DemoError if it failed."""
-    while query.isActive:
-        time.sleep(_POLL_SECONDS)
-        show(_rows_read(query))
-    if (failure := query.exception()) is not None:
-        raise DemoError(f"the stream to the {what} failed: {str(failure).partition('=== Streaming Query')[0].strip()}")
-    return len(query.recentProgress)
+def run(start: Callable[[], StreamingQuery], show: Callable[[int], None], warn: Callable[[str], None]) -> int:
+    """Run a query until it is through; how many micro-batches it took. `show` is told how many rows were read so far.
+
+    One that fails is started again, a few times, from its checkpoint, and nothing is written twice by it; `warn` is told
+    why. On a machine that is very busy Spark gives up Python workers that take more than ten seconds to start.
+    """
+    rows = batches = 0
+    for attempt in range(1, _ATTEMPTS + 1):
+        query = start()
+        while query.isActive:
+            time.sleep(_POLL_SECONDS)
+            show(rows + _rows_read(query))
+        failure = query.exception()
+        rows, batches = rows + _rows_read(query), batches + len(query.recentProgress)
+        if failure is None:
+            break
+        reason = str(failure).partition("=== Streaming Query")[0].strip()
+        if attempt == _ATTEMPTS:
+            raise DemoError(f"a stream failed {_ATTEMPTS} times, at last with: {reason}")
+        warn(f"a stream failed ({reason}); it goes on from its checkpoint")
+    return batches
 
 
 def _rows_read(query: StreamingQuery) -> int:
