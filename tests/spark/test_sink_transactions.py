@@ -6,6 +6,7 @@ Real deaths, of real processes of Spark, are in test_exactly_once.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -349,13 +350,13 @@ class TestTasks:
         query.driver().commit(0, prepared)
         query.check(1)
 
-    def test_timer_prepares_while_a_task_waits_for_rows(self, query: Query) -> None:
-        quick = {**query.options.kafka, "transaction.timeout.ms": "200"}
-        transactions = TaskTransactions(WriteOptions(quick, query.topic), Attempt(query.ids, 0, 0))
+    def test_timer_prepares_while_a_task_waits_for_rows(self, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(TaskTransactions, "prepared_after", 0.001)  # 60 ms
+        transactions = TaskTransactions(query.options, Attempt(query.ids, 0, 0))
         transactions.send(query.batch_of(0, 0))
         with Admin(query.broker.bootstrap_servers) as admin:
             while not admin.prepared_transactions(query.ids.prefix):
-                pass
+                time.sleep(0.01)
         transactions.send(query.batch_of(0, 1))
         prepared = transactions.prepared()
         transactions.close()

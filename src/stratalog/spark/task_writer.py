@@ -79,6 +79,8 @@ def write_plainly(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> i
 
 
 class TaskTransactions:
+    prepared_after = 0.5  # of the transaction's timeout
+
     def __init__(self, options: WriteOptions, attempt: Attempt) -> None:
         self._options = options
         self._attempt = attempt
@@ -126,7 +128,7 @@ class TaskTransactions:
         producer.init_transactions(seconds)
         producer.begin()
         if self._timer is None:
-            interval = producer.settings.transaction_timeout_ms / 2000
+            interval = producer.settings.transaction_timeout_ms / 1000 * self.prepared_after
             self._timer = threading.Thread(target=self._prepare_in_time, args=(interval,), name="prepare", daemon=True)
             self._timer.start()
         return producer
