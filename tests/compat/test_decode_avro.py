@@ -14,9 +14,7 @@ from tests.compat.fetch_kafka import fetch
 
 pytestmark = pytest.mark.compat
 
-AVRO_VERSION = (
-    "4.1.1"  # packages are published later than PySpark: the newest that was there, which runs in a newer one
-)
+AVRO_VERSION = "4.1.1"  # packages are published later than PySpark; this one runs in a newer Spark
 ROOT = Path(__file__).resolve().parents[2]
 
 

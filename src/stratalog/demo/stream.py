@@ -167,8 +167,8 @@ def to_table(spark: SparkSession, bootstrap_servers: str, table: Path, directory
 def run(start: Callable[[], StreamingQuery], show: Callable[[int], None], warn: Callable[[str], None]) -> int:
     """Run a query until it is through; how many micro-batches it took. `show` is told how many rows were read so far.
 
-    One that fails is started again, a few times, from its checkpoint, and nothing is written twice by it; `warn` is told
-    why. On a machine that is very busy Spark gives up Python workers that take more than ten seconds to start.
+    One that fails is started again, a few times, from its checkpoint, and nothing is written twice by it; `warn` is
+    told why. On a machine that is very busy Spark gives up Python workers that take more than ten seconds to start.
     """
     rows = batches = 0
     for attempt in range(1, _ATTEMPTS + 1):
