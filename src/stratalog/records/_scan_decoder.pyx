@@ -8,12 +8,12 @@
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport LLONG_MAX, LLONG_MIN
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
+from libc.stdlib cimport free
 
 from stratalog.records._column_decoder cimport ColumnDecoder
 from stratalog.records._column_memory cimport is_utf8, make_room, put
 from stratalog.records._framing cimport BatchHeader, checksum, fill_header
+from stratalog.records._key_set cimport KeySet, fill_keys, has_key
 from stratalog.records._record_fields cimport (
     SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record, read_record_rest, read_record_start,
 )
@@ -37,7 +37,6 @@ cdef enum:
     CONTROL_BIT = 0x20
     ABORT_MARKER = 0
     CONTROL_KEY_SIZE = 4
-    MOST_LENGTHS = 64
 
 cdef enum Outcome:
     FAILED = -1
@@ -48,84 +47,6 @@ cdef enum Outcome:
 cdef long long FIRST = LLONG_MIN
 cdef long long LAST = LLONG_MAX
 cdef long long MOST_MILLISECONDS = 9223372036854775  # as microseconds, these still have 64 bits
-
-
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <string.h>
-    static inline uint64_t strata_key_hash(const unsigned char *p, int length) {
-        uint64_t hash = 0x9E3779B97F4A7C15ull * (uint64_t)(length + 1), word;
-        while (length >= 8) {
-            memcpy(&word, p, 8);
-            hash = (hash ^ word) * 0xD6E8FEB86659FD93ull;
-            hash ^= hash >> 32;
-            p += 8; length -= 8;
-        }
-        word = 0;
-        memcpy(&word, p, length);
-        hash = (hash ^ word) * 0xD6E8FEB86659FD93ull;
-        return hash ^ (hash >> 29);
-    }
-    """
-    unsigned long long key_hash "strata_key_hash"(const unsigned char *p, int length) nogil
-
-
-cdef struct KeySlot:
-    const unsigned char *key  # NULL: free
-    int length
-
-
-@cython.final
-cdef class _Keys:
-    """A set of keys that is asked without Python. Lengths first: most keys that are not in it are told by theirs."""
-
-    cdef list _held             # whose bytes the slots point into
-    cdef KeySlot *_slots
-    cdef unsigned long long _mask
-    cdef unsigned long long _lengths   # bit n: some key has length n modulo 64
-    cdef const unsigned char *_only    # of a set of one
-    cdef int _only_length
-    cdef bint _is_one
-
-    def __cinit__(self, keys):
-        cdef bytes key
-        cdef unsigned long long slot
-        self._held = list(keys)
-        self._mask = 15
-        while self._mask < 2 * <unsigned long long>len(self._held):
-            self._mask = self._mask * 2 + 1
-        self._slots = <KeySlot *>calloc(self._mask + 1, sizeof(KeySlot))
-        if self._slots == NULL:
-            raise MemoryError
-        for key in self._held:
-            self._lengths |= 1ull << (len(key) % MOST_LENGTHS)
-            slot = key_hash(key, <int>len(key)) & self._mask
-            while self._slots[slot].key != NULL:
-                slot = (slot + 1) & self._mask
-            self._slots[slot].key = key
-            self._slots[slot].length = <int>len(key)
-        if len(self._held) == 1:
-            self._is_one = True
-            key = self._held[0]
-            self._only = key
-            self._only_length = <int>len(key)
-
-    def __dealloc__(self):
-        free(self._slots)
-
-    cdef inline bint has(self, const unsigned char *key, int length) noexcept nogil:
-        cdef unsigned long long slot
-        if self._is_one:
-            return length == self._only_length and memcmp(key, self._only, length) == 0
-        if length < 0 or not (self._lengths >> (length % MOST_LENGTHS)) & 1:
-            return False
-        slot = key_hash(key, length) & self._mask
-        while self._slots[slot].key != NULL:
-            if self._slots[slot].length == length and memcmp(self._slots[slot].key, key, length) == 0:
-                return True
-            slot = (slot + 1) & self._mask
-        return False
 
 
 # Not for the cyclic collector: it would take the bytes away from under the views, whose release it does not know of.
@@ -150,7 +71,8 @@ cdef class ScanDecoder:
     cdef long long _end
     cdef long long _from_timestamp
     cdef long long _until_timestamp
-    cdef _Keys _keys
+    cdef KeySet _keys
+    cdef list _held_keys                 # None: any key will do
     cdef bint _has_keys
     cdef bint _selects                   # there are keys or times to look at, record by record
     cdef bint _read_committed
@@ -190,7 +112,9 @@ cdef class ScanDecoder:
         self._from_timestamp = from_timestamp
         self._until_timestamp = until_timestamp
         self._has_keys = keys is not None
-        self._keys = _Keys(() if keys is None else keys)
+        if keys is not None:
+            self._held_keys = list(keys)
+            fill_keys(&self._keys, self._held_keys)
         self._selects = keys is not None or from_timestamp > FIRST or until_timestamp < LAST
         self._read_committed = read_committed
         self._most_rows = most_rows
@@ -203,6 +127,7 @@ cdef class ScanDecoder:
     def __dealloc__(self):
         self._drop_inflated()
         self._drop_data()
+        free(self._keys.slots)
 
     def feed(self, data, aborted=(), bint continues=False):
         """Whole batches, in the order of the log; what is cut off at the end stays behind `position`. `aborted`:
@@ -479,7 +404,7 @@ cdef class ScanDecoder:
     cdef inline bint _is_wanted(self, long long timestamp, const unsigned char *key, int key_length) noexcept nogil:
         if timestamp < self._from_timestamp or timestamp >= self._until_timestamp:
             return False
-        return not self._has_keys or self._keys.has(key, key_length)
+        return not self._has_keys or has_key(&self._keys, key, key_length)
 
     cdef inline void _put_timestamp(self, ColumnDecoder out, long long timestamp) noexcept nogil:
         if timestamp > MOST_MILLISECONDS or timestamp < -MOST_MILLISECONDS:
