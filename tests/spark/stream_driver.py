@@ -10,7 +10,8 @@ import sys
 import threading
 
 ROWS = 10  # a batch, and the same ones when it comes again
-MASTER = "local[2,8]"  # a task may fail seven times, as its worker is killed
+MASTER = "STRATALOG_TEST_MASTER"
+_DEFAULT_MASTER = "local[2,8]"  # a task may fail seven times, as its worker is killed
 
 
 def main(servers: str, topic: str, checkpoint: str, sink_id: str) -> None:
@@ -20,7 +21,7 @@ def main(servers: str, topic: str, checkpoint: str, sink_id: str) -> None:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
-        SparkSession.builder.master(os.environ.get("STRATALOG_TEST_MASTER", MASTER))
+        SparkSession.builder.master(os.environ.get(MASTER, _DEFAULT_MASTER))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")

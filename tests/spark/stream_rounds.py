@@ -21,19 +21,22 @@ from stratalog.spark.sink_ids import SinkIds
 from stratalog.testing import BrokerProcess
 from tests.spark.committed import nothing_is_open, values
 from tests.spark.dying_sink import DEATHS, DRIVER
-from tests.spark.stream_driver import ROWS
+from tests.spark.stream_driver import MASTER, ROWS
 
+_ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
 TOPIC, SINK = "numbers", "numbers-sink"
 SECONDS = 300.0  # for anything to happen, on a machine that does much else
 KINDS = ("worker", "broker", "driver", "worker and broker", "driver and broker")
+CLUSTER = "local-cluster[2,1,512]"  # two executors in processes of their own, where "executor" is a kind too
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50}
 
 
 class Driver:
     """The query's process, started again whenever it is gone."""
 
-    def __init__(self, servers: str, where: Path) -> None:
+    def __init__(self, servers: str, where: Path, master: str | None) -> None:
+        self._master = {} if master is None else {MASTER: master}
         self._arguments = [servers, TOPIC, str(where / "checkpoint"), SINK]
         self._log = where / "driver.log"
         self._where = where
@@ -64,8 +67,8 @@ class Driver:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, DEATHS: self._deaths},
-                cwd=Path(__file__).parents[2],
+                env={**os.environ, DEATHS: self._deaths, "PYTHONPATH": str(_ROOT), **self._master},
+                cwd=_ROOT,
             )
 
     def kill(self) -> None:
@@ -80,6 +83,14 @@ class Driver:
         for pid in workers[:1]:
             os.kill(pid, signal.SIGKILL)
         return bool(workers)
+
+    def kill_executor(self) -> bool:
+        """One of a cluster, with its JVM."""
+        assert self._process is not None
+        executors = _descendants(self._process.pid, b"CoarseGrainedExecutorBackend")
+        for pid in executors[:1]:
+            os.kill(pid, signal.SIGKILL)
+        return bool(executors)
 
     def stop(self) -> None:
         """In order."""
@@ -104,19 +115,33 @@ class Driver:
 
 def _task_workers(ancestor: int) -> list[int]:
     """Forked by the daemon of `pyspark.worker`, which a descendant of the driver is."""
-    parents: dict[int, int] = {}
-    daemons: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    daemons = _descendants(ancestor, b"pyspark.daemon\0pyspark.worker\0")
+    return [pid for pid in daemons if _parents().get(pid) in daemons]
+
+
+def _descendants(ancestor: int, command: bytes) -> list[int]:
+    """Those whose command line has this in it."""
+    parents = _parents()
+    found = []
+    for pid in parents:
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if b"pyspark.daemon\0pyspark.worker\0" in (entry / "cmdline").read_bytes():
-                daemons.add(int(entry.name))
+            is_one = command in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
             continue  # gone meanwhile
-        parents[int(entry.name)] = int(fields[1])
-    return [pid for pid in daemons if parents.get(pid) in daemons and _descends(pid, ancestor, parents)]
+        if is_one and _descends(pid, ancestor, parents):
+            found.append(pid)
+    return found
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    return found
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
@@ -126,7 +151,8 @@ def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
 
 
 class Rounds:
-    def __init__(self, where: Path, seed: int) -> None:
+    def __init__(self, where: Path, seed: int, master: str | None = None) -> None:
+        self._master = master
         where.mkdir(parents=True, exist_ok=True)
         self._chance = random.Random(seed)
         self.broker = BrokerProcess(where / "broker", SETTINGS)
@@ -139,7 +165,7 @@ class Rounds:
         """`planted`: points for one driver, and for the next; of the driver's own points only the last can be one."""
         with self.broker as broker:
             broker.create_topic(TOPIC, PARTITIONS)
-            driver = self.driver = Driver(broker.bootstrap_servers, self._where)
+            driver = self.driver = Driver(broker.bootstrap_servers, self._where, self._master)
             try:
                 for points in planted:
                     self._planted(driver, points)
@@ -170,6 +196,8 @@ class Rounds:
             self.broker.kill()
         if "driver" in kind:
             driver.kill()
+        if "executor" in kind:
+            self._until(driver, driver.kill_executor)
         if "worker" in kind:
             self._until(driver, driver.kill_worker)
         if "broker" in kind:
