@@ -1,4 +1,4 @@
-"""The topics `orders` and `payments` as tables that grow: each run of the pipeline adds what came since the last one."""
+"""The topics `orders` and `payments` as tables that grow: each run of the pipeline adds what has come since."""
 
 from __future__ import annotations
 
