@@ -20,14 +20,14 @@ from stratalog.spark.decode import from_stratalog
 
 BY_CARRIER = """
 SELECT   carrier, name, sum(flights) AS flights, sum(cancelled) AS cancelled,
-         sum(minutes) / sum(flights - cancelled) AS mean, sum(late) / sum(flights - cancelled) AS late_share
+         sum(minutes) / nullif(sum(flights - cancelled), 0) AS mean, sum(late) / nullif(sum(flights - cancelled), 0) AS late_share
 FROM     delays JOIN airlines USING (carrier)
 GROUP BY carrier, name
 ORDER BY mean DESC NULLS LAST, carrier
 """
 BY_HOUR = """
 SELECT   carrier, hour(from_utc_timestamp(hour, 'America/New_York')) AS local_hour,
-         sum(flights) AS flights, sum(minutes) / sum(flights - cancelled) AS mean
+         sum(flights) AS flights, sum(minutes) / nullif(sum(flights - cancelled), 0) AS mean
 FROM     delays
 GROUP BY ALL
 ORDER BY carrier, local_hour
