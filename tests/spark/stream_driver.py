@@ -24,6 +24,7 @@ def main(servers: str, topic: str, checkpoint: str, sink_id: str) -> None:
         SparkSession.builder.master(os.environ.get(MASTER, _DEFAULT_MASTER))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")
+        .config("spark.executor.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", f"{checkpoint}-warehouse")
