@@ -59,8 +59,9 @@ class ConsumerMembership(Membership):
         self._kick.set()
 
     async def _take_part(self) -> None:
+        """From the epoch that it is in: a heartbeat that failed is no end of the membership, and only one that owns nothing
+        may join."""
         await self._resolve_pattern()
-        self._epoch = JOINING
         self._said = {}
         try:
             while not self._is_lost:
@@ -159,6 +160,7 @@ class ConsumerMembership(Membership):
         except ClientError as error:
             logger.warning("group %s: the assignment can't be followed yet: %s", self.group_id, error)
             self._is_lost = True
+            self._epoch = JOINING
             self._kick.set()
         finally:
             self._reconciling = None
