@@ -221,6 +221,28 @@ class TestTransactions:
         assert first.transaction_index.entries() == []
         assert second.transaction_index.entries() == [AbortedTransaction(7, 0, 3, 2), AbortedTransaction(8, 2, 4, 5)]
 
+    def test_reader_is_told_of_all_aborts_in_what_it_reads_and_of_few_behind_it(self, log: Log) -> None:
+        """Over many segments and index entries; producer 8's transactions span some of 7's."""
+        for number in range(60):
+            if number % 6 == 0:
+                log.append(transactional(number // 6, producer=8))
+            log.append(transactional(number))
+            end(log, ControlType.COMMIT if number % 3 == 0 else ControlType.ABORT)
+            if number % 6 == 4:
+                end(log, ControlType.ABORT, producer=8)
+        every = [entry for segment in log.segments for entry in segment.transaction_index.entries()]
+        assert len(log.segments) > 2
+        most = 0
+        for offset in range(log.log_end_offset):
+            read = log.read(offset, 300)
+            last = list(read.batches())[-1].header.last_offset
+            told = log.aborted_in(read, offset, log.log_end_offset)
+            needed = [one for one in every if one.first_offset <= last and one.last_offset >= offset]
+            assert [one for one in every if one in told] == told
+            assert set(needed) <= set(told)
+            most = max(most, len(told))
+        assert most < len(every) // 3
+
     def test_marker_without_a_transaction_is_no_abort(self, log: Log) -> None:
         end(log, ControlType.ABORT)
         assert log.segments[0].transaction_index.entries() == []

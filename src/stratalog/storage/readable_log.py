@@ -8,8 +8,10 @@ counted before anything is cut, and the count is compared when an answer is ther
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from stratalog.storage.segment import Segment, TimestampedOffset
 from stratalog.storage.transaction_index import AbortedTransaction
 
 _RECORDS_READ = 1024 * 1024
+_LAST_OFFSET = attrgetter("last_offset")
 
 
 class Read(NamedTuple):
@@ -166,6 +169,14 @@ class ReadableLog(ABC):
             if segments is self._segments:  # or an index may have been gone, and read as an empty one
                 return found
 
+    def aborted_in(self, read: Read, start: int, end: int) -> list[AbortedTransaction]:
+        """Those that have records in what was read, from `start` to before `end`, and perhaps a few behind it."""
+        segments = self._segments
+        segment = segments.all[max(bisect_right(segments.bases, read.base_offset) - 1, 0)]
+        if segment.file is read.slice.file:
+            end = min(end, segment.offset_behind(read.slice.position + read.slice.length))
+        return self.aborted_transactions(start, end)
+
     def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList, truncations: int) -> None:
         """Unless a segment was deleted or cut meanwhile: then that is all there is to the error, and the caller looks
         again."""
@@ -207,8 +218,10 @@ def _find_timestamp(segments: SegmentList, timestamp: int, start_offset: int) ->
 def _aborted_transactions(segments: SegmentList, start: int, end: int) -> list[AbortedTransaction]:
     found = []
     for segment in segments.all[max(bisect_right(segments.bases, start) - 1, 0) :]:
-        for aborted in segment.transaction_index.entries():
-            if aborted.last_offset >= start and aborted.first_offset < end:
+        entries = segment.transaction_index.entries()
+        # In the order of their markers, which are their last offsets.
+        for aborted in islice(entries, bisect_left(entries, start, key=_LAST_OFFSET), None):
+            if aborted.first_offset < end:
                 found.append(aborted)
             if aborted.last_stable_offset >= end:
                 return found

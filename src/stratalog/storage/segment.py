@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import threading
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -148,6 +149,21 @@ class Segment(ABC):
     def sound_from(self, position: int) -> int:
         """Where the stretch from `position` on ends that is known to be sound; after ensure_checked has raised."""
         return self._checked.end_of(position)
+
+    def offset_behind(self, position: int) -> int:
+        """An offset above those of all batches that begin before `position`: the first that the index has from there,
+        if the log confirms it, or else the limit of the segment."""
+        index = self.offset_index
+        slot = bisect_left(range(index.count), position, key=lambda slot: index.entry(slot).position)
+        if slot < index.count:
+            entry = index.entry(slot)
+            try:
+                header = parse_header(self.file.read(HEADER_SIZE, entry.position))
+            except (OSError, StratalogError):
+                return self.limit
+            if header is not None and header.last_offset == entry.offset:
+                return header.base_offset
+        return self.limit
 
     def scan(self, position: int = 0, chunk_size: int = CHUNK) -> Iterator[Chunk]:
         """The batches from `position` to the end of the segment, framing checked, checksums not."""

@@ -227,7 +227,7 @@ class FetchApi:
             if fetch.committed_only:
                 aborted = []
                 if records is not None:
-                    found = log.aborted_transactions(offset, stable)
+                    found = log.aborted_in(read, offset, stable)
                     aborted = [(one.producer_id, one.first_offset) for one in found]
         except OffsetOutOfRangeError:
             return FetchedPartition(cached.partition, int(ErrorCode.offset_out_of_range))
