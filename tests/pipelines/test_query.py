@@ -37,12 +37,17 @@ def test_conditions_on_key_and_time_reach_the_scan(
     ]
     assert "BatchScan" in left_to_spark
     assert "Filter (" not in left_to_spark
+    assert "headers" not in left_to_spark  # nor any other column that the query does not use
 
 
-def test_two_topics_can_be_joined(spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic) -> None:
+def test_columns_of_joins_and_subqueries_are_found(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
+) -> None:
     one, two = filled_topic(5), filled_topic(7)
-    sql = f"SELECT count(*) FROM `{one}` JOIN `{two}` USING (key)"
-    assert query(spark, cluster, sql).collect()[0][0] == 5
+    sql = f"""SELECT count(*), max(b.value) FROM `{one}` a JOIN `{two}` b USING (key)
+              WHERE a.partition IN (SELECT min(partition) FROM `{two}` WHERE size(headers) = 1)"""
+    assert tuple(query(spark, cluster, sql).collect()[0]) == (5, b"value-4")
+    assert query(spark, cluster, f"SELECT count(*) FROM `{two}`").collect()[0][0] == 7
 
 
 def test_name_of_no_topic_is_told_with_those_there_are(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.errors import ConfigError
@@ -79,7 +80,7 @@ def backfill(
         columns = record_columns(frame, given.columns)
         return Loaded(frame.count(), state, columns)
     stepwise = options_text({**reading, "maxBytesPerTrigger": given.step_bytes})
-    frame = spark.readStream.format(kind).options(**stepwise).schema(schema).load(path)
+    frame = spark.readStream.format(kind).options(**stepwise).schema(schema).load(_streamed(path))
     columns = record_columns(frame, given.columns)
     told.begin(f"loading {topic}", None, "records")
     ordered = _in_order(frame.selectExpr(*(f"{sql} as {name}" for name, sql in columns.items())), columns)
@@ -92,6 +93,11 @@ def format_of(path: str, given: str | None) -> str:
         raise ConfigError(f"the format is {given!r}; it must be one of: {', '.join(FORMATS)}")
     ending = path.rstrip("/").rpartition(".")[2].lower()
     return given or {"jsonl": "json", "ndjson": "json"}.get(ending, ending if ending in FORMATS else "parquet")
+
+
+def _streamed(path: str) -> str:
+    """Spark streams folders and patterns, and no single file: so that is made a pattern that only it matches."""
+    return f"{path[:-1]}[{path[-1]}]" if Path(path).is_file() and path[-1].isalnum() else path
 
 
 def _schema(spark: SparkSession, path: str, kind: str, reading: Mapping[str, str], given: str | None) -> StructType:
