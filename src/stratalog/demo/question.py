@@ -20,7 +20,8 @@ from stratalog.spark.decode import from_stratalog
 
 BY_CARRIER = """
 SELECT   carrier, name, sum(flights) AS flights, sum(cancelled) AS cancelled,
-         sum(minutes) / nullif(sum(flights - cancelled), 0) AS mean, sum(late) / nullif(sum(flights - cancelled), 0) AS late_share
+         sum(minutes) / nullif(sum(flights - cancelled), 0) AS mean,
+         sum(late) / nullif(sum(flights - cancelled), 0) AS late_share
 FROM     delays JOIN airlines USING (carrier)
 GROUP BY carrier, name
 ORDER BY mean DESC NULLS LAST, carrier
