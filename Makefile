@@ -41,7 +41,10 @@ compat: $(READY)
 bench: $(READY)
 	@$(BIN)/python -m bench.storage
 	@$(BIN)/python -m bench.broker
+	@$(BIN)/python -m bench.cleaner
 	@$(BIN)/python -m bench.client
+	@$(BIN)/python -m bench.transactions
+	@$(BIN)/python -m bench.spark
 
 faults: $(READY)
 	@$(BIN)/python -m bench.faults
