@@ -6,13 +6,18 @@ import os
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from stratalog.spark import from_stratalog
 
 SERVERS = os.environ.get("STRATALOG_BOOTSTRAP_SERVER", "localhost:9092")
 
 
-def topic(name: str, schema: str) -> DataFrame:
+ORDER = StructType().add("id", LongType()).add("customer", StringType()).add("cups", IntegerType())
+PAYMENT = StructType().add("order_id", LongType()).add("cents", IntegerType())
+
+
+def topic(name: str, schema: StructType) -> DataFrame:
     records = (
         SparkSession.active()
         .readStream.format("stratalog")
@@ -26,9 +31,9 @@ def topic(name: str, schema: str) -> DataFrame:
 
 @dp.table
 def orders() -> DataFrame:
-    return topic("orders", "id bigint, customer string, cups int")
+    return topic("orders", ORDER)
 
 
 @dp.table
 def payments() -> DataFrame:
-    return topic("payments", "order_id bigint, cents int")
+    return topic("payments", PAYMENT)

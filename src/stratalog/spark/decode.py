@@ -28,6 +28,7 @@ MODES = ("PERMISSIVE", "FAILFAST")
 SAMPLE_ROWS = 1000
 MOST_SAMPLE_ROWS = 100_000
 LARGEST_SAMPLED = 1024 * 1024  # bytes of a value that a schema is inferred from
+_IN_PIPELINE = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 _NOT_LOADED = re.compile("(AVRO|PROTOBUF)_NOT_LOADED")
 DECODED, _CORRUPT = "__stratalog_decoded", "__stratalog_corrupt"
 
@@ -140,7 +141,7 @@ def _types(df: DataFrame) -> dict[str, str] | None:
     try:
         return {field.name: field.dataType.typeName() for field in df.schema.fields}
     except AnalysisException as error:
-        if error.getCondition() == "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION":
+        if error.getCondition() == _IN_PIPELINE:
             return None
         raise
 
@@ -240,7 +241,14 @@ def _column(name: str) -> Column:
 
 
 def _json_schema(schema: str | DataType) -> DataType:
-    parsed = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    try:
+        parsed = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    except AnalysisException as error:
+        if error.getCondition() == _IN_PIPELINE:
+            raise ConfigError(
+                f"schema is {schema!r}; in a function of a declarative pipeline Spark reads no text: give a StructType"
+            ) from None
+        raise
     if not isinstance(parsed, StructType | ArrayType | MapType):
         raise ConfigError(
             f"schema is {parsed.simpleString()}; JSON is read as columns ('a int, b string'), an array or a map"
