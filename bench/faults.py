@@ -26,7 +26,7 @@ from rich.table import Table
 from tests.clients.copy_rounds import copy_under_kills
 from tests.clients.transactional import TRANSACTIONAL_CLIENTS
 from tests.spark.dying_sink import DRIVER_POINTS, TASK_POINTS
-from tests.spark.stream_rounds import KINDS, Rounds
+from tests.spark.stream_rounds import CLUSTER, KINDS, Rounds
 from tests.storage.faults.damaged_files import DamagedLog, cut_to, cuts, flip, flips
 from tests.storage.faults.failing_calls import FailingCalls
 from tests.storage.faults.failing_disk import FAULTS
@@ -40,6 +40,7 @@ IMAGES_A_WORKLOAD = 25
 KILLS = 1000
 COPIER_KILLS = 50  # with each client
 STREAM_KILLS = 30  # at random, beside those that are planted
+EXECUTOR_KILLS = 5
 MOST_CALLS = 5000  # of the disk, in one piece of work; it is over long before
 
 
@@ -120,6 +121,12 @@ def streams(where: Path, count: int, tick: Tick) -> int:
     return len(points) + len(kinds)
 
 
+def executors(where: Path, count: int, tick: Tick) -> int:
+    """The same on a cluster of two executors, which are killed with their JVMs."""
+    Rounds(where, 2000, CLUSTER).run([], ["executor"] * count, tick)
+    return count
+
+
 def _some(cases: list[T], count: int) -> list[T]:
     return cases if count >= len(cases) else random.Random(1).sample(cases, count)
 
@@ -144,6 +151,7 @@ def parts() -> list[Part]:
         Part("kills", KILLS, kills),
         Part("copies", COPIER_KILLS * len(TRANSACTIONAL_CLIENTS), copies),
         Part("streams", STREAM_KILLS + len(TASK_POINTS) + len(DRIVER_POINTS), streams),
+        Part("executors", EXECUTOR_KILLS, executors),
     ]
 
 
