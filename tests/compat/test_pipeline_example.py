@@ -44,6 +44,8 @@ def unpaid(project: Path) -> dict[str, tuple[int, int]]:
 def test_unpaid_orders_follow_both_topics_from_run_to_run(tmp_path: Path) -> None:
     project = tmp_path / "shop"
     shutil.copytree(EXAMPLE, project)
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("file:///var/tmp/stratalog-shop", (tmp_path / "storage").as_uri()))
     with BrokerProcess(settings={"num.partitions": 2}) as broker:
         servers = broker.bootstrap_servers
         orders: list[dict[str, object]] = [
