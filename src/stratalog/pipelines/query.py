@@ -1,6 +1,6 @@
 """SQL over topics: every topic is a view of its name, as it is when the query is planned.
 
-A view is made when a query names it, so thousands of topics cost nothing, and has the columns that the query uses.
+A view is made when a query names it, so thousands of topics cost nothing.
 Names with dots or dashes stand in backquotes, as everywhere in Spark: SELECT * FROM `my-topic`. The columns are the
 source's: key and value are binary. Comparisons of keys, offsets, partitions and timestamps with constants are decided
 by the scan itself, which skips what does not match; a condition on string(key) is not.
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 from stratalog.errors import UnknownTopicError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress
-from stratalog.pipelines.used_columns import used_columns
 from stratalog.spark.schema import ALL_COLUMNS, ddl
 from stratalog.spark.session import silence_raised_errors
 
@@ -44,19 +43,9 @@ def query(spark: SparkSession, cluster: ClusterAddress, sql: str) -> DataFrame:
                 raise
         make_view(spark, cluster, topic)
         made.add(topic)
-    return _narrowed(spark, cluster, sql, frame, made) if made else frame
-
-
-def _narrowed(spark: SparkSession, cluster: ClusterAddress, sql: str, frame: DataFrame, made: set[str]) -> DataFrame:
-    """The same query over views that have only the columns it uses. Then the views go: the next query makes its own."""
-    for topic, columns in used_columns(frame).items():
-        if topic in made:
-            _make_view(spark, cluster, topic, columns)
-    try:
-        return spark.sql(sql)
-    finally:
-        for topic in made:
-            spark.catalog.dropTempView(topic)
+    for topic in made:
+        spark.catalog.dropTempView(topic)  # the next query makes its own, of what the topic is then
+    return frame
 
 
 def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str) -> None:
