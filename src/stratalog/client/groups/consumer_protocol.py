@@ -59,8 +59,8 @@ class ConsumerMembership(Membership):
         self._kick.set()
 
     async def _take_part(self) -> None:
-        """From the epoch that it is in: a heartbeat that failed is no end of the membership, and only one that owns nothing
-        may join."""
+        """From the epoch that it is in: a heartbeat that failed is no end of the membership, and only one that owns
+        nothing may join."""
         await self._resolve_pattern()
         self._said = {}
         try:
