@@ -24,7 +24,7 @@ HOME = Path(pyspark.__file__).parent
 
 def run_pipeline(project: Path, servers: str) -> None:
     settings = {"SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable, "STRATALOG_BOOTSTRAP_SERVER": servers}
-    command = [HOME / "bin" / "spark-pipelines", "run"]
+    command = [str(HOME / "bin" / "spark-pipelines"), "run"]
     done = subprocess.run(command, cwd=project, env=os.environ | settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
 
