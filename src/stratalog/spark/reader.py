@@ -23,6 +23,7 @@ from stratalog.spark.options import ReadOptions, batch_options
 from stratalog.spark.planning import prune, split
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
 from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, wanted_columns
+from stratalog.spark.worker_memory import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -61,6 +62,7 @@ def _request(options: ReadOptions, columns: tuple[str, ...]) -> ScanRequest:
 
 def read_partition(partition: InputPartition, request: ScanRequest) -> Iterator[pa.RecordBatch]:
     """In an executor. Spark makes a task without a range where there is nothing to read."""
+    settle()
     if not isinstance(partition, ScanPartition):
         return
     place = partition.range
