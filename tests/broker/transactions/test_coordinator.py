@@ -75,6 +75,27 @@ def restarted(world: World, tmp_path: Path, name: str = "killed") -> World:
     return World(killed_copy(tmp_path / "data", tmp_path / name))
 
 
+def test_producer_that_hangs_up_leaves_no_partition_without_its_marker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stratalog.broker.transactions.coordinator._MARKERS_A_TURN", 1)
+    who = world.begin()
+    world.write(who)
+
+    async def hang_up() -> None:
+        ending = asyncio.ensure_future(world.coordinator.end("t", who, commit=True, version=2))
+        await asyncio.sleep(0)
+        assert world.t().state is State.PREPARE_COMMIT
+        ending.cancel()
+        for _ in range(3 * len(PLACES)):
+            await asyncio.sleep(0)
+        assert ending.cancelled()
+
+    asyncio.run(hang_up())
+    assert world.t().state is State.COMPLETE_COMMIT
+    assert all(world.place(one).last_stable_offset == world.place(one).high_watermark for one in PLACES)
+
+
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("commit", [True, False])
 def test_end_is_in_every_partition_when_it_is_answered(world: World, version: int, commit: bool) -> None:

@@ -217,6 +217,22 @@ class TestTogether:
         assert error_of(world.finish(members, commit=True)) is ErrorCode.producer_fenced
         assert error_of(world.finish(next_ones, commit=True)) is ErrorCode.invalid_txn_state  # not prepared
 
+    def test_who_hangs_up_after_the_decision_leaves_none_without_its_end(self, world: World) -> None:
+        members = world.prepared()
+
+        async def hang_up() -> None:
+            finishing = asyncio.ensure_future(world.two_phase.finish(members, commit=True))
+            await asyncio.sleep(0)  # decided, and the first has its marker
+            assert sorted(world.states().values()) == [State.PREPARE_COMMIT] * 3 + [State.COMPLETE_COMMIT]
+            finishing.cancel()
+            for _ in range(3 * len(members)):
+                await asyncio.sleep(0)
+            assert finishing.cancelled()
+
+        asyncio.run(hang_up())
+        assert set(world.states().values()) == {State.COMPLETE_COMMIT}
+        assert world.is_stable()
+
     def test_time_ends_no_prepared_transaction_but_one_that_was_given_a_time(self, world: World) -> None:
         first, second = world.begin(IDS[0]), world.begin(IDS[1])
         assert world.two_phase.prepare(first, NEVER_MS) is None

@@ -213,8 +213,8 @@ class TransactionCoordinator:
 
     async def finish(self, transactional_id: str) -> None:
         """The markers of a prepared transaction, and then its completion. What fails is tried again later."""
-        known = self._transactions[transactional_id]
-        if transactional_id in self._finishing or not known.is_prepared:
+        known = self._transactions.get(transactional_id)
+        if known is None or not known.is_prepared or transactional_id in self._finishing:
             return
         self._finishing.add(transactional_id)
         try:
@@ -225,9 +225,22 @@ class TransactionCoordinator:
                 return
         except StratalogError as error:
             log.error("transactional id %r: could not be ended, will be tried again: %s", transactional_id, error)
+        except asyncio.CancelledError:
+            self.finish_soon([transactional_id])
+            raise
         finally:
             self._finishing.discard(transactional_id)
         self._at("finish " + transactional_id, _RETRY_SECONDS, lambda: self._finish_later(transactional_id))
+
+    def finish_soon(self, transactional_ids: Sequence[str]) -> None:
+        """As `finish`, one after the other. For those whose end is decided and who asked for it has hung up."""
+        if not self.loading.is_closed:
+            self._start(self._finish_each(transactional_ids))
+
+    async def _finish_each(self, transactional_ids: Sequence[str]) -> None:
+        for transactional_id in transactional_ids:
+            await self.finish(transactional_id)
+            await asyncio.sleep(0)  # others are served meanwhile
 
     def _complete(self, known: Transaction) -> bool:
         return self.take(Step(ErrorCode.none, state.complete(known, self._clock.now_ms()))) is ErrorCode.none
@@ -245,8 +258,7 @@ class TransactionCoordinator:
                 await asyncio.sleep(0)  # others are served meanwhile
 
     def _finish_later(self, transactional_id: str) -> None:
-        if transactional_id in self._transactions:
-            self._start(self.finish(transactional_id))
+        self._start(self.finish(transactional_id))
 
     def _start(self, work: Awaitable[None]) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(work)

@@ -178,13 +178,17 @@ class TwoPhase:
         return None
 
     async def _finish(self, members: Sequence[Member]) -> list[Identity]:
-        """The markers. What the disk refuses is tried again later: it is decided."""
-        identities = []
-        for member in members:
-            await self._coordinator.finish(member.transactional_id)
-            known = self._coordinator.get(member.transactional_id)
-            identities.append(member.identity if known is None else state.identity_after(known))
-            await asyncio.sleep(0)  # others are served meanwhile
+        """The markers. It is decided: what the disk refuses is tried again later, and who hangs up stops nothing."""
+        identities: list[Identity] = []
+        try:
+            for member in members:
+                await self._coordinator.finish(member.transactional_id)
+                known = self._coordinator.get(member.transactional_id)
+                identities.append(member.identity if known is None else state.identity_after(known))
+                await asyncio.sleep(0)  # others are served meanwhile
+        except asyncio.CancelledError:
+            self._coordinator.finish_soon([member.transactional_id for member in members[len(identities) :]])
+            raise
         return identities
 
     async def abort(self, prefix: str) -> list[str]:
