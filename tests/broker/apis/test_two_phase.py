@@ -76,6 +76,18 @@ def test_open_ones_are_aborted_by_the_beginning_of_their_ids(
     assert lab.own_answer("finish", transactions=[opened], commit=True)["error"]["code"] == 48  # INVALID_TXN_STATE
 
 
+@pytest.mark.parametrize("method", ["prepared", "abort"])
+def test_broker_that_has_not_read_all_transactions_says_so_instead_of_missing_some(
+    lab: Lab, opened: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.own_answer("prepare", **opened)
+    with monkeypatch.context() as patched:
+        patched.setattr(lab.transactions.coordinator.loading, "_ended", False)
+        error = lab.own_answer(method, prefix="t")["error"]
+    assert error["code"] == 14  # COORDINATOR_LOAD_IN_PROGRESS, which clients ask again after
+    assert len(lab.own_answer("prepared")["result"]) == 1
+
+
 def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
     lab.clock.advance(10)
     lab.own_answer("prepare", **opened, within_ms=5_000)

@@ -47,6 +47,7 @@ class TwoPhaseApi:
         prefix = arguments.get("prefix", "")
         if not isinstance(prefix, str):
             raise MalformedRequestError(f"prefix is {prefix!r}; text is wanted")
+        _check(self._two_phase.not_all_known())
         return [
             {
                 "transactional_id": one.transactional_id,
@@ -82,6 +83,7 @@ class TwoPhaseApi:
         prefix = arguments.get("prefix")
         if not isinstance(prefix, str) or not prefix:
             raise MalformedRequestError(f"prefix is {prefix!r}; the beginning of the transactional ids is wanted")
+        _check(self._two_phase.not_all_known())
         return [{"transactional_id": one} for one in await self._two_phase.abort(prefix)]
 
     async def forget(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:

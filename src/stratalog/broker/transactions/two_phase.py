@@ -103,6 +103,14 @@ class TwoPhase:
         error = self._coordinator.take(prepare(known, member.identity, within_ms, self._clock.now_ms()))
         return None if error is ErrorCode.none else Refusal(error, _reason(known, member))
 
+    def not_all_known(self) -> Refusal | None:
+        """After a start, until all that there is has been read. Who looks for ids by prefix would miss some."""
+        if not self._coordinator.loading.is_under_way:
+            return None
+        return Refusal(
+            ErrorCode.coordinator_load_in_progress, "the broker has not read all transactions yet; ask again"
+        )
+
     def prepared(self, prefix: str) -> list[Transaction]:
         """Those that wait for a decision, by id."""
         found = [one for one in self._coordinator.all() if one.awaits_decision]
