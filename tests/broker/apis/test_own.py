@@ -67,6 +67,13 @@ def test_a_fault_of_our_own_ends_in_an_answer_and_in_the_log(caplog: pytest.LogC
     assert "never shown to strangers" in caplog.text
 
 
+def test_what_was_asked_is_not_sent_back_whole() -> None:
+    error = answer(OwnApi({}), json.dumps({"method": "x" * 1_000_000}).encode())["error"]
+    assert error["code"] == 42
+    assert error["message"].startswith("method is 'xxx")
+    assert len(error["message"]) < 3_000
+
+
 def test_only_a_few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "_MOST_WAITING", 2)
     go_on = threading.Event()

@@ -27,6 +27,7 @@ LoopMethod = Callable[[Mapping[str, Any]], Awaitable[Any]]
 """The same, on the event loop."""
 
 _MOST_WAITING = 16
+_LONGEST_MESSAGE = 2_000
 _PARSED_AT_ONCE = 64 * 1024  # bytes of a request; what is larger would keep the loop from others
 
 
@@ -97,4 +98,6 @@ def _succeeded(result: Any) -> bytes:
 
 
 def _failed(code: int, message: str) -> bytes:
+    if len(message) > _LONGEST_MESSAGE:  # it names what was asked, which may be large
+        message = message[:_LONGEST_MESSAGE] + "..."
     return json.dumps({"error": {"code": int(code), "message": message}}).encode()
