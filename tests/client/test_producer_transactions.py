@@ -14,6 +14,7 @@ from stratalog.client.errors import (
     ClientClosedError,
     ClientError,
     CommitFailedError,
+    ProducerFailedError,
     ProducerFencedError,
     RecordTooLargeError,
     TransactionAbortableError,
@@ -21,6 +22,7 @@ from stratalog.client.errors import (
     TransactionStateError,
 )
 from stratalog.client.offsets import GroupMetadata
+from stratalog.errors import ConfigError
 from tests.client.conftest import NewTopic
 from tests.client.read_committed import expect_committed, read_values
 from tests.clients.waiting import wait_until
@@ -265,6 +267,32 @@ def test_calls_out_of_order_change_nothing_and_say_which_is_next(
     producer.commit()
     expect_committed(bootstrap, topic, [b"1"])
     assert producer.partitions_for(topic)
+
+
+@pytest.mark.usefixtures("protocol")
+def test_no_offsets_at_all_are_committed_as_nothing(
+    producers: Callable[..., Producer], bootstrap: str, topic: str
+) -> None:
+    producer = producers()
+    with producer.transaction():
+        producer.send_offsets_to_transaction({}, GroupMetadata("group", -1, ""))
+    with producer.transaction():
+        producer.send_offsets_to_transaction({}, GroupMetadata("group", -1, ""))
+        producer.send(topic, b"1")
+    expect_committed(bootstrap, topic, [b"1"])
+
+
+def test_a_timeout_longer_than_the_broker_allows_is_named(producers: Callable[..., Producer]) -> None:
+    producer = producers(transaction_timeout_ms=2**31 - 1)
+    with pytest.raises(
+        ProducerFailedError, match=r"transaction\.timeout\.ms is 2147483647; .*transaction\.max\.timeout"
+    ):
+        producer.begin()
+
+
+def test_an_id_that_no_broker_could_read_is_refused(bootstrap: str) -> None:
+    with pytest.raises(ConfigError, match=r"transactional\.id is '.ud800', which UTF-8 can't hold"):
+        Producer(bootstrap, transactional_id="\ud800")
 
 
 def test_bad_offsets_and_groups_are_refused_by_name(producers: Callable[..., Producer], topic: str) -> None:

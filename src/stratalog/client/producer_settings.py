@@ -65,8 +65,12 @@ def transactional_ids() -> Values:
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):
             raise ConfigError(f"{name} is {value!r}; it must be a name that no other producer has at the same time")
-        if len(value.encode()) > INT16_MAX:
-            raise ConfigError(f"{name} has {len(value.encode())} bytes; it must not have more than {INT16_MAX}")
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{name} is {value!r}, which UTF-8 can't hold; choose another name") from error
+        if size > INT16_MAX:
+            raise ConfigError(f"{name} has {size} bytes; it must not have more than {INT16_MAX}")
         return value
 
     return Values(ValueType.STRING, check, "a name")

@@ -66,7 +66,9 @@ class TransactionRequests:
 
         async def ask(left: float) -> Identity:
             answer = await self._ask(ApiKey.INIT_PRODUCER_ID, body, left, lowest=lowest)
-            self._check(answer.error_code)
+            is_too_long = answer.error_code == ErrorCode.invalid_transaction_timeout
+            said = f"transaction.timeout.ms is {self._timeout_ms}; the broker's transaction.max.timeout.ms is the most"
+            self._check(answer.error_code, about=said if is_too_long else "")
             return Identity(int(answer.producer_id), int(answer.producer_epoch))
 
         return await self._until_done(ask, seconds)

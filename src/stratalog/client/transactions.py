@@ -116,6 +116,8 @@ class Transactions(ProducerIds):
         """What fails, or takes too long, dooms the transaction: it would be committed without the offsets."""
         with self._alone():
             self.state.check_is_open("send_offsets_to_transaction()")
+            if not offsets:
+                return  # no broker would know of the transaction by that, and its commit would be refused
             deadline = _deadline(seconds)
             try:
                 self._is_begun = True
