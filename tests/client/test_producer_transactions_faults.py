@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -164,6 +165,7 @@ def impatient_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broke
 LATE: dict[str, Callable[[Producer, str], object]] = {
     "send": lambda producer, topic: producer.send(topic, b"late").result(60),
     "commit": lambda producer, topic: producer.commit(),
+    "prepare": lambda producer, topic: producer.prepare_transaction(),
     "send_offsets": lambda producer, topic: producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, GROUP),
 }
 
@@ -188,6 +190,43 @@ def test_a_transaction_that_took_too_long_is_aborted_and_its_producer_goes_on(
     with producer_of(impatient_broker, transactional_id=call) as producer, producer.transaction():
         producer.send(call, b"2")
     expect_committed(address, call, [b"2"])
+
+
+def test_close_lets_the_commit_of_another_thread_end(broker: BrokerProcess, topic: str, name: str) -> None:
+    producer = producer_of(broker, transactional_id=name)
+    transactions = producer._transactions
+    assert transactions is not None
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            producer.begin()
+            producer.send(topic, b"1").result(60)
+            os.kill(broker.pid, signal.SIGSTOP)
+            producer.send(topic, b"2")
+            committed = threads.submit(producer.commit)
+            wait_until(lambda: transactions._is_busy, "the commit")
+            closed = threads.submit(producer.close)
+            wait_until(lambda: producer._is_closed, "the close")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        committed.result(60)
+        closed.result(60)
+    expect_committed(broker.address, topic, [b"1", b"2"])
+
+
+def test_a_block_whose_commit_is_interrupted_is_aborted(
+    broker: BrokerProcess, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with producer_of(broker, transactional_id=name) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(producer, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt), producer.transaction():
+                producer.send(topic, b"1").result(60)
+        with producer.transaction():
+            producer.send(topic, b"2")
+    expect_committed(broker.address, topic, [b"2"])
 
 
 def test_a_forked_child_has_no_part_in_the_transaction(broker: BrokerProcess, topic: str, name: str) -> None:

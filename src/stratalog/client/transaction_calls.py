@@ -70,8 +70,9 @@ class TransactionCalls:
             raise
         try:
             self.commit()
-        except TransactionAbortableError as error:
-            self._abort_after(error)
+        except BaseException as error:
+            if isinstance(error, TransactionAbortableError) or not isinstance(error, Exception):  # as Ctrl-C
+                self._abort_after(error)
             raise
 
     def _abort_after(self, reason: BaseException) -> None:

@@ -76,7 +76,7 @@ class TransactionState:
             return
         if self.phase is Phase.OPEN:
             raise TransactionStateError(f"{self} is open already; commit() or abort() it before the next begin()")
-        raise self.refusal()
+        raise self.refusal("begin()")
 
     def check_is_open(self, call: str) -> None:
         if self.phase is not Phase.OPEN:

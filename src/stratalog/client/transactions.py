@@ -23,6 +23,7 @@ from stratalog.client.administration import two_phase
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import (
     BrokerError,
+    ClientClosedError,
     ClientError,
     CommitFailedError,
     TransactionAbortedError,
@@ -44,6 +45,7 @@ logger = logging.getLogger("stratalog.client.producer")
 
 _TRANSACTIONAL = 0x10  # in a batch's attributes
 _LAST_PRODUCE_OF_VERSION_1 = 11
+_POLL_SECONDS = 0.02
 _NOT_OF_THE_GROUP = {
     ErrorCode.unknown_member_id,
     ErrorCode.illegal_generation,
@@ -173,13 +175,17 @@ class Transactions(ProducerIds):
             except UnsupportedVersionError:
                 logger.debug("%s: the broker keeps it open for transaction.timeout.ms only", self.state)
             except ClientError as error:
-                self._fail(error)
+                self._fail(await self._find_out(error, _left(deadline)))
                 raise self.state.refusal() from self.state.cause
             return prepared
 
     async def close(self, seconds: float) -> None:
-        """Abort what is open, for so long. What is prepared stays as it is."""
+        """Abort what is open, for so long. What is prepared stays as it is, and a call of another thread has its time
+        to end."""
         state = self.state
+        deadline = _deadline(seconds)
+        while self._is_busy and _left(deadline):
+            await asyncio.sleep(_POLL_SECONDS)
         with self._beginning:
             is_open = state.phase in (Phase.OPEN, Phase.DOOMED, Phase.ABORTING, Phase.COMMITTING)
         if self._is_busy or not is_open:
@@ -189,7 +195,7 @@ class Transactions(ProducerIds):
             if state.phase is Phase.COMMITTING and state.is_decided:
                 logger.warning("%s: the producer is closed before it was confirmed that it is committed", state)
             else:
-                await self._abort(_deadline(seconds))
+                await self._abort(deadline)
         except ClientError as error:
             logger.warning("%s is left to its timeout, as it could not be aborted: %s", state, error)
         finally:
@@ -198,6 +204,8 @@ class Transactions(ProducerIds):
     def _close(self) -> None:
         with self._beginning:
             self.state.phase = Phase.CLOSED
+        # From now on nothing is sent, so nobody has to wait for it.
+        self.sender.fail_waiting(ClientClosedError("the producer was closed before the record was sent"))
 
     # Steps
 
