@@ -30,6 +30,18 @@ def test_committed_readers_stop_at_the_oldest_open_transaction(data_lab: DataLab
         assert partition.last_stable_offset == stable
 
 
+def test_committed_readers_stop_no_earlier_than_the_log_starts(data_lab: DataLab) -> None:
+    data_lab.create("topic")
+    partition = data_lab.partition("topic")
+    producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    data_lab.append("topic", b"open", **producer)
+    data_lab.append("topic", b"one", b"two")
+    partition.log.advance_start(2)
+    assert (partition.last_stable_offset, partition.high_watermark) == (2, 3)
+    end_transaction(data_lab, 1, ControlType.COMMIT)
+    assert partition.last_stable_offset == partition.high_watermark == 4
+
+
 def test_batches_get_the_leader_epoch_of_the_partition(data_lab: DataLab) -> None:
     data_lab.create("topic")
     partition = data_lab.partition("topic")

@@ -43,10 +43,11 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where read_committed readers have to stop: the first record of the oldest open transaction."""
+        """Where read_committed readers have to stop: the first record of the oldest open transaction, or the log's
+        start, where retention has taken that record."""
         first_open = self.log.producers.first_open_transaction
         end = self.log.log_end_offset
-        return end if first_open is None else min(first_open, end)
+        return end if first_open is None else min(max(first_open, self.log.log_start_offset), end)
 
     def append_for_coordinator(self, data: bytearray) -> Appended:
         """Markers of transactions, and offsets that are committed in one. Raises what Log.append does."""
