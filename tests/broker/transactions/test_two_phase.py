@@ -405,6 +405,14 @@ class TestForgetting:
         with World(killed_copy(tmp_path / "data", tmp_path / "killed")) as again:
             assert set(again.states()) == {IDS[2]}
 
+    def test_many_cost_one_batch(self, world: World) -> None:
+        world.finish(world.prepared(), commit=True)
+        log = world.place(TopicPartition(NAME, 1)).log
+        before = log.log_end_offset
+        assert world.two_phase.forget(IDS) is None
+        batches = list(log.read(before, 100_000).batches())
+        assert [batch.header.record_count for batch in batches] == [len(IDS)]
+
     def test_open_ones_are_refused_and_nothing_is_forgotten(self, world: World) -> None:
         members = world.prepared(2)
         world.finish(members[:1], commit=True)

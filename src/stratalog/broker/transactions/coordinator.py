@@ -196,10 +196,14 @@ class TransactionCoordinator:
             self._put(one)
 
     def forget(self, transactional_ids: Iterable[str]) -> None:
-        """Ids that are at rest. Raises StratalogError: those up to there are forgotten."""
+        """Ids that are at rest, by one batch a partition. Raises StratalogError: those up to there are forgotten."""
+        homes: dict[int, list[str]] = {}
         for transactional_id in transactional_ids:
-            self._append(transactional_id, None)
-            del self._transactions[transactional_id]
+            homes.setdefault(self.loading.partition_of(transactional_id), []).append(transactional_id)
+        for partition, names in homes.items():
+            self._log.append(partition, [transaction_tombstone(name) for name in names], self._clock.now_ms())
+            for name in names:
+                del self._transactions[name]
 
     def _put(self, transaction: Transaction) -> None:
         transactional_id = transaction.transactional_id
