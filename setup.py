@@ -1,5 +1,7 @@
 """The Cython extensions; everything else about the package is in pyproject.toml."""
 
+import os
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -27,9 +29,13 @@ KERNELS = (
     "stratalog.client._arrow_partitions",
 )
 
+AT_ONCE = os.cpu_count() or 1
+
 setup(
+    options={"build_ext": {"parallel": AT_ONCE}},
     ext_modules=cythonize(
         [Extension(name, [f"src/{name.replace('.', '/')}.pyx"], extra_compile_args=["-O3"]) for name in KERNELS],
+        nthreads=AT_ONCE,
         compiler_directives={
             "language_level": "3",
             "boundscheck": False,

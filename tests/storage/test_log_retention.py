@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from stratalog.errors import OffsetOutOfRangeError
+from stratalog.records.builder import build_batch, build_control_batch
+from stratalog.records.format import ControlType
+from stratalog.storage import Origin
 from tests.storage.hand_made import batch_of, left_by_kill, open_directory
 from tests.storage.log_builder import PARTITION, START_MS, LogBuilder
 
@@ -57,6 +60,19 @@ def test_nothing_past_the_upper_bound_goes(tmp_path: Path) -> None:
         built.clock.advance(100 * HOUR)
         assert [verdict.base_offset for verdict in built.log.apply_retention(upper_bound=7)] == [0]
         assert built.log.log_start_offset == 4
+
+
+def test_records_of_an_open_transaction_stay_until_it_ends(tmp_path: Path) -> None:
+    producer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    with three_segments(tmp_path, retention_ms=0) as built:
+        built.log.append(build_batch([(b"k", b"v")], is_transactional=True, **producer))
+        built.log.roll()
+        built.clock.advance(100 * HOUR)
+        built.log.apply_retention()
+        assert built.log.log_start_offset == 8
+        built.log.append(build_control_batch(ControlType.COMMIT, 7, 0, 0, START_MS), origin=Origin.COORDINATOR)
+        built.log.apply_retention()
+        assert built.log.log_start_offset == 14
 
 
 def test_records_without_time_age_with_their_file(tmp_path: Path) -> None:

@@ -429,14 +429,15 @@ class Log(ReadableLog):
         self._epochs.truncate_start(offset)
 
     def apply_retention(self, upper_bound: int | None = None) -> list[retention.Doomed]:
-        """Delete the segments that may go, none with offsets at or past `upper_bound`; which, and why."""
+        """Delete the segments that may go, none with offsets at or past `upper_bound` or with records of a transaction
+        that is open, as its commit must not lack them; which, and why."""
         with self._write_lock, self._storage_errors("delete segments of"):
             self._check_open()
             verdicts = retention.doomed(
                 [segment.retention_facts() for segment in self._segments.all],
                 self.config,
                 log_start_offset=self.log_start_offset,
-                upper_bound=self._end_offset if upper_bound is None else upper_bound,
+                upper_bound=min(self.first_unstable_offset, self._end_offset if upper_bound is None else upper_bound),
                 now_ms=self._clock.now_ms(),
             )
             doomed = self._forget_oldest(len(verdicts)) if verdicts else []

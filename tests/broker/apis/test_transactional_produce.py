@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.two_phase import Member, TwoPhase
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_batch
@@ -96,6 +97,17 @@ def test_batch_of_the_last_epoch_is_refused_after_the_end(lab: DataLab, version:
     later = end(lab, who, commit=True, version=2)
     assert produce(lab, who, 1, version=version) is ErrorCode.invalid_producer_epoch
     assert produce(lab, later, 0, version=version) is ErrorCode.none
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_comes_into_a_transaction_that_was_prepared(lab: DataLab, version: int) -> None:
+    who = begin(lab)
+    add(lab, who)
+    assert produce(lab, who, version=version) is ErrorCode.none
+    two_phase = TwoPhase(lab.transactions.coordinator, lab.transactions.ids, lab.clock)
+    assert two_phase.prepare(Member("t", who), TIMEOUT_MS) is None
+    assert produce(lab, who, 1, version=version) is ErrorCode.invalid_txn_state
+    assert lab.partition("orders").high_watermark == 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)

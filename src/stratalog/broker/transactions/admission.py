@@ -1,8 +1,9 @@
 """Whether a transactional batch may be written to a partition: its producer must have a transaction open there.
 
-A partition whose log has the producer's transaction open already is let through at once. Else the coordinator is asked:
-for newer clients (transaction.version 2) the partition becomes part of the transaction by that; for older ones, which
-have to add it themselves, it must be part of it. So no batch that comes late opens a transaction that nobody will end.
+A partition whose log has the producer's transaction open already is let through at once, unless that was prepared. Else
+the coordinator is asked: for newer clients (transaction.version 2) the partition becomes part of the transaction by
+that; for older ones, which have to add it themselves, it must be part of it. So no batch that comes late opens a
+transaction that nobody will end.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Admission:
         if known is not None and known.epoch > who.epoch:
             return ErrorCode.invalid_producer_epoch
         if known is not None and known.transaction_first_offset is not None and known.epoch == who.epoch:
-            return ErrorCode.none
+            return ErrorCode.invalid_txn_state if self._awaits_decision(transactional_id) else ErrorCode.none
         where = TopicPartition(partition.topic, partition.index)
         if operation is Operation.ADD:
             error = self._coordinator.add(transactional_id, who, (where,), _TRANSACTION_VERSION)
@@ -60,3 +61,8 @@ class Admission:
         if error is ErrorCode.transaction_abortable and operation is Operation.VERIFY:
             return ErrorCode.invalid_txn_state
         return error
+
+    def _awaits_decision(self, transactional_id: str | None) -> bool:
+        """What was prepared is whole: whoever decides must not commit what came later."""
+        transaction = self._coordinator.get(transactional_id) if transactional_id else None
+        return transaction is not None and transaction.awaits_decision
