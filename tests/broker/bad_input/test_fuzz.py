@@ -12,7 +12,7 @@ from stratalog.protocol.messages import decode_request
 from tests.broker.bad_input.campaign import run_campaign
 from tests.broker.bad_input.fuzzer import KINDS, Fuzzer, World
 
-FRAMES = 20_000
+FRAMES = 8_000
 SEED = 20_261
 WORLD = World(["fuzz-1", "fuzz-2"], [uuid.UUID(int=1), uuid.UUID(int=2)], ["group"], ["member"])
 

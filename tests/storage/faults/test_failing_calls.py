@@ -19,12 +19,12 @@ from tests.storage.log_builder import PARTITION, LogBuilder
 
 # A seed each, and how far apart the calls are that fail: all of them are for bench.faults.
 SAMPLES = [
-    ("ENOSPC", 23, 1),
-    ("short write", 9, 1),
-    ("EIO", 29, 1),
-    ("EMFILE", 13, 1),
-    ("EIO", 37, 4),
-    ("ENOSPC", 41, 9),
+    ("ENOSPC", 47, 1),
+    ("short write", 19, 1),
+    ("EIO", 59, 1),
+    ("EMFILE", 29, 1),
+    ("EIO", 73, 4),
+    ("ENOSPC", 83, 9),
 ]
 
 
