@@ -297,6 +297,7 @@ class TestNote:
                 next_batch(admin, query.ids, QUERY)
 
     def test_note_that_is_missing_is_said(self, query: Query, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level("INFO", "stratalog.spark.sink")
         query.driver().commit(7, query.tasks(0))
         assert "has no note of any batch, and batch 7 is not the first" in caplog.text
 

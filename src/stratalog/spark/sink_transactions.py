@@ -145,9 +145,9 @@ class StreamSink:
             abort_each(self._admin, prepared)
             return
         if self.next_batch is None and batch_id > 0:
-            logger.warning(
-                "%s has no note of any batch, and batch %d is not the first: the query wrote elsewhere before, or the "
-                "note is older than the broker's offsets.retention.minutes",
+            logger.info(
+                "%s has no note of any batch, and batch %d is not the first: those before had no rows, the query wrote "
+                "elsewhere, or the note is older than the broker's offsets.retention.minutes",
                 self._ids.own,
                 batch_id,
             )
