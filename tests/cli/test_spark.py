@@ -4,6 +4,7 @@ tests/pipelines/test_commands.py."""
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,18 @@ def test_help_has_examples_of_the_command_itself(command: str) -> None:
     result = invoke("spark", command, "--help")
     assert f"  stratalog spark {command} " in result.stdout
     assert "--master" in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_mean_in_a_shell_what_they_say(command: str) -> None:
+    """Backquotes within double quotes, say, would be run as a command."""
+    shown = invoke("spark", command, "--help").stdout
+    examples = [line.strip() for line in shown.splitlines() if line.startswith("    stratalog spark ")]
+    assert examples
+    for example in examples:
+        script = f"stratalog() {{ printf '%s\\n' stratalog \"$@\"; }}\n{example}"
+        ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+        assert (ran.stdout.splitlines(), ran.stderr) == (shlex.split(example), "")
 
 
 def test_without_a_command_it_says_what_there_is() -> None:

@@ -29,7 +29,7 @@ dashes stands in backquotes. Records of aborted transactions are not seen.
 Examples:
   stratalog spark query 'SELECT partition, count(*) FROM orders GROUP BY partition'
   stratalog spark query "SELECT string(value) FROM orders WHERE key = 'customer-7'"
-  stratalog spark query "SELECT * FROM `web-clicks` WHERE timestamp >= '2026-01-31'" --format json
+  stratalog spark query 'SELECT * FROM `web-clicks` WHERE timestamp >= "2026-01-31"' --format json
   stratalog spark query 'SELECT * FROM orders' --format parquet --output orders.parquet
 """
 EXPORT_HELP = """Export topics to a table of Parquet files: DIR/topic=NAME/date=DAY.
