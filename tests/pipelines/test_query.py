@@ -70,3 +70,4 @@ def test_faults_of_the_sql_are_sparks_to_tell(
         query(spark, cluster, "SELEKT 1")
     with pytest.raises(AnalysisException, match="no_such_column"):
         query(spark, cluster, f"SELECT no_such_column FROM `{topic}`")
+    assert not spark.catalog.tableExists(f"`{topic}`")  # what the next query asks is the topic, as it is then

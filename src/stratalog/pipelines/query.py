@@ -33,19 +33,19 @@ def query(spark: SparkSession, cluster: ClusterAddress, sql: str) -> DataFrame:
 
     silence_raised_errors()  # those that are answered here are no news
     made: set[str] = set()
-    while True:
-        try:
-            frame = spark.sql(sql)
-            break
-        except AnalysisException as error:
-            topic = missing_name(error)
-            if topic is None or topic in made:
-                raise
-        make_view(spark, cluster, topic)
-        made.add(topic)
-    for topic in made:
-        spark.catalog.dropTempView(topic)  # the next query makes its own, of what the topic is then
-    return frame
+    try:
+        while True:
+            try:
+                return spark.sql(sql)
+            except AnalysisException as error:
+                topic = missing_name(error)
+                if topic is None or topic in made:
+                    raise
+            make_view(spark, cluster, topic)
+            made.add(topic)
+    finally:
+        for topic in made:
+            spark.catalog.dropTempView(topic)  # the next query makes its own, of what the topic is then
 
 
 def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str) -> None:
