@@ -27,7 +27,7 @@ def test_conditions_on_key_and_time_reach_the_scan(
     spark.conf.set(PUSH_DOWN, "true")
     sql = f"""SELECT offset, string(value) FROM `{topic}`
               WHERE key = 'key-3' AND timestamp >= '2026-01-01' ORDER BY offset"""
-    found = query(spark, cluster, sql)
+    found = query(spark, cluster, sql, runs_once=True)
     left_to_spark = found._jdf.queryExecution().executedPlan().toString()
     assert [tuple(row) for row in found.collect()] == [
         (3, "value-3"),
@@ -47,6 +47,16 @@ def test_topics_can_be_joined_and_asked_in_subqueries(
               WHERE a.partition IN (SELECT min(partition) FROM `{two}` WHERE size(headers) = 1)"""
     assert tuple(query(spark, cluster, sql).collect()[0]) == (5, b"value-4")
     assert query(spark, cluster, f"SELECT count(*) FROM `{two}`").collect()[0][0] == 7
+
+
+def test_a_topic_that_is_named_twice_is_not_narrowed_by_the_other_condition(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
+) -> None:
+    topic = filled_topic(40)
+    spark.conf.set(PUSH_DOWN, "true")
+    sql = f"""WITH t AS (SELECT * FROM `{topic}`)
+              SELECT offset FROM t WHERE offset < 2 UNION ALL SELECT offset FROM t WHERE offset > 36 ORDER BY 1"""
+    assert [row[0] for row in query(spark, cluster, sql, runs_once=True).collect()] == [0, 1, 37, 38, 39]
 
 
 def test_name_of_no_topic_is_told_with_those_there_are(

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from stratalog.client import Producer
 from stratalog.spark.options import batch_options
 from stratalog.spark.predicate import Predicate
-from stratalog.spark.push_down import OfferingReader, PushDownReader, batch_reader
+from stratalog.spark.push_down import PushDownReader, batch_reader
 from stratalog.spark.reader import StratalogBatchReader
 from stratalog.testing.broker_process import BrokerProcess
 
@@ -35,28 +35,28 @@ def overrides(reader: DataSourceReader) -> bool:
 @pytest.mark.parametrize(
     ("options", "kind", "is_override"),
     [
-        ({}, OfferingReader, False),
+        ({}, StratalogBatchReader, False),
         ({"pushFilters": "true"}, PushDownReader, True),
         ({"pushFilters": "false"}, StratalogBatchReader, False),
     ],
 )
-def test_push_down_is_offered_demanded_or_refused(options: dict[str, str], kind: type, is_override: bool) -> None:
+def test_push_down_is_for_who_asks(options: dict[str, str], kind: type, is_override: bool) -> None:
     reader = reader_with(**options)
     assert type(reader) is kind
     assert overrides(reader) == is_override
 
 
-@pytest.mark.parametrize("options", [{}, {"pushFilters": "true"}])
-def test_filters_narrow_what_options_asked_for(options: dict[str, str]) -> None:
-    reader = pickle.loads(pickle.dumps(reader_with(**options)))
+def test_filters_narrow_what_options_asked_for() -> None:
+    reader = pickle.loads(pickle.dumps(reader_with(pushFilters="true")))
     left = list(reader.pushFilters(FILTERS))
     assert [id(each) for each in left] == [id(FILTERS[2])]
     assert reader.request.predicate == Predicate(keys=frozenset([b"a"]), from_offset=10)
     assert pickle.loads(pickle.dumps(reader)).request == reader.request
 
 
-def test_a_reader_that_refuses_leaves_all_to_spark() -> None:
-    reader = reader_with(pushFilters="false")
+@pytest.mark.parametrize("options", [{}, {"pushFilters": "false"}])
+def test_a_reader_that_is_not_asked_leaves_all_to_spark(options: dict[str, str]) -> None:
+    reader = reader_with(**options)
     assert list(reader.pushFilters(FILTERS)) == FILTERS
     assert reader.request.predicate == Predicate(from_offset=3)
 
@@ -82,12 +82,13 @@ def test_the_same_rows_with_and_without_push_down(
                 timestamp=1000 + number,
             )
 
-    def query(way: str) -> DataFrame:
+    def query(way: str, push: str) -> DataFrame:
         frame = (
             session.read.format("stratalog")
             .option("kafka.bootstrap.servers", stratalog_broker.bootstrap_servers)
             .option("subscribe", stratalog_topic)
             .option("log.dirs", str(stratalog_broker.data_dir) if way == "direct" else "none")
+            .option("pushFilters", push)
             .load()
         )
         return (
@@ -103,10 +104,29 @@ def test_the_same_rows_with_and_without_push_down(
     expected = sorted((b"v%d" % n, n // 2) for n in range(7, 30) if n % 2 == 1 and n % 4 in (1, 2))
     for way in ("direct", "wire"):
         session.conf.set(CONF, "true")
-        pushed = query(way)
+        pushed = query(way, "true")
         plan = pushed._jdf.queryExecution().executedPlan().toString()
         assert "length(value" in plan
         assert "partition#" not in plan.partition("Filter")[2].partition("\n")[0]  # no longer Spark's to compare
         assert rows(pushed) == expected
         session.conf.set(CONF, "false")
-        assert rows(query(way)) == expected
+        assert rows(query(way, "false")) == expected
+
+
+@pytest.mark.stratalog_topic(partitions=1)
+def test_a_frame_can_be_filtered_in_many_ways(
+    session: SparkSession, stratalog_broker: BrokerProcess, stratalog_topic: str
+) -> None:
+    with Producer(stratalog_broker.bootstrap_servers) as producer:
+        for number in range(100):
+            producer.send(stratalog_topic, b"%d" % number)
+    session.conf.set(CONF, "true")
+    frame = (
+        session.read.format("stratalog")
+        .option("kafka.bootstrap.servers", stratalog_broker.bootstrap_servers)
+        .option("subscribe", stratalog_topic)
+        .load()
+    )
+    assert frame.where("offset < 2").count() == 2
+    assert frame.count() == 100
+    assert frame.where("offset < 2").union(frame.where("offset >= 90")).count() == 12

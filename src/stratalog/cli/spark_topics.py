@@ -82,7 +82,7 @@ def query(
 
     query_results.check_format(output_format, output)
     with spark_session(master, conf, advice="") as spark:
-        frame = run(spark, cluster_address(bootstrap_server, settings, log_dirs), sql)
+        frame = run(spark, cluster_address(bootstrap_server, settings, log_dirs), sql, runs_once=True)
         if explain:
             frame.explain("formatted")
         elif output is None:

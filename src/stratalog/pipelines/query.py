@@ -9,12 +9,11 @@ by the scan itself, which skips what does not match; a condition on string(key) 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from stratalog.errors import UnknownTopicError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress
-from stratalog.spark.schema import ALL_COLUMNS, ddl
+from stratalog.spark.schema import ddl
 from stratalog.spark.session import silence_raised_errors
 
 if TYPE_CHECKING:
@@ -24,14 +23,30 @@ if TYPE_CHECKING:
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _QUOTED = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _MOST_NAMED = 20
+_PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-def query(spark: SparkSession, cluster: ClusterAddress, sql: str) -> DataFrame:
+def query(spark: SparkSession, cluster: ClusterAddress, sql: str, *, runs_once: bool = False) -> DataFrame:
     """What a query would give; it runs when that is asked for. Raises UnknownTopicError for a name that is neither a
-    topic nor a view, and Spark's errors for what is wrong with the SQL."""
+    topic nor a view, and Spark's errors for what is wrong with the SQL.
+
+    `runs_once`: the frame is collected or written as it is, once. Then conditions are the scan's to decide, if there is
+    only one: why not else is in stratalog.spark.push_down."""
+    silence_raised_errors()  # those that are answered here are no news
+    frame = _planned(spark, cluster, sql, push=False)
+    if runs_once and spark.conf.get(_PUSH_DOWN) == "true" and _count_scans(frame) == 1:
+        return _planned(spark, cluster, sql, push=True)
+    return frame
+
+
+def _count_scans(frame: DataFrame) -> int:
+    """Where the query is optimised: a subquery or a WITH may be there twice that was written once."""
+    return str(frame._jdf.queryExecution().optimizedPlan().toString()).count("RelationV2")
+
+
+def _planned(spark: SparkSession, cluster: ClusterAddress, sql: str, *, push: bool) -> DataFrame:
     from pyspark.errors import AnalysisException
 
-    silence_raised_errors()  # those that are answered here are no news
     made: set[str] = set()
     try:
         while True:
@@ -41,29 +56,22 @@ def query(spark: SparkSession, cluster: ClusterAddress, sql: str) -> DataFrame:
                 topic = missing_name(error)
                 if topic is None or topic in made:
                     raise
-            make_view(spark, cluster, topic)
+            make_view(spark, cluster, topic, push=push)
             made.add(topic)
     finally:
         for topic in made:
             spark.catalog.dropTempView(topic)  # the next query makes its own, of what the topic is then
 
 
-def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str) -> None:
+def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str, *, push: bool = False) -> None:
     """The topic as a temporary view of its name. Raises UnknownTopicError."""
     with cluster.admin() as admin:
         topics = sorted(admin.list_topics(include_internal=True))
     if topic not in topics:
         raise UnknownTopicError(f"there is no topic or view {topic!r}; {_there_are(topics)}")
-    _make_view(spark, cluster, topic)
-
-
-def _make_view(spark: SparkSession, cluster: ClusterAddress, topic: str, columns: Sequence[str] = ALL_COLUMNS) -> None:
-    from pyspark.sql.types import StructType
-
-    whole = cast("StructType", StructType.fromDDL(ddl(include_headers=True)))
-    options = {**cluster.read_options(), "subscribe": topic}
-    reader = spark.read.format(FORMAT).options(**options).schema(StructType([whole[name] for name in columns]))
-    reader.load().createOrReplaceTempView(quoted(topic))
+    options = {**cluster.read_options(), "subscribe": topic, "pushFilters": str(push).lower()}
+    whole = ddl(include_headers=True)
+    spark.read.format(FORMAT).options(**options).schema(whole).load().createOrReplaceTempView(quoted(topic))
 
 
 def quoted(name: str) -> str:

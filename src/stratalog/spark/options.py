@@ -142,7 +142,7 @@ class ReadOptions:
     isolation: str = READ_UNCOMMITTED
     fail_on_data_loss: bool = True
     include_headers: bool = False
-    push_filters: bool | None = None  # None: where the session does
+    push_filters: bool | None = None  # for frames that are used once, see push_down.py
     data_dirs: tuple[str, ...] | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None

@@ -1,9 +1,11 @@
-"""Batch readers that take Spark's filters, where the session pushes them down.
+"""Batch readers that take Spark's filters, where the option `pushFilters` asks for it.
+
+Not by default: up to Spark 4.3.0 at least, what a filter was pushed into is kept with the frame that was loaded
+(PythonDataSourceV2.readInfo), and not with the scan. Each other use of that frame, in the same query too, then reads
+what the last filter left: `frame.where("offset < 2")`, and `frame.count()` is 2. So it is for who uses a frame once.
 
 Spark calls `pushFilters` only while spark.sql.python.filterPushdown.enabled is on (`stratalog.spark.session` sets it),
-and fails a query whose reader overrides it while that is off. Most want neither an option nor an error: their reader
-offers the method without overriding it. `pushFilters=true` demands it, and gets Spark's error where the session does
-not allow it; `pushFilters=false` leaves all filters to Spark.
+and fails a query whose reader overrides it while that is off.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter
+from pyspark.sql.datasource import Filter
 
 from stratalog.spark.predicate import from_filters
 from stratalog.spark.reader import StratalogBatchReader
@@ -24,32 +26,12 @@ if TYPE_CHECKING:
 
 
 def batch_reader(options: ReadOptions, schema: StructType) -> StratalogBatchReader:
-    if options.push_filters is None:
-        return OfferingReader(options, schema)
     return PushDownReader(options, schema) if options.push_filters else StratalogBatchReader(options, schema)
 
 
 class PushDownReader(StratalogBatchReader):
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         return push(self, filters)
-
-
-class OfferingReader(StratalogBatchReader):
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self.pushFilters = _Offer(self)  # type: ignore[method-assign]
-
-
-class _Offer:
-    """Spark tells an override by the method's function (plan_data_source_read.py): this is the base class's."""
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: StratalogBatchReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return push(self._reader, filters)
 
 
 def push(reader: StratalogBatchReader, filters: list[Filter]) -> list[Filter]:
