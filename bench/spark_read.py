@@ -48,14 +48,17 @@ class Scans:
 
     def one_hour(self) -> Cost:
         first, end = (f.timestamp_millis(f.lit(self._noon + hours * HOUR_MS)) for hours in (0, 1))
-        return self._cost(lambda: self._direct(TOPIC).where((f.col("timestamp") >= first) & (f.col("timestamp") < end)))
+        return self._cost(lambda: self._pushing().where((f.col("timestamp") >= first) & (f.col("timestamp") < end)))
 
     def one_key(self) -> Cost:
-        return self._cost(lambda: self._direct(TOPIC).where(f.col("key") == f.lit(b"00000777")))
+        return self._cost(lambda: self._pushing().where(f.col("key") == f.lit(b"00000777")))
 
-    def _direct(self, topic: str) -> DataFrame:
+    def _pushing(self) -> DataFrame:
+        return self._direct(TOPIC, pushFilters="true")
+
+    def _direct(self, topic: str, **options: str) -> DataFrame:
         reader = reading(self._spark, "stratalog", self._broker, topic)
-        return reader.option("log.dirs", str(self._broker.data_dir)).load()
+        return reader.options(**options).option("log.dirs", str(self._broker.data_dir)).load()
 
     def _cost(self, query: Callable[[], DataFrame]) -> Cost:
         """From load() to the last row."""
