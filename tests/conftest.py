@@ -14,6 +14,10 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Spark's Java, wherever a test starts one: short runs have no use for a compiler that optimises for long ones.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
+
 hypothesis.settings.register_profile("stratalog", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("stratalog")
 

@@ -27,7 +27,9 @@ from stratalog.spark import session
 master, servers, topic, local = sys.argv[1:]
 spark = session(master, **{
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m", "spark.executor.cores": 1, "spark.cores.max": 2, "spark.local.dir": local,
+    "spark.executor.memory": "512m", "spark.executor.cores": 1,
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.cores.max": 2, "spark.local.dir": local,
     "spark.scheduler.minRegisteredResourcesRatio": 1, "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
 })
 frame = spark.read.format("stratalog").options(**{
