@@ -1,4 +1,4 @@
-"""examples/pipeline, run by the real `spark-pipelines`: twice, with records that came in between."""
+"""examples/pipeline, run by the real `spark-pipelines`."""
 
 from __future__ import annotations
 
