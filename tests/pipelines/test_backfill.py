@@ -40,7 +40,7 @@ def test_exported_table_is_loaded_back_with_keys_and_times(
 ) -> None:
     source, target = filled_topic(30, partitions=2), filled_topic(0, partitions=2)
     export(spark, cluster, [source], str(tmp_path / "table"))
-    options = BackfillOptions(columns=ColumnChoice(keep_partitions=True), state=str(tmp_path / "state"), step_bytes=1)
+    options = BackfillOptions(columns=ColumnChoice(keep_partitions=True), state=str(tmp_path / "state"))
     done = backfill(spark, cluster, str(tmp_path / "table"), target, options)
     again = backfill(spark, cluster, str(tmp_path / "table"), target, options)
     assert (done.records, again.records) == (30, 0)
@@ -58,6 +58,8 @@ def test_lines_of_csv_become_json_with_a_key_and_a_time(
     topic = filled_topic(0)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "flights.csv").write_text("carrier,number,at\nUA,1,1767225600000\nAA,2,1767225600001\n")
+    with pytest.raises(ConfigError, match=r"in can't be read as parquet.*give the format \(--format parquet\|csv"):
+        backfill(spark, cluster, str(tmp_path / "in"), topic)
     columns = ColumnChoice(key="lower(carrier)", timestamp="bigint(at)", value_as_json=True)
     options = BackfillOptions("csv", columns, state=str(tmp_path / "state"))
     path = str(tmp_path / "in")

@@ -73,7 +73,7 @@ def backfill(
     reading = {**_DEFAULTS.get(kind, {}), **given.reading}
     with cluster.admin() as admin:
         admin.describe_topic(topic)
-    schema = _schema(spark, path, kind, reading, given.schema)
+    schema = _schema(spark, path, kind, reading, given)
     state = given.state or default_state("backfill", topic)
     if given.dry_run:
         frame = spark.read.format(kind).options(**reading).schema(schema).load(path)
@@ -100,9 +100,20 @@ def _streamed(path: str) -> str:
     return f"{path[:-1]}[{path[-1]}]" if Path(path).is_file() and path[-1].isalnum() else path
 
 
-def _schema(spark: SparkSession, path: str, kind: str, reading: Mapping[str, str], given: str | None) -> StructType:
+def _schema(
+    spark: SparkSession, path: str, kind: str, reading: Mapping[str, str], given: BackfillOptions
+) -> StructType:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
     reader = spark.read.format(kind).options(**reading)
-    return (reader.schema(given) if given else reader).load(path).schema
+    try:
+        return (reader.schema(given.schema) if given.schema else reader).load(path).schema
+    except (PySparkException, Py4JJavaError) as error:
+        if given.format is not None or path.endswith(f".{kind}"):
+            raise
+        what = f"{path} can't be read as {kind}, and its name does not say what it holds"
+        raise ConfigError(f"{what}; give the format (--format {'|'.join(FORMATS)})") from error
 
 
 def _in_order(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:

@@ -144,7 +144,7 @@ def _check_target(
     is_empty = all(bound.latest == 0 for bound in bounds_of(admin, [found]).values())
     if not is_empty and not goes_on and not options.append:
         what = f"topic {target!r} has records already, and no state of this job says that they are its own"
-        raise TopicExistsError(f"{what}; name another target, or append")
+        raise TopicExistsError(f"{what}; name another target, or append to it (--append)")
     return len(found.partitions), True
 
 

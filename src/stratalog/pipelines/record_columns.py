@@ -56,7 +56,7 @@ def _value(frame: DataFrame, choice: ColumnChoice, used: set[str | None]) -> str
         return f"binary(to_json(struct({', '.join(_quoted(name) for name in names)})))"
     if choice.value is None and "value" not in frame.columns:
         what = f"nothing says what the value is: the columns are {_listed(frame.columns)}, and none is called 'value'"
-        raise ConfigError(f"{what}; name one, or take all as JSON")
+        raise ConfigError(f"{what}; name one (--value), or take all as JSON (--value-as-json)")
     return as_bytes(frame, choice.value or "value", "value")
 
 

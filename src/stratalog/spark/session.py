@@ -1,4 +1,4 @@
-"""A Spark session that is set up for topics: Java found, workers on this Python, filters allowed to be pushed down, quiet.
+"""A Spark session that is set up for topics: Java found, workers on this Python, push-down allowed, quiet.
 
 What it sets is a default each: whatever is given by name counts instead. Where a session is there already, a
 notebook's or that of spark-submit, that one is returned, with the settings that can still be changed.
