@@ -21,7 +21,7 @@ serve: $(READY)
 	@$(BIN)/stratalog serve
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -o cache_dir=.pytest_cache/test
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -o cache_dir=.pytest_cache/test
 
 check: $(READY)
 	@$(BIN)/ruff check .

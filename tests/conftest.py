@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
 
+_HERE = Path(__file__).parent
+_WITH_SPARK = {"spark", "pipelines", "demo"}
+
 hypothesis.settings.register_profile("stratalog", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("stratalog")
 
@@ -25,6 +28,11 @@ hypothesis.settings.load_profile("stratalog")
 def pytest_addoption(parser: pytest.Parser) -> None:
     # Here and not in tests/client, whose conftest is not read before the command line unless it is named there.
     parser.addoption("--kafka", action="store_true", help="run tests/client against Apache Kafka (see make compat)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those with Spark first: they take longest, and so one process of several has them all, and one session."""
+    items.sort(key=lambda item: item.path.relative_to(_HERE).parts[0] not in _WITH_SPARK)
 
 
 @pytest.fixture(scope="session")
