@@ -11,7 +11,7 @@ from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import CommitFailedError, error_of
 from stratalog.client.metadata import TopicPartition
-from stratalog.client.offsets import OffsetAndMetadata
+from stratalog.client.offsets import OffsetAndMetadata, offset_topics
 from stratalog.errors import ClientError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -142,21 +142,12 @@ class Commits:
         return now.member_id == before.member_id and now.generation > before.generation
 
     def _commit_body(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], identity: Identity) -> dict[str, Any]:
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for place, one in offsets.items():
-            entry = {
-                "partition_index": place.partition,
-                "committed_offset": one.offset,
-                "committed_leader_epoch": one.leader_epoch,
-                "committed_metadata": one.metadata,
-            }
-            topics.setdefault(place.topic, []).append(entry)
         return {
             "group_id": self.group_id,
             "generation_id_or_member_epoch": identity.generation,
             "member_id": identity.member_id,
             "group_instance_id": identity.instance_id,
-            "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
+            "topics": offset_topics(offsets),
         }
 
     def _fetch_body(self, places: list[TopicPartition]) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from stratalog.client.metadata import TopicPartition
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -28,3 +31,17 @@ class GroupMetadata(NamedTuple):
     generation: int
     member_id: str
     instance_id: str | None = None
+
+
+def offset_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:
+    """As OffsetCommit and TxnOffsetCommit name them."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for place, one in offsets.items():
+        entry = {
+            "partition_index": place.partition,
+            "committed_offset": one.offset,
+            "committed_leader_epoch": one.leader_epoch,
+            "committed_metadata": one.metadata,
+        }
+        topics.setdefault(place.topic, []).append(entry)
+    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

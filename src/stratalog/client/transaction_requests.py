@@ -20,7 +20,7 @@ from stratalog.client.connections import Purpose
 from stratalog.client.errors import ClientError, error_of
 from stratalog.client.groups.membership import by_topic
 from stratalog.client.metadata import TopicPartition
-from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata
+from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata, offset_topics
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -121,7 +121,7 @@ class TransactionRequests:
             "generation_id": group.generation,
             "member_id": group.member_id,
             "group_instance_id": group.instance_id,
-            "topics": _offset_topics(offsets),
+            "topics": offset_topics(offsets),
         }
         api = ApiKey.TXN_OFFSET_COMMIT
         lowest = 0 if group.generation < 0 and not group.member_id else _FIRST_WITH_MEMBERS
@@ -186,16 +186,3 @@ class TransactionRequests:
                 if not error.is_retriable or loop.time() + wait >= deadline:
                     raise
             await asyncio.sleep(wait)
-
-
-def _offset_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for place, one in offsets.items():
-        entry = {
-            "partition_index": place.partition,
-            "committed_offset": one.offset,
-            "committed_leader_epoch": one.leader_epoch,
-            "committed_metadata": one.metadata,
-        }
-        topics.setdefault(place.topic, []).append(entry)
-    return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

@@ -38,14 +38,6 @@ class WrittenOfStream(Written):
     was_there: bool = False  # the batch is written already, so the task wrote nothing
 
 
-def stream_writer(
-    options: Mapping[str, str],
-    schema: StructType,
-    overwrite: bool,  # noqa: ARG001 - output mode complete, which writes all rows again, as in the stock connector
-) -> StratalogStreamWriter:
-    return StratalogStreamWriter(options, schema)
-
-
 class StratalogStreamWriter(DataSourceStreamArrowWriter):
     sink = StreamSink
 

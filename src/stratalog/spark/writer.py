@@ -34,10 +34,6 @@ class Written(WriterCommitMessage):
     prepared: tuple[PreparedTransaction, ...] = ()
 
 
-def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StratalogWriter:
-    return StratalogWriter(options, schema, overwrite)
-
-
 class StratalogWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """Raises ConfigError, SinkError, and ClientError where no broker is there."""
