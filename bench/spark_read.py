@@ -1,114 +1,113 @@
 """Batch reads: straight off the files and over the wire beside Spark's own connector, and what filters spare.
 
-    python -m bench.spark_read [--records 1000000] [--rounds 3]
-
-local[2], all columns to a sink that does nothing, both sides in turn. A filter's row compares with the same scan
-without it. Memory is the largest Python worker's after scans of a topic of a tenth of the size, and of all of it.
+local[2], all columns to a sink that does nothing, from load() to the last row. A filter's row compares with the same
+scan without it, in the same round. Memory is measured behind scans of a tenth of the topic, and again behind one of all
+of it: the largest Python worker's most, and what the driver's heap keeps.
 """
 
 from __future__ import annotations
 
-import sys
-import time
+import json
 from collections.abc import Callable
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
-from rich.console import Console
 
-from bench.measure import Comparison, Cost, compare
-from bench.report import Row, directory, report
-from bench.spark_sides import DAY_MS, arguments, cost_of_all, fill, reading, spark_session, to_nowhere, workers_peak_mb
-from stratalog.testing.broker_process import BrokerProcess
+from bench.measure import Cost
+from bench.report import Row
+from bench.spark_sides import (
+    DAY_MS,
+    FIRST_MS,
+    PARTITIONS,
+    TOPIC,
+    Workbench,
+    compared,
+    driver_heap_mb,
+    in_turn,
+    say,
+    speed_row,
+    to_nowhere,
+    workers_peak_mb,
+)
 
-TOPIC, SMALL_TOPIC = "measured", "measured-tenth"
 HOUR_MS = 3_600_000
+NOON_MS = FIRST_MS + DAY_MS // 2
 MOST_GROWTH = 1.25
-FEWEST = 500_000  # of the small topic: some portions for each task, or a worker has not reached its size
+FEWEST = 500_000  # some portions for each task, or a worker has not reached its size
 
 
 class Scans:
     """Each method is one query, and what it cost."""
 
-    def __init__(self, spark: SparkSession, broker: BrokerProcess, first_ms: int) -> None:
-        self._spark = spark
-        self._broker = broker
-        self._noon = first_ms + DAY_MS // 2
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
 
     def stock(self) -> Cost:
-        return self._cost(lambda: reading(self._spark, "kafka", self._broker, TOPIC).load())
+        return self._cost(lambda: self._bench.reading("kafka").load())
 
     def wire(self) -> Cost:
-        return self._cost(
-            lambda: reading(self._spark, "stratalog", self._broker, TOPIC).option("log.dirs", "none").load()
-        )
+        return self._cost(lambda: self._bench.reading("stratalog").option("log.dirs", "none").load())
 
-    def direct(self, topic: str = TOPIC) -> Cost:
-        return self._cost(lambda: self._direct(topic))
+    def direct(self) -> Cost:
+        return self._cost(self._direct)
 
     def one_hour(self) -> Cost:
-        first, end = (f.timestamp_millis(f.lit(self._noon + hours * HOUR_MS)) for hours in (0, 1))
-        return self._cost(lambda: self._pushing().where((f.col("timestamp") >= first) & (f.col("timestamp") < end)))
+        first, end = (f.timestamp_millis(f.lit(NOON_MS + hours * HOUR_MS)) for hours in (0, 1))
+        return self._cost(
+            lambda: self._direct(pushFilters="true").where((f.col("timestamp") >= first) & (f.col("timestamp") < end))
+        )
 
     def one_key(self) -> Cost:
-        return self._cost(lambda: self._pushing().where(f.col("key") == f.lit(b"00000777")))
+        return self._cost(lambda: self._direct(pushFilters="true").where(f.col("key") == f.lit(b"00000777")))
 
-    def _pushing(self) -> DataFrame:
-        return self._direct(TOPIC, pushFilters="true")
+    def first(self, records: int) -> Cost:
+        ends = {TOPIC: {str(index): records // PARTITIONS for index in range(PARTITIONS)}}
+        return self._cost(lambda: self._direct(endingOffsets=json.dumps(ends)))
 
-    def _direct(self, topic: str, **options: str) -> DataFrame:
-        reader = reading(self._spark, "stratalog", self._broker, topic)
-        return reader.options(**options).option("log.dirs", str(self._broker.data_dir)).load()
+    def _direct(self, **options: str) -> DataFrame:
+        reader = self._bench.reading("stratalog").options(**options)
+        return reader.option("log.dirs", str(self._bench.broker.data_dir)).load()
 
     def _cost(self, query: Callable[[], DataFrame]) -> Cost:
-        """From load() to the last row."""
-        return cost_of_all(lambda: to_nowhere(query()), self._broker.pid)
+        return self._bench.cost(lambda: to_nowhere(query()))
 
 
-def main() -> int:
-    given = arguments(__doc__).parse_args()
-    console = Console()
-    first_ms = int(time.time() * 1000) - DAY_MS
-    with directory(given.directory) as place, BrokerProcess(place) as broker, spark_session() as spark:
-        fill(broker, SMALL_TOPIC, max(given.records // 10, FEWEST), first_ms)
-        fill(broker, TOPIC, given.records, first_ms)
-        scans = Scans(spark, broker, first_ms)
-        rows = [memory_row(scans)]
-        for scan in (scans.stock, scans.wire, scans.one_hour, scans.one_key) * 2:
-            scan()  # Java compiles what it has seen often: first queries cost several times as much
-        for what, mine, other, target in (
-            ("direct, against Spark's connector", scans.direct, scans.stock, 2.0),
-            ("over the wire, against Spark's connector", scans.wire, scans.stock, 1.0),
-            ("one hour of a day, against all of it", scans.one_hour, scans.direct, 10.0),
-            ("WHERE key = ..., against all keys", scans.one_key, scans.direct, 5.0),
-        ):
-            rows.append(speed_row(what, compare(mine, other, given.rounds), given.records, target))
-            console.print(rows[-1])
-    return 0 if report(f"Spark, reading {given.records:,} records of 100 bytes", rows, console) else 1
+def rows(bench: Workbench) -> list[Row]:
+    bench.topic()
+    scans = Scans(bench)
+    found = memory_rows(bench, scans)
+    say("reading: queries before the first round, as Java compiles what it has seen often")
+    for scan in (scans.wire, scans.one_hour, scans.one_key, scans.direct, scans.one_hour, scans.one_key):
+        scan()
+    sides = {
+        "Spark's connector": scans.stock,
+        "over the wire": scans.wire,
+        "direct": scans.direct,
+        "one hour": scans.one_hour,
+        "one key": scans.one_key,
+    }
+    costs = in_turn(sides, bench.rounds)
+    for what, mine, other, target in (
+        ("direct, against Spark's connector", "direct", "Spark's connector", 2.0),
+        ("over the wire, against Spark's connector", "over the wire", "Spark's connector", 1.0),
+        ("one hour of a day, against all of it", "one hour", "direct", 10.0),
+        ("WHERE key = ..., against all keys", "one key", "direct", 5.0),
+    ):
+        found.append(speed_row(what, compared(costs[mine], costs[other]), bench.records, target))
+    return found
 
 
-def memory_row(scans: Scans) -> Row:
+def memory_rows(bench: Workbench, scans: Scans) -> list[Row]:
+    say("memory: a tenth of the topic, then all of it")
     for _ in range(3):
-        scans.direct(SMALL_TOPIC)
-    before = workers_peak_mb()
+        scans.first(max(bench.records // 10, min(FEWEST, bench.records)))
+    worker, driver = workers_peak_mb(), driver_heap_mb(bench.spark)
     scans.direct()
-    after = workers_peak_mb()
-    measured = f"{before:.0f} -> {after:.0f} MB"
-    return Row(
-        "a worker's memory, topic ten times as large", measured, f"{MOST_GROWTH}x", after <= MOST_GROWTH * before
-    )
+    return [
+        _memory_row("a worker's memory, a tenth and all", worker, workers_peak_mb()),
+        _memory_row("the driver's heap, a tenth and all", driver, driver_heap_mb(bench.spark)),
+    ]
 
 
-def speed_row(what: str, found: Comparison, records: int, target: float) -> Row:
-    rate = records / found.ours.wall / 1e6
-    return Row(
-        what,
-        f"{found.ratio:.2f}x ({found.ours.wall:.2f} s, {found.peer.wall:.2f} s; {rate:.1f} M/s)",
-        f"{target:g}x",
-        found.ratio >= target,
-        f"{found.ours.cpu:.1f} s, {found.peer.cpu:.1f} s: {found.cpu_ratio:.1f}x",
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _memory_row(what: str, before: float, after: float) -> Row:
+    return Row(what, f"{before:.0f} MB, {after:.0f} MB", f"{MOST_GROWTH}x", after <= MOST_GROWTH * before)

@@ -1,37 +1,83 @@
-"""What the Spark benchmarks share: a topic to read, a session that has Spark's own connector too, and what a query
-costs: its time, and the CPU of driver, JVM, Python workers and broker together."""
+"""What the Spark benchmarks share: a broker with a topic to read, a session that has Spark's own connector too, both
+sides in turn, and what a query costs: its time, and the CPU of driver, JVM, Python workers and broker together."""
 
 from __future__ import annotations
 
-import argparse
 import os
+import statistics
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from tests.compat.fetch_spark_kafka import connector_jars
 
-from bench.measure import ROUNDS, Cost
+from bench.measure import Comparison, Cost, median
+from bench.report import Row
 from stratalog.client import Admin, Producer
+from stratalog.client.admin import OffsetSpec
+from stratalog.client.metadata import TopicPartition
 from stratalog.spark.session import session
 from stratalog.testing.broker_process import BrokerProcess
 
+TOPIC = "measured"
+FIRST_MS = 1_767_225_600_000  # 2026-01-01: always the same, so that a topic that was kept can be used again
 DAY_MS = 86_400_000
 VALUE_BYTES = 100
 KEYS = 1_000_000
 PARTITIONS = 2
+_AT_ONCE = 500_000
 _TICKS = os.sysconf("SC_CLK_TCK")
+_BEGAN = time.monotonic()
 
 
-def arguments(description: str | None, records: int = 10_000_000) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=records, help="in the topic")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the median counts")
-    parser.add_argument("--directory", type=Path, help="where the broker's data goes meanwhile")
-    return parser
+@dataclass(frozen=True)
+class Workbench:
+    """What each part is given. `topic()` has the records, and is made by whoever first asks for it."""
+
+    spark: SparkSession
+    broker: BrokerProcess
+    place: Path
+    records: int
+    rounds: int
+
+    def topic(self) -> str:
+        fill(self.broker, TOPIC, self.records)
+        return TOPIC
+
+    def reading(self, format: str, topic: str = TOPIC) -> DataFrameReader:
+        reader = self.spark.read.format(format).option("kafka.bootstrap.servers", self.broker.bootstrap_servers)
+        return reader.option("subscribe", topic)
+
+    def cost(self, work: Callable[[], object]) -> Cost:
+        """Time, and the CPU of this process, of all that descend from it, and of the broker."""
+        before, wall = self._cpu(), time.perf_counter()
+        work()
+        return Cost(time.perf_counter() - wall, self._cpu() - before)
+
+    def _cpu(self) -> float:
+        ticks = 0
+        for pid in {*descendants(os.getpid()), self.broker.pid}:
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            ticks += sum(int(fields[at]) for at in (11, 12, 13, 14))  # own, and that of children that ended
+        return ticks / _TICKS
+
+
+@contextmanager
+def workbench(data: Path, place: Path, records: int, rounds: int) -> Iterator[Workbench]:
+    """`data` is the broker's; `place` is for what nobody needs later."""
+    say("starting a broker, and Spark with its own connector")
+    settings = {"log.segment.delete.delay.ms": "1000"}  # what was written goes soon: ten million records are 1.2 GB
+    with BrokerProcess(data / "broker", settings) as broker, spark_session() as spark:
+        yield Workbench(spark, broker, place, records, rounds)
 
 
 @contextmanager
@@ -45,42 +91,94 @@ def spark_session() -> Iterator[SparkSession]:
         spark.stop()
 
 
-def fill(broker: BrokerProcess, topic: str, records: int, first_ms: int) -> None:
-    """Records of 100 bytes with keys that come back, spread evenly over a day."""
+def say(what: str) -> None:
+    """To stderr, as the table is for stdout."""
+    print(f"[{time.monotonic() - _BEGAN:6.0f} s] {what}", file=sys.stderr, flush=True)
+
+
+# The topic
+
+
+def fill(broker: BrokerProcess, topic: str, records: int) -> None:
+    """Records of 100 bytes with keys that come back, spread evenly over a day. One that is there with so many is left
+    as it is; with another number of them it is made anew."""
     with Admin(broker.bootstrap_servers) as admin:
-        admin.create_topic(
-            topic, PARTITIONS, config={"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**62)}
-        )
+        if topic in admin.list_topics():
+            places = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
+            if sum(end.offset for end in admin.list_offsets(places).check().values()) == records:
+                return
+            broker.delete_topic(topic)
+        config = {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**62)}
+        admin.create_topic(topic, PARTITIONS, config=config)
     with Producer(broker.bootstrap_servers) as producer:
-        for start in range(0, records, 100_000):
-            numbers = range(start, min(start + 100_000, records))
-            table = pa.table(
-                {
-                    "key": pa.array([b"%08d" % (number % KEYS) for number in numbers], pa.binary()),
-                    "value": pa.array([b"%0*d" % (VALUE_BYTES, number) for number in numbers], pa.binary()),
-                    "timestamp": pa.array([first_ms + number * DAY_MS // records for number in numbers], pa.int64()),
-                    "partition": pa.array([number % PARTITIONS for number in numbers], pa.int32()),
-                }
-            )
-            producer.send_arrow(topic, table)
+        for start in range(0, records, _AT_ONCE):
+            say(f"filling the topic: {start:,} of {records:,} records")
+            producer.send_arrow(topic, _table(start, min(start + _AT_ONCE, records), records))
         producer.flush()
+    say(f"{records:,} records are there")
 
 
-def reading(spark: SparkSession, format: str, broker: BrokerProcess, topic: str) -> DataFrameReader:
-    return (
-        spark.read.format(format).option("kafka.bootstrap.servers", broker.bootstrap_servers).option("subscribe", topic)
+def _table(start: int, end: int, records: int) -> pa.Table:
+    numbers = pa.array(range(start, end), pa.int64())
+    keys = pa.array([number % KEYS for number in range(start, end)], pa.int64())
+    return pa.table(
+        {
+            "key": _padded(keys, 8),
+            "value": _padded(numbers, VALUE_BYTES),
+            "timestamp": pc.add(pc.divide(pc.multiply(numbers, DAY_MS), records), FIRST_MS),
+            "partition": pa.array([number % PARTITIONS for number in range(start, end)], pa.int32()),
+        }
     )
+
+
+def _padded(numbers: pa.Array, width: int) -> pa.Array:
+    return pc.utf8_lpad(numbers.cast(pa.string()), width, "0").cast(pa.binary())
 
 
 def to_nowhere(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def cost_of_all(work: Callable[[], object], *others: int) -> Cost:
-    """Time, and the CPU of this process, all that descend from it, and `others`."""
-    before, wall = _cpu(others), time.perf_counter()
-    work()
-    return Cost(time.perf_counter() - wall, _cpu(others) - before)
+# Rounds
+
+
+def in_turn(sides: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, list[Cost]]:
+    """Each side once a round, another one first each time, after one round that does not count."""
+    names = list(sides)
+    found: dict[str, list[Cost]] = {name: [] for name in names}
+    for number in range(rounds + 1):
+        first = number % len(names)
+        costs = {name: sides[name]() for name in names[first:] + names[:first]}
+        told = ", ".join(f"{name} {costs[name].wall:.2f} s" for name in names)
+        say(f"round {number} of {rounds}: {told}{'' if number else ' (does not count)'}")
+        for name in names if number else ():
+            found[name].append(costs[name])
+    return found
+
+
+def compared(mine: list[Cost], other: list[Cost]) -> Comparison:
+    """Round by round, as bench.measure has it."""
+    pairs = list(zip(mine, other, strict=True))
+    return Comparison(
+        median(mine),
+        median(other),
+        statistics.median(peer.wall / ours.wall for ours, peer in pairs),
+        statistics.median(peer.cpu / max(ours.cpu, 1e-9) for ours, peer in pairs),
+    )
+
+
+def speed_row(what: str, found: Comparison, records: int, target: float) -> Row:
+    rate = records / found.ours.wall / 1e6
+    return Row(
+        what,
+        f"{found.ratio:.2f}x ({found.ours.wall:.2f} s, {found.peer.wall:.2f} s; {rate:.1f} M/s)",
+        f"{target:g}x",
+        found.ratio >= target,
+        f"{found.ours.cpu:.1f} s, {found.peer.cpu:.1f} s: {found.cpu_ratio:.1f}x",
+    )
+
+
+# Processes
 
 
 def descendants(pid: int) -> list[int]:
@@ -98,17 +196,6 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _cpu(others: tuple[int, ...]) -> float:
-    ticks = 0
-    for pid in {*descendants(os.getpid()), *others}:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks += sum(int(fields[at]) for at in (11, 12, 13, 14))  # own, and that of children that ended
-    return ticks / _TICKS
-
-
 def workers_peak_mb() -> float:
     """The most that a Python worker of this session ever held."""
     peaks = [0.0]
@@ -121,3 +208,12 @@ def workers_peak_mb() -> float:
         if b"pyspark" in command and b"java" not in command and "VmHWM:" in status:
             peaks.append(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
     return max(peaks)
+
+
+def driver_heap_mb(spark: SparkSession) -> float:
+    """What the driver's JVM holds on to: its heap behind a collection."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.java.lang.System.gc()
+    runtime = jvm.java.lang.Runtime.getRuntime()
+    return float(runtime.totalMemory() - runtime.freeMemory()) / 2**20

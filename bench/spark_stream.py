@@ -1,8 +1,6 @@
 """What a micro-batch costs: small batches of a topic beside those of Spark's own rate source, both to a sink that does
 nothing. The target is within 1.5 times.
 
-    python -m bench.spark_stream [--rounds 5]
-
 A round runs each stream for some batches one behind the other, and takes the median of their times as Spark's progress
 has them (triggerExecution: planning, offsets, the log of the checkpoint, the tasks).
 """
@@ -10,38 +8,34 @@ has them (triggerExecution: planning, offsets, the log of the checkpoint, the ta
 from __future__ import annotations
 
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
 
-from bench.measure import Comparison, Cost, compare
-from bench.report import Row, directory, report
-from bench.spark_sides import DAY_MS, arguments, cost_of_all, fill, spark_session
-from stratalog.testing.broker_process import BrokerProcess
+from bench.measure import Comparison, Cost
+from bench.report import Row
+from bench.spark_sides import Workbench, compared, in_turn, say
 
-TOPIC = "measured"
 ROWS = 100  # a batch
 WARM, BATCHES = 10, 30
 MOST = 1.5
 
 
 class Streams:
-    def __init__(self, spark: SparkSession, broker: BrokerProcess, place: Path) -> None:
-        self._spark = spark
-        self._broker = broker
-        self._place = place
+    """Each method runs a stream for a while. The cost is a batch's."""
+
+    def __init__(self, bench: Workbench, topic: str) -> None:
+        self._bench = bench
+        self._topic = topic
         self._runs = 0
 
     def topic(self) -> Cost:
         frame = (
-            self._spark.readStream.format("stratalog")
-            .option("kafka.bootstrap.servers", self._broker.bootstrap_servers)
-            .option("subscribe", TOPIC)
+            self._bench.spark.readStream.format("stratalog")
+            .option("kafka.bootstrap.servers", self._bench.broker.bootstrap_servers)
+            .option("subscribe", self._topic)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", ROWS)
             .load()
@@ -49,17 +43,15 @@ class Streams:
         return self._run(frame)
 
     def rate(self) -> Cost:
-        frame = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
-        return self._run(frame)
+        return self._run(self._bench.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load())
 
     def _run(self, frame: DataFrame) -> Cost:
-        """A batch's time, and its CPU."""
         self._runs += 1
-        checkpoint = str(self._place / f"checkpoint-{self._runs}")
+        checkpoint = str(self._bench.place / f"checkpoint-{self._runs}")
         query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         try:
             _wait_for(query, WARM)
-            cost = cost_of_all(lambda: _wait_for(query, WARM + BATCHES), self._broker.pid)
+            cost = self._bench.cost(lambda: _wait_for(query, WARM + BATCHES))
             times = [
                 progress["durationMs"]["triggerExecution"] / 1000
                 for progress in _progress(query)
@@ -83,27 +75,20 @@ def _wait_for(query: StreamingQuery, batches: int) -> None:
     raise failure
 
 
-def main() -> int:
-    given = arguments(__doc__, records=200_000).parse_args()
-    console = Console()
-    with directory(given.directory) as place, BrokerProcess(place) as broker, spark_session() as spark:
-        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(10 * BATCHES))
-        fill(broker, TOPIC, given.records, int(time.time() * 1000) - DAY_MS)
-        streams = Streams(spark, broker, place)
-        row = micro_batch_row(compare(streams.topic, streams.rate, given.rounds))
-    return 0 if report(f"Spark, micro-batches of {ROWS} rows", [row], console) else 1
+def rows(bench: Workbench) -> list[Row]:
+    bench.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(10 * BATCHES))
+    streams = Streams(bench, bench.topic())
+    say(f"streams: {WARM + BATCHES} micro-batches of {ROWS} rows each time")
+    costs = in_turn({"topic": streams.topic, "rate source": streams.rate}, bench.rounds)
+    return [micro_batch_row(compared(costs["topic"], costs["rate source"]))]
 
 
 def micro_batch_row(found: Comparison) -> Row:
     overhead = 1 / found.ratio
     return Row(
-        "a micro-batch, against the rate source's",
+        f"a micro-batch of {ROWS} rows, against the rate source's",
         f"{overhead:.2f}x ({found.ours.wall * 1000:.0f} ms, {found.peer.wall * 1000:.0f} ms)",
         f"{MOST}x at most",
         overhead <= MOST,
-        f"{found.ours.cpu * 1000:.0f} ms, {found.peer.cpu * 1000:.0f} ms",
+        f"{found.ours.cpu * 1000:.0f} ms, {found.peer.cpu * 1000:.0f} ms: {found.cpu_ratio:.1f}x",
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
