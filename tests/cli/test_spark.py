@@ -4,6 +4,7 @@ tests/pipelines/test_commands.py."""
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -42,6 +43,13 @@ def test_examples_mean_in_a_shell_what_they_say(command: str) -> None:
         assert (ran.stdout.splitlines(), ran.stderr) == (shlex.split(example), "")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_an_option_takes_in_words(command: str) -> None:
+    shown = invoke("spark", command, "--help").stdout
+    assert not re.search("<[a-z]", shown)
+    assert re.search(rf"Usage: stratalog spark {command} \[OPTIONS\] [A-Z]", shown)
+
+
 def test_without_a_command_it_says_what_there_is() -> None:
     shown = invoke("spark").stdout
     assert all(f"  {command} " in shown for command in COMMANDS)
@@ -77,6 +85,12 @@ def test_missing_java_is_one_line_with_what_to_install(tmp_path: Any) -> None:
         (["query", "SELECT 1", "--output", "x"], "--output needs --format"),
         (["query", "SELECT 1", "--conf", "memory"], "--conf is 'memory'"),
         (["query", "SELECT 1", "--conf", "memory=4g"], "memory is no setting of Spark"),
+        (["query", "SELECT 1", "--master", "locla[2]"], "--master is 'locla[2]'; it must be one of Spark's: local,"),
+        (["query", "SELECT 1", "--set", "bootstrap.servers=x:1"], "give --bootstrap-server instead"),
+        (
+            ["rekey", "a", "b", "--key", "key", "--step-records", "0"],
+            "'--step-records': Input should be greater than or equal to 1",
+        ),
         (["verify", "no-such-directory"], "no-such-directory: does not exist"),
         (["compact", "no-such-directory"], "no-such-directory: does not exist"),
         (["export", "orders"], "Missing option '--to'"),

@@ -15,6 +15,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from stratalog.cli.help_words import say_it_in_words
 from stratalog.errors import CorruptBatchError, StratalogError, UnknownTopicError
 
 FOUND_PROBLEMS = 1
@@ -30,6 +31,10 @@ class CommandError(Exception):
 
 class Program(TyperGroup):
     """The group of all commands."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        say_it_in_words(self)
 
     def main(
         self,

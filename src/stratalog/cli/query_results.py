@@ -53,6 +53,11 @@ def show(frame: DataFrame, given: str) -> None:
                 writer.writerow(["" if cell is None else _as_text(cell) for cell in row])
 
 
+def show_plan(plan: str) -> None:
+    with writing():
+        sys.stdout.write(plan.rstrip("\n") + "\n")
+
+
 def write(frame: DataFrame, given: str, path: str) -> None:
     """In files, as many as Spark has tasks. CSV has no bytes: they are written as text there."""
     if given == CSV:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.cluster_options import AsJson, DryRun, parse_pairs
+from stratalog.cli.option_groups import spread
 from stratalog.cli.program import FOUND_PROBLEMS, CommandError, complain
-from stratalog.cli.spark_options import LOCAL, Master, SparkSettings
+from stratalog.cli.spark_options import GO_ON, SparkOptions
 
 if TYPE_CHECKING:
     from stratalog.cli.output import Output
@@ -44,23 +45,24 @@ _GO_ON_VERIFYING = "with --resume-file a run goes on where it was stopped"
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("verify", help=VERIFY_HELP, short_help="Check whole data directories.")(verify)
-    app.command("compact", help=COMPACT_HELP, short_help="Compact a data directory that no broker has open.")(compact)
+    app.command("verify", help=VERIFY_HELP, short_help="Check whole data directories.")(spread(verify))
+    app.command("compact", help=COMPACT_HELP, short_help="Compact a data directory that no broker has open.")(
+        spread(compact)
+    )
 
 
 def verify(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=False, help="Data directories.")],
     deep: Annotated[bool, typer.Option(help="Inflate batches and walk through every record.")] = True,
     resume_file: Annotated[
-        Path | None, typer.Option("--resume-file", show_default=False, help="Keep what is verified in this file.")
+        Path | None,
+        typer.Option("--resume-file", metavar="FILE", show_default=False, help="Keep what is verified in this file."),
     ] = None,
-    master: Master = LOCAL,
-    conf: SparkSettings = None,
     as_json: AsJson = False,
+    *,
+    on: SparkOptions,
 ) -> None:
     from stratalog.cli.output import Output
-    from stratalog.cli.spark_progress import TerminalProgress
-    from stratalog.cli.spark_session import GO_ON, spark_session
     from stratalog.cli.verify_report import show_report
     from stratalog.pipelines.verify import verify as run
 
@@ -68,7 +70,7 @@ def verify(
         _check_directory(directory)
     output, heard = Output(as_json=as_json), _Heard()
     advice = _GO_ON_VERIFYING if resume_file is None else GO_ON
-    with spark_session(master, conf, advice) as spark, TerminalProgress() as progress:
+    with on.session(advice) as (spark, progress):
         paths = [directory.absolute() for directory in directories]
         reports = run(spark, paths, heard, deep=deep, resume_file=resume_file, progress=progress)
     for report in reports:
@@ -81,7 +83,8 @@ def verify(
 def compact(
     directory: Annotated[Path, typer.Argument(metavar="DIR", show_default=False, help="A data directory.")],
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", show_default=False, help="Only this topic. Repeatable.")
+        list[str] | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", show_default=False, help="Only this topic. Repeatable."),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -91,18 +94,16 @@ def compact(
         bool, typer.Option("--force", help="Also topics that are not compacted: their older records go.")
     ] = False,
     dry_run: DryRun = False,
-    master: Master = LOCAL,
-    conf: SparkSettings = None,
     as_json: AsJson = False,
+    *,
+    on: SparkOptions,
 ) -> None:
     from stratalog.cli.output import Output
-    from stratalog.cli.spark_progress import TerminalProgress
-    from stratalog.cli.spark_session import spark_session
     from stratalog.pipelines.compact import compact as run
 
     _check_directory(directory)
     given = parse_pairs("--set", settings, "delete.retention.ms=0")
-    with spark_session(master, conf) as spark, TerminalProgress() as progress:
+    with on.session() as (spark, progress):
         done = run(spark, directory, topic or (), settings=given, force=force, dry_run=dry_run, progress=progress)
     _show_compacted(Output(as_json=as_json), done, dry_run=dry_run)
     failures = [f"{result.partition}: {result.failure}" for result in done if result.failure]

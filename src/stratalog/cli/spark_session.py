@@ -11,19 +11,18 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
-from stratalog.cli.cluster_options import parse_pairs
 from stratalog.cli.program import CommandError
 from stratalog.errors import StratalogError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-GO_ON = "what is done is kept: the same command goes on from there"
 _LAST_LINES = 15
+_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|spark://[^\s/]+:\d+.*|yarn|k8s://\S+")
 # The last line of a traceback that a worker sent: the type with its module, and the message.
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): (.+)$", re.MULTILINE)
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
@@ -31,13 +30,13 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 
 
 @contextmanager
-def spark_session(master: str, settings: Sequence[str] | None, advice: str = GO_ON) -> Iterator[SparkSession]:
-    """`settings`: NAME=VALUE, Spark's. `advice`: what an interrupt is answered with. A session that is there already,
-    in a process that runs commands beside other things, is used, and not stopped."""
-    given = parse_pairs("--conf", settings, "spark.driver.memory=4g")
+def spark_session(master: str, settings: Mapping[str, str], advice: str) -> Iterator[SparkSession]:
+    """`advice`: what an interrupt is answered with. A session that is there already, in a process that runs commands
+    beside other things, is used, and not stopped."""
+    check_master(master)
     with tempfile.TemporaryFile() as said:
         was_there = _is_there()
-        session = _start(master, given, said)
+        session = _start(master, settings, said)
         try:
             yield session
         except KeyboardInterrupt:
@@ -49,12 +48,19 @@ def spark_session(master: str, settings: Sequence[str] | None, advice: str = GO_
                 session.stop()
 
 
+def check_master(master: str) -> None:
+    """Spark itself takes seconds to say that it can't parse one, and a dozen lines of Java's."""
+    if _MASTER.fullmatch(master) is None:
+        known = "local, local[4], local[*], spark://HOST:PORT, yarn or k8s://URL"
+        raise CommandError(f"--master is {master!r}; it must be one of Spark's: {known}")
+
+
 def _is_there() -> bool:
     pyspark = sys.modules.get("pyspark.sql")
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
-def _start(master: str, settings: dict[str, str], said: IO[bytes]) -> SparkSession:
+def _start(master: str, settings: Mapping[str, str], said: IO[bytes]) -> SparkSession:
     from stratalog.spark import session
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
@@ -63,7 +69,7 @@ def _start(master: str, settings: dict[str, str], said: IO[bytes]) -> SparkSessi
     defaults = {"spark.sql.session.timeZone": "UTC"}
     try:
         with _stderr_to(said):
-            return session(master, "stratalog", **(defaults | settings))
+            return session(master, "stratalog", **(defaults | dict(settings)))
     except StratalogError:
         raise
     except Exception as error:

@@ -7,17 +7,9 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli.cluster_options import DEFAULT_SERVER, AsJson, BootstrapServer, ClientSettings, DryRun, parse_pairs
-from stratalog.cli.spark_options import (
-    LOCAL,
-    Every,
-    LogDirs,
-    Master,
-    SparkSettings,
-    State,
-    StepRecords,
-    cluster_address,
-)
+from stratalog.cli.cluster_options import AsJson, DryRun, parse_pairs
+from stratalog.cli.option_groups import spread
+from stratalog.cli.spark_options import ClusterOptions, Every, ReadClusterOptions, SparkOptions, State, StepRecords
 
 QUERY_HELP = """Run a SQL query in which every topic is a view.
 
@@ -58,33 +50,33 @@ Examples:
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("query", help=QUERY_HELP, short_help="Run SQL over topics.")(query)
-    app.command("export", help=EXPORT_HELP, short_help="Export topics to a table of Parquet files.")(export)
-    app.command("backfill", help=BACKFILL_HELP, short_help="Load files into a topic.")(backfill)
+    app.command("query", help=QUERY_HELP, short_help="Run SQL over topics.")(spread(query))
+    app.command("export", help=EXPORT_HELP, short_help="Export topics to a table of Parquet files.")(spread(export))
+    app.command("backfill", help=BACKFILL_HELP, short_help="Load files into a topic.")(spread(backfill))
 
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", show_default=False, help="The query.")],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
-    output_format: Annotated[str, typer.Option("--format", "-f", help="table, json, csv or parquet.")] = "table",
+    output_format: Annotated[
+        str, typer.Option("--format", "-f", metavar="FORMAT", help="table, json, csv or parquet.")
+    ] = "table",
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="DIR", show_default=False, help="Write files there instead.")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show how it would run, and what is pushed down.")] = False,
-    log_dirs: LogDirs = None,
-    settings: ClientSettings = None,
-    master: Master = LOCAL,
-    conf: SparkSettings = None,
+    *,
+    cluster: ReadClusterOptions,
+    on: SparkOptions,
 ) -> None:
     from stratalog.cli import query_results
-    from stratalog.cli.spark_session import spark_session
+    from stratalog.pipelines.query import explained
     from stratalog.pipelines.query import query as run
 
     query_results.check_format(output_format, output)
-    with spark_session(master, conf, advice="") as spark:
-        frame = run(spark, cluster_address(bootstrap_server, settings, log_dirs), sql, runs_once=True)
+    with on.session(advice="") as (spark, _):
+        frame = run(spark, cluster.address(), sql, runs_once=True)
         if explain:
-            frame.explain("formatted")
+            query_results.show_plan(explained(frame))
         elif output is None:
             query_results.show(frame, output_format)
         else:
@@ -94,35 +86,37 @@ def query(
 def export(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="The topics.")],
     to: Annotated[str, typer.Option("--to", metavar="DIR", show_default=False, help="The table's folder or URL.")],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
-    output_format: Annotated[str, typer.Option("--format", "-f", help="parquet or delta.")] = "parquet",
+    output_format: Annotated[
+        str, typer.Option("--format", "-f", metavar="FORMAT", help="parquet or delta.")
+    ] = "parquet",
     every: Every = None,
     step_records: StepRecords = 10_000_000,
-    file_bytes: Annotated[int, typer.Option("--file-bytes", help="About the size of merged files.")] = 128 * 1024**2,
+    file_bytes: Annotated[
+        int, typer.Option("--file-bytes", metavar="BYTES", min=1, help="About the size of merged files.")
+    ] = 128 * 1024**2,
     merge_from: Annotated[
-        int, typer.Option("--merge-from", help="Merge where a day has so many small files; 0: never.")
+        int,
+        typer.Option(
+            "--merge-from", metavar="COUNT", min=0, help="Merge where a day has so many small files; 0: never."
+        ),
     ] = 16,
     allow_data_loss: Annotated[
         bool, typer.Option("--allow-data-loss", help="Go on where records were deleted before they were exported.")
     ] = False,
     dry_run: DryRun = False,
-    log_dirs: LogDirs = None,
-    settings: ClientSettings = None,
-    master: Master = LOCAL,
-    conf: SparkSettings = None,
     as_json: AsJson = False,
+    *,
+    cluster: ReadClusterOptions,
+    on: SparkOptions,
 ) -> None:
     from stratalog.cli.output import Output
-    from stratalog.cli.spark_progress import TerminalProgress
-    from stratalog.cli.spark_session import spark_session
     from stratalog.cli.wording import plural
     from stratalog.pipelines.export import ExportOptions
     from stratalog.pipelines.export import export as run
 
     options = ExportOptions(output_format, step_records, every, file_bytes, merge_from, allow_data_loss, dry_run)
-    cluster = cluster_address(bootstrap_server, settings, log_dirs)
-    with spark_session(master, conf) as spark, TerminalProgress() as progress:
-        done = run(spark, cluster, topics, to, options, progress=progress)
+    with on.session() as (spark, progress):
+        done = run(spark, cluster.address(), topics, to, options, progress=progress)
     output = Output(as_json=as_json)
     if as_json:
         output.json({**asdict(done), "dry_run": dry_run})
@@ -138,9 +132,9 @@ def backfill(
     source: Annotated[
         str, typer.Option("--from", metavar="PATH", show_default=False, help="Files: a folder, a pattern, a URL.")
     ],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     input_format: Annotated[
-        str | None, typer.Option("--format", "-f", show_default=False, help="parquet, csv, json or orc.")
+        str | None,
+        typer.Option("--format", "-f", metavar="FORMAT", show_default=False, help="parquet, csv, json or orc."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", metavar="SQL", show_default=False, help="The key.")] = None,
     value: Annotated[str | None, typer.Option("--value", metavar="SQL", show_default=False, help="The value.")] = None,
@@ -158,19 +152,18 @@ def backfill(
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="DDL", show_default=False, help="The files' columns.")
     ] = None,
-    step_bytes: Annotated[int, typer.Option("--step-bytes", help="About so many bytes of files a step.")] = 256
-    * 1024**2,
+    step_bytes: Annotated[
+        int, typer.Option("--step-bytes", metavar="BYTES", min=1, help="About so many bytes of files a step.")
+    ] = 256 * 1024**2,
     every: Every = None,
     state: State = None,
     dry_run: DryRun = False,
-    settings: ClientSettings = None,
-    master: Master = LOCAL,
-    conf: SparkSettings = None,
     as_json: AsJson = False,
+    *,
+    cluster: ClusterOptions,
+    on: SparkOptions,
 ) -> None:
     from stratalog.cli.output import Output
-    from stratalog.cli.spark_progress import TerminalProgress
-    from stratalog.cli.spark_session import spark_session
     from stratalog.cli.wording import plural
     from stratalog.pipelines.backfill import BackfillOptions
     from stratalog.pipelines.backfill import backfill as run
@@ -179,8 +172,8 @@ def backfill(
     columns = ColumnChoice(key, value, timestamp, value_as_json, keep_partitions)
     given = parse_pairs("--option", reading, "sep=;")
     options = BackfillOptions(input_format, columns, given, schema, state, step_bytes, every, dry_run)
-    with spark_session(master, conf) as spark, TerminalProgress() as progress:
-        done = run(spark, cluster_address(bootstrap_server, settings), source, topic, options, progress=progress)
+    with on.session() as (spark, progress):
+        done = run(spark, cluster.address(), source, topic, options, progress=progress)
     output = Output(as_json=as_json)
     if as_json:
         output.json({"records": done.records, "state": done.state, "columns": dict(done.columns), "dry_run": dry_run})
