@@ -142,9 +142,9 @@ def _check_directory(directory: Path) -> None:
 
 def _show_compacted(output: Output, done: list[CompactedPartition], *, dry_run: bool) -> None:
     from stratalog.cli import wording
+    from stratalog.cli.output import QUIET
     from stratalog.cli.tables import print_table
 
-    sound = [result for result in done if not result.failure]
     if output.as_json:
         for result in done:
             output.json(
@@ -163,6 +163,8 @@ def _show_compacted(output: Output, done: list[CompactedPartition], *, dry_run: 
     if not done:
         output.line("no topic here is compacted; name those that are to be with --topic")
         return
+    sound = [result for result in done if not result.failure]
+    used = [one for one in sound if one.bytes_before or not wording.is_internal(one.partition.topic)]
     rows = [
         (
             str(result.partition),
@@ -171,8 +173,10 @@ def _show_compacted(output: Output, done: list[CompactedPartition], *, dry_run: 
             wording.size(result.bytes_before),
             wording.size(result.bytes_after),
         )
-        for result in sound
+        for result in used
     ]
     print_table(output, ("partition", "segments", "then", "size", "then"), rows)
+    if unused := len(sound) - len(used):
+        output.line((f"and {wording.plural(unused, 'partition')} of internal topics, with nothing to compact", QUIET))
     saved = wording.size(sum(result.bytes_saved for result in sound))
     output.line(f"{saved} would be saved" if dry_run else f"{saved} saved")

@@ -90,12 +90,15 @@ def _show_finding(output: Output, finding: Finding, folder: Path) -> None:
 
 
 def _show_table(output: Output, report: Report) -> None:
-    names = [wording.name(partition.path.resolve().name) for partition in report.partitions]
-    width = max(9, min(max(map(len, names)), 30))
+    shown = [partition for partition in report.partitions if not _is_unused(partition)]
+    names = [wording.name(partition.path.resolve().name) for partition in shown]
+    width = max(9, min(max(map(len, names), default=0), 30))
     header = f"{'partition':<{width}} {'segments':>8} {'batches':>10} {'records':>13} {'size':>10}  result"
     output.line((header, QUIET))
-    for name, partition in zip(names, report.partitions, strict=True):
+    for name, partition in zip(names, shown, strict=True):
         output.line(_numbers(wording.fitted(name, width), width, [partition]), _verdict(partition))
+    if unused := len(report.partitions) - len(shown):
+        output.line((f"and {wording.plural(unused, 'partition')} of internal topics, empty and sound", QUIET))
     if len(report.partitions) > 1:
         output.line((_numbers("total", width, report.partitions), STRONG))
     if report.problems:
@@ -104,6 +107,12 @@ def _show_table(output: Output, report: Report) -> None:
     else:
         notes = f", {wording.plural(report.notes, 'note')}" if report.notes else ""
         output.line((f"no problems{notes}", GOOD))
+
+
+def _is_unused(partition: PartitionSummary) -> bool:
+    """A broker makes dozens of these, and most never have a record."""
+    is_sound = not (partition.errors or partition.warnings or partition.notes)
+    return is_sound and not partition.bytes and wording.is_internal(partition.path.resolve().name)
 
 
 def _numbers(name: str, width: int, partitions: list[PartitionSummary]) -> str:

@@ -67,6 +67,11 @@ def partitions_of(count: int) -> str:
     return "only partition 0" if count == 1 else f"the partitions 0 to {count - 1}"
 
 
+def is_internal(topic: str) -> bool:
+    """A topic, or a partition's directory, that brokers keep for themselves."""
+    return topic.startswith("__")
+
+
 def encoded(content: bytes) -> tuple[str, str]:
     """The text and its encoding: utf-8 where every character can be printed, else hex."""
     try:
