@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row
 
 from stratalog.cli import query_results
 from stratalog.cli.spark_progress import TerminalProgress
-from stratalog.cli.spark_session import first_line
+from stratalog.pipelines.spark_errors import first_line
 from tests.cli.running import invoke, one_line_error
 
 COMMANDS = ("query", "export", "backfill", "rekey", "repartition", "verify", "compact")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from stratalog.errors import ConfigError
+from stratalog.pipelines import streams
 from stratalog.pipelines.backfill import BackfillOptions, backfill, format_of
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.export import export
 from stratalog.pipelines.record_columns import ColumnChoice, as_timestamp, record_columns
 from tests.pipelines.conftest import FilledTopic
+from tests.pipelines.stopping import TellToStop
 from tests.pipelines.test_copy_topic import records_of
 
 
@@ -71,6 +74,29 @@ def test_lines_of_csv_become_json_with_a_key_and_a_time(
     assert json.loads(found[b"ua"].value or b"") == {"carrier": "UA", "number": "1", "at": "1767225600000"}
 
 
+def test_load_that_is_stopped_goes_on_with_the_files_that_are_left_and_those_that_come(
+    spark: SparkSession,
+    cluster: ClusterAddress,
+    filled_topic: FilledTopic,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "_POLL_SECONDS", 0.01)
+    topic, folder = filled_topic(0), tmp_path / "in"
+    folder.mkdir()
+    for number in range(8):
+        (folder / f"{number}.json").write_text(json.dumps({"value": number}))
+    options = BackfillOptions("json", state=str(tmp_path / "state"), step_bytes=1, every=0.1)
+    stopper = TellToStop()
+    first = backfill(spark, cluster, str(folder), topic, options, progress=stopper, stop=stopper.stop)
+    assert 0 < first.records < 8
+    assert backfill(spark, cluster, str(folder), topic, replace(options, dry_run=True)).goes_on
+    (folder / "8.json").write_text(json.dumps({"value": 8}))
+    second = backfill(spark, cluster, str(folder), topic, replace(options, step_bytes=1000, every=None))
+    assert first.records + second.records == 9
+    assert sorted(record.value or b"" for record in records_of(cluster, topic)) == [b"%d" % n for n in range(9)]
+
+
 def test_columns_that_do_not_say_what_the_value_is_are_refused(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], "id int, name string")
     with pytest.raises(ConfigError, match="the columns are id, name, and none is called 'value'"):
@@ -79,9 +105,11 @@ def test_columns_that_do_not_say_what_the_value_is_are_refused(spark: SparkSessi
         record_columns(frame, ColumnChoice(value="name", value_as_json=True))
     with pytest.raises(ConfigError, match="there is no column 'partition'"):
         record_columns(frame, ColumnChoice(value="name", keep_partitions=True))
-    with pytest.raises(ConfigError, match="value 'nam' is no expression"):
+    with pytest.raises(
+        ConfigError, match=r"value \(--value\) is 'nam', which is no SQL expression over the columns id, name: A column"
+    ):
         record_columns(frame, ColumnChoice(value="nam"))
-    with pytest.raises(ConfigError, match="timestamp 'id = 1' is a boolean"):
+    with pytest.raises(ConfigError, match="is 'id = 1', a boolean"):
         as_timestamp(frame, "id = 1")
 
 

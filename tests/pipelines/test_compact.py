@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.broker.metadata.store import Metadata, MetadataStore, Topic
 from stratalog.errors import ConfigError, DirectoryLockedError, StorageError, UnknownTopicError
-from stratalog.pipelines import compact
+from stratalog.pipelines import compact, sharing_out
 from stratalog.pipelines.cold_directory import ColdDirectory, opened_in_task
 from stratalog.pipelines.compact import choose, compact_partition
 from stratalog.records.builder import build_batch
@@ -19,6 +19,7 @@ from stratalog.storage import LogConfig, LogDirectory, names
 from stratalog.storage.disk import Disk
 from stratalog.storage.names import TopicPartition
 from tests.pipelines.local_sharing import LocalSharing
+from tests.pipelines.stopping import StopAfter, StoppedError
 
 COMPACTED = {"cleanup.policy": "compact"}
 TABLE = TopicPartition("table", 0)
@@ -66,6 +67,18 @@ def test_second_run_finds_nothing_to_do(tmp_path: Path) -> None:
     compact.compact(LocalSharing().spark, tmp_path, ["table"])
     (again,) = compact.compact(LocalSharing().spark, tmp_path, ["table"])
     assert again.bytes_saved == 0
+
+
+def test_interrupted_run_keeps_the_rounds_that_are_done_and_the_next_does_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing_out, "PIECES_A_CORE", 1)  # of two cores: two partitions a round
+    write(tmp_path, "table", partitions=4)
+    with pytest.raises(StoppedError):
+        compact.compact(LocalSharing().spark, tmp_path, ["table"], progress=StopAfter(1))
+    again = compact.compact(LocalSharing().spark, tmp_path, ["table"])
+    assert sorted(result.bytes_saved > 0 for result in again) == [False, False, True, True]
+    assert all(len(left(tmp_path, "table", number)) == 6 for number in range(4))
 
 
 def test_dry_run_says_what_would_go_and_leaves_every_file(tmp_path: Path) -> None:

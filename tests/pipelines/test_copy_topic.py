@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from pyspark.sql import SparkSession
 
 from stratalog.client import Admin, Consumer, ConsumerRecord, TopicPartition
 from stratalog.errors import ConfigError, TopicExistsError, UnknownTopicError
+from stratalog.pipelines import streams
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.copy_topic import CopyOptions, rekey, repartition
 from tests.pipelines.conftest import HOUR_MS, START_MS, FilledTopic
+from tests.pipelines.stopping import StopAfter, StoppedError, TellToStop
 
 
 def records_of(cluster: ClusterAddress, topic: str) -> list[ConsumerRecord]:
@@ -69,6 +72,40 @@ def test_each_key_keeps_its_order_over_more_partitions(
     assert of_key == {b"key-%d" % key: list(range(key, 60, 10)) for key in range(10)}
 
 
+def test_copy_that_is_interrupted_goes_on_and_copies_each_record_once(
+    spark: SparkSession,
+    cluster: ClusterAddress,
+    filled_topic: FilledTopic,
+    target: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "_POLL_SECONDS", 0.01)
+    source, state = filled_topic(20), str(tmp_path / "state")
+    with pytest.raises(StoppedError):
+        rekey(
+            spark,
+            cluster,
+            source,
+            target,
+            CopyOptions("value", None, step_records=1, state=state),
+            progress=StopAfter(1),
+        )
+    options = CopyOptions("value", state=state)
+    would = rekey(spark, cluster, source, target, replace(options, dry_run=True))
+    assert 0 < would.records < 20
+    follower = TellToStop()
+    done = rekey(spark, cluster, source, target, replace(options, every=0.1), progress=follower, stop=follower.stop)
+    assert (done.records, done.made) == (would.records, False)
+    assert sorted(record.value for record in records_of(cluster, target)) == sorted(b"value-%d" % n for n in range(20))
+    with pytest.raises(ConfigError, match="is of rekey"):
+        rekey(spark, cluster, source, target, replace(options, key="partition"))
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.delete_topic(target)
+    with pytest.raises(ConfigError, match="there is no such topic; remove the state"):
+        rekey(spark, cluster, source, target, options)
+
+
 def test_target_with_records_of_others_is_refused(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
 ) -> None:
@@ -82,7 +119,7 @@ def test_bad_wishes_are_refused_before_anything_is_made(
 ) -> None:
     source = filled_topic(1)
     state = str(tmp_path / "state")
-    with pytest.raises(ConfigError, match="key 'custmer' is no expression over the columns"):
+    with pytest.raises(ConfigError, match="is 'custmer', which is no SQL expression over the columns key, value"):
         rekey(spark, cluster, source, "unmade", CopyOptions("custmer", state=state))
     with pytest.raises(ConfigError, match="source and target are both"):
         repartition(spark, cluster, source, source, CopyOptions(state=state))

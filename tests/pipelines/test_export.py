@@ -11,25 +11,9 @@ from stratalog.client import Admin, TopicPartition
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.export import Exported, ExportOptions, export
-from stratalog.pipelines.progress import NoProgress
 from stratalog.pipelines.table_files import HadoopFiles
 from tests.pipelines.conftest import FilledTopic
-
-
-class StoppedError(Exception):
-    pass
-
-
-class StopAfter(NoProgress):
-    """As an interrupt would, after so many steps."""
-
-    def __init__(self, steps: int) -> None:
-        self._left = steps
-
-    def reached(self, done: int) -> None:
-        self._left -= 1
-        if self._left == 0:
-            raise StoppedError
+from tests.pipelines.stopping import StopAfter, StoppedError
 
 
 def rows(spark: SparkSession, table: Path) -> list[tuple[object, ...]]:

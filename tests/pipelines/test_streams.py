@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.progress import NoProgress
-from stratalog.pipelines.streams import _sorted_by_time, default_state, is_started, run_stream
+from stratalog.pipelines.streams import _sorted_by_time, run_stream
 
 
 def batch(*rows: tuple[int, str]) -> pa.RecordBatch:
@@ -115,11 +114,3 @@ def test_job_that_is_told_to_stop_stops_its_stream() -> None:
     stop.set()
     run(query, stop=stop)
     assert query.stopped
-
-
-def test_state_of_a_job_is_found_where_it_was_left(tmp_path: Path) -> None:
-    assert default_state("rekey", "a", "b") == str(Path.cwd() / "stratalog-state" / "rekey-a-b")
-    assert not is_started(str(tmp_path))
-    (tmp_path / "metadata").touch()
-    assert is_started(str(tmp_path))
-    assert is_started(f"file://{tmp_path}")

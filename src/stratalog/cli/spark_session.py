@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 _LAST_LINES = 15
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|spark://[^\s/]+:\d+.*|yarn|k8s://\S+")
-# The last line of a traceback that a worker sent: the type with its module, and the message.
-_RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): (.+)$", re.MULTILINE)
-_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
-_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 
 
 @contextmanager
@@ -61,6 +57,7 @@ def _is_there() -> bool:
 
 
 def _start(master: str, settings: Mapping[str, str], said: IO[bytes]) -> SparkSession:
+    from stratalog.pipelines.spark_errors import first_line
     from stratalog.spark import session
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
@@ -102,12 +99,6 @@ def _plain(error: Exception) -> Exception:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    from stratalog.pipelines.spark_errors import first_line
+
     return CommandError(first_line(error)) if isinstance(error, PySparkException | Py4JError) else error
-
-
-def first_line(error: BaseException) -> str:
-    """What matters of what Spark has to say: what a worker raised, or the first line without Spark's codes."""
-    text = str(error)
-    raised = _RAISED.findall(text.partition("\nJVM stacktrace:")[0].partition("Driver stacktrace:")[0])
-    line = str(raised[-1]) if raised else next(iter(text.strip().splitlines()), type(error).__name__)
-    return _SQLSTATE.sub("", _CONDITION.sub("", line)).strip().rstrip(".")

@@ -181,5 +181,10 @@ def backfill(
     if dry_run:
         for name, expression in done.columns.items():
             output.line(f"{name:<10} {expression}")
-    would_be = "would be loaded" if dry_run else "loaded"
-    output.line(f"{plural(done.records, 'record')} {would_be} into {topic}; the state is in {done.state}")
+    records = plural(done.records, "record")
+    if not dry_run:
+        output.line(f"{records} loaded into {topic}; the state is in {done.state}")
+    elif done.goes_on:
+        output.line(f"of {records}, those in files that are not loaded yet would be loaded into {topic}")
+    else:
+        output.line(f"{records} would be loaded into {topic}")

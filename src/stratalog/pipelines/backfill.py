@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from stratalog.errors import ConfigError
 from stratalog.pipelines.cluster import ClusterAddress
+from stratalog.pipelines.job_state import JobState
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import ColumnChoice, record_columns
-from stratalog.pipelines.streams import default_state, in_order_of_time, options_text, run_stream
+from stratalog.pipelines.streams import in_order_of_time, options_text, run_stream
 from stratalog.pipelines.table_files import absolute_path
 
 if TYPE_CHECKING:
@@ -46,11 +47,13 @@ class BackfillOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """`records`: by this run; in a dry run, all that the files have. `columns`: what becomes what."""
+    """`records`: by this run; in a dry run, all that the files have, also those that are loaded. `columns`: what
+    becomes what. `goes_on`: whether a run before this one has loaded files."""
 
     records: int
     state: str
     columns: Mapping[str, str]
+    goes_on: bool = False
 
 
 def backfill(
@@ -74,18 +77,19 @@ def backfill(
     with cluster.admin() as admin:
         admin.describe_topic(topic)
     schema = _schema(spark, path, kind, reading, given)
-    state = given.state or default_state("backfill", topic)
+    state = JobState(spark, given.state, {"job": "backfill", "topic": topic}, "backfill", topic)
     if given.dry_run:
         frame = spark.read.format(kind).options(**reading).schema(schema).load(path)
         columns = record_columns(frame, given.columns)
-        return Loaded(frame.count(), state, columns)
+        return Loaded(frame.count(), state.path, columns, state.is_started)
     stepwise = options_text({**reading, "maxBytesPerTrigger": given.step_bytes})
     frame = spark.readStream.format(kind).options(**stepwise).schema(schema).load(_streamed(path))
     columns = record_columns(frame, given.columns)
+    state.claim()
     told.begin(f"loading {topic}", None, "records")
     ordered = _in_order(frame.selectExpr(*(f"{sql} as {name}" for name, sql in columns.items())), columns)
-    records = run_stream(ordered, cluster, topic, state, told, every=given.every, stop=stop)
-    return Loaded(records, state, columns)
+    records = run_stream(ordered, cluster, topic, state.path, told, every=given.every, stop=stop)
+    return Loaded(records, state.path, columns, state.is_started)
 
 
 def format_of(path: str, given: str | None) -> str:

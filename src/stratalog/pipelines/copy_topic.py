@@ -12,15 +12,18 @@ timestamps, and then records of one partition with timestamps out of order chang
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.client.admin import Admin, ConfigResource
 from stratalog.errors import ConfigError, TopicExistsError, UnknownTopicError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of
+from stratalog.pipelines.export_plan import Bounds
+from stratalog.pipelines.job_state import JobState
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import as_bytes
-from stratalog.pipelines.streams import default_state, in_order_of_time, is_started, run_stream
+from stratalog.pipelines.streams import in_order_of_time, run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +48,7 @@ class CopyOptions:
 
 @dataclass(frozen=True)
 class Copied:
-    """`records`: written by this run; in a dry run, offsets that the source has. `made`: whether the target was."""
+    """`records`: written by this run; in a dry run, offsets that are left to copy. `made`: whether the target was."""
 
     records: int
     state: str
@@ -99,19 +102,26 @@ def _copy(
         raise ConfigError(f"source and target are both {source!r}; copy into another topic, then let readers move over")
     if options.step_records < 1:
         raise ConfigError(f"step_records is {options.step_records}; it must be 1 or more")
-    state = options.state or default_state(job, source, target)
+    whose = {"job": job, "source": source, "target": target, "key": options.key}
+    state = JobState(spark, options.state, whose, job, source, target)
     with cluster.admin() as admin:
         found = admin.describe_topic(source)
-        total = sum(bound.latest - bound.earliest for bound in bounds_of(admin, [found]).values())
+        left = _left(bounds_of(admin, [found]), state.offsets().get(source, {}))
         frame = _frame(spark, cluster, source, options)
-        partitions, is_there = _check_target(admin, target, len(found.partitions), options, goes_on=is_started(state))
+        partitions, is_there = _check_target(admin, target, len(found.partitions), options, state)
         if options.dry_run:
-            return Copied(total, state, partitions, made=not is_there)
+            return Copied(left, state.path, partitions, made=not is_there)
         if not is_there:
             admin.create_topic(target, partitions, config=_settings_of(admin, source))
-    progress.begin(f"{job} {source}", None if options.every else total, "records")
-    records = run_stream(frame, cluster, target, state, progress, every=options.every, stop=stop)
-    return Copied(records, state, partitions, made=not is_there)
+    state.claim()
+    progress.begin(f"{job} {source}", None if options.every else left, "records")
+    records = run_stream(frame, cluster, target, state.path, progress, every=options.every, stop=stop)
+    return Copied(records, state.path, partitions, made=not is_there)
+
+
+def _left(bounds: Mapping[tuple[str, int], Bounds], done: Mapping[int, int]) -> int:
+    starts = {place: max(bound.earliest, done.get(place[1], 0)) for place, bound in bounds.items()}
+    return sum(max(bound.latest - starts[place], 0) for place, bound in bounds.items())
 
 
 def _frame(spark: SparkSession, cluster: ClusterAddress, source: str, options: CopyOptions) -> DataFrame:
@@ -128,7 +138,7 @@ def _frame(spark: SparkSession, cluster: ClusterAddress, source: str, options: C
 
 
 def _check_target(
-    admin: Admin, target: str, source_partitions: int, options: CopyOptions, *, goes_on: bool
+    admin: Admin, target: str, source_partitions: int, options: CopyOptions, state: JobState
 ) -> tuple[int, bool]:
     """How many partitions it has or is to get, and whether it is there."""
     wanted = options.partitions
@@ -137,12 +147,15 @@ def _check_target(
     try:
         found = admin.describe_topic(target)
     except UnknownTopicError:
+        if state.is_started:
+            what = f"the state in {state.path} says that records were copied to {target!r}, and there is no such topic"
+            raise ConfigError(f"{what}; remove the state to copy all again, or name another cluster") from None
         return wanted or source_partitions, False
     if wanted is not None and wanted != len(found.partitions):
         what = f"topic {target!r} has {len(found.partitions)} partitions, not {wanted}"
-        raise ConfigError(f"{what}; leave the number out, or name another target")
+        raise ConfigError(f"{what}; leave the number out (--partitions), or name another target")
     is_empty = all(bound.latest == 0 for bound in bounds_of(admin, [found]).values())
-    if not is_empty and not goes_on and not options.append:
+    if not is_empty and not state.is_started and not options.append:
         what = f"topic {target!r} has records already, and no state of this job says that they are its own"
         raise TopicExistsError(f"{what}; name another target, or append to it (--append)")
     return len(found.partitions), True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.errors import ConfigError
+from stratalog.pipelines.spark_errors import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +42,9 @@ def record_columns(frame: DataFrame, choice: ColumnChoice) -> dict[str, str]:
         used["headers"] = "headers"
     if choice.keep_partitions:
         if "partition" not in there:
-            raise ConfigError(f"partitions can't be kept: there is no column 'partition', only {_listed(there)}")
+            raise ConfigError(
+                f"partitions can't be kept (--keep-partitions): there is no column 'partition', only {_listed(there)}"
+            )
         used["partition"] = "int(partition)"
     return used
 
@@ -49,7 +52,9 @@ def record_columns(frame: DataFrame, choice: ColumnChoice) -> dict[str, str]:
 def _value(frame: DataFrame, choice: ColumnChoice, used: set[str | None]) -> str:
     if choice.value_as_json:
         if choice.value is not None:
-            raise ConfigError(f"the value is to be {choice.value!r} and all columns as JSON; give one of them")
+            raise ConfigError(
+                f"value (--value) is {choice.value!r}, and --value-as-json is given too; give one of them"
+            )
         names = [name for name in frame.columns if name not in used]
         if not names:
             raise ConfigError(f"no column is left for the value; the columns are {_listed(frame.columns)}")
@@ -77,18 +82,21 @@ def as_timestamp(frame: DataFrame, expression: str) -> str:
         return f"timestamp({expression})"
     if kind in ("long", "integer"):
         return f"timestamp_millis({expression})"
-    raise ConfigError(f"the timestamp {expression!r} is a {kind}; a time, a day, text or milliseconds are wanted")
+    raise ConfigError(
+        f"timestamp (--timestamp) is {expression!r}, a {kind}; a time, a day, text or milliseconds are wanted"
+    )
 
 
 def _type_of(frame: DataFrame, expression: str, what: str) -> DataType:
+    """Beside all columns: so an aggregate, which has no place in a record, is refused here."""
     from pyspark.errors import AnalysisException
 
     try:
-        return frame.selectExpr(f"({expression}) as it").schema[0].dataType
+        return frame.selectExpr("*", f"({expression}) as it").schema.fields[-1].dataType
     except AnalysisException as error:
-        first = str(error).partition("\n")[0]
         raise ConfigError(
-            f"the {what} {expression!r} is no expression over the columns {_listed(frame.columns)}: {first}"
+            f"{what} (--{what}) is {expression!r}, which is no SQL expression over the columns "
+            f"{_listed(frame.columns)}: {first_line(error)}"
         ) from error
 
 

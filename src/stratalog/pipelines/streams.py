@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -95,16 +94,6 @@ def _sorted_by_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     found = list(batches)
     if found:
         yield from pa.Table.from_batches(found).sort_by(_TIME).combine_chunks().to_batches(_ROWS_A_BATCH)
-
-
-def is_started(state: str) -> bool:
-    """Whether a job has left its state there. Only for folders of this machine; others are taken for new."""
-    return (Path(state.removeprefix("file://")) / "metadata").exists()
-
-
-def default_state(job: str, *names: str) -> str:
-    """Beside where the command runs, so that the same command finds it again."""
-    return str(Path("stratalog-state", "-".join((job, *names))).absolute())
 
 
 def options_text(options: Mapping[str, object]) -> dict[str, str]:
