@@ -11,7 +11,7 @@ from stratalog.client import Admin, TopicPartition
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.export import Exported, ExportOptions, export
-from stratalog.pipelines.table_files import HadoopFiles
+from stratalog.pipelines.table_files import HadoopFiles, LocalFiles
 from tests.pipelines.conftest import FilledTopic
 from tests.pipelines.stopping import StopAfter, StoppedError
 
@@ -96,6 +96,11 @@ def test_bad_options_are_refused_by_name(
 
 def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_path: Path) -> None:
     files = HadoopFiles(spark, f"file://{tmp_path}")
+    files.make_folder("_home")
+    (tmp_path / "file").touch()
+    for other in (files, LocalFiles(tmp_path)):
+        with pytest.raises(StorageError, match=r"file/below: can't be written to \(.*; give another folder"):
+            other.make_folder("file/below")
     files.create("_home/one.json", b"content \xff")
     with pytest.raises(FileExistsError):
         files.create("_home/one.json", b"other")

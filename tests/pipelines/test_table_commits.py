@@ -16,7 +16,7 @@ from stratalog.pipelines.table_commits import (
     moves_for,
     parse_commit,
 )
-from stratalog.pipelines.table_files import LocalFiles, TableFile
+from stratalog.pipelines.table_files import LocalFiles
 
 DAY = "topic=orders/date=2026-01-31"
 
@@ -25,37 +25,24 @@ class DiedError(Exception):
     """The process, here."""
 
 
-class DyingFiles:
+class DyingFiles(LocalFiles):
     """Dies before its n-th change."""
 
-    def __init__(self, files: LocalFiles, changes: int) -> None:
-        self._files = files
+    def __init__(self, root: Path, changes: int) -> None:
+        super().__init__(root)
         self._left = changes
-
-    @property
-    def root(self) -> str:
-        return self._files.root
-
-    def files(self, folder: str) -> list[TableFile]:
-        return self._files.files(folder)
-
-    def folders(self, folder: str) -> list[str]:
-        return self._files.folders(folder)
-
-    def read(self, path: str) -> bytes | None:
-        return self._files.read(path)
 
     def create(self, path: str, content: bytes) -> None:
         self._change()
-        self._files.create(path, content)
+        super().create(path, content)
 
     def move(self, source: str, target: str) -> None:
         self._change()
-        self._files.move(source, target)
+        super().move(source, target)
 
     def delete(self, path: str) -> None:
         self._change()
-        self._files.delete(path)
+        super().delete(path)
 
     def _change(self) -> None:
         if self._left == 0:

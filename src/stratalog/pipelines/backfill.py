@@ -18,6 +18,7 @@ from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.job_state import JobState
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import ColumnChoice, record_columns
+from stratalog.pipelines.spark_errors import first_line
 from stratalog.pipelines.streams import in_order_of_time, options_text, run_stream
 from stratalog.pipelines.table_files import absolute_path
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMATS = ("parquet", "csv", "json", "orc")
+_NOT_THERE = "PATH_NOT_FOUND"
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
 
 
@@ -108,12 +110,16 @@ def _schema(
     spark: SparkSession, path: str, kind: str, reading: Mapping[str, str], given: BackfillOptions
 ) -> StructType:
     from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
+    from pyspark.errors import ParseException, PySparkException
 
     reader = spark.read.format(kind).options(**reading)
     try:
         return (reader.schema(given.schema) if given.schema else reader).load(path).schema
     except (PySparkException, Py4JJavaError) as error:
+        if isinstance(error, PySparkException) and error.getCondition() == _NOT_THERE:
+            raise ConfigError(f"{path}: there is no such file or folder, or nothing matches; check --from") from error
+        if isinstance(error, ParseException):
+            raise ConfigError(f"schema (--schema) is {given.schema!r}: {first_line(error)}") from error
         if given.format is not None or path.endswith(f".{kind}"):
             raise
         what = f"{path} can't be read as {kind}, and its name does not say what it holds"

@@ -100,6 +100,8 @@ class _Export:
             _check_delta(spark)
 
     def run(self, stop: threading.Event) -> Exported:
+        if not self._options.dry_run:
+            self._files.make_folder(HOME)
         last = self._commits.last() if self._options.dry_run else self._commits.recover()
         done = Exported()
         with self._cluster.admin() as admin:

@@ -31,7 +31,8 @@ class JobState:
         self._check()
 
     def claim(self) -> None:
-        """Before the job's first step."""
+        """Before the job's first step. Raises StorageError where the folder can't be written to."""
+        self._files.make_folder("")
         if self._files.read(_NOTE) is None:
             self._files.create(_NOTE, json.dumps(self._job).encode())
 

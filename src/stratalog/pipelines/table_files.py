@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
+from stratalog.errors import StorageError
+from stratalog.pipelines.spark_errors import first_line
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -26,6 +29,9 @@ class TableFiles(Protocol):
 
     def files(self, folder: str) -> list[TableFile]:
         """All in a folder and below, sorted; none where it is not there. Hidden ones (._) are left out."""
+
+    def make_folder(self, folder: str) -> None:
+        """And those above it; fine where it is there. Raises StorageError where that can't be."""
 
     def folders(self, folder: str) -> list[str]:
         """The names of those in a folder; none where it is not there."""
@@ -61,6 +67,16 @@ class LocalFiles:
                     found.append(TableFile(str(path.relative_to(self._root)), path.stat().st_size))
         return sorted(found)
 
+    def make_folder(self, folder: str) -> None:
+        path = self._root / folder
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            reason = "" if os.access(path, os.W_OK | os.X_OK) else "permission denied"
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+        if reason:
+            raise StorageError(f"{path}: can't be written to ({reason}); give another folder, or see to its rights")
+
     def folders(self, folder: str) -> list[str]:
         try:
             return sorted(entry.name for entry in (self._root / folder).iterdir() if entry.is_dir())
@@ -70,7 +86,7 @@ class LocalFiles:
     def read(self, path: str) -> bytes | None:
         try:
             return (self._root / path).read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, path: str, content: bytes) -> None:
@@ -139,6 +155,15 @@ class HadoopFiles:
                 else:
                     found.append(TableFile(path, status.getLen()))
         return sorted(found)
+
+    def make_folder(self, folder: str) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._system.mkdirs(self._path(folder))
+        except Py4JJavaError as error:
+            reason = first_line(error)
+            raise StorageError(f"{self._root}/{folder}: can't be written to ({reason}); give another folder") from error
 
     def folders(self, folder: str) -> list[str]:
         if not self._system.exists(self._path(folder)):
