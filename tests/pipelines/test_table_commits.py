@@ -93,7 +93,7 @@ def test_run_that_dies_at_any_change_leaves_each_record_once(tmp_path: Path, cha
     old = [move.final for move in first.moves]
     died = False
     try:  # a merge of what is there
-        step(TableCommits(DyingFiles(files, changes)), tmp_path, ["ab"], removes=old)
+        step(TableCommits(DyingFiles(tmp_path, changes)), tmp_path, ["ab"], removes=old)
     except DiedError:
         died = True
     assert died == (changes < 5)
