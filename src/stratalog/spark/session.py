@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.errors import ConfigError, StratalogError
+from stratalog.spark.quiet_start import quiet_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +65,10 @@ def session(master: str | None = None, app_name: str = "stratalog", **config: ob
         builder = builder.config(name, value)
     if settings["spark.log.level"] == DEFAULTS["spark.log.level"]:
         silence_raised_errors()
-    return builder.getOrCreate()
+    if SparkSession.getActiveSession() is not None or is_submitted:
+        return builder.getOrCreate()
+    with quiet_start():
+        return builder.getOrCreate()
 
 
 def silence_raised_errors() -> None:
