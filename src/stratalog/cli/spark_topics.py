@@ -69,7 +69,7 @@ def query(
     on: SparkOptions,
 ) -> None:
     from stratalog.cli import query_results
-    from stratalog.pipelines.query import explained
+    from stratalog.pipelines.explained import explained
     from stratalog.pipelines.query import query as run
 
     query_results.check_format(output_format, output)

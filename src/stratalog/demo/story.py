@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import pandas as pd
 from stratalog.demo import flights as flight_data
 from stratalog.demo.broker import DemoBroker
 from stratalog.demo.check import check_answers, check_same
+from stratalog.demo.engine import DemoSpark
 from stratalog.demo.errors import DemoError
 from stratalog.demo.expectation import delays_per_carrier_and_hour, in_order
 from stratalog.demo.narrator import Narrator
@@ -46,14 +46,16 @@ def tell(output: Path, flights: int, narrator: Narrator) -> None:
             make_topics(broker.bootstrap_servers)
         narrator.said("broker", f"on {broker.bootstrap_servers}, process {broker.pid}", f"{narrator.seconds:.1f} s")
         events = _replay(broker.bootstrap_servers, flights, narrator)
+        begun = narrator.seconds
+        engine = stack.enter_context(DemoSpark(work))
         with narrator.waiting("starting Spark"):
-            begun = narrator.seconds
-            spark = stack.enter_context(_spark(work))
+            expected = delays_per_carrier_and_hour(flights)  # by pandas, while the JVM starts
+            spark = engine.session()
         narrator.said("spark", f"{spark.version}, no jar added", f"{narrator.seconds - begun:.1f} s")
         _stream(spark, broker.bootstrap_servers, events, work, narrator)
         answers = _ask(spark, broker.bootstrap_servers, narrator)
-        with narrator.waiting("computing the same with pandas"):
-            _check(spark, answers, work / TABLE_NAME, flights, narrator)
+        with narrator.waiting("comparing with what pandas has"):
+            _check(spark, answers, work / TABLE_NAME, expected, narrator)
         _keep(answers, work / TABLE_NAME, output, flights)
         narrator.said("chart", str(output / CHART_NAME))
         narrator.said("table", str(output / TABLE_NAME))
@@ -73,17 +75,6 @@ def _replay(bootstrap_servers: str, flights: int, narrator: Narrator) -> int:
     rate = f"{sent.events / sent.seconds:,.0f} events/s, {sent.bytes / sent.seconds / 1e6:,.0f} MB/s"
     narrator.said("replayed", f"{sent.events:,} departures as JSON to topic {FLIGHTS!r}, in order of leaving", rate)
     return sent.events + 1  # the last event, which ends the year
-
-
-@contextmanager
-def _spark(work: Path) -> Iterator[SparkSession]:
-    from stratalog.demo.stream import start_spark, stop_spark
-
-    spark = start_spark(work)
-    try:
-        yield spark
-    finally:
-        stop_spark(spark)
 
 
 def _stream(spark: SparkSession, bootstrap_servers: str, events: int, work: Path, narrator: Narrator) -> None:
@@ -125,10 +116,9 @@ def _ask(spark: SparkSession, bootstrap_servers: str, narrator: Narrator) -> Ans
     return answers
 
 
-def _check(spark: SparkSession, answers: Answers, table: Path, flights: int, narrator: Narrator) -> None:
+def _check(spark: SparkSession, answers: Answers, table: Path, expected: pd.DataFrame, narrator: Narrator) -> None:
     from stratalog.demo.question import latest_delays
 
-    expected = delays_per_carrier_and_hour(flights)
     rows = check_same("the topic", latest_delays(spark), expected)
     check_same("the Parquet table", in_order(spark.read.parquet(str(table)).toPandas()), expected)
     check_answers(answers.by_carrier, answers.by_hour, expected)

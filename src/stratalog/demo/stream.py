@@ -7,16 +7,11 @@ second stream reads the topic as it grows, only what is committed, and keeps it 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark import SparkContext
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -25,7 +20,6 @@ from stratalog.demo.errors import DemoError
 from stratalog.demo.expectation import LATE_MINUTES
 from stratalog.demo.replay import DELAYS, FLIGHTS
 from stratalog.spark.decode import from_stratalog
-from stratalog.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,8 +28,6 @@ if TYPE_CHECKING:
 _BATCHES = 5  # so that there is a stream to see, and a watermark that moves
 _POLL_SECONDS = 0.2
 _ATTEMPTS = 4
-_MASTER = "local[2, 4]"  # two cores, and a task that failed is tried again, as on a cluster
-_STOP_SECONDS = 10.0
 
 EVENT = StructType(
     [
@@ -52,53 +44,6 @@ DELAY = StructType(
         *(StructField(name, LongType()) for name in ("flights", "cancelled", "late", "minutes", "worst")),
     ]
 )
-
-
-def start_spark(directory: Path) -> SparkSession:
-    """Small, with everything that it writes below the directory, also what the JVM says while it starts and runs."""
-    settings = {
-        "spark.driver.memory": "1g",
-        "spark.local.dir": directory / "spark",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": 2,
-        "spark.sql.warehouse.dir": directory / "warehouse",
-    }
-    with _stderr_to(directory / "spark.log"):  # whose descriptor the JVM inherits
-        return session(_MASTER, "stratalog demo", **settings)
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-def stop_spark(spark: SparkSession) -> None:
-    """Queries, session and the JVM behind it, at once and not when Python ends."""
-    gateway = spark.sparkContext._gateway
-    for query in spark.streams.active:
-        query.stop()
-    spark.stop()
-    if gateway is None:
-        return
-    gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None  # or the next session would talk to the one that is gone
-    jvm: subprocess.Popen[bytes] = gateway.proc
-    if jvm.stdin is not None:
-        jvm.stdin.close()  # the JVM ends when this does
-    try:
-        jvm.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        jvm.kill()
-        jvm.wait()
 
 
 def delays(spark: SparkSession, bootstrap_servers: str, events: int) -> DataFrame:

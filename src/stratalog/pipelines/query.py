@@ -39,14 +39,6 @@ def query(spark: SparkSession, cluster: ClusterAddress, sql: str, *, runs_once: 
     return frame
 
 
-def explained(frame: DataFrame) -> str:
-    """How a query would run, as Spark has it."""
-    execution = frame._jdf.queryExecution()
-    jvm = frame.sparkSession._jvm
-    assert jvm is not None
-    return str(jvm.PythonSQLUtils.explainString(execution, "formatted"))
-
-
 def _count_scans(frame: DataFrame) -> int:
     """Where the query is optimised: a subquery or a WITH may be there twice that was written once."""
     return str(frame._jdf.queryExecution().optimizedPlan().toString()).count("RelationV2")
