@@ -233,7 +233,7 @@ class Broker:
 
     async def _load(self) -> None:
         await self.groups.load()  # first: a transaction that is ended tells them of offsets in it
-        await self.transactions.load()
+        await self.transactions.load(() if self.directory.was_clean else self.topics.all_partitions())
 
     def _open_logs(self, progress: Callable[[int, int], None] | None) -> None:
         started = self._clock.monotonic()

@@ -32,6 +32,7 @@ class TransactionLab:
         config: BrokerConfig,
         run_in_background: RunInBackground,
     ) -> None:
+        self._topics = topics
         self.timers = ManualTimers(clock)
         self.groups = GroupCoordinator(
             config.groups,
@@ -56,7 +57,7 @@ class TransactionLab:
 
     def load(self) -> None:
         drive(self.groups.load())
-        drive(self.coordinator.load())
+        drive(self.coordinator.load(self._topics.all_partitions()))
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -18,10 +18,12 @@ from typing import NamedTuple, Protocol
 
 from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.group import TimerHandle
+from stratalog.broker.partition import Partition
 from stratalog.broker.transactions import state
 from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.broker.transactions.loading import Loading
 from stratalog.broker.transactions.markers import Marker, MarkerWriter
+from stratalog.broker.transactions.orphans import Orphans
 from stratalog.broker.transactions.records import transaction_record, transaction_tombstone
 from stratalog.broker.transactions.state import Identity, State, Step, Transaction
 from stratalog.broker.transactions.transactions_topic import TransactionsLog
@@ -310,15 +312,19 @@ class TransactionCoordinator:
 
     # Starting and stopping
 
-    async def load(self) -> None:
-        """Read the whole of __transaction_state, once, at the start; what was being ended is ended now."""
+    async def load(self, partitions: Iterable[Partition] = ()) -> None:
+        """Read the whole of __transaction_state, once, at the start; what was being ended is ended now. `partitions`:
+        those to look for orphans in."""
         async for transactions in self.loading.load():
             for transaction in transactions:
                 self._put(transaction)
                 self._ids.mind(max(transaction.producer_id, transaction.next_id))
-        for transaction in list(self._transactions.values()):
+        orphans = Orphans(self.all(), partitions if self.loading.is_whole else ())
+        orphans.end(self, self.markers.write, self._clock.now_ms())
+        for transaction in self.all():
             if transaction.is_prepared:
                 await self.finish(transaction.transactional_id)
+        orphans.fence(self, self._clock.now_ms())
         config = self.config
         self._every(
             "timeouts", config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self.abort_timed_out

@@ -39,6 +39,11 @@ class Loading:
     def is_under_way(self) -> bool:
         return not self._ended
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that there is was read."""
+        return self._ended and self._found is not None and len(self._loaded) == self._found
+
     def status(self, transactional_id: str) -> ErrorCode:
         if self.is_closed:
             return ErrorCode.coordinator_not_available

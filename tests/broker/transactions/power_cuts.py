@@ -1,0 +1,198 @@
+"""Transactions that are prepared and ended together, while the power goes at random calls of the disk.
+
+The coordinator, its logs and their partitions are real, over a disk that remembers what is durable; a crash image is
+opened by the next broker, which loads it, lets time pass, and is asked what readers of committed records see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from stratalog.broker.partition import Partition
+from stratalog.broker.transactions.admission import Operation
+from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.two_phase import Member, TwoPhase
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records._framing import BatchHeader
+from stratalog.records.builder import build_batch
+from stratalog.storage.disk import Disk
+from stratalog.storage.log import Log
+from tests.broker.apis.admin_lab import AdminLab
+from tests.storage.faults.faulty_disk import FaultyDisk
+
+TOPIC, PARTITIONS = "orders", 3
+IDS = [f"task-{number}" for number in range(4)]
+TIMEOUT_MS, DECISION_MS = 60_000, 86_400_000
+Row = tuple[int, bytes]  # the partition, and the value
+
+
+@dataclass
+class Group:
+    """Transactions that are ended by one decision. `state` is what a power cut now may make of it."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)  # by transactional id
+    state: str = "undecided"  # and then "deciding", "committed", "aborted"
+
+    @property
+    def all_rows(self) -> set[Row]:
+        return {row for rows in self.rows.values() for row in rows}
+
+
+class World(AdminLab):
+    def __init__(self, data: Path, disk: Disk | None = None, *, flushes: bool = False) -> None:
+        flushed = {"log_flush_interval_messages": 1} if flushes else {}
+        super().__init__(data, disk, transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1, **flushed)
+        self.coordinator = self.transactions.coordinator
+        self.two_phase = TwoPhase(self.coordinator, self.transactions.ids, self.clock)
+
+    def orders(self) -> list[Partition]:
+        return list(self.topics.partitions(TOPIC))
+
+    def begin(self, transactional_id: str) -> Member:
+        for _ in range(3):  # what it had open is aborted first
+            error, who = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
+            if error is ErrorCode.none:
+                return Member(transactional_id, who)
+        raise AssertionError(error)
+
+    def write(self, member: Member, rows: list[Row]) -> None:
+        """Two batches to each partition: not all of what a transaction has there is one append."""
+        sequences: dict[int, int] = {}
+        for partition, value in rows:
+            place = self.orders()[partition]
+            error = self.transactions.admission.admit(member.transactional_id, place, member.identity, Operation.ADD)
+            assert error is ErrorCode.none, error
+            sequence = sequences.get(partition, 0)
+            sequences[partition] = sequence + 1
+            place.append(memoryview(batch_of(value, sequence, member.identity)))
+
+    def finish(self, members: list[Member], *, commit: bool) -> None:
+        found = asyncio.run(self.two_phase.finish(members, commit=commit))
+        assert isinstance(found, list), found
+
+    def let_time_pass(self) -> None:
+        """Until everything is ended that has a time."""
+
+        async def later() -> None:
+            self.clock.advance(DECISION_MS * 1000 + 1)
+            self.coordinator.abort_timed_out()
+            for _ in range(100):
+                await asyncio.sleep(0)
+
+        asyncio.run(later())
+
+    def visible(self) -> list[Row]:
+        """To readers of committed records."""
+        found = []
+        for partition in self.orders():
+            log, stable = partition.log, partition.last_stable_offset
+            aborted = log.aborted_transactions(0, stable)
+            for header in headers_of(log, stable):
+                if header.is_control or any(
+                    one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
+                    for one in aborted
+                ):
+                    continue
+                records = log.records(header.base_offset, header.next_offset)
+                found += [(partition.index, bytes(record.value or b"")) for record in records]
+        return found
+
+
+def headers_of(log: Log, end: int) -> Iterator[BatchHeader]:
+    offset = 0
+    while offset < end:
+        for batch in log.read(offset, 2**20, max_offset=end).batches():  # of one segment at a time
+            yield batch.header
+            offset = batch.header.next_offset
+
+
+def batch_of(value: bytes, sequence: int, who: Identity) -> bytearray:
+    return build_batch(
+        [(b"k", value)],
+        base_sequence=sequence,
+        producer_id=who.producer_id,
+        producer_epoch=who.epoch,
+        is_transactional=True,
+    )
+
+
+Check = Callable[[World, list[Group]], None]
+
+
+class PowerCutsOfTransactions:
+    """Takes `images` crash images in the course of one workload."""
+
+    def __init__(self, where: Path, seed: int, images: int, *, flushes: bool) -> None:
+        self.where = where
+        self.seed = seed
+        self._groups: list[Group] = []
+        self._taken: list[tuple[Path, list[Group]]] = []
+        self._most = images
+        self._flushes = flushes
+        self._rng = random.Random(f"transactions {seed}")
+        self._until_next = 0
+        self._disk = FaultyDisk(where / "live")
+        self._number = 0
+
+    def run(self, check: Check) -> None:
+        """`check` is given the broker that opens an image, and the groups as they were when it was taken."""
+        with World(self.where / "live", self._disk, flushes=self._flushes) as world:
+            world.topics.create(TOPIC, PARTITIONS, {})
+            world.begin("first")  # makes __transaction_state
+            self._disk.on_call = self._before_call
+            while len(self._taken) < self._most:
+                self._step(world)
+                if self._rng.random() < 0.3:  # most calls are made by what flushes: here there is more to lose
+                    self._cut_power()
+            self._disk.on_call = None
+        self._disk.forget()
+        for number, (image, groups) in enumerate(self._taken):
+            try:
+                with World(image) as world:
+                    check(world, groups)
+            except Exception as error:
+                raise AssertionError(f"seed {self.seed}, image {number}: {error!r}") from error
+
+    def _before_call(self) -> None:
+        self._until_next -= 1
+        if self._until_next < 0:
+            self._until_next = self._rng.randint(0, 40)
+            self._cut_power()
+
+    def _cut_power(self) -> None:
+        if len(self._taken) < self._most:
+            number = len(self._taken)
+            image = self.where / f"image-{number}"
+            self._disk.crash_image(random.Random(f"{self.seed}/{number}"), image)
+            self._taken.append((image, [replace(group, rows=dict(group.rows)) for group in self._groups]))
+
+    def _step(self, world: World) -> None:
+        rng = self._rng
+        group = Group()
+        self._groups.append(group)
+        members = []
+        for transactional_id in rng.sample(IDS, rng.randint(1, 3)):
+            member = world.begin(transactional_id)
+            rows = [(partition, self._value()) for partition in rng.sample(range(PARTITIONS), 2) for _ in range(2)]
+            group.rows[transactional_id] = rows
+            world.write(member, rows)
+            assert world.two_phase.prepare(member, DECISION_MS) is None
+            members.append(member)
+        chance = rng.random()
+        if chance < 0.6:
+            group.state = "deciding"
+            world.finish(members, commit=True)
+            group.state = "committed"
+        elif chance < 0.8:
+            group.state = "aborted"
+            world.finish(members, commit=False)
+        if rng.random() < 0.3:
+            rng.choice([one.log for one in world.topics.all_partitions()]).flush()
+
+    def _value(self) -> bytes:
+        self._number += 1
+        return b"%d" % self._number
