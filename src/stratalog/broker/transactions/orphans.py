@@ -45,7 +45,7 @@ class Coordinator(Protocol):
 
 
 class Orphans:
-    """Found at once; `end` before decided transactions are finished, `fence` after that."""
+    """Found at once. `end` before decided transactions are finished; `fence` after that, for those too."""
 
     def __init__(self, transactions: Iterable[Transaction], partitions: Iterable[Partition]) -> None:
         by_producer = {one.producer_id: one for one in transactions}
@@ -84,6 +84,7 @@ class Orphans:
                 whole = replace(known, partitions=known.partitions | self._missing.get(transactional_id, set()))
                 log.warning("transactional id %r: what was open is aborted, as some of it is lost", transactional_id)
                 coordinator.take(Step(ErrorCode.none, state.fence(whole, now_ms)))
+        self.fence(coordinator, now_ms)
 
     def fence(self, coordinator: Coordinator, now_ms: int) -> None:
         for transactional_id, epoch in self._seen.items():
