@@ -7,7 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.transactions.power_cuts import IDS, Group, PowerCutsOfTransactions, Row, World
+from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.transactions_topic import NAME
+from stratalog.broker.transactions.two_phase import Member
+from stratalog.storage import Log
+from tests.broker.metadata.registry_lab import killed_copy
+from tests.broker.transactions.power_cuts import (
+    IDS,
+    PARTITIONS,
+    TOPIC,
+    Group,
+    PowerCutsOfTransactions,
+    Row,
+    World,
+)
 
 IMAGES = 15
 
@@ -61,3 +74,59 @@ def seen_once(world: World) -> set[Row]:
     found = world.visible()
     assert len(set(found)) == len(found)
     return set(found)
+
+
+def cut(data: Path, partition: str, end: int) -> None:
+    """As if nothing from this offset on had reached the disk."""
+    with Log.open(data / partition) as log:
+        log.truncate(end)
+
+
+def ended_once(world: World) -> tuple[Member, int]:
+    """A transaction that is committed, and where its decision lies in __transaction_state."""
+    world.topics.create(TOPIC, PARTITIONS, {})
+    member = world.begin("task-0")
+    world.write(member, [(0, b"a"), (1, b"b")])
+    assert world.two_phase.prepare(member, 1000) is None
+    states = world.topics.partition(NAME, 0)
+    assert states is not None
+    decision = states.log.log_end_offset
+    world.finish([member], commit=True)
+    return member, decision
+
+
+def test_marker_that_is_lost_behind_a_durable_decision_is_written_again(scratch: Path) -> None:
+    with World(scratch / "live") as world:
+        ended_once(world)
+        data = killed_copy(scratch / "live", scratch / "cut")
+    cut(data, "orders-1", 1)
+    with World(data) as world:
+        assert seen_once(world) == {(0, b"a"), (1, b"b")}
+        check_goes_on(world)
+
+
+def test_rows_of_the_next_transaction_do_not_end_with_the_one_before(scratch: Path) -> None:
+    """Its decision is the last that is left in __transaction_state, and has the epoch of what came after it."""
+    with World(scratch / "live") as world:
+        member, decision = ended_once(world)
+        following = Member("task-0", Identity(member.identity.producer_id, member.identity.epoch + 1))
+        world.write(following, [(0, b"never decided")])
+        data = killed_copy(scratch / "live", scratch / "cut")
+    cut(data, f"{NAME}-0", decision + 1)
+    with World(data) as world:
+        assert seen_once(world) == {(0, b"a"), (1, b"b")}
+        check_goes_on(world)
+
+
+def test_producer_whose_rows_were_ended_for_it_is_fenced(scratch: Path) -> None:
+    """Else it would commit the rest of a transaction whose first rows are gone."""
+    with World(scratch / "live") as world:
+        member, decision = ended_once(world)
+        following = Member("task-0", Identity(member.identity.producer_id, member.identity.epoch + 1))
+        world.write(following, [(0, b"lost")])
+        data = killed_copy(scratch / "live", scratch / "cut")
+    cut(data, f"{NAME}-0", decision + 2)  # the completion too
+    with World(data) as world:
+        with pytest.raises(AssertionError, match="47"):  # INVALID_PRODUCER_EPOCH
+            world.write(following, [(0, b"the rest")])
+        assert seen_once(world) == {(0, b"a"), (1, b"b")}
