@@ -53,6 +53,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._latest = LatestOffsets(self._broker)
         self._initial: Offsets | None = None
         self._holds_initial = False  # whether the first micro-batch has to end where it begins
+        self._is_under_way = False  # whether micro-batches are being made, and not one of the checkpoint done again
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._is_available_now = False
         self._reported: Offsets | None = None
@@ -71,11 +72,13 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         partitions = self._latest.partitions()
         self._initial = self._broker.resolve(self.options.starting, partitions.places, is_start=True)
         self._holds_initial = _varies(self.options)
+        self._is_under_way = False
         self._remember(partitions)
         return to_json(self._initial)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         self._commit(start)
+        self._is_under_way = True
         begin = from_json(start)
         holds, self._holds_initial = self._holds_initial, False
         if holds and begin == self._initial:
@@ -211,7 +214,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin, until = from_json(start), from_json(end)
         if begin == until:
             return []
-        is_first = begin == self._initial
+        is_first = begin == self._initial and not self._is_under_way
         begin = self._starts(begin, until, is_first)
         known = self._latest.known()
         ranges = [
