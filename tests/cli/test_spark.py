@@ -8,13 +8,26 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, Row
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DecimalType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from stratalog.cli import query_results
 from stratalog.cli.spark_progress import TerminalProgress
@@ -112,9 +125,27 @@ org.apache.spark.SparkException: Job aborted"""
     assert first_line(Exception(text)) == "startingOffsets is 'now'; it must be earliest, latest, or JSON"
 
 
-def test_error_of_sparks_own_loses_its_codes() -> None:
-    text = "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved. SQLSTATE: 42703; line 1 pos 7"
-    assert first_line(Exception(text)) == "A column `x` cannot be resolved.; line 1 pos 7"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column `x` cannot be resolved. SQLSTATE: 42703; line 1 pos 7;",
+            "A column `x` cannot be resolved (line 1, pos 7)",
+        ),
+        (
+            "[STREAM_FAILED] Query [id = 9d, runId = cb] terminated with exception: [CAST_INVALID] The value 'a' of the "
+            "type is malformed. SQLSTATE: 22018 SQLSTATE: XXKST\n=== Streaming Query ===",
+            "The value 'a' of the type is malformed",
+        ),
+        (
+            "An error occurred while calling o522.save.\n: java.io.IOException: Mkdirs failed\n\tat org.apache.Spark",
+            "Mkdirs failed",
+        ),
+        ("", "Exception"),
+    ],
+)
+def test_error_of_sparks_own_loses_its_codes(text: str, expected: str) -> None:
+    assert first_line(Exception(text)) == expected
 
 
 class Frame:
@@ -123,6 +154,7 @@ class Frame:
     def __init__(self, *rows: Row) -> None:
         self.rows = rows
         self.columns = list(rows[0].__fields__)
+        self.schema = SCHEMA if self.columns == SCHEMA.names else StructType([StructField("n", LongType())])
 
     def toLocalIterator(self) -> Iterator[Row]:  # noqa: N802 - Spark's name
         return iter(self.rows)
@@ -134,14 +166,29 @@ class Frame:
         return list(self.rows)
 
 
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField(
+            "headers", ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+        ),
+        StructField("price", DecimalType(5, 2)),
+        StructField("nothing", StringType()),
+        StructField("times", MapType(StringType(), TimestampNTZType())),
+    ]
+)
 ROW = Row(
     key=bytearray(b"tea"),
     value=bytearray(b"\xff\x00"),
     offset=12345,
-    timestamp=datetime(2026, 1, 31, 12, tzinfo=UTC),
+    timestamp=datetime.fromtimestamp(1_769_860_800),  # as PySpark gives it: 12:00 in London, and here who knows
     headers=[Row(key="a", value=bytearray(b"b"))],
     price=Decimal("1.50"),
     nothing=None,
+    times={"opens": datetime(2026, 1, 31, 8)},
 )
 
 
@@ -160,13 +207,30 @@ def test_rows_as_json_have_text_where_bytes_are_text(capsys: pytest.CaptureFixtu
         "headers": [{"key": "a", "value": "b"}],
         "price": "1.50",
         "nothing": None,
+        "times": {"opens": "2026-01-31T08:00:00"},
     }
+
+
+def test_times_are_utc_wherever_the_machine_stands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        row = Row(**(ROW.asDict() | {"timestamp": datetime.fromtimestamp(1_769_860_800)}))
+        assert json.loads(shown("json", capsys, row)[0])["timestamp"] == "2026-01-31T12:00:00+00:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_rows_as_csv_have_a_heading_and_nothing_for_null(capsys: pytest.CaptureFixture[str]) -> None:
     heading, row = shown("csv", capsys, ROW)
-    assert heading == "key,value,offset,timestamp,headers,price,nothing"
-    assert row == 'tea,0xff00,12345,2026-01-31T12:00:00+00:00,"[{""key"": ""a"", ""value"": ""b""}]",1.50,'
+    assert heading == "key,value,offset,timestamp,headers,price,nothing,times"
+    assert (
+        row
+        == 'tea,0xff00,12345,2026-01-31T12:00:00+00:00,"[{""key"": ""a"", ""value"": ""b""}]",1.50,,"{""opens"": ""2026-01-31T08:00:00""}"'
+    )
 
 
 def test_rows_as_a_table_are_counted_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from stratalog.cli.tables import print_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
 
 TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
 FORMATS = (TABLE, JSON, CSV, PARQUET)
@@ -39,18 +39,19 @@ def check_format(given: str, path: str | None) -> None:
 def show(frame: DataFrame, given: str) -> None:
     if given == TABLE:
         rows = frame.limit(MOST_TABLE_ROWS + 1).collect()
-        _show_table(Output(), frame.columns, [list(row) for row in rows])
+        _show_table(Output(), frame.schema, [list(row) for row in rows])
     elif given == JSON:
         for row in frame.toLocalIterator():
             with writing():
-                sys.stdout.write(json.dumps(_as_json(row)) + "\n")
+                sys.stdout.write(json.dumps(_as_json(row, frame.schema)) + "\n")
     else:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         with writing():
             writer.writerow(frame.columns)
         for row in frame.toLocalIterator():
             with writing():
-                writer.writerow(["" if cell is None else _as_text(cell) for cell in row])
+                cells = zip(row, frame.schema, strict=True)
+                writer.writerow(["" if cell is None else _as_text(cell, field.dataType) for cell, field in cells])
 
 
 def show_plan(plan: str) -> None:
@@ -60,6 +61,17 @@ def show_plan(plan: str) -> None:
 
 def write(frame: DataFrame, given: str, path: str) -> None:
     """In files, as many as Spark has tasks. CSV has no bytes: they are written as text there."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        _write(frame, given, path)
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_ALREADY_EXISTS":
+            raise
+        raise CommandError(f"--output {path} is there already; name another folder, or remove it") from None
+
+
+def _write(frame: DataFrame, given: str, path: str) -> None:
     if given == CSV:
         texts = [
             f"string(`{field.name}`) as `{field.name}`" if field.dataType.typeName() == "binary" else f"`{field.name}`"
@@ -70,39 +82,44 @@ def write(frame: DataFrame, given: str, path: str) -> None:
         frame.write.format(given).save(path)
 
 
-def _show_table(output: Output, columns: list[str], rows: list[list[object]]) -> None:
-    shown = [[_cell(cell) for cell in row] for row in rows[:MOST_TABLE_ROWS]]
-    print_table(output, columns, shown)
+def _show_table(output: Output, schema: StructType, rows: list[list[object]]) -> None:
+    shown = [
+        [_cell(cell, field.dataType) for cell, field in zip(row, schema, strict=True)] for row in rows[:MOST_TABLE_ROWS]
+    ]
+    print_table(output, schema.names, shown)
     if len(rows) > MOST_TABLE_ROWS:
         output.line((f"only the first {MOST_TABLE_ROWS:,} rows; --format json or csv has all", QUIET))
     else:
         output.line((wording.plural(len(rows), "row"), QUIET))
 
 
-def _cell(value: object) -> object:
+def _cell(value: object, kind: DataType) -> object:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    text = _as_text(value)
+    text = _as_text(value, kind)
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
-def _as_text(value: object) -> str:
-    plain = _as_json(value)
+def _as_text(value: object, kind: DataType) -> str:
+    plain = _as_json(value, kind)
     return plain if isinstance(plain, str) else json.dumps(plain)
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: Any, kind: Any) -> Any:
+    """`kind`: Spark's type of it, with those of its parts."""
     if isinstance(value, bytes | bytearray):
         text, encoding = wording.encoded(bytes(value))
         return text if encoding == "utf-8" else f"0x{text}"
+    if isinstance(value, datetime) and kind.typeName() == "timestamp":
+        return value.astimezone(UTC).isoformat()  # PySpark gives it in this machine's zone, and does not say so
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
     if hasattr(value, "asDict"):  # a Row
-        return {name: _as_json(cell) for name, cell in value.asDict().items()}
+        return {field.name: _as_json(cell, field.dataType) for cell, field in zip(value, kind, strict=True)}
     if isinstance(value, dict):
-        return {str(_as_json(name)): _as_json(cell) for name, cell in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_as_json(cell) for cell in value]
+        return {str(_as_json(name, kind.keyType)): _as_json(cell, kind.valueType) for name, cell in value.items()}
+    if isinstance(value, list):
+        return [_as_json(cell, kind.elementType) for cell in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)

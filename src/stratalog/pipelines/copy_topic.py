@@ -111,9 +111,9 @@ def _copy(
         partitions, is_there = _check_target(admin, target, len(found.partitions), options, state)
         if options.dry_run:
             return Copied(left, state.path, partitions, made=not is_there)
+        state.claim()
         if not is_there:
             admin.create_topic(target, partitions, config=_settings_of(admin, source))
-    state.claim()
     progress.begin(f"{job} {source}", None if options.every else left, "records")
     records = run_stream(frame, cluster, target, state.path, progress, every=options.every, stop=stop)
     return Copied(records, state.path, partitions, made=not is_there)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _QUOTED = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _MOST_NAMED = 20
+_DATABASE = ["spark_catalog", "default"]  # named where a table is to be changed
 _PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -84,6 +85,8 @@ def missing_name(error: AnalysisException) -> str | None:
         return None
     relation = (error.getMessageParameters() or {}).get("relationName", "")
     parts = [(match[1] or "").replace("``", "`") or match[2] for match in _QUOTED.finditer(relation)]
+    if parts[:-1] == _DATABASE:
+        raise UnknownTopicError(f"there is no table {parts[-1]!r}; a query reads topics (SELECT), and changes none")
     if len(parts) > 1:
         # Unquoted, a.b means the table b of the database a; a view of that name is only found in backquotes.
         name = ".".join(parts)

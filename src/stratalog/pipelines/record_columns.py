@@ -70,9 +70,9 @@ def as_bytes(frame: DataFrame, expression: str, what: str) -> str:
     kind = _type_of(frame, expression, what).typeName()
     if kind == "binary":
         return f"({expression})"
-    if kind in ("struct", "array", "map"):
-        return f"binary(to_json({expression}))"
-    return f"binary(string({expression}))"
+    whole = f"binary({'to_json' if kind in ('struct', 'array', 'map') else 'string'}({expression}))"
+    _type_of(frame, expression, what, whole)
+    return whole
 
 
 def as_timestamp(frame: DataFrame, expression: str) -> str:
@@ -87,12 +87,13 @@ def as_timestamp(frame: DataFrame, expression: str) -> str:
     )
 
 
-def _type_of(frame: DataFrame, expression: str, what: str) -> DataType:
-    """Beside all columns: so an aggregate, which has no place in a record, is refused here."""
+def _type_of(frame: DataFrame, expression: str, what: str, whole: str | None = None) -> DataType:
+    """Of the expression, or of `whole` that is made of it. Beside all columns: so an aggregate, which has no place in a
+    record, is refused here."""
     from pyspark.errors import AnalysisException
 
     try:
-        return frame.selectExpr("*", f"({expression}) as it").schema.fields[-1].dataType
+        return frame.selectExpr("*", f"({whole or expression}) as it").schema.fields[-1].dataType
     except AnalysisException as error:
         raise ConfigError(
             f"{what} (--{what}) is {expression!r}, which is no SQL expression over the columns "

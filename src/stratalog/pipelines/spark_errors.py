@@ -6,13 +6,17 @@ import re
 
 # The last line of a traceback that a worker sent: the type with its module, and the message.
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): (.+)$", re.MULTILINE)
-_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+# What py4j tells of an exception of Java's, in its second line.
+_THROWN = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
+# Before what matters: which query it was, and the code of the error, or of several around each other.
+_BEFORE = re.compile(r"^(?:Query \[id = [^\]]*\] terminated with exception: |\[[A-Z0-9_.]+\] )+")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
+_PLACE = re.compile(r"\.?; line (\d+) pos (\d+);?$")
 
 
 def first_line(error: BaseException) -> str:
     """What matters of it: what a worker raised, or the first line without Spark's codes."""
-    text = str(error)
-    raised = _RAISED.findall(text.partition("\nJVM stacktrace:")[0].partition("Driver stacktrace:")[0])
-    line = str(raised[-1]) if raised else next(iter(text.strip().splitlines()), type(error).__name__)
-    return _SQLSTATE.sub("", _CONDITION.sub("", line)).strip().rstrip(".")
+    text = str(error).partition("\nJVM stacktrace:")[0].partition("Driver stacktrace:")[0]
+    told = _RAISED.findall(text)[-1:] or _THROWN.findall(text)[:1] or text.strip().splitlines()[:1]
+    line = _SQLSTATE.sub("", _BEFORE.sub("", told[0] if told else type(error).__name__))
+    return _PLACE.sub(r" (line \1, pos \2)", line.strip()).rstrip(".; ")
