@@ -20,11 +20,13 @@ KERNELS = (
     "stratalog.protocol._wire",
     "stratalog.protocol._produce_client",
     "stratalog.net._receive",
+    "stratalog.net._send_now",
     "stratalog.protocol._fetch_response",
     "stratalog.client._consumer_records",
     "stratalog.client._partitioner",
     "stratalog.client._batch",
     "stratalog.client._queues",
+    "stratalog.client._direct",
     "stratalog.client._accumulator",
     "stratalog.client._arrow_partitions",
 )

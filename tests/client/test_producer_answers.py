@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import struct
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from stratalog.client.errors import BrokerError, DeliveryTimeoutError, RecordTooLargeError, TopicAuthorizationError
+from stratalog.client.errors import (
+    BrokerError,
+    ClientError,
+    DeliveryTimeoutError,
+    RecordTooLargeError,
+    TopicAuthorizationError,
+)
 from stratalog.client.producer import Delivery, Producer
 from stratalog.protocol._wire import parse_produce
 from stratalog.protocol.api_keys import ApiKey
@@ -305,6 +313,29 @@ def test_a_producer_id_that_is_not_given_out_yet_is_waited_for(picky: PickyBroke
     picky.fake.say(ApiKey.INIT_PRODUCER_ID, loading)
     with producer_for(picky) as producer:
         producer.send("topic", b"value").result(SECONDS)
+
+
+def test_a_table_that_was_changed_after_it_was_sent_fails_and_what_follows_does_not(picky: PickyBroker) -> None:
+    gate = threading.Event()
+    init = picky._init
+
+    def waits(request: Request) -> Answer:
+        gate.wait(SECONDS)
+        return init(request)
+
+    picky.fake.say(ApiKey.INIT_PRODUCER_ID, waits)
+    offsets = array("i", [0, 3, 6, 9])
+    value = pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"aaabbbccc")])
+    with producer_for(picky) as producer:
+        changed = producer.send_arrow("topic", pa.table({"value": value}))
+        offsets[1] = 2**30  # Arrow says that nobody does such a thing
+        sound = producer.send_arrow("topic", pa.table({"value": [b"sound"]}))
+        gate.set()
+        with pytest.raises(ClientError, match=r"topic-0: a batch could not be encoded: .* memory was changed"):
+            changed.result(SECONDS)
+        assert [place.rows for place in sound.result(SECONDS)] == [1]
+        assert producer._accumulator.used == 0
+    assert picky.stored == [b"sound"]
 
 
 def test_a_producer_id_that_is_refused_fails_records(picky: PickyBroker) -> None:

@@ -117,7 +117,8 @@ def test_what_is_wrong_with_a_table_is_said_before_anything_is_sent(bootstrap: s
             (pa.table({"value": fine, "partition": [0, 9]}), UnknownTopicOrPartitionError, "partitions 0 to 0"),
             (pa.table({"value": fine, "timestamp": ["a", "b"]}), TypeError, "column 'timestamp' is string"),
             (pa.table({"value": [b"", bytes(2_000_000)]}), RecordTooLargeError, "row 1 of 2000128 bytes"),
-            (pa.table({"value": fine, "timestamp": [-5, -5]}), InvalidRecordError, "row 0: timestamp is negative"),
+            (pa.table({"value": fine, "timestamp": [1, -5]}), InvalidRecordError, "row 1: timestamp is negative"),
+            (pa.table({"value": fine, "key": fine, "timestamp": [1, -5]}), InvalidRecordError, "timestamp is negative"),
         ):
             with pytest.raises(kind, match=words):
                 producer.send_arrow(topic, table)

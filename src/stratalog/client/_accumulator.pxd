@@ -1,6 +1,7 @@
 # Where records wait to be sent: what its methods share.
 
 from stratalog.client._batch cimport Batch, Delivery
+from stratalog.client._direct cimport DirectPath
 from stratalog.client._queues cimport PartitionQueue, TopicQueues
 
 
@@ -10,6 +11,7 @@ cdef class Accumulator:
     cdef readonly int max_in_flight
     cdef readonly bint is_idempotent
     cdef readonly Py_ssize_t used          # of buffer_memory
+    cdef Py_ssize_t _not_encoded           # so much of it: rows of tables, still in their columns
     cdef readonly int waiting              # threads that wait for memory
     cdef readonly int flushing              # calls of flush under way: all is ready to be sent
     cdef readonly dict topics
@@ -19,17 +21,20 @@ cdef class Accumulator:
     cdef Py_ssize_t _most_pooled
     cdef bint _is_woken
     cdef double _next_wake
+    cdef public DirectPath direct          # sends from the caller's thread where it can; None: the I/O thread always does
     cdef public int wake_fd                # an eventfd that the I/O thread waits for; -1: it has ended
     cdef object _find_topic, _refusal, _room, _value_serializer, _key_serializer
     cdef public unsigned long io_thread    # its identifier
     cdef unsigned long long _random
 
+    cdef bint _post(self, PartitionQueue queue, Batch batch) except -1
     cdef Delivery send(self, str topic, value, key, headers, partition, timestamp, on_delivery)
     cdef int _append(
         self, Batch batch, bytes value, bytes key, bytes headers, long long timestamp
     ) except -1
     cdef int _open(self, PartitionQueue queue, Py_ssize_t record_size, double *deadline) except -1
     cdef int _wait_for_room(self, Py_ssize_t size, double *deadline) except -1
+    cdef int _encode_rows(self, Batch batch) except -1
     cdef int _keep(self, bytearray data) except -1
     cdef void _list(self, PartitionQueue queue) noexcept
     cdef PartitionQueue _stick(self, TopicQueues topic)

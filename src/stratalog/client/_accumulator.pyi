@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from stratalog.client._batch import Batch, Delivery
+from stratalog.client._direct import DirectPath
 from stratalog.client._queues import PartitionQueue, TopicQueues
 
 class Accumulator:
     io_thread: int
+    direct: DirectPath | None
     wake_fd: int
     def __new__(
         cls,
@@ -40,19 +42,20 @@ class Accumulator:
     def topics(self) -> dict[str, TopicQueues]: ...
     @property
     def incomplete(self) -> set[Batch]: ...
-    def add_encoded(
+    def add_rows(
         self,
         queue: PartitionQueue,
-        data: bytearray,
+        encode: Callable[[bytearray | None, int], bytearray],
+        size: int,
         record_count: int,
         base_timestamp: int,
         max_timestamp: int,
-        deadline: float,
     ) -> Batch: ...
     def spare(self) -> bytearray | None: ...
     def stick(self, topic: TopicQueues) -> PartitionQueue: ...
     def stuck(self, topic: TopicQueues, size: int) -> None: ...
     def ready(self, now: float) -> tuple[list[PartitionQueue], float, bool]: ...
+    def pack(self, batch: Batch, codec: int, level: int | None) -> None: ...
     def give_back(self, size: int) -> None: ...
     def release(self, batch: Batch) -> None: ...
     def replace(self, whole: Batch, parts: list[Batch]) -> None: ...

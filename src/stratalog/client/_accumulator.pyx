@@ -8,7 +8,7 @@
 # wake-up) is done outside of it, and what was seen before is looked at again.
 
 cimport cython
-from cpython.bytearray cimport PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
@@ -16,6 +16,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from posix.unistd cimport write
 
 from stratalog.client._batch cimport Batch, Delivery, monotonic, pack_headers, wall_clock_ms
+from stratalog.client._direct cimport DirectPath
 from stratalog.client._partitioner cimport partition_of_key
 from stratalog.client._queues cimport PartitionQueue, TopicQueues
 
@@ -148,10 +149,18 @@ cdef class Accumulator:
             or batch._size >= self.batch_size
             or (delivery._index == 0 and batch.created + self.linger < self._next_wake)
         ):
-            self._wake_sender()
+            if self.direct is None or has_closed or self.waiting or not self._post(queue, batch):
+                self._wake_sender()
         if on_delivery is not None:
             delivery.add_done_callback(on_delivery)
         return delivery
+
+    cdef bint _post(self, PartitionQueue queue, Batch batch) except -1:
+        """Send the batch from here, if that is simple; whether it was."""
+        cdef Py_ssize_t charged = batch.charged
+        cdef bint is_sent = self.direct.post(queue, batch)
+        self.used -= charged - batch.charged
+        return is_sent
 
     cdef int _append(
         self, Batch batch, bytes value, bytes key, bytes headers, long long timestamp
@@ -182,7 +191,7 @@ cdef class Accumulator:
             memory = self.spare()
             if memory is not None:
                 capacity = max(capacity, self.batch_size)
-        if self.used + capacity + len(self._pool) * self.batch_size > self.buffer_memory:
+        if self.used - self._not_encoded + capacity + len(self._pool) * self.batch_size > self.buffer_memory:
             self._pool.clear()
         if self.used + capacity > self.buffer_memory:
             capacity = record_size + _HEADER
@@ -282,11 +291,12 @@ cdef class Accumulator:
             self._is_woken = True
             write(self.wake_fd, &one, sizeof(one))
 
-    def add_encoded(self, PartitionQueue queue not None, bytearray data, int record_count, long long base_timestamp,
-                    long long max_timestamp, double deadline):
-        """A batch of records that are encoded already, behind what the partition was sent before. May wait for room."""
+    def add_rows(self, PartitionQueue queue not None, encode, Py_ssize_t size, int record_count,
+                 long long base_timestamp, long long max_timestamp):
+        """A batch of a table's rows, behind what the partition was sent before. May wait for room, as if it were encoded:
+        that is done when it is sent."""
         cdef Batch batch
-        cdef Py_ssize_t size = len(data)
+        cdef double deadline = 0
         if size > self.buffer_memory:
             raise _too_large(queue.topic, size, self)
         while True:
@@ -294,18 +304,17 @@ cdef class Accumulator:
             if self.used + size > self.buffer_memory:
                 self._wait_for_room(size, &deadline)
                 continue
-            batch = Batch.of_bytes(queue, queue._batches, data, record_count, base_timestamp, max_timestamp)
+            batch = Batch.of_rows(queue, queue._batches, encode, size, record_count, base_timestamp, max_timestamp)
             if self._refusal is not None or self.used + size > self.buffer_memory:
                 continue
             break
-        if self.used + size + len(self._pool) * self.batch_size > self.buffer_memory:
-            self._pool.clear()
         # Whole under the GIL from here on.
         if queue.open is not None:
             queue.close(False)
         batch.number = queue._batches
         queue._batches += 1
         self.used += size
+        self._not_encoded += size
         queue.closed.append(batch)
         self.incomplete.add(batch)
         self._list(queue)
@@ -374,6 +383,25 @@ cdef class Accumulator:
         self._next_wake = wake
         return found, wake, lacks_leader
 
+    def pack(self, Batch batch not None, int codec, level):
+        """Encode it where that was left until now, and compress it: from here on nothing is written into it."""
+        cdef Py_ssize_t size
+        if batch._encode is not None:
+            self._encode_rows(batch)
+        size = batch.pack(codec, level)
+        if size:
+            self.give_back(size)
+
+    cdef int _encode_rows(self, Batch batch) except -1:
+        """Where the last one lay that was acknowledged, if it can be: there are few such places, and the processor may
+        still have them in its caches."""
+        cdef Py_ssize_t capacity = self.batch_size if 2 * batch._size > self.batch_size else 0
+        encode, batch._encode = batch._encode, None
+        self._not_encoded -= batch._size
+        batch.data = encode(self.spare() if capacity else None, capacity)
+        batch._bytes = <unsigned char *> PyByteArray_AS_STRING(batch.data)
+        return 0
+
     def give_back(self, Py_ssize_t size):
         """Memory of a batch that is done, or was compressed."""
         self.used -= size
@@ -385,6 +413,9 @@ cdef class Accumulator:
         """A batch that is done and that nobody sends any more."""
         cdef bytearray memory = batch.data
         self.incomplete.discard(batch)
+        if batch._encode is not None:
+            batch._encode = None
+            self._not_encoded -= batch._size
         size, batch.charged = batch.charged, 0
         batch.data = None
         if memory is not None:
@@ -397,7 +428,7 @@ cdef class Accumulator:
         cdef Py_ssize_t allocated = (<PyByteArrayObject *> memory).ob_alloc
         if allocated <= self.batch_size or allocated > self.batch_size + 4096:
             return 0
-        if len(self._pool) * self.batch_size + self.used > self._most_pooled:
+        if len(self._pool) * self.batch_size + self.used - self._not_encoded > self._most_pooled:
             return 0
         try:
             PyByteArray_Resize(memory, self.batch_size)

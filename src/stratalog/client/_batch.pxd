@@ -25,6 +25,7 @@ cdef class Batch:
     cdef readonly long long append_time
     cdef readonly list parts               # of one that was split: [Batch, ...], in order
     cdef bint _is_of_rows                  # of a table, encoded in one go
+    cdef object _encode                    # what does that; None: it is done, or begun
     cdef long long _generation
     cdef list _waiters
     cdef list _callbacks

@@ -20,10 +20,11 @@ class Batch:
         cls, queue: PartitionQueue, number: int, capacity: int, start: int = 0, created: float | None = None
     ) -> Batch: ...
     @staticmethod
-    def of_bytes(
+    def of_rows(
         queue: PartitionQueue,
         number: int,
-        data: bytearray,
+        encode: Callable[[bytearray | None, int], bytearray],
+        size: int,
         record_count: int,
         base_timestamp: int,
         max_timestamp: int,

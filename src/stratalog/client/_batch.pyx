@@ -86,13 +86,13 @@ cdef class Batch:
         self._generation = _generation
 
     @staticmethod
-    def of_bytes(queue, long long number, bytearray data, int record_count, long long base_timestamp,
-                 long long max_timestamp):
-        """A batch of records that are encoded already, with room for the header in front."""
+    def of_rows(queue, long long number, encode, Py_ssize_t size, int record_count, long long base_timestamp,
+                long long max_timestamp):
+        """A batch of a table's rows, which are encoded when it is sent: `encode(memory, capacity)` gives the `size` bytes
+        of it, with room for the header in front. It holds the table until then."""
         cdef Batch batch = Batch.__new__(Batch, queue, number, 0)
-        batch.data = data
-        batch._bytes = <unsigned char *> PyByteArray_AS_STRING(data)
-        batch._size = batch._capacity = batch.charged = len(data)
+        batch._encode = encode
+        batch._size = batch._capacity = batch.charged = size
         batch.record_count = record_count
         batch.base_timestamp = base_timestamp
         batch.max_timestamp = max_timestamp

@@ -2,13 +2,19 @@
 
 Rows go to the partition that they name, else to that of their key, else to one partition for a batch and then another,
 all as `send` does it. Rows that name a partition or have a key keep their order; those that have neither keep it among
-themselves. What is wrong with a table as a whole, or with a row's partition or size, is found before anything is sent.
+themselves. What is wrong with a table, or with any of its rows, is found before anything is sent.
+
+The call only looks at lengths, and says which rows make which batch. A batch is encoded by the I/O thread when its turn
+comes, in one pass over the columns and into memory that was used before. Until then it holds the table's memory, which
+is safe as Arrow's never changes, and counts for buffer.memory as if it were encoded.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -17,7 +23,7 @@ import pyarrow.compute as pc
 from stratalog.client._accumulator import Accumulator
 from stratalog.client._arrow_partitions import sort_rows
 from stratalog.client._batch import Batch
-from stratalog.client._queues import PartitionQueue, TopicQueues
+from stratalog.client._queues import TopicQueues
 from stratalog.client.errors import RecordTooLargeError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._column_encoder import ColumnEncoder
@@ -25,6 +31,7 @@ from stratalog.records.arrow import binary_column, column_encoder
 
 FindTopic = Callable[[str, int, float], TopicQueues]
 
+ANYWHERE = -1  # instead of a partition: one is chosen when the batch is added
 _OVERHEAD = 128  # of a record and its batch, at most, without headers
 
 
@@ -35,6 +42,17 @@ class RowsMetadata(NamedTuple):
     partition: int
     offset: int
     rows: int
+
+
+class _Planned(NamedTuple):
+    """A batch to be."""
+
+    partition: int
+    encode: Callable[[bytearray | None, int], bytearray]
+    size: int
+    rows: int
+    base_timestamp: int
+    max_timestamp: int
 
 
 class ArrowDelivery:
@@ -100,14 +118,12 @@ def send_arrow(
         _check_sizes(chunk, topic, accumulator.max_request_size)
     now = time.time_ns() // 1_000_000
     encoders = [column_encoder(chunk, no_timestamp=now) for chunk in chunks]
-    batches: list[Batch] = []
-    for chunk, encoder in zip(chunks, encoders, strict=True):
-        names = chunk.schema.names
-        if "key" in names or "partition" in names:
-            batches += _send_sorted(accumulator, queues, chunk, encoder)
-        else:
-            batches += _send_anywhere(accumulator, queues, encoder)
-    return ArrowDelivery(batches)
+    planned = [
+        one
+        for chunk, encoder in zip(chunks, encoders, strict=True)
+        for one in _plan(chunk, encoder, queues.count, accumulator.batch_size)
+    ]
+    return ArrowDelivery([_add(accumulator, queues, one) for one in planned])
 
 
 def _chunks(table: pa.Table | pa.RecordBatch, batch_size: int) -> list[pa.RecordBatch]:
@@ -161,55 +177,42 @@ def _lengths(column: pa.Array) -> pa.Array | None:
         return None  # no binary column; encoding says what it is
 
 
-def _send_anywhere(accumulator: Accumulator, queues: TopicQueues, encoder: ColumnEncoder) -> list[Batch]:
-    batches: list[Batch] = []
-    size = accumulator.batch_size
-    row = 0
-    while row < encoder.rows:
-        queue = accumulator.stick(queues)
-        data, end, base_timestamp, max_timestamp = encoder.encode(row, size, accumulator.spare())
-        accumulator.stuck(queues, len(data))
-        batches.append(accumulator.add_encoded(queue, data, end - row, base_timestamp, max_timestamp, 0.0))
-        row = end
-    return batches
-
-
-def _send_sorted(
-    accumulator: Accumulator, queues: TopicQueues, chunk: pa.RecordBatch, encoder: ColumnEncoder
-) -> list[Batch]:
+def _plan(chunk: pa.RecordBatch, encoder: ColumnEncoder, partitions: int, batch_size: int) -> list[_Planned]:
+    """Batches of the partitions in turn, so that all brokers have something to do from the start; then those of rows
+    that may go anywhere."""
     names = chunk.schema.names
+    if "key" not in names and "partition" not in names:
+        return list(_batches(encoder, None, ANYWHERE, 0, chunk.num_rows, batch_size))
     keys = binary_column(chunk.column("key"), "key") if "key" in names else None
     named = _named_partitions(chunk.column("partition")) if "partition" in names else None
-    order, ends = sort_rows(keys, named, chunk.num_rows, queues.count)
-    batches: list[Batch] = []
-    # A batch of each partition in turn, so that all brokers have something to do from the start.
-    places = [
-        (queue, ends[number], ends[number + 1]) for number, queue in enumerate(queues.partitions[: len(ends) - 2])
+    order, ends = sort_rows(keys, named, chunk.num_rows, partitions)
+    of_partitions = [
+        list(_batches(encoder, order, partition, start, end, batch_size))
+        for partition, (start, end) in enumerate(pairwise(ends[:-1]))
     ]
-    while places:
-        left: list[tuple[PartitionQueue, int, int]] = []
-        for queue, start, end in places:
-            if start < end:
-                batch, behind = _send_rows(accumulator, queue, encoder, order, start, end)
-                batches.append(batch)
-                left.append((queue, behind, end))
-        places = left
-    start, end = ends[-2], ends[-1]
+    in_turn = [one for turn in zip_longest(*of_partitions) for one in turn if one is not None]
+    return in_turn + list(_batches(encoder, order, ANYWHERE, ends[-2], ends[-1], batch_size))
+
+
+def _batches(
+    encoder: ColumnEncoder, order: bytearray | None, partition: int, start: int, end: int, batch_size: int
+) -> Iterator[_Planned]:
     while start < end:
+        size, behind, base_timestamp, max_timestamp = encoder.plan(order, start, end, batch_size)
+        encode = partial(encoder.encode_planned, order, start, behind, size, base_timestamp)
+        yield _Planned(partition, encode, size, behind - start, base_timestamp, max_timestamp)
+        start = behind
+
+
+def _add(accumulator: Accumulator, queues: TopicQueues, planned: _Planned) -> Batch:
+    if planned.partition != ANYWHERE:
+        queue = queues.partitions[planned.partition]
+    else:
         queue = accumulator.stick(queues)
-        batch, start = _send_rows(accumulator, queue, encoder, order, start, end)
-        accumulator.stuck(queues, batch.size)
-        batches.append(batch)
-    return batches
-
-
-def _send_rows(
-    accumulator: Accumulator, queue: PartitionQueue, encoder: ColumnEncoder, order: bytearray, start: int, end: int
-) -> tuple[Batch, int]:
-    size, spare = accumulator.batch_size, accumulator.spare()
-    data, behind, base_timestamp, max_timestamp = encoder.encode_rows(order, start, end, size, spare)
-    batch = accumulator.add_encoded(queue, data, behind - start, base_timestamp, max_timestamp, 0.0)
-    return batch, behind
+        accumulator.stuck(queues, planned.size)
+    return accumulator.add_rows(
+        queue, planned.encode, planned.size, planned.rows, planned.base_timestamp, planned.max_timestamp
+    )
 
 
 def _named_partitions(column: pa.Array) -> pa.Buffer | None:

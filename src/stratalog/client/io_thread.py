@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from selectors import BaseSelector
 from typing import Any, TypeVar
 
 from stratalog.client.errors import ClientClosedError, ClientError, ForkedClientError, RequestTimeoutError
@@ -25,9 +26,12 @@ _EXIT_SECONDS = 2.0
 class IoThread:
     """`name` says which client it belongs to: it is the thread's name, and is in messages."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, selector: BaseSelector | None = None) -> None:
+        """`selector` is what its loop waits with, where it must not be just any."""
         self.name = name
-        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = (
+            asyncio.new_event_loop() if selector is None else asyncio.SelectorEventLoop(selector)
+        )
         self.unusable: ClientError | None = None  # what check_usable raises; for who looks without a call
         self._lock = threading.RLock()  # between handing something in and closing; a signal handler may do either
         self._at_exit: Callable[[], None] | None = None

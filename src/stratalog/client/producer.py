@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from stratalog.client._accumulator import Accumulator, SendPath
 from stratalog.client._batch import Delivery, RecordMetadata
+from stratalog.client._direct import DirectPath, WatchedSelector
 from stratalog.client._queues import TopicQueues
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientClosedError, ClientError, ForkedClientError, RequestTimeoutError
@@ -68,7 +69,9 @@ class Producer(SendPath, TransactionCalls):
     def _start(self, settings: ProducerSettings) -> None:
         self.settings = settings
         self._is_closed = False
-        io = self._io = IoThread(f"producer {settings.client_id}")
+        direct = _direct_path(settings)
+        selector = None if direct is None else WatchedSelector(direct)
+        io = self._io = IoThread(f"producer {settings.client_id}", selector)
         self._cluster = Cluster(settings)
         finder = _TopicFinder(io)
         accumulator = Accumulator(
@@ -84,6 +87,7 @@ class Producer(SendPath, TransactionCalls):
             value_serializer=settings.value_serializer,
             key_serializer=settings.key_serializer,
         )
+        accumulator.direct = direct
         self._use(accumulator)
         # None of these knows the producer, so that one that nobody holds any more is noticed.
         self._topics = finder.topics = ProducerTopics(accumulator, self._cluster, settings)  # told before the sender
@@ -167,6 +171,14 @@ class Producer(SendPath, TransactionCalls):
     def __repr__(self) -> str:
         servers = ",".join(str(server) for server in self.settings.bootstrap_servers)
         return f"<Producer of {servers}{', closed' if self._is_closed else ''}>"
+
+
+def _direct_path(settings: ProducerSettings) -> DirectPath | None:
+    """For records that wait for no others, and need nothing done to them."""
+    if settings.linger_ms or settings.codec or settings.acks == 0 or settings.transactional_id is not None:
+        return None
+    delivery_timeout = settings.delivery_timeout_ms / 1000
+    return DirectPath(settings.acks, settings.request_timeout_ms, delivery_timeout, settings.is_idempotent)
 
 
 class _TopicFinder:

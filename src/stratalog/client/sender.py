@@ -21,6 +21,7 @@ from typing import Any
 
 from stratalog.client._accumulator import Accumulator
 from stratalog.client._batch import Batch
+from stratalog.client._direct import ProduceRequest
 from stratalog.client._queues import PartitionQueue
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
@@ -57,7 +58,7 @@ _BUSY = int(ErrorCode.concurrent_transactions)
 _BUSY_MS = 10  # the transaction before is still being ended, which is a matter of milliseconds
 
 
-class _Broker:
+class Broker:
     """What is under way to one node."""
 
     __slots__ = ("connection", "in_flight", "is_connecting", "muted_until", "version")
@@ -68,16 +69,6 @@ class _Broker:
         self.in_flight = 0
         self.is_connecting = False
         self.muted_until = 0.0
-
-
-class _Request:
-    __slots__ = ("batches", "broker", "connection", "version")
-
-    def __init__(self, broker: _Broker, connection: BrokerConnection, version: int, batches: list[Batch]) -> None:
-        self.broker = broker
-        self.connection = connection
-        self.version = version
-        self.batches = batches
 
 
 class Sender:
@@ -103,8 +94,8 @@ class Sender:
         self._request_timeout = settings.request_timeout_ms / 1000
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
-        self._brokers: dict[int, _Broker] = {}
-        self._requests: set[_Request] = set()
+        self._brokers: dict[int, Broker] = {}
+        self._requests: set[ProduceRequest] = set()
         self._expires_at = NEVER  # no batch under way is given up before
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -126,6 +117,9 @@ class Sender:
 
     def _on_wake(self) -> None:
         os.eventfd_read(self._wake_fd)
+        direct = self._accumulator.direct
+        if direct is not None and direct.is_stuck:
+            direct.write_on()
         self.drain()
 
     def _on_metadata(self, _: Metadata) -> None:
@@ -180,7 +174,7 @@ class Sender:
         """As much as the broker may be sent. Returns when to look again, where no event will say so."""
         broker = self._brokers.get(leader)
         if broker is None:
-            broker = self._brokers[leader] = _Broker()
+            broker = self._brokers[leader] = Broker()
         connection = broker.connection
         if connection is None or connection.is_closed:
             self._connect(leader, broker)
@@ -196,8 +190,8 @@ class Sender:
             if broker.in_flight >= most:
                 break
             head = queue.head()
-            if not head.is_packed:
-                self._accumulator.give_back(head.pack(self._codec, self._level))
+            if not head.is_packed and not self._pack(head):
+                break  # others may have failed with it
             if batches and size + head.size > self._accumulator.max_request_size:
                 self._post(broker, connection, batches)
                 batches, size = [], 0
@@ -212,7 +206,20 @@ class Sender:
             self._post(broker, connection, batches)
         return NEVER
 
-    def _post(self, broker: _Broker, connection: BrokerConnection, batches: list[Batch]) -> None:
+    def _pack(self, head: Batch) -> bool:
+        """Whether it could be done: there may be no memory, or a table that was changed after it was sent."""
+        try:
+            self._accumulator.pack(head, self._codec, self._level)
+        except Exception as problem:
+            batch = head.queue.drop_head()
+            self._accumulator.release(batch)
+            batch.fail(error := ClientError(f"{_place(batch)}: a batch could not be encoded: {problem}"))
+            self.ids.failed(batch, error)
+            self._loop.call_soon(self.drain)
+            return False
+        return True
+
+    def _post(self, broker: Broker, connection: BrokerConnection, batches: list[Batch]) -> None:
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for batch in batches:
             queue, due = batch.queue, batch.created + self._delivery_timeout
@@ -226,7 +233,7 @@ class Sender:
         version = min(broker.version, ids.highest_produce)
         timeout_ms = self._settings.request_timeout_ms
         body = encode_produce_request(version, acks, timeout_ms, topics, ids.transactional_id)
-        request = _Request(broker, connection, version, batches)
+        request = ProduceRequest(broker, connection, version, batches)
         broker.in_flight += 1
         self._requests.add(request)
         connection.post(
@@ -238,16 +245,20 @@ class Sender:
             expects_answer=acks != 0,
         )
 
-    def _connect(self, leader: int, broker: _Broker) -> None:
+    def _connect(self, leader: int, broker: Broker) -> None:
         if not broker.is_connecting:
             broker.is_connecting = True
             self.spawn(self._connected(leader, broker))
 
-    async def _connected(self, leader: int, broker: _Broker) -> None:
+    async def _connected(self, leader: int, broker: Broker) -> None:
         try:
             connection = await self._cluster.connection(leader)
             broker.version = connection.version_of(ApiKey.PRODUCE, LOWEST, HIGHEST)
             broker.connection = connection
+            direct = self._accumulator.direct
+            if direct is not None:
+                version = min(broker.version, self.ids.highest_produce)
+                direct.open(self, self.ids, self._attributes, leader, broker, connection, version)
         except ClientError as error:
             logger.debug("node %d can't be sent to: %s", leader, error)
             self._note(leader, error)
@@ -266,7 +277,7 @@ class Sender:
 
     # Answers
 
-    def _answered(self, request: _Request, answer: memoryview | None, error: ClientError | None) -> None:
+    def _answered(self, request: ProduceRequest, answer: memoryview | None, error: ClientError | None) -> None:
         request.broker.in_flight -= 1
         self._requests.discard(request)
         if self._is_closed:
@@ -285,7 +296,7 @@ class Sender:
         elif self._quiet is not None:
             self._tell_if_quiet()
 
-    def _read(self, request: _Request, answer: memoryview) -> None:
+    def _read(self, request: ProduceRequest, answer: memoryview) -> None:
         try:
             throttle, outcomes = decode_produce_response(request.version, answer)
         except MalformedResponseError as error:
@@ -471,6 +482,8 @@ class Sender:
     def fail_all(self, error: ClientError) -> None:
         """Nothing is sent any more; all that is not acknowledged has failed."""
         self._is_closed = True
+        if self._accumulator.direct is not None:
+            self._accumulator.direct.close()
         if self._timer is not None:
             self._timer.cancel()
         self._stop_waking()

@@ -54,7 +54,9 @@ _API_VERSIONS_BYTES = 1024 * 1024
 _GREETINGS = {b"HTTP": "HTTP", b"\x15\x03": "TLS", b"\x16\x03": "TLS", b"SSH-": "SSH"}
 
 
-class _InFlight(NamedTuple):
+class InFlight(NamedTuple):
+    """A request without an answer yet."""
+
     correlation_id: int
     flexible: bool
     deadline: float
@@ -84,7 +86,7 @@ class BrokerConnection:
         self._client_id = encoded_client_id(client_id)
         self._most_response_bytes = most_response_bytes
         self._correlation_id = 0
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._out: deque[memoryview] = deque()
         self._buffer = memoryview(bytearray(_RECEIVE))
         self._filled = 0
@@ -205,7 +207,7 @@ class BrokerConnection:
         if expects_answer:
             deadline = self.last_used + timeout
             flexible = has_flexible_answer(key, version)
-            self._in_flight.append(_InFlight(correlation_id, flexible, deadline, answered, key, version))
+            self._in_flight.append(InFlight(correlation_id, flexible, deadline, answered, key, version))
             if deadline < self._timer_at:
                 self._wake_at(deadline)
         if self._out:
@@ -220,6 +222,11 @@ class BrokerConnection:
             self._write()
         if not expects_answer:
             self._loop.call_soon(answered, memoryview(b""), None)
+
+    def write_on(self) -> None:
+        """What a call of send_now left, which another thread made."""
+        if self._out and not self.is_closed:
+            self._write()
 
     def on_close(self, callback: Callable[[ClientError], None]) -> None:
         """To be told once when the connection is over, whoever ended it."""

@@ -27,6 +27,14 @@ class ColumnEncoder:
     @property
     def rows(self) -> int: ...
     def encode(self, start: int, max_bytes: int, into: bytearray | None = None) -> tuple[bytearray, int, int, int]: ...
-    def encode_rows(
-        self, order: Buffer, start: int, end: int, max_bytes: int, into: bytearray | None = None
-    ) -> tuple[bytearray, int, int, int]: ...
+    def plan(self, order: Buffer | None, start: int, end: int, max_bytes: int) -> tuple[int, int, int, int]: ...
+    def encode_planned(
+        self,
+        order: Buffer | None,
+        start: int,
+        end: int,
+        size: int,
+        base_timestamp: int,
+        into: bytearray | None = None,
+        capacity: int = 0,
+    ) -> bytearray: ...

@@ -8,7 +8,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from libc.limits cimport INT_MAX
 from libc.string cimport memset
 
-from stratalog.records._column_memory cimport BinaryIn, is_utf8, prefer_huge_pages, span, take, write_content
+from stratalog.records._column_memory cimport BinaryIn, is_utf8, prefer_huge_pages, span, take, write_bytes, write_content
 from stratalog.records._varint cimport varint_size, write_varint
 
 from stratalog.errors import InvalidRecordError, MessageTooLargeError
@@ -20,12 +20,36 @@ cdef enum:
     WORTH_HUGE_PAGES = 524288
 
 
+cdef struct Row:
+    const unsigned char *key
+    const unsigned char *value
+    int key_length      # -1: null
+    int value_length
+
+
 cdef bytearray _new_batch(Py_ssize_t capacity):
     """Room for a batch. Of new memory the page faults cost more than the encoding, unless the pages are large."""
     cdef bytearray batch = PyByteArray_FromStringAndSize(NULL, capacity)
     if capacity >= WORTH_HUGE_PAGES:
         prefer_huge_pages(PyByteArray_AS_STRING(batch), capacity)
     return batch
+
+
+cdef inline long long _difference(long long one, long long other) noexcept nogil:
+    """It may wrap around, as it does in Java."""
+    return <long long>(<unsigned long long>one - <unsigned long long>other)
+
+
+cdef inline Py_ssize_t _row(const int *numbers, Py_ssize_t place) noexcept nogil:
+    return place if numbers == NULL else numbers[place]
+
+
+cdef int _look_at(order, Py_buffer *view) except -1:
+    """None is NULL."""
+    memset(view, 0, sizeof(Py_buffer))
+    if order is not None:
+        PyObject_GetBuffer(order, view, PyBUF_SIMPLE)
+    return 0
 
 
 @cython.final
@@ -133,64 +157,96 @@ cdef class ColumnEncoder:
         PyByteArray_Resize(batch, size)
         return batch, row, base_timestamp, max_timestamp
 
-    def encode_rows(self, order, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, bytearray into=None):
-        """As `encode`, of the rows whose numbers (i32) are in the buffer `order`, from place `start` to before `end`.
+    def plan(self, order, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes):
+        """What the next batch would be, of rows `start` to before `end`, or of the rows whose numbers (i32) are at these
+        places of the buffer `order`: as many as fit `max_bytes` with the header, but at least one. Each of them is found
+        to be sound.
 
-        Returns (bytearray, the place behind the last, base timestamp, max timestamp).
+        Returns (its bytes, the place behind the last, base timestamp, max timestamp).
         """
-        cdef Py_ssize_t capacity, size, place = start
-        cdef long long base_timestamp, max_timestamp = -1
+        cdef Py_ssize_t size, place = start
+        cdef long long base_timestamp = 0, max_timestamp = -1
+        cdef Py_buffer view
+        cdef const int *numbers
+        _look_at(order, &view)
+        try:
+            numbers = self._numbers(&view, start, end)
+            with nogil:
+                size = self._plan(numbers, &place, end, min(max_bytes, INT_MAX), &base_timestamp, &max_timestamp)
+            if size < 0:
+                raise InvalidRecordError(f"row {_row(numbers, place)}: {self._problem.decode()}")
+            if size > INT_MAX:
+                raise MessageTooLargeError(
+                    f"row {_row(numbers, start)} makes a batch of {size} bytes; a batch is less than 2 GiB"
+                )
+        finally:
+            PyBuffer_Release(&view)
+        return size, place, base_timestamp, max_timestamp
+
+    def encode_planned(
+        self, order, Py_ssize_t start, Py_ssize_t end, Py_ssize_t size, long long base_timestamp, bytearray into=None,
+        Py_ssize_t capacity=0,
+    ):
+        """The batch that `plan` told the size of, of rows `start` to `end`. `into` is used if it is large enough; else
+        it is new memory, `capacity` of it if that is more. Raises InvalidRecordError if the columns were changed since."""
+        cdef Py_ssize_t written, place = start
+        cdef long long max_timestamp = -1
         cdef Py_buffer view
         cdef const int *numbers
         cdef unsigned char *out
-        PyObject_GetBuffer(order, &view, PyBUF_SIMPLE)
+        if size < FIXED_PART:
+            raise ValueError(f"a batch has more than {size} bytes")
+        batch = into if into is not None and len(into) >= size else _new_batch(max(size, capacity))
+        out = <unsigned char *>PyByteArray_AS_STRING(batch)
+        _look_at(order, &view)
         try:
-            numbers = <const int *>view.buf
-            if start < 0 or start >= end or end > view.len // 4:
-                raise ValueError(f"places {start} to {end} are not in an order of {view.len // 4}")
-            for place in range(start, end):
-                if numbers[place] < 0 or numbers[place] >= self.rows:
-                    raise ValueError(f"row {numbers[place]} is not one of {self.rows}")
-            place = start
-            base_timestamp = self._timestamp(numbers[start])
+            numbers = self._numbers(&view, start, end)
             with nogil:
-                capacity = self._size_of(numbers, start, end, min(max_bytes, INT_MAX), base_timestamp)
-            if capacity > INT_MAX:
-                raise MessageTooLargeError(
-                    f"row {numbers[start]} makes a batch of {capacity} bytes; a batch is less than 2 GiB"
-                )
-            if into is not None and capacity <= len(into) < 2 * capacity:
-                batch = into
-            else:
-                batch = _new_batch(capacity)
-            out = <unsigned char *>PyByteArray_AS_STRING(batch)
-            with nogil:
-                size = self._encode(out, capacity, numbers, &place, end, base_timestamp, &max_timestamp)
-            if size < 0:
-                raise InvalidRecordError(f"row {numbers[place]}: {self._problem.decode()}")
+                written = self._encode(out, size, numbers, &place, end, base_timestamp, &max_timestamp)
         finally:
             PyBuffer_Release(&view)
+        if written != size or place != end:
+            raise InvalidRecordError("the table's memory was changed before its rows were sent")
         PyByteArray_Resize(batch, size)
-        return batch, place, base_timestamp, max_timestamp
+        return batch
 
-    cdef Py_ssize_t _size_of(
-        self, const int *numbers, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, long long base_timestamp
+    cdef const int *_numbers(self, Py_buffer *order, Py_ssize_t start, Py_ssize_t end) except? NULL:
+        """The numbers of rows; NULL where each place is the row of that number."""
+        cdef const int *numbers = <const int *>order.buf
+        cdef Py_ssize_t places = self.rows if numbers == NULL else order.len // <Py_ssize_t>sizeof(int)
+        if start < 0 or start >= end or end > places:
+            raise ValueError(f"places {start} to {end} are not among {places}")
+        return numbers
+
+    cdef Py_ssize_t _plan(
+        self, const int *numbers, Py_ssize_t *place, Py_ssize_t end, Py_ssize_t max_bytes, long long *base_timestamp,
+        long long *max_timestamp,
     ) noexcept nogil:
-        """What the rows take, as far as they fit, but at least the first; if one can't be written, encoding says so."""
+        """The bytes of a batch of the rows that fit, but at least the first; `place` moves behind them. -1: `_problem`
+        says what is wrong with the one there."""
         cdef Py_ssize_t size = FIXED_PART
-        cdef Py_ssize_t place
-        cdef long long body, timestamp_delta
-        for place in range(start, end):
-            timestamp_delta = <long long>(
-                <unsigned long long>self._timestamp(numbers[place]) - <unsigned long long>base_timestamp
-            )
-            body = self._body_size(numbers[place], place - start, timestamp_delta)
+        cdef Py_ssize_t start = place[0]
+        cdef Py_ssize_t row
+        cdef long long timestamp, body
+        cdef Row found
+        while place[0] < end:
+            row = _row(numbers, place[0])
+            if row < 0 or row >= self.rows:
+                self._problem = b"there is no such row"
+                return -1
+            timestamp = self._timestamp(row)
+            if place[0] == start:
+                base_timestamp[0] = timestamp
+            body = self._find(row, place[0] - start, _difference(timestamp, base_timestamp[0]), &found)
             if body < 0:
-                break
+                return -1
             body += varint_size(body)
-            if size + body > max_bytes and place > start:
+            if size + body > max_bytes and place[0] > start:
                 break
             size += body
+            if timestamp > max_timestamp[0]:
+                max_timestamp[0] = timestamp
+            place[0] += 1
         return size
 
     cdef inline long long _timestamp(self, Py_ssize_t row) noexcept nogil:
@@ -208,28 +264,31 @@ cdef class ColumnEncoder:
 
     cdef Py_ssize_t _one_record(self, Py_ssize_t row) except -1:
         """What a batch of this row alone takes; if the row can't be written, encoding says so."""
-        cdef long long body = self._body_size(row, 0, 0)
+        cdef Row found
+        cdef long long body = self._find(row, 0, 0, &found)
         return FIXED_PART + (body + 5 if body > 0 else 0)
 
-    cdef long long _body_size(self, Py_ssize_t row, long long delta, long long timestamp_delta) noexcept nogil:
-        """A record's bytes behind its length. -1: `_problem` says why there are none."""
+    cdef long long _find(self, Py_ssize_t row, long long delta, long long timestamp_delta, Row *found) noexcept nogil:
+        """Where key and value are, and a record's bytes behind its length. -1: `_problem` says why there are none."""
         cdef const unsigned char *content = NULL
         cdef long long size = 1 + varint_size(timestamp_delta) + varint_size(delta)
-        cdef int length = -1
-        cdef int i, first, last
+        cdef int i, first, last, length
+        if self._timestamp(row) < -1:
+            self._problem = b"timestamp is negative"
+            return -1
+        found.key_length = found.value_length = -1
         if self._key.offsets != NULL:
-            length = take(&self._key, row, &content)
-        size += varint_size(length) + (length if length > 0 else 0)
-        if length == -2:
+            found.key_length = take(&self._key, row, &found.key)
+        if found.key_length == -2:
             self._problem = b"key goes past the end of its column"
             return -1
-        length = -1
+        size += varint_size(found.key_length) + max(found.key_length, 0)
         if self._value.offsets != NULL:
-            length = take(&self._value, row, &content)
-        size += varint_size(length) + (length if length > 0 else 0)
-        if length == -2:
+            found.value_length = take(&self._value, row, &found.value)
+        if found.value_length == -2:
             self._problem = b"value goes past the end of its column"
             return -1
+        size += varint_size(found.value_length) + max(found.value_length, 0)
         if self._header_offsets.buf == NULL:
             return size + 1
         first = (<const int *>self._header_offsets.buf)[row]
@@ -264,28 +323,29 @@ cdef class ColumnEncoder:
         cdef Py_ssize_t start = place[0]
         cdef Py_ssize_t row
         cdef long long timestamp, delta, timestamp_delta, body
+        cdef Row found
         memset(out, 0, FIXED_PART)
         while place[0] < places:
-            row = place[0] if order == NULL else order[place[0]]
-            timestamp = self._timestamp(row)
-            if timestamp < -1:
-                self._problem = b"timestamp is negative"
+            row = _row(order, place[0])
+            if row < 0 or row >= self.rows:
+                self._problem = b"there is no such row"
                 return -1
+            timestamp = self._timestamp(row)
             delta = place[0] - start
-            timestamp_delta = <long long>(<unsigned long long>timestamp - <unsigned long long>base_timestamp)
-            body = self._body_size(row, delta, timestamp_delta)
+            timestamp_delta = _difference(timestamp, base_timestamp)
+            body = self._find(row, delta, timestamp_delta, &found)
             if body < 0:
                 return -1
             if body + varint_size(body) > end - p:
                 break
-            p = self._write(p, row, body, delta, timestamp_delta)
+            p = self._write(p, row, body, delta, timestamp_delta, &found)
             if timestamp > max_timestamp[0]:
                 max_timestamp[0] = timestamp
             place[0] += 1
         return p - out
 
     cdef unsigned char *_write(
-        self, unsigned char *p, Py_ssize_t row, long long body, long long delta, long long timestamp_delta
+        self, unsigned char *p, Py_ssize_t row, long long body, long long delta, long long timestamp_delta, Row *found
     ) noexcept nogil:
         """One record, whose size was found to fit."""
         cdef int i, first, last
@@ -293,8 +353,8 @@ cdef class ColumnEncoder:
         p[0] = 0
         p = write_varint(p + 1, timestamp_delta)
         p = write_varint(p, delta)
-        p = write_content(p, &self._key, row)
-        p = write_content(p, &self._value, row)
+        p = write_bytes(p, found.key, found.key_length)
+        p = write_bytes(p, found.value, found.value_length)
         if self._header_offsets.buf == NULL:
             p[0] = 0
             return p + 1

@@ -121,16 +121,21 @@ cdef inline int take(BinaryIn *column, Py_ssize_t row, const unsigned char **con
     return <int>(end - begin)
 
 
-cdef inline unsigned char *write_content(unsigned char *p, BinaryIn *column, Py_ssize_t row) noexcept nogil:
-    cdef const unsigned char *content = NULL
-    cdef int length = -1
-    if column.offsets != NULL:
-        length = take(column, row, &content)
+cdef inline unsigned char *write_bytes(unsigned char *p, const unsigned char *content, int length) noexcept nogil:
+    """Its length, -1 is null, and the bytes."""
     p = write_varint(p, length)
     if length > 0:
         memcpy(p, content, length)
         p += length
     return p
+
+
+cdef inline unsigned char *write_content(unsigned char *p, BinaryIn *column, Py_ssize_t row) noexcept nogil:
+    cdef const unsigned char *content = NULL
+    cdef int length = -1
+    if column.offsets != NULL:
+        length = take(column, row, &content)
+    return write_bytes(p, content, length)
 
 
 cdef inline Py_ssize_t span(BinaryIn *column, Py_ssize_t start) noexcept nogil:

@@ -1,0 +1,24 @@
+# Sending a record from the caller's own thread, for the accumulator.
+
+from stratalog.client._batch cimport Batch
+from stratalog.client._queues cimport PartitionQueue
+
+
+cdef class ProduceRequest:
+    cdef readonly object broker, connection
+    cdef readonly int version
+    cdef readonly list batches
+
+
+cdef class DirectPath:
+    cdef public bint io_thread_waits       # for events: it does nothing else
+    cdef readonly bint is_stuck            # a socket did not take all: the I/O thread has to see to it
+    cdef object _sender, _ids, _attributes
+    cdef dict _ways
+    cdef int _acks, _timeout_ms
+    cdef bint _is_idempotent
+    cdef double _request_timeout, _delivery_timeout
+
+    cdef bint post(self, PartitionQueue queue, Batch batch) except -1
+    cdef bint _may_send(self, PartitionQueue queue, Batch batch, tuple way, double now) except -1
+    cdef bint _send(self, PartitionQueue queue, Batch batch, tuple way, double now) except -1

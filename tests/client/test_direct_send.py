@@ -1,0 +1,168 @@
+"""Records that the calling thread sends itself: linger 0, nothing under way."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections import deque
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stratalog.client.producer import Delivery, Producer
+from stratalog.net._send_now import is_idle, send_now
+from stratalog.net.broker_connection import InFlight
+from stratalog.protocol.api_keys import ApiKey
+from tests.client.conftest import NewTopic
+from tests.client.read_back import read_partition
+from tests.clients.waiting import wait_until
+
+SECONDS = 60.0
+
+
+class CountedProducer(Producer):
+    """Counts how often its I/O thread looked for something to send."""
+
+    def __init__(self, bootstrap: str, **settings: Any) -> None:
+        super().__init__(bootstrap, linger_ms=0, **settings)
+        self.looks = 0
+        drain = self._sender.drain
+
+        def counted() -> None:
+            self.looks += 1
+            drain()
+
+        self._sender.drain = counted  # type: ignore[method-assign]
+
+    def send_alone(self, topic: str, value: bytes) -> Delivery:
+        """While its I/O thread waits for events."""
+        direct = self._accumulator.direct
+        assert direct is not None
+        wait_until(lambda: direct.io_thread_waits, "the I/O thread to wait")
+        return self.send(topic, value, partition=0)
+
+
+def test_a_record_that_is_alone_does_not_wake_the_io_thread(bootstrap: str, topic: str) -> None:
+    with CountedProducer(bootstrap) as producer:
+        producer.send(topic, b"first").result(SECONDS)  # connects
+        producer.send(topic, b"second").result(SECONDS)
+        before = producer.looks
+        sent = [producer.send_alone(topic, b"%d" % number).result(SECONDS) for number in range(20)]
+        assert producer.looks - before <= 5, "the I/O thread was asked to send what the caller could have"
+    first = sent[0].offset
+    assert [one.offset for one in sent] == list(range(first, first + 20))
+    assert [one.value for one in read_partition(bootstrap, topic, 0)][first:] == [b"%d" % n for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"compression_type": "gzip"}, {"acks": 0}, {"linger_ms": 1}, {"transactional_id": "t"}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_needs_more_than_being_sent_is_left_to_the_io_thread(settings: dict[str, Any]) -> None:
+    with Producer("127.0.0.1:1", **({"linger_ms": 0} | settings)) as producer:
+        assert producer._accumulator.direct is None
+
+
+def test_threads_that_wait_for_each_record_keep_their_order(bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic(2)
+    with Producer(bootstrap, linger_ms=0) as producer:
+
+        def send(name: int) -> None:
+            for number in range(100):
+                producer.send(topic, b"%d %d" % (name, number), partition=name % 2).result(SECONDS)
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for partition in range(2):
+        stored = [(one.value or b"").split() for one in read_partition(bootstrap, topic, partition)]
+        for name in (partition, partition + 2):
+            assert [int(number) for who, number in stored if int(who) == name] == list(range(100))
+
+
+class InterruptedSendError(Exception):
+    pass
+
+
+def test_interrupts_lose_and_double_nothing(bootstrap: str, topic: str) -> None:
+    """A signal may come at any line of the calling thread, also while that sends."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise InterruptedSendError
+
+    acknowledged: list[bytes] = []
+    interrupts = 0
+    with Producer(bootstrap, linger_ms=0) as producer:
+        producer.send(topic, b"first", partition=0).result(SECONDS)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            for number in range(3000):
+                value = b"%d" % number
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.00005 + number % 40 * 0.00001)
+                    try:
+                        producer.send(topic, value, partition=0).result(SECONDS)
+                        acknowledged.append(value)
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                except InterruptedSendError:
+                    interrupts += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        producer.flush(SECONDS)
+        assert producer._accumulator.used == 0
+    stored = [one.value or b"" for one in read_partition(bootstrap, topic, 0)][1:]
+    assert interrupts
+    assert len(set(stored)) == len(stored)
+    assert [value for value in stored if value in set(acknowledged)] == acknowledged
+
+
+def connection(**changed: Any) -> Any:
+    state = {"is_closed": False, "_in_flight": deque(), "_out": deque(), "_timer_at": 5.0, "_correlation_id": 2**31 - 1}
+    return SimpleNamespace(**(state | {"last_used": 0.0} | changed))
+
+
+def post(to: Any, sock: socket.socket, body: bytes) -> bool:
+    return send_now(to, sock.fileno(), InFlight, ApiKey.PRODUCE, 9, True, b"\0\2id", body, 1.0, 6.0, print)
+
+
+def test_a_request_is_framed_and_noted() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        to = connection()
+        assert post(to, ours, b"body")
+        frame = bytes.fromhex("00000011 0000 0009 7fffffff 0002 6964 00") + b"body"
+        assert theirs.recv(100) == frame
+        assert to._correlation_id == 0
+        [noted] = to._in_flight
+        assert (noted.correlation_id, noted.flexible, noted.deadline) == (2**31 - 1, True, 6.0)
+        assert noted.what == "PRODUCE v9"
+
+
+def test_what_the_socket_does_not_take_is_left_for_the_loop() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                ours.send(bytes(4096))
+        to = connection()
+        assert not post(to, ours, b"body")
+        assert bytes(to._out[0]).endswith(b"body")
+    to = connection()
+    assert not post(to, ours, b"body")  # closed: the loop finds out when it writes
+    assert len(to._out[0]) == 21
+
+
+@pytest.mark.parametrize(
+    "changed", [{"is_closed": True}, {"_in_flight": deque([1])}, {"_out": deque([1])}, {"_timer_at": 7.0}]
+)
+def test_a_connection_with_something_to_do_is_not_idle(changed: dict[str, Any]) -> None:
+    assert is_idle(connection(), 6.0)
+    assert not is_idle(connection(**changed), 6.0)
