@@ -13,7 +13,8 @@ from stratalog.spark import broker_client, direct_scan
 from stratalog.spark.data_loss import DataLossError
 from stratalog.spark.direct_plan import FilesUnavailableError
 from stratalog.spark.options import batch_options
-from stratalog.spark.reader import ScanPartition, StratalogBatchReader
+from stratalog.spark.reader import StratalogBatchReader
+from stratalog.spark.scan_task import ScanPartition
 from stratalog.testing import BrokerProcess
 from tests.spark.rows import Row, rows_in
 

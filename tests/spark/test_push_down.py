@@ -47,7 +47,7 @@ def test_push_down_is_for_who_asks(options: dict[str, str], kind: type, is_overr
 
 
 def test_filters_narrow_what_options_asked_for() -> None:
-    reader = pickle.loads(pickle.dumps(reader_with(pushFilters="true")))
+    reader = reader_with(pushFilters="true")
     left = list(reader.pushFilters(FILTERS))
     assert [id(each) for each in left] == [id(FILTERS[2])]
     assert reader.request.predicate == Predicate(keys=frozenset([b"a"]), from_offset=10)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -16,7 +17,8 @@ from stratalog.client import Admin, Producer, TopicPartition
 from stratalog.errors import ClientError, ConfigError
 from stratalog.spark import broker_client
 from stratalog.spark.options import batch_options
-from stratalog.spark.reader import ScanPartition, StratalogBatchReader, describe_read, read_partition
+from stratalog.spark.reader import StratalogBatchReader, describe_read
+from stratalog.spark.scan_task import ScanPartition, read_partition
 from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, arrow_schema, ddl, wanted_columns
 from stratalog.testing import BrokerProcess
 
@@ -212,6 +214,21 @@ def test_spark_reads_nothing_of_an_empty_topic_and_names_a_bad_option(
     assert frame.option("subscribe", stratalog_topic).load().count() == 0
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         frame.option("startingOffset", "earliest").load().count()
+
+
+def test_spark_runs_any_task_of_a_plan_of_ten_thousand(
+    spark: SparkSession, stratalog_broker: BrokerProcess, stratalog_topic: str
+) -> None:
+    count = 10_000
+    with Producer(stratalog_broker.bootstrap_servers) as producer:
+        values = [b"%d" % index for index in range(count)]
+        producer.send_arrow(stratalog_topic, pa.record_batch({"value": values})).result()
+    frame = spark.read.format("stratalog").option("kafka.bootstrap.servers", stratalog_broker.bootstrap_servers)
+    tasks = frame.option("subscribe", stratalog_topic).option("minPartitions", count).load().select("offset").rdd
+    assert tasks.getNumPartitions() == count
+    some = [0, 1, 4321, count - 1]
+    rows = spark.sparkContext.runJob(tasks, lambda rows: [row.offset for row in rows], some)
+    assert rows == some
 
 
 def test_records_deleted_after_the_plan_are_an_error_of_the_task(

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records import _column_decoder
@@ -180,6 +179,8 @@ def _array(field: pa.Field, buffers: Any, rows: int) -> pa.Array:
 
 def _headers(kind: pa.DataType, buffers: Any, rows: int) -> pa.Array:
     """Null where a record has none, as the stock connector gives them."""
+    import pyarrow.compute as pc  # as long to import as all of ours, and headers are rarely asked for
+
     offsets, header_rows, keys, values = buffers
     pairs = pa.StructArray.from_arrays(
         [_binary(pa.string(), keys, header_rows), _binary(pa.binary(), values, header_rows)],

@@ -9,39 +9,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ClientError
-from stratalog.spark import direct_scan, wire_scan
 from stratalog.spark.broker_offsets import NONE_FOUND, BrokerOffsets, Partitions
 from stratalog.spark.direct_plan import FilesUnavailableError, partition_directory
 from stratalog.spark.options import ReadOptions, batch_options
 from stratalog.spark.planning import prune, split
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
+from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
 from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, wanted_columns
 from stratalog.spark.worker_memory import settle
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
-
 logger = logging.getLogger("stratalog.spark")
-
-
-class ScanPartition(InputPartition):
-    """One task. The request is the reader's, which every task has anyway."""
-
-    def __init__(self, range: OffsetRange, data_dirs: tuple[str, ...] = ()) -> None:
-        super().__init__(None)
-        self.range = range
-        self.data_dirs = data_dirs
-
-    def __repr__(self) -> str:
-        return f"ScanPartition({self.range}, {'direct' if self.data_dirs else 'wire'})"
 
 
 def scan_request(options: ReadOptions, schema: StructType) -> ScanRequest:
@@ -60,35 +47,21 @@ def _request(options: ReadOptions, columns: tuple[str, ...]) -> ScanRequest:
     )
 
 
-def read_partition(partition: InputPartition, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """In an executor. Spark makes a task without a range where there is nothing to read."""
-    settle()
-    if not isinstance(partition, ScanPartition):
-        return
-    place = partition.range
-    if partition.data_dirs:
-        try:
-            yield from direct_scan.scan(place, replace(request, data_dirs=partition.data_dirs))
-        except FilesUnavailableError as error:
-            if request.data_dirs:
-                raise  # who names directories wants these
-            logger.info("%s is read over the wire: %s", place, error)
-            place = replace(place, start=error.next_offset)
-        else:
-            return
-    yield from wire_scan.scan(place, request)
-
-
 class StratalogBatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.request = scan_request(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        return list(plan_batch(self.options, self.request))
+        planned = plan_batch(self.options, self.request)
+        settle()
+        return list(planned)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self.request)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TaskReader, (self.request,)
 
 
 def plan_batch(options: ReadOptions, request: ScanRequest) -> list[ScanPartition]:

@@ -1,7 +1,7 @@
 """The data source `stratalog`: what Spark asks for by `format("stratalog")`, put together from the parts.
 
-It is made again in each process that plans, reads or writes, from its options alone. Options are checked when a read or
-a write is planned, as it is known only then which it is.
+It is made again in each process that plans, reads or writes, from its options alone, so it imports what a method needs
+in that method. Options are checked when a read or a write is planned, as it is known only then which it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from stratalog.spark import schema as schemas
-from stratalog.spark.options import batch_options, includes_headers, stream_options
+from stratalog.spark.worker_memory import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -26,14 +26,20 @@ class StratalogDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        return schemas.ddl(includes_headers(self.options))
+        from stratalog.spark.options import includes_headers
+
+        found = schemas.ddl(includes_headers(self.options))
+        settle()
+        return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from stratalog.spark.options import batch_options
         from stratalog.spark.push_down import batch_reader
 
         return batch_reader(batch_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from stratalog.spark.options import stream_options
         from stratalog.spark.stream import StratalogStreamReader
 
         return StratalogStreamReader(stream_options(self.options), schema)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -33,10 +32,13 @@ from stratalog.spark.data_loss import report_data_loss
 from stratalog.spark.latest_offsets import LatestOffsets
 from stratalog.spark.options import LATEST, AtEdge, AtOffsets, AtTimestamps, ReadOptions
 from stratalog.spark.planning import Json, backlog, from_json, limit_bytes, limit_rows, prune, split, to_json
-from stratalog.spark.reader import ScanPartition, data_dirs, read_partition, scan_request
+from stratalog.spark.reader import data_dirs, scan_request
 from stratalog.spark.scan_request import OffsetRange
+from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
+from stratalog.spark.worker_memory import settle
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger("stratalog.spark")
@@ -46,7 +48,7 @@ _SIZES_SECONDS = 10.0  # how long the average sizes of records are taken for kno
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Does not connect: executors make one too."""
+        """Does not connect: one is made to plan a query, too."""
         self.options = options
         self.request = scan_request(options, schema)
         self._broker = BrokerOffsets(options.kafka, options.strategy, options.isolation)
@@ -74,6 +76,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._holds_initial = _varies(self.options)
         self._is_under_way = False
         self._remember(partitions)
+        settle()
         return to_json(self._initial)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
@@ -255,6 +258,9 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self.request)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TaskReader, (self.request,)
 
     # Groups
 
