@@ -25,8 +25,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from tests.clients.copy_rounds import copy_under_kills
 from tests.clients.transactional import TRANSACTIONAL_CLIENTS
+from tests.spark.batch_rounds import BatchRounds
+from tests.spark.driver_process import CLUSTER
 from tests.spark.dying_sink import DRIVER_POINTS, TASK_POINTS
-from tests.spark.stream_rounds import CLUSTER, KINDS, Rounds
+from tests.spark.stream_rounds import EXECUTOR, KINDS, Rounds
 from tests.storage.faults.damaged_files import DamagedLog, cut_to, cuts, flip, flips
 from tests.storage.faults.failing_calls import FailingCalls
 from tests.storage.faults.failing_disk import FAULTS
@@ -41,6 +43,7 @@ KILLS = 1000
 COPIER_KILLS = 50  # with each client
 STREAM_KILLS = 30  # at random, beside those that are planted
 EXECUTOR_KILLS = 5
+BATCH_KILLS = 15
 MOST_CALLS = 5000  # of the disk, in one piece of work; it is over long before
 
 
@@ -123,7 +126,13 @@ def streams(where: Path, count: int, tick: Tick) -> int:
 
 def executors(where: Path, count: int, tick: Tick) -> int:
     """The same on a cluster of two executors, which are killed with their JVMs."""
-    Rounds(where, 2000, CLUSTER).run([], ["executor"] * count, tick)
+    Rounds(where, 2000, CLUSTER).run([], [EXECUTOR] * count, tick)
+    return count
+
+
+def batches(where: Path, count: int, tick: Tick) -> int:
+    """Batch writes of Spark's, while driver, workers and broker are killed: each is there wholly or not at all."""
+    BatchRounds(where, 3000).run(random.Random(3000).choices(KINDS, k=count), tick)
     return count
 
 
@@ -139,6 +148,9 @@ def _named(case: str) -> Iterator[None]:
         raise AssertionError(f"{case}: {error}") from error
 
 
+NAMES = ("power cuts", "failing calls", "cuts", "flips", "kills", "copies", "streams", "executors", "batches")
+
+
 def parts() -> list[Part]:
     with tempfile.TemporaryDirectory() as temporary:
         log = DamagedLog(Path(temporary))
@@ -152,6 +164,7 @@ def parts() -> list[Part]:
         Part("copies", COPIER_KILLS * len(TRANSACTIONAL_CLIENTS), copies),
         Part("streams", STREAM_KILLS + len(TASK_POINTS) + len(DRIVER_POINTS), streams),
         Part("executors", EXECUTOR_KILLS, executors),
+        Part("batches", BATCH_KILLS, batches),
     ]
 
 
@@ -179,9 +192,8 @@ def run(part: Part, share: float, console: Console) -> tuple[int, float, str | N
 
 
 def main() -> int:
-    names = ["power cuts", "failing calls", "cuts", "flips", "kills", "copies"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=names, action="append", help="a part; may be given more than once")
+    parser.add_argument("--only", choices=NAMES, action="append", help="a part; may be given more than once")
     parser.add_argument("--share", type=float, default=1.0, help="how much of it: 0.1 for a tenth")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)

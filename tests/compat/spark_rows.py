@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.compat.fetch_spark_kafka import connector_jars
+from tests.spark.queries import started
+from tests.spark_sessions import small_session
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 Rows = list[tuple[Any, ...]]
@@ -19,25 +20,9 @@ Rows = list[tuple[Any, ...]]
 
 @pytest.fixture(scope="session")
 def spark_with_both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    local: Path = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("stratalog and kafka")
-        .config("spark.jars", ",".join(str(jar) for jar in connector_jars()))
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(local / "warehouse"))
-        .config("spark.local.dir", str(local))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    jars = ",".join(map(str, connector_jars()))
+    with small_session(tmp_path_factory.mktemp("spark"), **{"spark.jars": jars}) as session:
+        yield session
 
 
 def read(spark: SparkSession, connector: str, servers: str, **options: str) -> DataFrame:
@@ -71,3 +56,24 @@ def same_rows(spark: SparkSession, servers: str, **options: str) -> Rows:
     assert rows_of(read(spark, "stratalog", servers, log__dirs="none", **options)) == theirs
     assert rows_of(read(spark, "stratalog", servers, **options)) == theirs
     return theirs
+
+
+def stream(spark: SparkSession, connector: str, servers: str, topic: str, directory: Path, **options: str) -> None:
+    """All that is available now, into files."""
+    given = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
+
+    def start() -> StreamingQuery:
+        frame = spark.readStream.format(connector).options(**given, **options).load()
+        return (
+            frame.writeStream.format("parquet")
+            .option("path", str(directory / "rows"))
+            .option("checkpointLocation", str(directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    started(start)
+
+
+def streamed(spark: SparkSession, directory: Path) -> Rows:
+    return rows_of(spark.read.parquet(str(directory / "rows")))

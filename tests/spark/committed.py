@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -16,15 +17,27 @@ Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
 def committed(servers: str, topic: str, partitions: int) -> list[list[Record]]:
     """Partition by partition, up to where a transaction is open."""
+    found: list[list[Record]] = [[] for _ in range(partitions)]
+    for message in _messages(servers, topic, partitions, "read_committed"):
+        value = (message.key(), message.value(), message.headers() or [], message.timestamp()[1])
+        found[message.partition()].append(value)
+    return found
+
+
+def offsets(servers: str, topic: str, isolation: str = "read_committed") -> list[int]:
+    """Of the records that there are in partition 0."""
+    return [message.offset() for message in _messages(servers, topic, 1, isolation)]
+
+
+def _messages(servers: str, topic: str, partitions: int, isolation: str) -> Iterator[Any]:
     settings = {
         "bootstrap.servers": servers,
         "group.id": "committed",
-        "isolation.level": "read_committed",
+        "isolation.level": isolation,
         "enable.partition.eof": True,
         "log_level": 0,
     }
     consumer = Consumer(settings)
-    found: list[list[Record]] = [[] for _ in range(partitions)]
     try:
         consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
         ended: set[int | None] = set()
@@ -32,12 +45,10 @@ def committed(servers: str, topic: str, partitions: int) -> list[list[Record]]:
             message: Any = consumer.poll(SECONDS)
             assert message is not None, f"{topic} can't be read to its end"
             if message.error() is None:
-                value = (message.key(), message.value(), message.headers() or [], message.timestamp()[1])
-                found[message.partition()].append(value)
+                yield message
             else:
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                 ended.add(message.partition())
-        return found
     finally:
         consumer.close()
 

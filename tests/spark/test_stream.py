@@ -5,23 +5,29 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, LongType, StructType
 
 from stratalog.client import Admin, Producer, TopicPartition
+from stratalog.client.errors import ClientError
 from stratalog.spark import broker_client
 from stratalog.spark.data_loss import DataLossError
 from stratalog.spark.options import stream_options
 from stratalog.spark.stream import StratalogStreamReader
 from stratalog.testing import BrokerProcess
-from tests.spark.queries import started
+from tests.spark import committed
+from tests.spark.compacting import COMPACTED, EAGER_BROKER, wait_until_compacted, write_with_gaps
+from tests.spark.queries import going, started
 
 Json = dict[str, dict[str, int]]
+LEVELS = ("read_uncommitted", "read_committed")
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +197,8 @@ def test_available_now_ends_with_what_was_there(stratalog_broker: BrokerProcess,
     assert offsets(first) + offsets(query.run()) == list(range(10))
 
 
-def test_new_partitions_are_read_from_their_start(stratalog_fresh_broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_new_partitions_are_read_from_their_start(stratalog_fresh_broker: BrokerProcess, is_restarted: bool) -> None:
     broker = stratalog_fresh_broker
     broker.create_topic("t", 1)
     send(broker, "t", 3)
@@ -200,9 +207,68 @@ def test_new_partitions_are_read_from_their_start(stratalog_fresh_broker: Broker
     with Admin(broker.bootstrap_servers) as admin:
         admin.create_partitions({"t": 2}).check()
     send(broker, "t", 4, 1)
-    again = Query(broker, query.log, subscribe="t", startingOffsets="latest")
-    assert offsets(again.run(), 1) == [0, 1, 2, 3]
-    assert again.log[-1] == {"t": {"0": 3, "1": 4}}
+    if is_restarted:
+        query = Query(broker, query.log, subscribe="t", startingOffsets="latest")
+    else:
+        query.reader._latest._partitions_until = float("-inf")  # a second has passed
+    assert offsets(query.run(), 1) == [0, 1, 2, 3]
+    assert query.log[-1] == {"t": {"0": 3, "1": 4}}
+
+
+@pytest.mark.parametrize("way", ["wire", "direct"])
+def test_gaps_of_compaction_and_transactions_are_no_loss(
+    stratalog_new_broker: Callable[..., BrokerProcess], way: str
+) -> None:
+    """Micro-batches begin and end in gaps, and one comes again when another gap has swallowed it."""
+    broker = stratalog_new_broker(EAGER_BROKER)
+    broker.create_topic("t", config=COMPACTED)
+    dirs = str(broker.data_dir) if way == "direct" else "none"
+    options = {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "7", "log__dirs": dirs}
+    queries = [Query(broker, None, **options, isolation__level=level) for level in LEVELS]
+    write_with_gaps(broker.bootstrap_servers, "t", 0)
+    wait_until_compacted(broker.bootstrap_servers, "t")
+    found = []
+    for query, level in zip(queries, LEVELS, strict=True):
+        left = committed.offsets(broker.bootstrap_servers, "t", level)
+        found.append(offsets(query.run()))
+        assert found[-1] == left
+        assert len(left) < 50
+    assert len(found[0]) > len(found[1])
+
+    write_with_gaps(broker.bootstrap_servers, "t", 1)
+    before = [len(query.log) for query in queries]
+    for query in queries:
+        for _ in range(5):
+            query.batch()
+    wait_until_compacted(broker.bootstrap_servers, "t")
+    for query, level, count in zip(queries, LEVELS, before, strict=True):
+        query.replay()
+        query.run()
+        again = Query(broker, query.log[:count], **options, isolation__level=level)
+        begin = query.log[count - 1]["t"]["0"]
+        left = [offset for offset in committed.offsets(broker.bootstrap_servers, "t", level) if offset >= begin]
+        assert offsets(again.run()) == left
+
+
+def test_broker_that_is_away_is_waited_for_and_then_named(stratalog_fresh_broker: BrokerProcess) -> None:
+    broker = stratalog_fresh_broker
+    broker.create_topic("t")
+    send(broker, "t", 5)
+    options = {"subscribe": "t", "startingOffsets": "earliest"}
+    query = Query(broker, None, **options)
+    assert offsets(query.run()) == list(range(5))
+    broker.kill()
+    starting = threading.Thread(target=broker.start)
+    starting.start()
+    try:
+        assert query.batch() is None  # it is asked until it is back
+    finally:
+        starting.join()
+    send(broker, "t", 3)
+    assert offsets(query.run()) == [5, 6, 7]
+    broker.kill()
+    with pytest.raises(ClientError, match="refused"):
+        Query(broker, query.log, **options, kafka__default__api__timeout__ms="300").batch()
 
 
 def test_topics_that_match_later_are_read_too(stratalog_fresh_broker: BrokerProcess) -> None:
@@ -259,6 +325,19 @@ def test_a_topic_made_again_is_noticed_when_it_is_longer_than_the_old_one(
     send(broker, "t", 20)
     query.reader._latest._partitions_until = float("-inf")  # a second has passed
     assert offsets(query.run()) == list(range(20))
+
+
+def test_a_topic_made_again_under_a_stream_that_has_read_nothing_yet(stratalog_fresh_broker: BrokerProcess) -> None:
+    broker = stratalog_fresh_broker
+    broker.create_topic("t")
+    send(broker, "t", 10)
+    query = Query(broker, subscribe="t", failOnDataLoss="false")
+    assert query.run() == []
+    broker.delete_topic("t")
+    broker.create_topic("t")
+    send(broker, "t", 6)
+    query.reader._latest._partitions_until = float("-inf")  # a second has passed
+    assert offsets(query.run()) == list(range(6))
 
 
 def test_a_topic_that_is_gone_is_an_error_or_waited_for(stratalog_fresh_broker: BrokerProcess) -> None:
@@ -357,3 +436,57 @@ def test_spark_streams_restarts_and_shows_its_backlog(
     assert sorted(row.offset for row in rows) == list(range(107))
     with Admin(stratalog_broker.bootstrap_servers) as admin:
         assert admin.list_group_offsets("spark-itself")[TopicPartition(stratalog_topic, 0)].offset == 107
+
+
+def test_spark_stream_goes_on_whatever_becomes_of_the_topic(
+    spark: SparkSession, stratalog_new_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    """One query all the time: transactions, compaction, a new partition, a killed broker, the topic made again."""
+    broker = stratalog_new_broker(EAGER_BROKER)
+    servers = broker.bootstrap_servers
+    broker.create_topic("t", config=COMPACTED)
+    write_with_gaps(broker.bootstrap_servers, "t", 0)
+    wait_until_compacted(servers, "t")
+    expected = [(0, offset) for offset in committed.offsets(servers, "t")]
+    frame = spark.readStream.format("stratalog").option("kafka.bootstrap.servers", servers).option("subscribe", "t")
+    frame = frame.option("startingOffsets", "earliest").option("isolation.level", "read_committed")
+    output = str(tmp_path / "out")
+
+    def start() -> StreamingQuery:
+        rows = frame.option("failOnDataLoss", "false").load().select("partition", "offset")
+        writer = rows.writeStream.format("parquet").option("path", output)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    def rows() -> list[tuple[int, int]]:
+        return sorted((row.partition, row.offset) for row in spark.read.parquet(output).collect())
+
+    def sent(count: int, partition: int = 0) -> None:
+        """All of it arrives, once, and nothing else."""
+        with Producer(servers) as producer:
+            deliveries = [producer.send("t", b"v", key=b"k%d" % n, partition=partition) for n in range(count)]
+        expected.extend((partition, delivery.result().offset) for delivery in deliveries)
+        while len(rows()) < len(expected):
+            query.processAllAvailable()
+        assert rows() == sorted(expected)
+
+    query = going(start)
+    try:
+        sent(10)
+        with Producer(servers, transactional_id="open") as producer:
+            producer.begin()
+            producer.send("t", b"held", key=b"held", partition=0).result()
+            query.processAllAvailable()
+            assert rows() == sorted(expected)
+            producer.abort()
+        sent(10)
+        with Admin(servers) as admin:
+            admin.create_partitions({"t": 2}).check()
+        sent(4, partition=1)
+        broker.kill()
+        broker.start()
+        sent(5)
+        broker.delete_topic("t")
+        broker.create_topic("t")
+        sent(3)
+    finally:
+        query.stop()

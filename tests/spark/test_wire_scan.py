@@ -22,6 +22,8 @@ from stratalog.spark.scan_request import OffsetRange, ScanRequest
 from stratalog.spark.schema import ALL_COLUMNS, arrow_schema
 from stratalog.spark.wire_scan import scan
 from stratalog.testing import BrokerProcess
+from tests.spark.committed import offsets
+from tests.spark.compacting import COMPACTED, EAGER_BROKER, wait_until_compacted
 
 
 @pytest.fixture(autouse=True)
@@ -146,16 +148,21 @@ def test_aborted_records_and_markers_are_left_out(stratalog_broker: BrokerProces
     assert offsets_in(scan(replace(place, start=3, end=8), committed)) == []
 
 
-@pytest.mark.stratalog_topic(config={"cleanup.policy": "compact"})
-def test_what_compaction_left_of_a_range_is_all_of_it(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
-    with Producer(stratalog_broker.bootstrap_servers) as producer:
-        for _ in range(10):
-            producer.send(stratalog_topic, key=b"k", value=b"v")
-            producer.flush()
-    with Admin(stratalog_broker.bootstrap_servers) as admin:
-        admin.delete_records({TopicPartition(stratalog_topic, 0): 4})
-    request = request_to(stratalog_broker)
-    assert offsets_in(scan(OffsetRange(stratalog_topic, 0, 4, 10), request)) == [4, 5, 6, 7, 8, 9]
+def test_what_compaction_left_of_a_range_is_all_of_it(stratalog_new_broker: Callable[..., BrokerProcess]) -> None:
+    broker = stratalog_new_broker(EAGER_BROKER)
+    broker.create_topic("t", config=COMPACTED)
+    with Producer(broker.bootstrap_servers) as producer:
+        for index in range(300):
+            producer.send("t", key=b"%d" % (index % 7 if index < 200 else index), value=b"%d" % index)
+            if index % 10 == 9:
+                producer.flush()
+    wait_until_compacted(broker.bootstrap_servers, "t")
+    left = offsets(broker.bootstrap_servers, "t")
+    assert 100 <= len(left) < 120
+    request = request_to(broker, max_partition_fetch_bytes="1000")
+    for start, end in ((0, 300), (0, 100), (50, 150), (150, 195), (190, 250), (299, 300)):
+        expected = [offset for offset in left if start <= offset < end]
+        assert offsets_in(scan(OffsetRange("t", 0, start, end), request)) == expected
 
 
 # Faults
@@ -227,6 +234,29 @@ def test_deleted_records_are_passed_over_on_demand(
         assert offsets_in(scan(OffsetRange(stratalog_topic, 0, 10, 100), request)) == list(range(60, 100))
         assert offsets_in(scan(OffsetRange(stratalog_topic, 0, 10, 50), request)) == []
     assert "offsets 10 to 60" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_records_deleted_while_they_are_read(
+    stratalog_broker: BrokerProcess, stratalog_topic: str, fails: bool
+) -> None:
+    """What was fetched ahead is read on; what was not is lost, and that is said."""
+    fill(stratalog_broker, stratalog_topic, 3000, size=100)
+    request = replace(
+        request_to(stratalog_broker, max_partition_fetch_bytes="5000"), rows_per_batch=50, fail_on_data_loss=fails
+    )
+    rows = scan(OffsetRange(stratalog_topic, 0, 0, 3000), request)
+    found = next(rows).column("offset").to_pylist()
+    delete_before(stratalog_broker, stratalog_topic, 2500)
+    if fails:
+        with pytest.raises(DataLossError, match=r"offsets \d+ to 2500 of .* it begins at 2500 now"):
+            list(rows)
+    else:
+        found += offsets_in(rows)
+        before = found[: found.index(2500)]
+        assert before == list(range(len(before)))
+        assert len(before) < 2500
+        assert found[len(before) :] == list(range(2500, 3000))
 
 
 @pytest.mark.parametrize("fails", [True, False])
