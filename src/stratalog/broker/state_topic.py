@@ -4,6 +4,7 @@ partition. `__consumer_offsets` and `__transaction_state` are such topics."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from stratalog.broker.background import RunInBackground
@@ -28,6 +29,7 @@ class Topics(Protocol):
     def alter_settings(self, name: str, settings: Mapping[str, str]) -> Topic: ...
 
 
+@lru_cache(maxsize=4096)
 def partition_of(state_id: str, partition_count: int) -> int:
     """Java's String.hashCode, which counts UTF-16 units, made positive as Kafka does it."""
     units = memoryview(state_id.encode("utf-16-le", "surrogatepass")).cast("H")

@@ -337,6 +337,14 @@ class Cluster:
             self._coordinators[kind, key] = known
         return known.id
 
+    def coordinator_connection(self, kind: CoordinatorKind, key: str) -> BrokerConnection | None:
+        """The connection to who coordinates it, where both are at hand."""
+        node = self._coordinators.get((kind, key))
+        if node is None:
+            return None
+        connection = self._connections.established(ConnectionKey(node.id, Purpose.COORDINATOR))
+        return None if connection is None or connection.is_closed else connection
+
     def forget_coordinator(self, kind: CoordinatorKind, key: str) -> None:
         self._coordinators.pop((kind, key), None)
 

@@ -8,7 +8,7 @@ send any more (KIP-360). A transactional producer's are in transactions.py. All 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from stratalog.client._batch import Batch
@@ -38,6 +38,8 @@ class SenderOfBatches(Protocol):
     def fail_under_way(self, error: ClientError) -> None: ...
 
     async def until_acknowledged(self, deadline: float) -> None: ...
+
+    def when_acknowledged(self, callback: Callable[[], None]) -> None: ...
 
     async def until_answered(self, deadline: float) -> None: ...
 

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -102,6 +102,7 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_more = False  # whether a partition that was just sent a batch of has another
         self._quiet: asyncio.Future[None] | None = None  # done when nothing is under way
+        self._on_acknowledged: Callable[[], None] | None = None
         self._is_closed = False
         self._wake_fd = -1
         cluster.on_change(self._on_metadata)
@@ -145,8 +146,7 @@ class Sender:
         while self._has_more:  # a request has one batch of a partition; those behind it go with the next
             wake = self._send_ready(now)
         self._wake_at(min(wake, self._expires_at))
-        if self._quiet is not None:
-            self._tell_if_quiet()
+        self._tell_if_quiet()
 
     def _send_ready(self, now: float) -> float:
         """A request to each broker, or a few. Returns when there is more to do."""
@@ -293,7 +293,7 @@ class Sender:
             self._read(request, answer)
         if not self._accumulator.is_idle:
             self.drain()
-        elif self._quiet is not None:
+        else:
             self._tell_if_quiet()
 
     def _read(self, request: ProduceRequest, answer: memoryview) -> None:
@@ -439,10 +439,20 @@ class Sender:
         self._accumulator.begin_flush()
         try:
             self.drain()
-            while self._requests or any(batch.record_count for batch in list(self._accumulator.incomplete)):
+            while not self._is_all_acknowledged:
                 await self._wait_for_quiet(deadline)
         finally:
             self._accumulator.end_flush()
+
+    def when_acknowledged(self, callback: Callable[[], None]) -> None:
+        """As `until_acknowledged`, once, without a deadline."""
+        self._accumulator.begin_flush()
+        self._on_acknowledged = callback
+        self.drain()  # which looks whether it is so already
+
+    @property
+    def _is_all_acknowledged(self) -> bool:
+        return not self._requests and not any(batch.record_count for batch in list(self._accumulator.incomplete))
 
     async def until_answered(self, deadline: float) -> None:
         """Until no request is under way."""
@@ -460,6 +470,11 @@ class Sender:
     def _tell_if_quiet(self) -> None:
         if self._quiet is not None and not self._requests and not self._quiet.done():
             self._quiet.set_result(None)
+        callback = self._on_acknowledged
+        if callback is not None and self._is_all_acknowledged:
+            self._on_acknowledged = None
+            self._accumulator.end_flush()
+            callback()
 
     def fail_waiting(self, error: ClientError) -> None:
         """All that is not under way."""
@@ -468,8 +483,7 @@ class Sender:
                 batch = queue.drop_head()
                 self._accumulator.release(batch)
                 batch.fail(error)
-        if self._quiet is not None:
-            self._loop.call_soon(self._tell_if_quiet)
+        self._loop.call_soon(self._tell_if_quiet)
 
     def fail_under_way(self, error: ClientError) -> None:
         """Whoever waits is told; the memory is given back with the answer, or with the connection."""

@@ -11,9 +11,11 @@ Each waits for max_block_ms at most. Records may be sent by many threads; these 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from stratalog.client.commit_attempt import CommitAttempt
 from stratalog.client.errors import ClientError, TransactionAbortableError
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicPartition
@@ -52,7 +54,18 @@ class TransactionCalls:
         TransactionTimeoutError: that is not known yet, call it again. TransactionAbortableError: it can't be done, call
         `abort`.
         """
-        self._io.run(self._of_transactions("commit()").commit(self._seconds(timeout)))
+        transactions = self._of_transactions("commit()")
+        deadline = time.monotonic() + self._seconds(timeout)
+        self._io.check_may_wait()
+        attempt = CommitAttempt(transactions)
+        self._io.call_soon(attempt.start)
+        try:
+            is_committed = attempt.wait(max(deadline - time.monotonic(), 0.0))
+        except BaseException:  # as Ctrl-C
+            self._io.call_soon(attempt.give_up)
+            raise
+        if not is_committed:
+            self._io.run(transactions.commit(max(deadline - time.monotonic(), 0.0), attempt))
 
     def abort(self, timeout: float | None = None) -> None:
         """Let nobody see what was sent since `begin`. Deliveries that are not done fail with

@@ -22,8 +22,10 @@ from stratalog.client.groups.membership import by_topic
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata, offset_topics
 from stratalog.client.producer_settings import ProducerSettings
+from stratalog.net.broker_connection import Answered
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.messages import decode_response, encode_request
 
 T = TypeVar("T")
 
@@ -31,6 +33,7 @@ FEATURE = "transaction.version"
 _FIRST_BUMP = 3  # of InitProducerId: the first that takes a producer id, to go on with its next epoch
 _HIGHEST_ADD = 3  # of AddPartitionsToTxn: those behind it are for brokers
 _LAST_OF_VERSION_1 = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
+_END_WITH_NEXT_EPOCH = 5  # of EndTxn
 _FIRST_WITH_MEMBERS = 3  # of TxnOffsetCommit
 _BUSY_MS = 10  # the transaction before is still being ended, which is a matter of milliseconds
 _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
@@ -50,6 +53,7 @@ class TransactionRequests:
         self.transactional_id = settings.transactional_id
         self._cluster = cluster
         self._timeout_ms = settings.transaction_timeout_ms
+        self._request_timeout = settings.request_timeout_ms / 1000
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._busy = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
 
@@ -151,6 +155,21 @@ class TransactionRequests:
             return Identity(int(answer.producer_id), int(answer.producer_epoch))
 
         return await self._until_done(ask, seconds)
+
+    def post_commit(self, who: Identity, answered: Answered) -> bool:
+        """As `end`, by version 2, without waiting: `answered` is called. False: the coordinator is not connected."""
+        connection = self._cluster.coordinator_connection(_KIND, self.transactional_id)
+        if connection is None or connection.version_of(ApiKey.END_TXN) < _END_WITH_NEXT_EPOCH:
+            return False
+        body = encode_request(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, {**self._who(who), "committed": True})
+        connection.post(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, [body], timeout=self._request_timeout, answered=answered)
+        return True
+
+    def read_end(self, answer: memoryview) -> Identity:
+        """Who the producer is from now on, as an answer to `post_commit` says. Raises what it says else."""
+        said = decode_response(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, answer)
+        self._check(said.error_code)
+        return Identity(int(said.producer_id), int(said.producer_epoch))
 
     def _who(self, who: Identity) -> dict[str, Any]:
         return {

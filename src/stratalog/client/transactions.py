@@ -21,6 +21,7 @@ from stratalog.client._batch import Batch
 from stratalog.client._queues import PartitionQueue
 from stratalog.client.administration import two_phase
 from stratalog.client.cluster import Cluster
+from stratalog.client.commit_attempt import CommitAttempt
 from stratalog.client.errors import (
     BrokerError,
     ClientClosedError,
@@ -38,6 +39,7 @@ from stratalog.client.producer_ids import ProducerIds
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.transaction_requests import Identity, TransactionRequests
 from stratalog.client.transaction_state import Phase, TransactionState
+from stratalog.net.broker_connection import Answered
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce_client import HIGHEST
 
@@ -84,6 +86,7 @@ class Transactions(ProducerIds):
         self._asking: asyncio.Task[None] | None = None
         self._ended_as: Identity | None = None  # the coordinator has aborted it by itself; who the producer is then
         self._is_busy = False
+        self._attempt: CommitAttempt | None = None
         self._beginning = threading.Lock()
         accumulator.refuse(self.state.refusal)
 
@@ -134,7 +137,12 @@ class Transactions(ProducerIds):
                 self._fail(ClientError("send_offsets_to_transaction() was interrupted"))
                 raise
 
-    async def commit(self, seconds: float) -> None:
+    async def commit(self, seconds: float, attempt: CommitAttempt | None = None) -> None:
+        """After an attempt that has not got there, if one was made."""
+        if attempt is not None:
+            attempt.give_up()
+            if attempt.is_committed:
+                return
         with self._alone():
             self.state.check_can_commit()
             deadline = _deadline(seconds)
@@ -143,7 +151,7 @@ class Transactions(ProducerIds):
             identity = self._identity
             if self._is_begun:
                 self.state.is_decided = True
-                identity = await self._end(True, deadline)
+                identity = await self._end(True, deadline, None if attempt is None else attempt.refusal)
             self._over(identity)
 
     async def abort(self, seconds: float) -> None:
@@ -204,8 +212,37 @@ class Transactions(ProducerIds):
     def _close(self) -> None:
         with self._beginning:
             self.state.phase = Phase.CLOSED
+        if self._attempt is not None:
+            self._attempt.give_up()
         # From now on nothing is sent, so nobody has to wait for it.
         self.sender.fail_waiting(ClientClosedError("the producer was closed before the record was sent"))
+
+    # A commit's usual course
+
+    def begin_attempt(self, attempt: CommitAttempt) -> bool:
+        """Whether nothing stands in the way. From here on nothing is let in."""
+        if self._is_busy or not self._is_version_2 or self.state.phase is not Phase.OPEN:
+            return False
+        self._is_busy = True
+        self._attempt = attempt
+        self._let_nothing_in(Phase.COMMITTING)
+        return True
+
+    def end_attempt(self) -> None:
+        if self._attempt is not None:
+            self._attempt = None
+            self._is_busy = False
+
+    def post_end(self, answered: Answered) -> bool:
+        """Ask the coordinator to commit, if it is connected and all went well."""
+        if self.state.phase is not Phase.COMMITTING or not self._is_begun:
+            return False
+        self.state.is_decided = self._requests.post_commit(self._identity, answered)
+        return self.state.is_decided
+
+    def ended_as(self, answer: memoryview) -> None:
+        """The coordinator's answer: the transaction is committed, or what it says is raised."""
+        self._over(self._requests.read_end(answer))
 
     # Steps
 
@@ -233,10 +270,13 @@ class Transactions(ProducerIds):
             ) from self._cluster.last_failure
         self.state.check_not_lost()
 
-    async def _end(self, commit: bool, deadline: float) -> Identity:
-        """EndTxn. Also where the answer was lost and it comes again, it is the same end to the coordinator."""
+    async def _end(self, commit: bool, deadline: float, refusal: ClientError | None = None) -> Identity:
+        """EndTxn. Also where the answer was lost and it comes again, it is the same end to the coordinator. What it has
+        answered already is `refusal`."""
         call = "commit()" if commit else "abort()"
         try:
+            if refusal is not None and not refusal.is_retriable:
+                raise refusal
             return await self._requests.end(
                 self._identity, commit=commit, is_version_2=self._is_version_2, seconds=_left(deadline)
             )

@@ -7,6 +7,7 @@ fetches end so.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from stratalog.errors import CorruptBatchError
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Buffer
+
+_PLAIN_MARKER = struct.Struct(">5shhBhiB")  # up to the key; key; the value's length; value; the number of headers
+_PLAIN = (b"\x20\x00\x00\x00\x08", 0, 12, 0)  # the record's length, attributes, deltas 0, the key's length; ...
+_MARKER_BATCH_SIZE = format.HEADER_SIZE + _PLAIN_MARKER.size
+_ENDS = {int(one): one for one in (format.ControlType.ABORT, format.ControlType.COMMIT)}
 
 
 def read_records(
@@ -69,6 +75,8 @@ def read_control(batch: Batch) -> tuple[format.ControlType, int]:
     """What a control batch says: its type, and the coordinator epoch (-1 but for ABORT and COMMIT)."""
     if not batch.header.is_control:
         raise CorruptBatchError(f"batch at offset {batch.header.base_offset} is not a control batch")
+    if batch.header.size == _MARKER_BATCH_SIZE and (said := _plain_marker(batch)) is not None:
+        return said
     records = records_of(batch)
     if len(records) != 1:
         raise located(CorruptBatchError(f"a control batch has one record, not {len(records)}"), batch)
@@ -84,6 +92,16 @@ def read_control(batch: Batch) -> tuple[format.ControlType, int]:
     if len(value) < END_MARKER.size:
         raise located(CorruptBatchError(f"value of the end marker has {len(value)} bytes, not 6"), batch)
     return control_type, END_MARKER.unpack_from(value)[1]
+
+
+def _plain_marker(batch: Batch) -> tuple[format.ControlType, int] | None:
+    """What a marker says that is laid out as all brokers do it; None where it is not. Each transaction has some."""
+    header = batch.header
+    fields = _PLAIN_MARKER.unpack_from(batch.buffer, header.position + format.HEADER_SIZE)
+    before_key, version, number, before_value, _, epoch, header_count = fields
+    if (before_key, version, before_value, header_count) != _PLAIN or number not in _ENDS:
+        return None
+    return (_ENDS[number], epoch) if header.record_count == 1 and header.codec == format.Codec.NONE else None
 
 
 def located(error: CorruptBatchError, batch: Batch) -> CorruptBatchError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +238,7 @@ def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = world.begin()
-    world.coordinator._put(replace(world.t(), epoch=HIGHEST_EPOCH - 1))
+    world.coordinator._put(world.t()._replace(epoch=HIGHEST_EPOCH - 1))
     who = Identity(who.producer_id, HIGHEST_EPOCH - 1)
     world.write(who)
     with monkeypatch.context() as patched:

@@ -63,6 +63,10 @@ def test_tombstone_has_the_key_of_its_id() -> None:
         st.integers(-1, 2**62),
         st.integers(-1, 2**62),
         client_version=st.sampled_from((0, 1, 2)),
+        last_epoch=st.just(-1),  # which is not written
+        previous_id=st.integers(-1, 2**63 - 1),
+        next_id=st.integers(-1, 2**63 - 1),
+        own_timeout_ms=st.integers(-1, 2**31 - 1),
     ),
     st.sampled_from((0, 1)),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ ELSEWHERE = next(name for name in (f"other-{number}" for number in range(40)) if
 
 def ongoing(**fields: object) -> Transaction:
     one = Transaction("t", *WHO, TIMEOUT_MS, State.ONGOING, frozenset([HERE]), 10, 20, client_version=2)
-    return replace(one, **fields)  # type: ignore[arg-type]
+    return one._replace(**fields)  # type: ignore[arg-type]
 
 
 def prepared(**fields: object) -> Transaction:
@@ -283,7 +282,7 @@ class TestTogether:
             known = world.coordinator.get(name)
             assert error is ErrorCode.none
             assert known is not None
-            world.coordinator.take_together([replace(known, epoch=HIGHEST_EPOCH - 1)])
+            world.coordinator.take_together([known._replace(epoch=HIGHEST_EPOCH - 1)])
             members.append(Member(name, Identity(who.producer_id, HIGHEST_EPOCH - 1)))
             world.write(members[-1])
             assert world.two_phase.prepare(members[-1], NEVER_MS) is None

@@ -14,7 +14,7 @@ Known gaps: KIP-939 as Kafka has it; `two_phase.py` has what it is for, in an AP
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any, Protocol
 
 from stratalog.broker.groups import offsets_topic
@@ -25,7 +25,7 @@ from stratalog.broker.metadata.store import Topic
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.transactions.admission import Admission, Operation
-from stratalog.broker.transactions.coordinator import TransactionCoordinator
+from stratalog.broker.transactions.coordinator import Answer, TransactionCoordinator
 from stratalog.broker.transactions.state import Identity
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -118,18 +118,17 @@ class TransactionApis:
 
     # EndTxn
 
-    async def end(self, request: Any, context: RequestContext) -> Reply:
-        error, identity = await self._coordinator.end(
-            request.transactional_id,
-            Identity(request.producer_id, request.producer_epoch),
-            commit=request.committed,
-            version=2 if context.api_version >= _FIRST_END_WITH_NEXT_EPOCH else 0,
-        )
-        return {
-            "error_code": _as_known(error, context.api_version),
-            "producer_id": identity.producer_id,
-            "producer_epoch": identity.epoch,
-        }
+    def end(self, request: Any, context: RequestContext) -> Reply | Awaitable[Reply]:
+        who = Identity(request.producer_id, request.producer_epoch)
+        version = 2 if context.api_version >= _FIRST_END_WITH_NEXT_EPOCH else 0
+        answer = self._coordinator.end_at_once(request.transactional_id, who, commit=request.committed, version=version)
+        if answer is None:
+            return self._end_later(request, context, who, version)
+        return _end_reply(answer, context)
+
+    async def _end_later(self, request: Any, context: RequestContext, who: Identity, version: int) -> Reply:
+        answer = await self._coordinator.end(request.transactional_id, who, commit=request.committed, version=version)
+        return _end_reply(answer, context)
 
     # TxnOffsetCommit
 
@@ -178,6 +177,14 @@ class TransactionApis:
         if error is ErrorCode.concurrent_transactions and version < _FIRST_COMMIT_THAT_ADDS:
             return ErrorCode.coordinator_load_in_progress  # which older clients ask again after
         return error
+
+
+def _end_reply(answer: Answer, context: RequestContext) -> Reply:
+    return {
+        "error_code": _as_known(answer.error, context.api_version),
+        "producer_id": answer.identity.producer_id,
+        "producer_epoch": answer.identity.epoch,
+    }
 
 
 def _as_known(error: ErrorCode, version: int) -> ErrorCode:

@@ -148,6 +148,19 @@ class TransactionCoordinator:
             return error
         return self._transactions.get(transactional_id, ErrorCode.invalid_producer_id_mapping)
 
+    def end_at_once(self, transactional_id: str, who: Identity, *, commit: bool, version: int) -> Answer | None:
+        """As `end`, where nothing has to be waited for, as is usual; None where something has."""
+        known = self.known(transactional_id)
+        if isinstance(known, ErrorCode):
+            return Answer(known)
+        step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
+        if step.needs_id or len(known.partitions) > _MARKERS_A_TURN:
+            return None
+        error = self.take(step)
+        if error is ErrorCode.none and step.transaction is not None:
+            self._finish_at_once(step.transaction)
+        return _ended(error, known, step, version)
+
     async def end(self, transactional_id: str, who: Identity, *, commit: bool, version: int) -> Answer:
         """EndTxn. The identity in the answer is what a client of transaction.version 2 goes on with."""
         known = self.known(transactional_id)
@@ -162,12 +175,9 @@ class TransactionCoordinator:
             known = self._transactions.get(transactional_id, known)  # it may have changed meanwhile
             step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=new_id)
         error = self.take(step)
-        if error is not ErrorCode.none:
-            return Answer(error)
-        if step.transaction is None:
-            return Answer(error, Identity(known.producer_id, known.epoch) if version >= 2 else NOBODY)
-        await self.finish(transactional_id)
-        return Answer(error, state.identity_after(step.transaction) if version >= 2 else NOBODY)
+        if error is ErrorCode.none and step.transaction is not None:
+            await self.finish(transactional_id)
+        return _ended(error, known, step, version)
 
     # Steps
 
@@ -223,20 +233,33 @@ class TransactionCoordinator:
         if known is None or not known.is_prepared or transactional_id in self._finishing:
             return
         self._finishing.add(transactional_id)
+        left = self._left.setdefault(transactional_id, set(known.partitions))
+        places = sorted(left)
         try:
-            left = self._left.setdefault(transactional_id, set(known.partitions))
-            await self._write_markers(known, left)
-            if not left and self._complete(known):
-                del self._left[transactional_id]
-                return
-        except StratalogError as error:
-            log.error("transactional id %r: could not be ended, will be tried again: %s", transactional_id, error)
+            for start in range(0, len(places), _MARKERS_A_TURN):
+                if start:
+                    await asyncio.sleep(0)  # others are served meanwhile
+                self._write_markers(known, places[start : start + _MARKERS_A_TURN], left)
         except asyncio.CancelledError:
             self.finish_soon([transactional_id])
             raise
         finally:
             self._finishing.discard(transactional_id)
-        self._at("finish " + transactional_id, _RETRY_SECONDS, lambda: self._finish_later(transactional_id))
+        self._complete_if_done(known, left)
+
+    def _finish_at_once(self, known: Transaction) -> None:
+        """As `finish`, for few partitions, of a transaction that was just prepared."""
+        left = self._left[known.transactional_id] = set(known.partitions)
+        self._write_markers(known, sorted(left), left)
+        self._complete_if_done(known, left)
+
+    def _complete_if_done(self, known: Transaction, left: set[TopicPartition]) -> None:
+        transactional_id = known.transactional_id
+        completion = Step(ErrorCode.none, state.complete(known, self._clock.now_ms()))
+        if not left and self.take(completion) is ErrorCode.none:
+            del self._left[transactional_id]
+        else:
+            self._at("finish " + transactional_id, _RETRY_SECONDS, lambda: self._finish_later(transactional_id))
 
     def finish_soon(self, transactional_ids: Sequence[str]) -> None:
         """As `finish`, one after the other. For those whose end is decided and who asked for it has hung up."""
@@ -248,20 +271,22 @@ class TransactionCoordinator:
             await self.finish(transactional_id)
             await asyncio.sleep(0)  # others are served meanwhile
 
-    def _complete(self, known: Transaction) -> bool:
-        return self.take(Step(ErrorCode.none, state.complete(known, self._clock.now_ms()))) is ErrorCode.none
-
-    async def _write_markers(self, known: Transaction, left: set[TopicPartition]) -> None:
-        epoch = self._log.coordinator_epoch(self.loading.partition_of(known.transactional_id))
+    def _write_markers(
+        self, known: Transaction, partitions: Iterable[TopicPartition], left: set[TopicPartition]
+    ) -> None:
+        """Those that have one, or can have none, are taken out of `left`."""
+        try:
+            epoch = self._log.coordinator_epoch(self.loading.partition_of(known.transactional_id))
+        except StratalogError as why:
+            log.error("transactional id %r: could not be ended, will be tried again: %s", known.transactional_id, why)
+            return
         marker = Marker(known.producer_id, known.epoch, known.state is State.PREPARE_COMMIT, epoch)
-        for count, partition in enumerate(sorted(left), 1):
+        for partition in partitions:
             error = self.markers.write(partition, marker)
             if error is ErrorCode.none or error in _GIVES_UP:
                 left.discard(partition)
             if error is not ErrorCode.none:
                 log.warning("transactional id %r: no marker in %s: %s", known.transactional_id, partition, error.name)
-            if count % _MARKERS_A_TURN == 0:
-                await asyncio.sleep(0)  # others are served meanwhile
 
     def _finish_later(self, transactional_id: str) -> None:
         self._start(self.finish(transactional_id))
@@ -339,3 +364,11 @@ class TransactionCoordinator:
         self._timers.clear()
         for task in self._tasks:
             task.cancel()
+
+
+def _ended(error: ErrorCode, known: Transaction, step: Step, version: int) -> Answer:
+    if error is not ErrorCode.none or version < 2:
+        return Answer(error)
+    if step.transaction is None:
+        return Answer(error, Identity(known.producer_id, known.epoch))
+    return Answer(error, state.identity_after(step.transaction))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 from stratalog.broker.state_topic import partition_of
 from stratalog.broker.transactions.records import parse_key, parse_transaction
@@ -96,7 +95,7 @@ def _parsed(partition: int, records: list[tuple[bytes, bytes | None]]) -> list[T
             log.error("%s-%d: a record is passed over: %s", NAME, partition, error)
             continue
         if transaction.state is State.PREPARE_EPOCH_FENCE:  # no broker is known to write it
-            transaction = replace(transaction, state=State.PREPARE_ABORT)
+            transaction = transaction._replace(state=State.PREPARE_ABORT)
         if transaction.state is not State.DEAD:
             found.append(transaction)
     return found

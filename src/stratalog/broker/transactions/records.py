@@ -11,6 +11,9 @@ over, is the producer's own timeout while another waits for the decision in its 
 
 from __future__ import annotations
 
+from functools import lru_cache
+from struct import Struct
+
 from stratalog.broker.groups.record_fields import FieldReader, FieldWriter
 from stratalog.broker.transactions.state import NO_PRODUCER_ID, NO_TIME, State, Transaction
 from stratalog.storage.names import TopicPartition
@@ -20,34 +23,44 @@ TransactionRecord = tuple[bytes, bytes | None]  # None: a tombstone
 KEY_TYPE = 0
 VALUE_VERSION = 1
 _FIRST_FLEXIBLE = 1
+_START = Struct(">hqhib")  # version, producer id, epoch, timeout, state
+_TIMES = Struct(">qq")  # updated, started
+_FEW_PARTITIONS = 16
 _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
 _OWN_TIMEOUT_TAG = 20_000  # far from those that Kafka hands out one by one
 
 
+@lru_cache(maxsize=1024)
 def transaction_key(transactional_id: str) -> bytes:
     return FieldWriter().int16(KEY_TYPE).string(transactional_id).done()
 
 
 def transaction_record(transaction: Transaction, version: int = VALUE_VERSION) -> TransactionRecord:
-    fields = FieldWriter(flexible=version >= _FIRST_FLEXIBLE).int16(version)
-    fields.int64(transaction.producer_id).int16(transaction.epoch).int32(transaction.timeout_ms)
-    fields.int8(transaction.state)
-    _write_partitions(fields, transaction)
-    fields.int64(transaction.updated_ms).int64(transaction.started_ms)
-    fields.tagged_fields(_tags(transaction))
-    return transaction_key(transaction.transactional_id), fields.done()
+    start = _START.pack(
+        version, transaction.producer_id, transaction.epoch, transaction.timeout_ms, int(transaction.state)
+    )
+    flexible = version >= _FIRST_FLEXIBLE
+    partitions = None if transaction.state is State.EMPTY else transaction.partitions
+    # A producer writes to the same few partitions in one transaction after the other.
+    few = partitions is None or len(partitions) <= _FEW_PARTITIONS
+    places = (_partitions_again if few else _partitions)(partitions, flexible)
+    times = _TIMES.pack(transaction.updated_ms, transaction.started_ms)
+    tags = _tags(
+        transaction.previous_id, transaction.next_id, transaction.client_version, transaction.own_timeout_ms, flexible
+    )
+    return transaction_key(transaction.transactional_id), b"".join((start, places, times, tags))
 
 
 def transaction_tombstone(transactional_id: str) -> TransactionRecord:
     return transaction_key(transactional_id), None
 
 
-def _write_partitions(fields: FieldWriter, transaction: Transaction) -> None:
-    if transaction.state is State.EMPTY:
-        fields.count(-1)
-        return
+def _partitions(partitions: frozenset[TopicPartition] | None, flexible: bool) -> bytes:
+    fields = FieldWriter(flexible=flexible)
+    if partitions is None:
+        return fields.count(-1).done()
     topics: dict[str, list[int]] = {}
-    for partition in sorted(transaction.partitions):
+    for partition in sorted(partitions):
         topics.setdefault(partition.topic, []).append(partition.partition)
     fields.count(len(topics))
     for topic, indexes in topics.items():
@@ -55,19 +68,24 @@ def _write_partitions(fields: FieldWriter, transaction: Transaction) -> None:
         for index in indexes:
             fields.int32(index)
         fields.tagged_fields()
+    return fields.done()
 
 
-def _tags(transaction: Transaction) -> dict[int, bytes]:
+_partitions_again = lru_cache(maxsize=1024)(_partitions)
+
+
+@lru_cache(maxsize=1024)
+def _tags(previous_id: int, next_id: int, client_version: int, own_timeout_ms: int, flexible: bool) -> bytes:
     tags = {}
-    if transaction.previous_id != NO_PRODUCER_ID:
-        tags[_PREVIOUS_ID_TAG] = transaction.previous_id.to_bytes(8, "big", signed=True)
-    if transaction.next_id != NO_PRODUCER_ID:
-        tags[_NEXT_ID_TAG] = transaction.next_id.to_bytes(8, "big", signed=True)
-    if transaction.client_version:
-        tags[_CLIENT_VERSION_TAG] = transaction.client_version.to_bytes(2, "big", signed=True)
-    if transaction.own_timeout_ms != NO_TIME:
-        tags[_OWN_TIMEOUT_TAG] = transaction.own_timeout_ms.to_bytes(4, "big", signed=True)
-    return tags
+    if previous_id != NO_PRODUCER_ID:
+        tags[_PREVIOUS_ID_TAG] = previous_id.to_bytes(8, "big", signed=True)
+    if next_id != NO_PRODUCER_ID:
+        tags[_NEXT_ID_TAG] = next_id.to_bytes(8, "big", signed=True)
+    if client_version:
+        tags[_CLIENT_VERSION_TAG] = client_version.to_bytes(2, "big", signed=True)
+    if own_timeout_ms != NO_TIME:
+        tags[_OWN_TIMEOUT_TAG] = own_timeout_ms.to_bytes(4, "big", signed=True)
+    return FieldWriter(flexible=flexible).tagged_fields(tags).done()
 
 
 def parse_key(key: bytes) -> str:

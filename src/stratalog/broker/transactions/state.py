@@ -11,7 +11,6 @@ client's, so that it can always be fenced.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -56,14 +55,13 @@ class Identity(NamedTuple):
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     transactional_id: str
     producer_id: int
     epoch: int
     timeout_ms: int
     state: State = State.EMPTY
-    partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
+    partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME
     updated_ms: int = NO_TIME
     client_version: int = 0  # transaction.version of the client whose request made it what it is
@@ -135,7 +133,7 @@ def initialize(known: Transaction, timeout_ms: int, claimed: Identity | None, no
         if new_id is None:
             return _NEEDS_ID
         last_epoch = NO_EPOCH if claimed is None else claimed.epoch
-        rotated = replace(known, producer_id=new_id, previous_id=known.producer_id)
+        rotated = known._replace(producer_id=new_id, previous_id=known.producer_id)
         return _started(rotated, 0, last_epoch, timeout_ms, now_ms)
     if claimed is None:
         return _started(known, known.epoch + 1, NO_EPOCH, timeout_ms, now_ms)
@@ -162,8 +160,7 @@ def _must_rotate(known: Transaction, claimed: Identity | None) -> bool:
 def _started(known: Transaction, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Step:
     return Step(
         ErrorCode.none,
-        replace(
-            known,
+        known._replace(
             epoch=epoch,
             last_epoch=last_epoch,
             timeout_ms=timeout_ms,
@@ -199,8 +196,7 @@ def add(known: Transaction, who: Identity, partitions: frozenset[TopicPartition]
     started = known.started_ms if known.state is State.ONGOING else now_ms
     return Step(
         ErrorCode.none,
-        replace(
-            known,
+        known._replace(
             state=State.ONGOING,
             partitions=known.partitions | partitions,
             started_ms=started,
@@ -279,8 +275,7 @@ def _prepared(known: Transaction, state: State, version: int, next_id: int, now_
     epoch, last_epoch = known.epoch, known.last_epoch
     if version >= 2:
         epoch, last_epoch = min(epoch + 1, HIGHEST_EPOCH), epoch
-    return replace(
-        known,
+    return known._replace(
         state=state,
         epoch=epoch,
         last_epoch=last_epoch,
@@ -300,9 +295,9 @@ def completed(prepared: State) -> State:
 
 def complete(known: Transaction, now_ms: int) -> Transaction:
     """All markers are written. What the producer goes on with is what it was told when it ended the transaction."""
-    done = replace(known, state=completed(known.state), partitions=frozenset(), updated_ms=now_ms)
+    done = known._replace(state=completed(known.state), partitions=frozenset(), updated_ms=now_ms)
     if known.client_version >= 2 and known.next_id != NO_PRODUCER_ID:
-        return replace(done, producer_id=known.next_id, previous_id=known.producer_id, next_id=NO_PRODUCER_ID, epoch=0)
+        return done._replace(producer_id=known.next_id, previous_id=known.producer_id, next_id=NO_PRODUCER_ID, epoch=0)
     return done
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from stratalog.broker.transactions import state
@@ -62,7 +61,7 @@ def prepare(known: Transaction, who: Identity, within_ms: int, now_ms: int) -> S
     open_ms = max(now_ms - known.started_ms, 0)
     timeout_ms = NEVER_MS if within_ms >= NEVER_MS - open_ms else open_ms + within_ms
     return Step(
-        ErrorCode.none, replace(known, timeout_ms=timeout_ms, own_timeout_ms=known.timeout_ms, updated_ms=now_ms)
+        ErrorCode.none, known._replace(timeout_ms=timeout_ms, own_timeout_ms=known.timeout_ms, updated_ms=now_ms)
     )
 
 
