@@ -6,6 +6,10 @@ A transaction is 1,000 records of 100 bytes to a topic of one partition. Both si
 the same settings, connected and warm, in turns; a round is all its records, acknowledged or committed. Ratios are those
 of wall time, the median of five rounds, and 1 would be a transaction that costs nothing.
 
+A commit waits for its records and then for the coordinator, two round trips in which a client that is as fast as this
+one does nothing else; without transactions nobody waits until the round is over. So a second row has the same client
+wait for each 1,000 records without a transaction, and a third says how long a round trip takes here at the least.
+
 A commit's latency is that of the call alone, for a transaction of one acknowledged record, with confluent-kafka, which
 waits for the broker's answer there. Apache Kafka, where `make compat` has fetched it, runs on the same machine, warmed
 up, and takes turns with our broker. It answers once the decision is in its log, ours once the markers are written too.
@@ -14,7 +18,9 @@ up, and takes turns with our broker. It answers once the decision is in its log,
 from __future__ import annotations
 
 import argparse
+import socket
 import statistics
+import struct
 import sys
 import time
 from pathlib import Path
@@ -29,6 +35,7 @@ from bench.client_produce import ROOM, confluent_producer
 from bench.measure import ROUNDS, Comparison, Cost, compare, cost_of
 from bench.report import Row, directory, report
 from stratalog.client.producer import Producer
+from stratalog.protocol.api_keys import ApiKey
 
 TARGET = 0.7
 A_TRANSACTION = 1_000
@@ -40,7 +47,9 @@ TURNS = 5
 WARM_UP_TURNS = 10
 
 
-def ours(address: str, records: int) -> Comparison:
+def ours(address: str, records: int, *, waits: bool) -> Comparison:
+    """Against its own rate without transactions; `waits`: for each 1,000 records."""
+    step = A_TRANSACTION if waits else records
     with (
         Producer(address, linger_ms=5, buffer_memory=ROOM) as plain,
         Producer(address, linger_ms=5, buffer_memory=ROOM, transactional_id="ours") as transactional,
@@ -48,9 +57,10 @@ def ours(address: str, records: int) -> Comparison:
 
         def without() -> None:
             send = plain.send
-            for _ in range(records):
-                send(TOPIC, VALUE)
-            plain.flush()
+            for _ in range(records // step):
+                for _ in range(step):
+                    send(TOPIC, VALUE)
+                plain.flush()
 
         def within() -> None:
             send = transactional.send
@@ -85,12 +95,31 @@ def confluent(address: str, records: int) -> Comparison:
     return compare(lambda: cost_of(within), lambda: cost_of(without))
 
 
-def rate_row(client: str, records: int, result: Comparison) -> Row:
+def rate_row(client: str, records: int, result: Comparison, *, waits: bool = False) -> Row:
     costs: list[Cost] = [result.ours, result.peer]
     rates = " and ".join(f"{records / cost.wall:,.0f}" for cost in costs)
     measured = f"{result.ratio:.2f} of the rate without ({rates} records/s)"
     what = f"{client}, {A_TRANSACTION:,} records a transaction"
-    return Row(what, measured, f"{TARGET:g}", result.ratio >= TARGET, f"{result.cpu_ratio:.2f} x")
+    cpu = f"{result.cpu_ratio:.2f} x"
+    if waits:
+        return Row(f"{what}; without: flushed as often", measured, "", None, cpu)
+    return Row(what, measured, f"{TARGET:g}", result.ratio >= TARGET, cpu)
+
+
+def round_trip_row(port: int) -> Row:
+    """A request that costs the broker next to nothing, from a plain socket."""
+    request = struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 1, -1)
+    frame = struct.pack(">i", len(request)) + request
+    times = []
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(TURNS * TURN):
+            started = time.perf_counter()
+            sock.sendall(frame)
+            left = struct.unpack(">i", sock.recv(4, socket.MSG_WAITALL))[0]
+            sock.recv(left, socket.MSG_WAITALL)
+            times.append(time.perf_counter() - started)
+    return Row("round trip of a plain socket, p50", f"{statistics.median(times) * 1e3:.2f} ms", "", None)
 
 
 class Commits:
@@ -140,7 +169,9 @@ def run(records: int, with_kafka: bool, parent: Path | None, console: Console) -
     rows: list[Row] = []
     with directory(parent) as path, broker(path) as process:
         address = f"127.0.0.1:{process.port}"
-        rows.append(rate_row("stratalog", records, ours(address, records)))
+        rows.append(rate_row("stratalog", records, ours(address, records, waits=False)))
+        rows.append(rate_row("stratalog", records, ours(address, records, waits=True), waits=True))
+        rows.append(round_trip_row(process.port))
         rows.append(rate_row("confluent-kafka", records, confluent(address, records)))
         rows.append(latency_row(address, path, with_kafka))
     return report(f"Transactions: {ROUNDS} rounds, medians", rows, console)

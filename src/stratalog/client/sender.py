@@ -445,8 +445,9 @@ class Sender:
             self._accumulator.end_flush()
 
     def when_acknowledged(self, callback: Callable[[], None]) -> None:
-        """As `until_acknowledged`, once, without a deadline."""
-        self._accumulator.begin_flush()
+        """As `until_acknowledged`, once, without a deadline; in the place of one that was asked for before."""
+        if self._on_acknowledged is None:
+            self._accumulator.begin_flush()
         self._on_acknowledged = callback
         self.drain()  # which looks whether it is so already
 

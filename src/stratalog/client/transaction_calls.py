@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from stratalog.client.commit_attempt import CommitAttempt
 from stratalog.client.errors import ClientError, TransactionAbortableError
@@ -62,7 +62,8 @@ class TransactionCalls:
         try:
             is_committed = attempt.wait(max(deadline - time.monotonic(), 0.0))
         except BaseException:  # as Ctrl-C
-            self._io.call_soon(attempt.give_up)
+            with suppress(ClientError):
+                self._io.call_soon(attempt.give_up)
             raise
         if not is_committed:
             self._io.run(transactions.commit(max(deadline - time.monotonic(), 0.0), attempt))
