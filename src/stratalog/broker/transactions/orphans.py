@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from stratalog.broker.partition import Partition
@@ -81,7 +80,7 @@ class Orphans:
         for transactional_id in {*self._seen, *self._missing}:
             known = coordinator.get(transactional_id)
             if known is not None and known.state is State.ONGOING:
-                whole = replace(known, partitions=known.partitions | self._missing.get(transactional_id, set()))
+                whole = known._replace(partitions=known.partitions | self._missing.get(transactional_id, set()))
                 log.warning("transactional id %r: what was open is aborted, as some of it is lost", transactional_id)
                 coordinator.take(Step(ErrorCode.none, state.fence(whole, now_ms)))
         self.fence(coordinator, now_ms)
@@ -91,7 +90,7 @@ class Orphans:
             known = coordinator.get(transactional_id)
             if known is not None and known.is_at_rest and known.epoch <= epoch:
                 following = min(epoch + 1, HIGHEST_EPOCH)
-                raised = replace(known, epoch=following, last_epoch=NO_EPOCH, updated_ms=now_ms)
+                raised = known._replace(epoch=following, last_epoch=NO_EPOCH, updated_ms=now_ms)
                 coordinator.take(Step(ErrorCode.none, raised))
 
 
