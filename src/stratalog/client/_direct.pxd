@@ -11,7 +11,7 @@ cdef class ProduceRequest:
 
 
 cdef class DirectPath:
-    cdef public bint io_thread_waits       # for events: it does nothing else
+    cdef readonly bint io_thread_waits     # for events: it does nothing else
     cdef readonly bint is_stuck            # a socket did not take all: the I/O thread has to see to it
     cdef object _sender, _ids, _attributes
     cdef dict _ways

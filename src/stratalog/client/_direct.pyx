@@ -15,7 +15,6 @@ cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
 
-import selectors
 from functools import partial
 
 from stratalog.net._send_now import is_idle, send_now
@@ -67,6 +66,10 @@ cdef class DirectPath:
         self.is_stuck = False
         for _, connection, _, _ in list(self._ways.values()):
             connection.write_on()
+
+    def tell(self, bint io_thread_waits):
+        """Whether the I/O thread does nothing but wait for events."""
+        self.io_thread_waits = io_thread_waits
 
     cdef bint post(self, PartitionQueue queue, Batch batch) except -1:
         """Send the partition's open batch, if that is simple; whether it was."""
@@ -124,18 +127,3 @@ cdef class DirectPath:
         if batch.created + self._delivery_timeout < sender._expires_at:
             sender._expires_at = batch.created + self._delivery_timeout
         return not self.is_stuck
-
-
-class WatchedSelector(selectors.DefaultSelector):
-    """Tells whether the loop that uses it waits for events."""
-
-    def __init__(self, path: DirectPath) -> None:
-        super().__init__()
-        self._path = path
-
-    def select(self, timeout=None):
-        self._path.io_thread_waits = True
-        try:
-            return super().select(timeout)
-        finally:
-            self._path.io_thread_waits = False

@@ -14,7 +14,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from selectors import BaseSelector
 from typing import Any, TypeVar
 
 from stratalog.client.errors import ClientClosedError, ClientError, ForkedClientError, RequestTimeoutError
@@ -26,12 +25,10 @@ _EXIT_SECONDS = 2.0
 class IoThread:
     """`name` says which client it belongs to: it is the thread's name, and is in messages."""
 
-    def __init__(self, name: str, selector: BaseSelector | None = None) -> None:
-        """`selector` is what its loop waits with, where it must not be just any."""
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """`loop` is for who needs a special one."""
         self.name = name
-        self.loop: asyncio.AbstractEventLoop = (
-            asyncio.new_event_loop() if selector is None else asyncio.SelectorEventLoop(selector)
-        )
+        self.loop = asyncio.new_event_loop() if loop is None else loop
         self.unusable: ClientError | None = None  # what check_usable raises; for who looks without a call
         self._lock = threading.RLock()  # between handing something in and closing; a signal handler may do either
         self._at_exit: Callable[[], None] | None = None
@@ -41,11 +38,11 @@ class IoThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Its result, for a thread other than this one. What interrupts the wait, cancels it."""
-        try:
-            self.check_may_wait()
-        except RuntimeError:
+        if threading.current_thread() is self._thread:
             coroutine.close()
-            raise
+            raise RuntimeError(
+                f"a blocking call in the thread of {self.name} would never end; make it in another thread"
+            )
         future = self.submit(coroutine)
         try:
             return future.result(timeout)
@@ -61,13 +58,6 @@ class IoThread:
         except BaseException:
             future.cancel()
             raise
-
-    def check_may_wait(self) -> None:
-        """Raises RuntimeError in the thread itself."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError(
-                f"a blocking call in the thread of {self.name} would never end; make it in another thread"
-            )
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         try:

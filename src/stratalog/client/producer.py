@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from stratalog.client._accumulator import Accumulator, SendPath
 from stratalog.client._batch import Delivery, RecordMetadata
-from stratalog.client._direct import DirectPath, WatchedSelector
+from stratalog.client._direct import DirectPath
 from stratalog.client._queues import TopicQueues
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientClosedError, ClientError, ForkedClientError, RequestTimeoutError
@@ -37,6 +37,7 @@ from stratalog.client.producer_topics import ProducerTopics
 from stratalog.client.sender import Sender
 from stratalog.client.transaction_calls import TransactionCalls
 from stratalog.client.transactions import Transactions
+from stratalog.net.watched_loop import watched_loop
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,8 +71,8 @@ class Producer(SendPath, TransactionCalls):
         self.settings = settings
         self._is_closed = False
         direct = _direct_path(settings)
-        selector = None if direct is None else WatchedSelector(direct)
-        io = self._io = IoThread(f"producer {settings.client_id}", selector)
+        loop = None if direct is None else watched_loop(direct.tell)
+        io = self._io = IoThread(f"producer {settings.client_id}", loop)
         self._cluster = Cluster(settings)
         finder = _TopicFinder(io)
         accumulator = Accumulator(
