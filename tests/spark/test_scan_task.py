@@ -23,6 +23,8 @@ def test_a_task_that_reads_files_imports_no_client() -> None:
     source = StratalogDataSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "orders"})
     schema = StructType().add("value", "binary")
     for reader in (source.reader(schema), source.streamReader(schema)):
-        sent = base64.b64encode(cloudpickle.dumps((source, reader))  # type: ignore[no-untyped-call])
-        done = subprocess.run([sys.executable, "-c", _LOAD], input=sent, capture_output=True, timeout=120, check=False)
+        sent: bytes = cloudpickle.dumps((source, reader))  # type: ignore[no-untyped-call]
+        done = subprocess.run(
+            [sys.executable, "-c", _LOAD], input=base64.b64encode(sent), capture_output=True, timeout=120, check=False
+        )
         assert (done.returncode, done.stdout.decode().strip()) == (0, "TaskReader []"), done.stderr.decode()
