@@ -133,8 +133,8 @@ org.apache.spark.SparkException: Job aborted"""
             "A column `x` cannot be resolved (line 1, pos 7)",
         ),
         (
-            "[STREAM_FAILED] Query [id = 9d, runId = cb] terminated with exception: [CAST_INVALID] The value 'a' of the "
-            "type is malformed. SQLSTATE: 22018 SQLSTATE: XXKST\n=== Streaming Query ===",
+            "[STREAM_FAILED] Query [id = 9d, runId = cb] terminated with exception: [CAST_INVALID] The value 'a' of "
+            "the type is malformed. SQLSTATE: 22018 SQLSTATE: XXKST\n=== Streaming Query ===",
             "The value 'a' of the type is malformed",
         ),
         (
@@ -227,10 +227,8 @@ def test_times_are_utc_wherever_the_machine_stands(
 def test_rows_as_csv_have_a_heading_and_nothing_for_null(capsys: pytest.CaptureFixture[str]) -> None:
     heading, row = shown("csv", capsys, ROW)
     assert heading == "key,value,offset,timestamp,headers,price,nothing,times"
-    assert (
-        row
-        == 'tea,0xff00,12345,2026-01-31T12:00:00+00:00,"[{""key"": ""a"", ""value"": ""b""}]",1.50,,"{""opens"": ""2026-01-31T08:00:00""}"'
-    )
+    assert row.startswith('tea,0xff00,12345,2026-01-31T12:00:00+00:00,"[{""key"": ""a"", ""value"": ""b""}]",1.50,,')
+    assert row.endswith(',"{""opens"": ""2026-01-31T08:00:00""}"')
 
 
 def test_rows_as_a_table_are_counted_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from stratalog.client import Admin, TopicPartition
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.export import Exported, ExportOptions, export
-from stratalog.pipelines.table_files import HadoopFiles, LocalFiles
+from stratalog.pipelines.table_files import HadoopFiles, LocalFiles, table_files
 from tests.pipelines.conftest import FilledTopic
 from tests.pipelines.stopping import StopAfter, StoppedError
 
@@ -92,6 +92,11 @@ def test_bad_options_are_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         export(spark, cluster, ["orders"], str(tmp_path), options)
+
+
+def test_address_that_spark_has_no_file_system_for_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match=r"ftps://host/table: Spark has no file system for .*\(--conf\)"):
+        table_files(spark, "ftps://host/table")
 
 
 def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_path: Path) -> None:

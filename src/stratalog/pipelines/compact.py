@@ -134,7 +134,9 @@ def choose(
         if topic not in there:
             raise UnknownTopicError(f"topic {topic!r} has no partition here; there are: {', '.join(sorted(there))}")
     if not topics and not metadata.topics:
-        raise ConfigError("the directory does not say which topics are compacted (Kafka's never does); name them")
+        raise ConfigError(
+            "the directory does not say which topics are compacted (Kafka's never does); name them (--topic)"
+        )
     chosen: dict[TopicPartition, dict[str, str]] = {}
     for partition in partitions:
         known = metadata.topics.get(partition.topic)
@@ -144,7 +146,9 @@ def choose(
             continue
         if known is not None and not is_compacted and not force:
             what = f"topic {partition.topic!r} has {_POLICY}={own.get(_POLICY, 'delete')}"
-            raise ConfigError(f"{what}: compacting would lose its older records, and all without a key; force does it")
+            raise ConfigError(
+                f"{what}: compacting would lose its older records, and all without a key; force (--force) does it"
+            )
         chosen[partition] = own | {_POLICY: "compact"}
         LogConfig.parse(chosen[partition])  # a bad setting is told here, not by a task
     return chosen

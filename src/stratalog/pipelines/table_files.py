@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from stratalog.errors import StorageError
+from stratalog.errors import ConfigError, StorageError
 from stratalog.pipelines.spark_errors import first_line
 
 if TYPE_CHECKING:
@@ -128,12 +128,22 @@ class HadoopFiles:
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._jvm: Any = spark._jvm
         self._root = root.rstrip("/")
-        configuration = spark._jsc.hadoopConfiguration()
-        self._system: Any = self._path("").getFileSystem(configuration)
+        self._system: Any = self._file_system(spark._jsc.hadoopConfiguration())
 
     @property
     def root(self) -> str:
         return self._root
+
+    def _file_system(self, configuration: Any) -> Any:
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            return self._path("").getFileSystem(configuration)
+        except Py4JJavaError as error:
+            raise ConfigError(
+                f"{self._root}: Spark has no file system for this address ({first_line(error)}); start it with the "
+                "package that has, like spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION for s3a (--conf)"
+            ) from error
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}" if path else self._root)
