@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.client.metadata import TopicInfo
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
+from stratalog.pipelines import delta
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of, range_options
 from stratalog.pipelines.export_plan import Bounds, Step, after, plan_merges, plan_step
 from stratalog.pipelines.progress import NoProgress, Progress
@@ -97,7 +98,7 @@ class _Export:
         self._commits = TableCommits(self._files)
         self._write = self._parquet if options.format == PARQUET else self._delta
         if options.format == DELTA:
-            _check_delta(spark)
+            delta.check(spark)
 
     def run(self, stop: threading.Event) -> Exported:
         if not self._options.dry_run:
@@ -213,7 +214,8 @@ class _Export:
         plan_path = f"{HOME}/plans/{number:020d}.json"
         step = self._planned(plan_path, step)
         writer = self._read(step).write.format(DELTA).mode("append").partitionBy("topic", "date")
-        writer.option("txnAppId", "stratalog-export").option("txnVersion", number).save(self._files.root)
+        with delta.of_this_spark(self._spark):
+            writer.option("txnAppId", "stratalog-export").option("txnVersion", number).save(self._files.root)
         commit = Commit(number, after(last.offsets, step), {**last.topic_ids, **topic_ids}, step.size)
         self._commits.commit(commit)
         self._files.delete(plan_path)
@@ -253,18 +255,3 @@ def _check_ids(last: Commit, topics: Sequence[TopicInfo]) -> None:
         if known is not None and topic.id is not None and known != str(topic.id):
             what = f"topic {topic.name!r} was deleted and made again since the table's last export"
             raise StorageError(f"{what}; export it to another table")
-
-
-def _check_delta(spark: SparkSession) -> None:
-    try:
-        spark._jvm.java.lang.Class.forName(  # type: ignore[union-attr]
-            "io.delta.sql.DeltaSparkSessionExtension",
-            True,
-            spark._jvm.java.lang.Thread.currentThread().getContextClassLoader(),  # type: ignore[union-attr]
-        )
-    except Exception as error:  # py4j's, whatever the JVM has thrown
-        raise ConfigError(
-            "Delta is not in this Spark session; give its packages when the session starts, with "
-            "spark.jars.packages=io.delta:delta-spark_2.13:VERSION and "
-            "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension, or export to parquet"
-        ) from error
