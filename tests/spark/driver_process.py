@@ -17,7 +17,7 @@ from tests.spark.driver_session import MASTER
 from tests.spark.dying_sink import DEATHS, DRIVER
 
 _ROOT = Path(__file__).parents[2]
-SECONDS = 300.0  # for anything to happen, on a machine that does much else
+SECONDS = 900.0  # for anything to happen, on a machine that does much else
 CLUSTER = "local-cluster[2,1,512]"  # two executors in processes of their own
 
 
