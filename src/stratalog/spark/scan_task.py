@@ -15,6 +15,7 @@ from stratalog.spark import direct_scan
 from stratalog.spark.direct_plan import FilesUnavailableError
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
 from stratalog.spark.worker_memory import settle
+from stratalog.spark.worker_socket import acknowledge
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +39,9 @@ class TaskReader(DataSourceReader):
     """What becomes of a reader, of a batch's or of a stream's, when it goes to the executors: only the reading."""
 
     def __init__(self, request: ScanRequest) -> None:
+        """In a task this is what a worker comes to first; the partition is yet to be sent."""
         self.request = request
+        acknowledge()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self.request)

@@ -28,8 +28,6 @@ DEFAULTS = {
     # Without it Spark hands no filter to a Python source; with it, WHERE on key, offset and time prunes what is read.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Over TCP each task and each micro-batch waits 40 ms for nothing: Nagle's algorithm against a delayed ACK.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

@@ -18,6 +18,7 @@ from stratalog.errors import ConfigError
 from stratalog.spark.sink_ids import SinkIds
 from stratalog.spark.sink_transactions import abort_batch, commit_batch, resolved
 from stratalog.spark.task_writer import Attempt, write_in_transactions, write_plainly
+from stratalog.spark.worker_memory import settle
 from stratalog.spark.write_columns import check_columns
 from stratalog.spark.write_options import Delivery, parse
 
@@ -42,6 +43,7 @@ class StratalogWriter(DataSourceArrowWriter):
         parsed = parse(options)
         check_columns(schema, parsed.topic)
         self.options = resolved(parsed)
+        settle()
         self.ids = SinkIds(f"batch-{uuid.uuid4().hex}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
