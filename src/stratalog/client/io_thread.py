@@ -38,11 +38,11 @@ class IoThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Its result, for a thread other than this one. What interrupts the wait, cancels it."""
-        if threading.current_thread() is self._thread:
+        try:
+            self.check_may_wait()
+        except RuntimeError:
             coroutine.close()
-            raise RuntimeError(
-                f"a blocking call in the thread of {self.name} would never end; make it in another thread"
-            )
+            raise
         future = self.submit(coroutine)
         try:
             return future.result(timeout)
@@ -58,6 +58,13 @@ class IoThread:
         except BaseException:
             future.cancel()
             raise
+
+    def check_may_wait(self) -> None:
+        """Raises RuntimeError in the thread itself."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                f"a blocking call in the thread of {self.name} would never end; make it in another thread"
+            )
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         try:
