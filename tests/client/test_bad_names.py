@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stratalog import Consumer, Producer
+from stratalog.client import TopicPartition
 from stratalog.errors import InvalidTopicError
 
 
@@ -41,3 +42,25 @@ def test_a_callback_that_wants_to_end_the_program_does_not_end_the_sending(
         producer.send(stratalog_topic, b"first", on_delivery=ends).result(30)
         assert producer.send(stratalog_topic, b"second").result(30).offset == 1
     assert "a callback of" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["topic", ("topic", "0"), ("topic",), (b"topic", 0), 0, None])
+def test_a_partition_that_is_none_is_named(stratalog_broker: Any, place: Any) -> None:
+    with Consumer(stratalog_broker.bootstrap_servers, group_id="any") as consumer:
+        for call in (
+            lambda: consumer.assign([place]),
+            lambda: consumer.seek(place, 0),
+            lambda: consumer.commit({place: 1}),
+            lambda: consumer.beginning_offsets([place]),
+        ):
+            with pytest.raises(TypeError, match="TopicPartition\\('orders', 0\\)"):
+                call()
+
+
+@pytest.mark.parametrize("offset", ["1", None, 1.5])
+def test_an_offset_that_is_none_is_named_with_its_partition(stratalog_broker: Any, offset: Any) -> None:
+    with (
+        Consumer(stratalog_broker.bootstrap_servers, group_id="any") as consumer,
+        pytest.raises(TypeError, match=r"offset of topic-0 is .*; a number is wanted"),
+    ):
+        consumer.commit({TopicPartition("topic", 0): offset})

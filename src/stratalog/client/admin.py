@@ -49,7 +49,7 @@ from stratalog.client.administration.transactions import (
 )
 from stratalog.client.cluster import Cluster
 from stratalog.client.io_thread import IoThread
-from stratalog.client.metadata import TopicInfo, TopicPartition
+from stratalog.client.metadata import TopicInfo, TopicPartition, place_of
 from stratalog.client.offsets import OffsetAndMetadata
 from stratalog.client.prepared_transaction import PreparedTransaction
 
@@ -314,7 +314,7 @@ class Admin:
         timeout: float | None = None,
     ) -> None:
         """End a transaction in one partition by hand. For those that hang: of others, this would tear one in two."""
-        place = TopicPartition(*partition)
+        place = place_of(partition)
         call = transactions.abort_transaction(
             self._cluster, place, producer_id, producer_epoch, coordinator_epoch, timeout
         )

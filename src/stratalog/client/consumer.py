@@ -25,9 +25,9 @@ from stratalog.client._consumer_records import ConsumerRecord, FetchedRecords, R
 from stratalog.client.consumer_core import ConsumerCore
 from stratalog.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from stratalog.client.fetch_buffer import FetchFailure
-from stratalog.client.metadata import PartitionInfo, TopicPartition
+from stratalog.client.metadata import PartitionInfo, TopicPartition, place_of
 from stratalog.client.offset_reset import EARLIEST, LATEST, TO_BEGINNING, TO_END, OffsetReset
-from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, offsets_given
 from stratalog.client.subscription import RebalanceListener
 from stratalog.errors import ClientError, RequestTimeoutError
 
@@ -99,7 +99,7 @@ class Consumer:
     def assign(self, partitions: Iterable[Place]) -> None:
         """Exactly these, by hand. Those that the consumer has already keep their position."""
         with self._exclusive():
-            places = [TopicPartition(*place) for place in partitions]
+            places = [place_of(place) for place in partitions]
             self._core.autocommit.now(self._core.subscription.partitions)
             self._core.assign(places)
 
@@ -221,7 +221,7 @@ class Consumer:
     def position(self, partition: Place, timeout: float | None = None) -> int:
         """The offset of the record that comes next. Waits until it is known where a partition begins."""
         with self._exclusive():
-            place = TopicPartition(*partition)
+            place = place_of(partition)
             seconds = self._seconds(timeout)
             deadline = self._core.clock.monotonic() + seconds
             while True:
@@ -238,7 +238,7 @@ class Consumer:
     def seek(self, partition: Place, offset: int | OffsetAndMetadata) -> None:
         """Read on there."""
         with self._exclusive():
-            place = TopicPartition(*partition)
+            place = place_of(partition)
             wanted = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
             if wanted.offset < 0:
                 raise ValueError(f"offset is {wanted.offset}; it must not be negative")
@@ -254,7 +254,7 @@ class Consumer:
     def _seek_to(self, partitions: Iterable[Place], reset: OffsetReset) -> None:
         with self._exclusive():
             subscription = self._core.subscription
-            places = [TopicPartition(*place) for place in partitions] or list(subscription.partitions)
+            places = [place_of(place) for place in partitions] or list(subscription.partitions)
             self._core.reset([subscription.state(place) for place in places], reset)
 
     def pause(self, partitions: Iterable[Place]) -> None:
@@ -269,7 +269,7 @@ class Consumer:
 
     def _set_paused(self, partitions: Iterable[Place], paused: bool) -> None:
         with self._exclusive():
-            states = [self._core.subscription.state(TopicPartition(*place)) for place in partitions]
+            states = [self._core.subscription.state(place_of(place)) for place in partitions]
             self._core.set_paused(states, paused)
 
     def lag(self) -> dict[TopicPartition, int | None]:
@@ -295,7 +295,7 @@ class Consumer:
         self, times: Mapping[TopicPartition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each timestamp; None where there is none."""
-        wanted = {TopicPartition(*place): timestamp for place, timestamp in times.items()}
+        wanted = {place_of(place): timestamp for place, timestamp in times.items()}
         for place, timestamp in wanted.items():
             if timestamp < 0:
                 raise ValueError(f"timestamp of {place} is {timestamp}; it must not be negative")
@@ -308,7 +308,7 @@ class Consumer:
             return self._core.io.run(self._core.cluster.topic(topic, timeout=self._seconds(timeout))).partitions
 
     def _offsets(self, partitions: Iterable[Place], timestamp: int, timeout: float | None) -> dict[TopicPartition, int]:
-        places = [TopicPartition(*place) for place in partitions]
+        places = [place_of(place) for place in partitions]
         found = self._look_up(dict.fromkeys(places, timestamp), timeout)
         return {place: found[place].offset for place in places}
 
@@ -341,7 +341,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group committed last, by whichever member; None where nothing is committed."""
         with self._exclusive():
-            places = [TopicPartition(*place) for place in partitions]
+            places = [place_of(place) for place in partitions]
             return self._core.io.run(self._core.commits.committed(places, self._seconds(timeout)))
 
     def _to_commit(
@@ -350,13 +350,7 @@ class Consumer:
         self._core.commits.group_id  # noqa: B018 - raises where there is none
         if offsets is None:
             return self._core.positions_of(self._core.subscription.partitions)
-        wanted = {}
-        for place, offset in offsets.items():
-            one = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            if one.offset < 0:
-                raise ValueError(f"offset of {TopicPartition(*place)} is {one.offset}; it must not be negative")
-            wanted[TopicPartition(*place)] = one
-        return wanted
+        return offsets_given(offsets)
 
     def group_metadata(self) -> GroupMetadata:
         """For a producer that commits in this member's name."""

@@ -33,6 +33,15 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def place_of(given: object) -> TopicPartition:
+    """What a user names a partition by: a TopicPartition, or a pair like one."""
+    if isinstance(given, tuple | list) and len(given) == 2:
+        topic, partition = given
+        if isinstance(topic, str) and isinstance(partition, int) and not isinstance(partition, bool):
+            return TopicPartition(topic, partition)
+    raise TypeError(f"partition is {given!r}; one is wanted as TopicPartition('orders', 0)")
+
+
 class Node(NamedTuple):
     id: int
     host: str

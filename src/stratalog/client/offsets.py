@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stratalog.client.metadata import TopicPartition
+from stratalog.client.metadata import TopicPartition, place_of
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -31,6 +31,21 @@ class GroupMetadata(NamedTuple):
     generation: int
     member_id: str
     instance_id: str | None = None
+
+
+def offsets_given(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What a user wants to commit: each is the offset of the record to read next."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets are {offsets!r}; a dict is wanted, as {{TopicPartition('orders', 0): 42}}")
+    wanted = {}
+    for place, given in offsets.items():
+        one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        if not isinstance(one.offset, int):
+            raise TypeError(f"offset of {place_of(place)} is {one.offset!r}; a number is wanted")
+        if one.offset < 0:
+            raise ValueError(f"offset of {place_of(place)} is {one.offset}; it must not be negative")
+        wanted[place_of(place)] = one
+    return wanted
 
 
 def offset_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from stratalog.client.commit_attempt import CommitAttempt
 from stratalog.client.errors import ClientError, TransactionAbortableError
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicPartition
-from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata
+from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata, offsets_given
 from stratalog.client.prepared_transaction import PreparedTransaction
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.client.transaction_state import Phase
@@ -102,7 +102,7 @@ class TransactionCalls:
         transaction has to be aborted. Switch off the consumer's enable_auto_commit.
         """
         transactions = self._of_transactions("send_offsets_to_transaction()")
-        wanted = _checked(offsets)
+        wanted = offsets_given(offsets)
         if not isinstance(group, GroupMetadata) or not group.group_id:
             raise TypeError(f"group is {group!r}; what consumer.group_metadata() gives is wanted")
         self._io.run(transactions.send_offsets(wanted, group, self._seconds(timeout)))
@@ -124,13 +124,3 @@ class TransactionCalls:
     def _seconds(self, timeout: float | None) -> float:
         most = self.settings.max_block_ms / 1000
         return most if timeout is None else max(timeout, 0.0)
-
-
-def _checked(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    wanted = {}
-    for place, offset in offsets.items():
-        one = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        if one.offset < 0:
-            raise ValueError(f"offset of {TopicPartition(*place)} is {one.offset}; it must not be negative")
-        wanted[TopicPartition(*place)] = one
-    return wanted

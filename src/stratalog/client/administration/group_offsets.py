@@ -9,8 +9,8 @@ from typing import Any
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.errors import error_of
-from stratalog.client.metadata import TopicPartition
-from stratalog.client.offsets import OffsetAndMetadata
+from stratalog.client.metadata import TopicPartition, place_of
+from stratalog.client.offsets import OffsetAndMetadata, offsets_given
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -58,7 +58,7 @@ async def list_group_offsets(
 async def alter_group_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], timeout: float | None
 ) -> Outcomes[TopicPartition, None]:
-    given = {TopicPartition(*place): _with_metadata(offset) for place, offset in offsets.items()}
+    given = offsets_given(offsets)
     body = {
         "group_id": group,
         "generation_id_or_member_epoch": -1,
@@ -90,7 +90,7 @@ async def alter_group_offsets(
 async def delete_group_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition], timeout: float | None
 ) -> Outcomes[TopicPartition, None]:
-    given = {TopicPartition(*place): None for place in partitions}
+    given = {place_of(place): None for place in partitions}
     topics = [
         {"name": name, "partitions": [{"partition_index": index} for index in places]}
         for name, places in by_topic(given).items()
@@ -116,7 +116,3 @@ def _outcomes(group: str, given: Mapping[TopicPartition, Any], response: Any) ->
         for one in topic.partitions:
             collected.take(TopicPartition(topic.name, one.partition_index), one, None)
     return collected.outcomes()
-
-
-def _with_metadata(offset: OffsetAndMetadata | int) -> OffsetAndMetadata:
-    return OffsetAndMetadata(offset) if isinstance(offset, int) else offset

@@ -17,7 +17,7 @@ from stratalog.client.administration.topics import ask_metadata, body_timeout
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientError, UnknownTopicOrPartitionError, error_of
-from stratalog.client.metadata import TopicPartition
+from stratalog.client.metadata import TopicPartition, place_of
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -47,7 +47,7 @@ class ListedOffset(NamedTuple):
 async def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec | int], read_committed: bool, timeout: float | None
 ) -> Outcomes[TopicPartition, ListedOffset]:
-    wanted = {TopicPartition(*place): int(spec) for place, spec in specs.items()}
+    wanted = {place_of(place): int(spec) for place, spec in specs.items()}
     lowest = _FIRST_WITH_MAX_TIMESTAMP if OffsetSpec.MAX_TIMESTAMP in wanted.values() else 1
 
     def body(places: Mapping[TopicPartition, int]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ async def list_offsets(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], timeout: float | None
 ) -> Outcomes[TopicPartition, int]:
-    wanted = {TopicPartition(*place): offset for place, offset in before.items()}
+    wanted = {place_of(place): offset for place, offset in before.items()}
 
     def body(places: Mapping[TopicPartition, int]) -> dict[str, Any]:
         topics = [

@@ -17,7 +17,7 @@ from stratalog.client.administration.records import ask_leaders
 from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.errors import ClientError, error_of
-from stratalog.client.metadata import TopicPartition
+from stratalog.client.metadata import TopicPartition, place_of
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -144,7 +144,7 @@ async def describe_producers(
     def result(one: Any) -> tuple[ActiveProducer, ...]:
         return tuple(_producer(each) for each in one.active_producers)
 
-    wanted = dict.fromkeys((TopicPartition(*place) for place in places), 0)
+    wanted = dict.fromkeys((place_of(place) for place in places), 0)
     return await ask_leaders(cluster, ApiKey.DESCRIBE_PRODUCERS, wanted, body, result, 0, timeout)
 
 
