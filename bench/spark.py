@@ -39,7 +39,7 @@ def main() -> int:
         "--keep", type=Path, help="the broker's directory, which stays: its topic is used again the next time"
     )
     given = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     chosen = [PARTS[given.only]] if given.only else list(PARTS.values())
     found: list[Row] = []
     with (
