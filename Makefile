@@ -21,7 +21,7 @@ serve: $(READY)
 	@$(BIN)/stratalog serve
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -o cache_dir=.pytest_cache/test
+	@$(BIN)/python -m pytest -n 3 --dist worksteal --durations=40 -o cache_dir=.pytest_cache/test
 
 check: $(READY)
 	@$(BIN)/ruff check .
