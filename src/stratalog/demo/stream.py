@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
@@ -19,6 +21,7 @@ from stratalog.demo import flights as flight_data
 from stratalog.demo.errors import DemoError
 from stratalog.demo.expectation import LATE_MINUTES
 from stratalog.demo.replay import DELAYS, FLIGHTS
+from stratalog.pipelines.spark_errors import first_line
 from stratalog.spark.decode import from_stratalog
 
 if TYPE_CHECKING:
@@ -117,15 +120,19 @@ def run(start: Callable[[], StreamingQuery], show: Callable[[int], None], warn: 
     """
     rows = batches = 0
     for attempt in range(1, _ATTEMPTS + 1):
-        query = start()
-        while query.isActive:
-            time.sleep(_POLL_SECONDS)
-            show(rows + _rows_read(query))
-        failure = query.exception()
-        rows, batches = rows + _rows_read(query), batches + len(query.recentProgress)
-        if failure is None:
-            break
-        reason = str(failure).partition("=== Streaming Query")[0].strip()
+        try:
+            query = start()
+        except (PySparkException, Py4JJavaError) as error:
+            reason = first_line(error)
+        else:
+            while query.isActive:
+                time.sleep(_POLL_SECONDS)
+                show(rows + _rows_read(query))
+            failure = query.exception()
+            rows, batches = rows + _rows_read(query), batches + len(query.recentProgress)
+            if failure is None:
+                break
+            reason = first_line(failure)
         if attempt == _ATTEMPTS:
             raise DemoError(f"a stream failed {_ATTEMPTS} times, at last with: {reason}")
         warn(f"a stream failed ({reason}); it goes on from its checkpoint")

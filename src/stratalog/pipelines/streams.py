@@ -38,7 +38,8 @@ def run_stream(
     stop: threading.Event | None = None,
 ) -> int:
     """Write a streaming frame to a topic, once or `every` so many seconds until `stop`; the records written."""
-    from pyspark.errors import StreamingQueryException
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     options = {**cluster.options(), "topic": topic, "checkpointLocation": state}
     writer = frame.writeStream.format(FORMAT).options(**options)
@@ -48,7 +49,7 @@ def run_stream(
         try:
             _wait(writer.start(), rows, stop)
             break
-        except StreamingQueryException as error:
+        except (PySparkException, Py4JJavaError) as error:
             if _SLOW_START not in str(error) or start == _MOST_STARTS - 1:
                 raise
     return rows.total
