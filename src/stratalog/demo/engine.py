@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from stratalog.demo.errors import DemoError
 
@@ -51,6 +51,9 @@ class DemoSpark:
             raise self._error
         if self._session is None:
             raise DemoError("Spark was not started")
+        # Spark has an active session a thread; where it looks for a data source that is to be written, it asks for it.
+        spark: Any = self._session
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
         return self._session
 
     def _start(self) -> None:
