@@ -9,7 +9,9 @@ first records on: what they take to connect would count tenfold.
 
 What poll_arrow takes is also given as a part of what client_raw_fetch.py takes, which only receives the same bytes: a
 client that asks for one answer after the other can't be faster with this broker on this machine. Where ten times
-confluent-kafka lies beyond that, the row of the bound shows it.
+confluent-kafka lies beyond that, the row of the bound shows it. With 1 KiB it does: about 2.5 GB/s were received on two
+processors, with nothing done to them, five times what confluent-kafka reads. Between that and poll_arrow lie a checksum
+and a copy of each byte, on processors that the broker needs as well.
 """
 
 from __future__ import annotations

@@ -124,7 +124,21 @@ def test_memory_that_is_kept_for_later_is_bounded() -> None:
         views = [memory.take(5_000_000) for _ in range(10)]
         del views
     assert sum(map(len, memory._kept)) <= 32 * 1024 * 1024
+    for _ in range(5):
+        views = [memory.take(50_000_000) for _ in range(4)]
+        del views
+    assert sum(map(len, memory._kept)) <= 120 * 1024 * 1024
     assert len(memory.take(200_000_000)) == 200_000_000
+
+
+def test_as_many_large_answers_as_are_fetched_ahead_find_memory_that_was_used_before() -> None:
+    memory = AnswerMemory()
+    for used in (0, 1, 1):
+        views = [memory.take(16 * 1024 * 1024) for _ in range(4)]
+        assert [view[0] for view in views] == [used] * 4
+        for view in views:
+            view[0] = 1
+        del view, views
 
 
 def test_a_body_in_many_pieces_arrives_as_one(broker: FakeBroker) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stratalog.net._receive import receive_rest
+from stratalog.net._receive import receive_now, receive_rest
 
 
 @pytest.fixture
@@ -27,6 +27,23 @@ def test_answer_that_comes_in_pieces_is_whole_at_the_end(pair: tuple[socket.sock
     assert receive_rest(ours.fileno(), memory, 5, 10_000, 60_000) == (len(content), False)
     sender.join()
     assert memory == content
+
+
+def test_what_is_there_is_received_and_nothing_is_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    memory = bytearray(b"0123456789")
+    assert receive_now(ours.fileno(), memory, 0) == -1
+    theirs.sendall(b"abc")
+    assert receive_now(ours.fileno(), memory, 8) == 2
+    assert receive_now(ours.fileno(), memory, 0) == 1
+    assert memory == b"c1234567ab"
+    with pytest.raises(ValueError, match="10 is not a position in 10 bytes"):
+        receive_now(ours.fileno(), memory, 10)
+    theirs.close()
+    assert receive_now(ours.fileno(), memory, 0) == 0
+    ours.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        receive_now(ours.fileno(), memory, 0)
 
 
 def test_pause_gives_others_their_turn(pair: tuple[socket.socket, socket.socket]) -> None:

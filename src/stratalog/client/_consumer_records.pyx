@@ -10,12 +10,13 @@ from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 from stratalog.records._column_decoder cimport ColumnDecoder
+from stratalog.records._crc32c cimport crc32c_fast, crc32c_is_fast
 from stratalog.records._framing cimport BatchHeader, checksum, fill_header
 from stratalog.records._record_fields cimport (
     SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record,
 )
 
-from stratalog.records._varint cimport load32, load64
+from stratalog.records._varint cimport load16, load32, load64
 
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records import compression, legacy
@@ -26,7 +27,11 @@ cdef enum:
     _LOG_OVERHEAD = 12
     _LEADER_EPOCH_AT = 12
     _MAGIC_AT = 16
+    _CRC_AT = 17
+    _ATTRIBUTES_AT = 21
     _LAST_OFFSET_DELTA_AT = 23
+    _BASE_TIMESTAMP_AT = 27
+    _MAX_TIMESTAMP_AT = 35
     _RECORD_COUNT_AT = 57
     _CODEC_MASK = 0x07
     _TIMESTAMP_TYPE_BIT = 0x08
@@ -249,6 +254,8 @@ cdef class FetchedRecords:
         """
         cdef Py_ssize_t before = decoder.rows
         while decoder.rows - before < most:
+            if self._left == 0 and self._legacy is None and self._take_plain(decoder, most - (decoder.rows - before)):
+                continue
             mark = decoder.mark()
             try:
                 if not self._take_batch(decoder, most - (decoder.rows - before)):
@@ -259,6 +266,87 @@ cdef class FetchedRecords:
                     break
                 raise
         return decoder.rows - before
+
+    cdef bint _take_plain(self, ColumnDecoder decoder, Py_ssize_t most) except -1:
+        """Decode those of the next batches that need nothing else, up to so many records, in one go without the GIL: in the
+        short moments between batches a thread that waits for it would not get it. False: there are none, or something
+        is wrong with the first."""
+        cdef const unsigned char *data = <const unsigned char *>self._view.buf
+        cdef long long start_offset = self.progress.offset
+        cdef Py_ssize_t rows = 0, content = 0, end = self._at, behind, last = -1
+        cdef Py_ssize_t good_rows = 0, good_header_rows = 0
+        if self._check_crcs and not crc32c_is_fast():
+            return False
+        while self._is_plain(data + end, self._end - end, start_offset):
+            if rows + <int>load32(data + end + _RECORD_COUNT_AT) > most:
+                break
+            rows += <int>load32(data + end + _RECORD_COUNT_AT)
+            content += <int>load32(data + end + 8) + _LOG_OVERHEAD
+            end += <int>load32(data + end + 8) + _LOG_OVERHEAD
+        if rows == 0 or max(decoder._key.data.size, decoder._value.data.size) + content > decoder._limit:
+            return False
+        mark = decoder.mark()
+        decoder._make_room(rows, content)
+        with nogil:
+            behind = self._decode_plain(decoder, data, end, start_offset, &last, &good_rows, &good_header_rows)
+        if behind < end:
+            decoder.cut((good_rows, good_header_rows))
+        if last < 0:
+            return False
+        try:
+            decoder._check_limit()
+        except OverflowError:  # by headers
+            decoder.cut(mark)
+            return False
+        fill_header(self._header, data, last, self._end)
+        self._at = behind
+        self._next_batch_offset = self._header.base_offset + self._header.last_offset_delta + 1
+        self._advance(self._next_batch_offset)
+        return True
+
+    cdef bint _is_plain(self, const unsigned char *batch, Py_ssize_t left, long long start_offset) except -1:
+        """Whether a whole batch is there whose records are the user's, as they lie there."""
+        cdef Py_ssize_t size
+        cdef int count, last_offset_delta
+        if left < _HEADER_SIZE or batch[_MAGIC_AT] != 2:
+            return False
+        size = <Py_ssize_t><int>load32(batch + 8) + _LOG_OVERHEAD
+        count = <int>load32(batch + _RECORD_COUNT_AT)
+        last_offset_delta = <int>load32(batch + _LAST_OFFSET_DELTA_AT)
+        if size < _HEADER_SIZE or size > left or count <= 0 or count > (size - _HEADER_SIZE) // SMALLEST_RECORD:
+            return False
+        if load16(batch + _ATTRIBUTES_AT) & (_CODEC_MASK | _CONTROL_BIT):
+            return False
+        if last_offset_delta < 0 or <long long>load64(batch) + last_offset_delta < start_offset:
+            return False
+        return not (self._aborted or self._aborted_producers)
+
+    cdef Py_ssize_t _decode_plain(
+        self, ColumnDecoder decoder, const unsigned char *data, Py_ssize_t end, long long start_offset,
+        Py_ssize_t *last, Py_ssize_t *good_rows, Py_ssize_t *good_header_rows,
+    ) noexcept nogil:
+        """Up to `end`, or before the first batch that is damaged; the position behind, that of the last, and what the
+        decoder has of all that is good."""
+        cdef Py_ssize_t at = self._at, size
+        cdef const unsigned char *batch
+        cdef bint is_append_time
+        while at < end:
+            batch = data + at
+            size = <Py_ssize_t><int>load32(batch + 8) + _LOG_OVERHEAD
+            good_rows[0], good_header_rows[0] = decoder.rows, decoder._header_key.rows
+            if self._check_crcs:
+                if crc32c_fast(batch + _ATTRIBUTES_AT, size - _ATTRIBUTES_AT) != load32(batch + _CRC_AT):
+                    break
+            is_append_time = (load16(batch + _ATTRIBUTES_AT) & _TIMESTAMP_TYPE_BIT) != 0
+            if decoder._decode(
+                batch + _HEADER_SIZE, size - _HEADER_SIZE, <int>load32(batch + _RECORD_COUNT_AT),
+                <long long>load64(batch), <long long>load64(batch + _BASE_TIMESTAMP_AT), is_append_time,
+                <long long>load64(batch + _MAX_TIMESTAMP_AT), start_offset, _LAST_OFFSET,
+            ):
+                break
+            last[0] = at
+            at += size
+        return at
 
     cdef bint _take_batch(self, ColumnDecoder decoder, Py_ssize_t most) except -1:
         """Of one batch, at most so many. False: there is none."""

@@ -1,8 +1,11 @@
-# Receiving a large answer in one go, without the GIL. Between two calls of recv a thread has to have the GIL again, and
-# where another thread computes, it waits for that for milliseconds each time, while the socket's buffer stands full.
+# Receiving a large answer in one go, without the GIL, and a small one with it. Who gives the GIL away for a system call
+# has to get it again, and where another thread computes, waits for that for milliseconds each time, while the socket's
+# buffer stands full.
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EAGAIN, EINTR, errno
+
+import os
 
 cdef extern from "<poll.h>" nogil:
     struct pollfd:
@@ -44,6 +47,26 @@ cdef void _wake_at(int fd, Py_ssize_t size) noexcept nogil:
     """Have poll wait for so many bytes. Where the system can't, it wakes for each piece."""
     cdef int least = <int> min(size, _WORTH_WAKING)
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least))
+
+
+def receive_now(int fd, memory, Py_ssize_t start):
+    """What is there already, into `memory` from `start` on: for little of it, as the GIL is kept.
+
+    Returns how many bytes came; 0: the other side has closed the connection; -1: nothing is there. Raises OSError.
+    """
+    cdef Py_buffer view
+    cdef ssize_t count
+    cdef int problem
+    PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
+    if start < 0 or start >= view.len:
+        PyBuffer_Release(&view)
+        raise ValueError(f"{start} is not a position in {view.len} bytes")
+    count = recv(fd, <char *>view.buf + start, view.len - start, MSG_DONTWAIT)
+    problem = errno
+    PyBuffer_Release(&view)
+    if count < 0 and problem not in (EAGAIN, EINTR):
+        raise OSError(problem, os.strerror(problem))
+    return count
 
 
 def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
@@ -88,7 +111,5 @@ def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
     finally:
         PyBuffer_Release(&view)
     if problem:
-        import os
-
         raise OSError(problem, os.strerror(problem))
     return filled, is_closed

@@ -4,6 +4,7 @@ from typing import Any
 from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
 
+def send_small(fd: int, data: bytes) -> int: ...
 def is_idle(connection: BrokerConnection, deadline: float) -> bool: ...
 def send_now(
     connection: BrokerConnection,

@@ -6,9 +6,12 @@
 # is half changed. No interrupt can come in between either.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport errno
 from libc.string cimport memcpy
 
 from stratalog.records._varint cimport store16, store32
+
+import os
 
 cdef extern from "<sys/socket.h>" nogil:
     enum:
@@ -21,6 +24,15 @@ cdef enum:
     _HEADER = 12  # size, API key, version, correlation id
 
 cdef long long _NUMBERS = 1LL << 31
+
+
+def send_small(int fd, bytes data not None):
+    """As socket.send, with the GIL kept: it is needed again before a thread that computes would give it back."""
+    cdef ssize_t sent = send(fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
+    cdef int problem = errno
+    if sent < 0:
+        raise OSError(problem, os.strerror(problem))
+    return sent
 
 
 def is_idle(connection, double deadline):

@@ -2,7 +2,7 @@
 
 A mapping takes up memory page by page as it is written to, so an answer costs what has arrived of it, not what its
 first four bytes announce. Mappings are used again once no view of them is left: fresh memory costs a page fault for
-each of its pages, about as much as receiving into it.
+each of its pages, which takes longer than receiving into it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import mmap
 import sys
 
 _GRAIN = 256 * 1024
-_MOST_KEPT = 32 * 1024 * 1024  # bytes
+_MOST_KEPT = 32 * 1024 * 1024  # bytes, of answers of a usual size
+_MOST_FETCHED_AHEAD = 64 * 1024 * 1024  # by a consumer with its defaults: so much may be in use, beside what comes in
 _UNUSED = 3  # references: the list, the loop's variable, the question
 
 
@@ -32,9 +33,8 @@ class AnswerMemory:
 
     def _keep(self, memory: mmap.mmap) -> None:
         size = len(memory)
-        if size > _MOST_KEPT:
-            return
-        while self._kept_size + size > _MOST_KEPT:
+        most = max(_MOST_KEPT, min(5 * size, _MOST_FETCHED_AHEAD + size))
+        while self._kept_size + size > most:
             self._kept_size -= len(self._kept.pop(0))  # with its last view it is gone
         self._kept.append(memory)
         self._kept_size += size

@@ -25,7 +25,8 @@ from stratalog.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
-from stratalog.net._receive import receive_rest
+from stratalog.net._receive import receive_now, receive_rest
+from stratalog.net._send_now import send_small
 from stratalog.net.answer_memory import AnswerMemory
 from stratalog.net.resolve import addresses_of
 from stratalog.protocol.api_keys import OWN_VERSIONS, VERSIONS, ApiKey, OwnApiKey
@@ -214,8 +215,7 @@ class BrokerConnection:
             self._out.append(memoryview(start))
             self._out.extend(map(memoryview, body))
         elif size < _SMALL:
-            self._out.append(memoryview(b"".join((start, *body))))
-            self._write()
+            self._write_small(b"".join((start, *body)))
         else:
             self._out.append(memoryview(start))
             self._out.extend(map(memoryview, body))
@@ -280,6 +280,16 @@ class BrokerConnection:
 
     # Writing
 
+    def _write_small(self, request: bytes) -> None:
+        """Nothing is unsent before it."""
+        try:
+            sent = send_small(self._fd, request)
+        except OSError:
+            sent = 0  # what is wrong is found out when it is tried again
+        if sent < len(request):
+            self._out.append(memoryview(request)[sent:])
+            self._write()
+
     def _write(self) -> None:
         out = self._out
         try:
@@ -317,35 +327,30 @@ class BrokerConnection:
         try:
             for _ in range(_RECEIVES):
                 if self._large is not None:
-                    if not self._receive_large():
-                        return
-                    continue
-                wanted = self._buffer[self._filled :]
-                count = self._sock.recv_into(wanted)
-                if not count:
-                    self._lost(None)
+                    self._receive_large()
+                    return  # the loop comes back if there is more
+                wanted = _RECEIVE - self._filled
+                count = receive_now(self._fd, self._buffer, self._filled)
+                if count <= 0:
+                    if count == 0:
+                        self._lost(None)
                     return
                 self._received(count)
-                if self.is_closed or (count < len(wanted) and self._large is None):
+                if self.is_closed or (count < wanted and self._large is None):
                     return
-        except (BlockingIOError, InterruptedError):
-            pass
         except OSError as error:
             self._lost(error)
         except MalformedResponseError as error:
             self._end(error)
 
-    def _receive_large(self) -> bool:
-        """Whether the answer is whole, and there may be more behind it."""
+    def _receive_large(self) -> None:
         assert self._large is not None
         self._large_filled, is_over = receive_rest(self._fd, self._large, self._large_filled, *_PATIENCE_MS)
         if self._large_filled == len(self._large):
             answer, self._large = self._large, None
             self._answer(answer)
-            return not self.is_closed
-        if is_over:
+        elif is_over:
             self._lost(None)
-        return False
 
     def _lost(self, error: OSError | None) -> None:
         if self.is_closed:

@@ -26,6 +26,14 @@ cdef unsigned int crc32c_of(const unsigned char *data, Py_ssize_t size, unsigned
     return crc
 
 
+cdef bint crc32c_is_fast() noexcept:
+    return _fast
+
+
+cdef unsigned int crc32c_fast(const unsigned char *data, Py_ssize_t size) noexcept nogil:
+    return ~crc32c_update(0xFFFFFFFF, data, size)
+
+
 def crc32c(data, unsigned int crc=0):
     """The CRC-32C of a buffer, or of what had checksum `crc` and then the buffer."""
     cdef Py_buffer view
