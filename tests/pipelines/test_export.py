@@ -92,7 +92,7 @@ def test_delta_of_another_spark_is_told_from_other_failures(spark: SparkSession)
     ):
         jvm.java.lang.System.loadLibrary("x")
     with pytest.raises(Py4JJavaError), delta.of_this_spark(spark):
-        jvm.java.util.ArrayList().iterator().next()
+        jvm.java.lang.Class.forName("no.such.Class")
 
 
 @pytest.mark.parametrize(

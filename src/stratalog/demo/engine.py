@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MASTER = "local[2, 4]"  # two cores, and a task that failed is tried again, as on a cluster
+_START_SECONDS = 120.0
 _STOP_SECONDS = 10.0
 # For a minute of work a compiler that is soon done is worth more than one whose code is fast.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -31,22 +32,28 @@ class DemoSpark:
         self._directory = directory
         self._session: SparkSession | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._start, name="demo-spark", daemon=True)
+        self._is_asked_for = False
+        self._is_decided = threading.Event()
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._thread.join()  # a JVM that is being started can't be stopped before it is there
+        if self._is_asked_for:
+            self._is_decided.wait(_START_SECONDS)  # a JVM that is being started can't be stopped before it is there
         if self._session is not None:
             _stop(self._session)
 
+    def start(self) -> None:
+        """In a thread. Called within the `with` block, so that an interrupt at any line finds who puts it away."""
+        self._is_asked_for = True
+        threading.Thread(target=self._start, name="demo-spark", daemon=True).start()
+
     def session(self) -> SparkSession:
         """Waits for it. Raises what kept it from starting."""
-        self._thread.join()
+        self._is_decided.wait()
         if self._error is not None:
             raise self._error
         if self._session is None:
@@ -61,6 +68,8 @@ class DemoSpark:
             self._session = _started(self._directory)
         except BaseException as error:  # for the thread that asks for the session
             self._error = error
+        finally:
+            self._is_decided.set()
 
 
 def _started(directory: Path) -> SparkSession:

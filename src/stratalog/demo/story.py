@@ -48,6 +48,7 @@ def tell(output: Path, flights: int, narrator: Narrator) -> None:
         events = _replay(broker.bootstrap_servers, flights, narrator)
         begun = narrator.seconds
         engine = stack.enter_context(DemoSpark(work))
+        engine.start()
         with narrator.waiting("starting Spark"):
             expected = delays_per_carrier_and_hour(flights)  # by pandas, while the JVM starts
             spark = engine.session()
