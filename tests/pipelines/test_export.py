@@ -118,10 +118,10 @@ def test_address_that_spark_has_no_file_system_for_is_refused(spark: SparkSessio
 def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_path: Path) -> None:
     files = HadoopFiles(spark, f"file://{tmp_path}")
     files.make_folder("_home")
-    (tmp_path / "file").touch()
+    (tmp_path / "_file").touch()
     for other in (files, LocalFiles(tmp_path)):
-        with pytest.raises(StorageError, match=r"file/below: can't be written to \(.*; give another folder"):
-            other.make_folder("file/below")
+        with pytest.raises(StorageError, match=r"_file/below: can't be written to \(.*; give another folder"):
+            other.make_folder("_file/below")
     files.create("_home/one.json", b"content \xff")
     with pytest.raises(FileExistsError):
         files.create("_home/one.json", b"other")
