@@ -18,7 +18,6 @@ from stratalog.client.prepared_transaction import PreparedTransaction
 from stratalog.client.producer import Producer
 from stratalog.spark.sink_ids import SinkIds
 from stratalog.spark.worker_memory import settle
-from stratalog.spark.worker_socket import acknowledge
 from stratalog.spark.write_columns import by_topic
 from stratalog.spark.write_options import WriteOptions
 
@@ -47,7 +46,6 @@ def write_in_transactions(
 ) -> tuple[int, tuple[PreparedTransaction, ...]]:
     """How many rows there were, and the transactions that hold them."""
     settle()
-    acknowledge()
     rows = 0
     transactions = TaskTransactions(options, attempt)
     try:
@@ -63,7 +61,6 @@ def write_in_transactions(
 def write_plainly(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> int:
     """At least once: a task that is done again writes again."""
     settle()
-    acknowledge()
     rows = 0
     producer: Producer | None = None
     under_way: deque[ArrowDelivery] = deque()
