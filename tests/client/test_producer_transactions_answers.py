@@ -35,6 +35,7 @@ QUICK: dict[str, Any] = {
     "retry_backoff_max_ms": 1,
     "linger_ms": 0,
 }
+GARBAGE = object()  # for EndTxn: an answer that can't be read
 SHORT = 0.3  # for what can't come to an end
 GROUP = GroupMetadata("group", 3, "member")
 PLACE = TopicPartition("topic", 0)
@@ -139,6 +140,8 @@ class Coordinator:
         code = self._code(request.key)
         if code is SILENCE:
             return code
+        if code is GARBAGE:
+            return request.framed(b"")
         if not code and self.version == 2:
             self.epoch += 1
         return {"error_code": code, "producer_id": 7, "producer_epoch": self.epoch}
@@ -347,6 +350,33 @@ def test_a_commit_whose_answer_is_lost_is_learned_by_asking_again(either: Coordi
         one_transaction(producer)
 
 
+def test_a_commit_whose_answer_can_not_be_read_is_not_taken_for_aborted(either: Coordinator) -> None:
+    """It may be committed: who aborted it and did it again would have it twice."""
+    with producer_of(either) as producer:
+        producer.begin()
+        producer.send("topic", b"1").result(30)
+        either.errors[ApiKey.END_TXN] = [GARBAGE] * either.version  # by version 2 it is asked again at once
+        with pytest.raises(TransactionTimeoutError, match="call it again"):
+            producer.commit()
+        with pytest.raises(TransactionStateError, match=r"call commit\(\) again"):
+            producer.abort()
+        producer.commit()
+        assert set(either.ends) == {(7, 0, True)}
+        one_transaction(producer)
+
+
+def test_an_abort_of_what_is_committed_is_not_taken_for_done(coordinator: Coordinator) -> None:
+    with producer_of(coordinator) as producer:
+        producer.begin()
+        producer.send("topic", b"1").result(30)
+        # As after a commit that failed by what its coordinator said, and was done all the same.
+        coordinator.errors[ApiKey.END_TXN] = [int(ErrorCode.unknown_server_error), int(ErrorCode.invalid_txn_state)]
+        with pytest.raises(TransactionAbortableError):
+            producer.commit()
+        with pytest.raises(ProducerFailedError):
+            producer.abort()
+
+
 def test_an_abort_whose_answer_is_lost_goes_on_with_the_next(either: Coordinator) -> None:
     with producer_of(either) as producer:
         producer.begin()
@@ -376,6 +406,29 @@ def test_a_commit_before_all_is_acknowledged_may_still_be_aborted(either: Coordi
         assert isinstance(delivery.exception(0), TransactionAbortedError)
         one_transaction(producer)
     assert either.sent[-1].epoch > either.sent[0].epoch  # whatever became of the one that was under way
+
+
+def test_a_commit_that_is_interrupted_as_it_begins_can_be_aborted(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with producer_of(coordinator) as producer:
+        producer.init_transactions()
+        producer.begin()
+        coordinator.errors[ApiKey.PRODUCE] = [SILENCE]
+        producer.send("topic", b"1")
+        hand_in, interrupts = producer._io.call_soon, [KeyboardInterrupt]
+
+        def interrupted(*call: Any) -> None:
+            hand_in(*call)
+            if interrupts:
+                raise interrupts.pop()
+
+        monkeypatch.setattr(producer._io, "call_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit()
+        coordinator.fake.cut()
+        producer.abort()
+        one_transaction(producer)
 
 
 def test_offsets_that_take_too_long_doom_the_transaction(either: Coordinator) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from typing import TYPE_CHECKING
 
-from stratalog.client.errors import ClientError
+from stratalog.client.errors import ClientError, MalformedResponseError
 
 if TYPE_CHECKING:
     from stratalog.client.transactions import Transactions
@@ -57,6 +57,8 @@ class CommitAttempt:
             if answer is not None:
                 self._transactions.ended_as(answer)
                 self.is_committed = True
+        except MalformedResponseError:
+            pass  # it says nothing of the transaction, so it is asked again
         except ClientError as refusal:
             self.refusal = refusal
         finally:
@@ -65,7 +67,7 @@ class CommitAttempt:
     def give_up(self) -> None:
         """What it has begun is the transaction's to go on with."""
         if not self._is_over:
-            self._transactions.end_attempt()
+            self._transactions.end_attempt(self)
             self._end()
 
     def _end(self) -> None:

@@ -58,8 +58,8 @@ class TransactionCalls:
         deadline = time.monotonic() + self._seconds(timeout)
         self._io.check_may_wait()
         attempt = CommitAttempt(transactions)
-        self._io.call_soon(attempt.start)
         try:
+            self._io.call_soon(attempt.start)
             is_committed = attempt.wait(max(deadline - time.monotonic(), 0.0))
         except BaseException:  # as Ctrl-C
             with suppress(ClientError):

@@ -27,6 +27,7 @@ from stratalog.client.errors import (
     ClientClosedError,
     ClientError,
     CommitFailedError,
+    MalformedResponseError,
     TransactionAbortedError,
     TransactionStateError,
     TransactionTimeoutError,
@@ -228,8 +229,8 @@ class Transactions(ProducerIds):
         self._let_nothing_in(Phase.COMMITTING)
         return True
 
-    def end_attempt(self) -> None:
-        if self._attempt is not None:
+    def end_attempt(self, attempt: CommitAttempt) -> None:
+        if self._attempt is attempt:
             self._attempt = None
             self._is_busy = False
 
@@ -281,7 +282,9 @@ class Transactions(ProducerIds):
                 self._identity, commit=commit, is_version_2=self._is_version_2, seconds=_left(deadline)
             )
         except ClientError as error:
-            if not commit and not self._is_certain and error.code == ErrorCode.invalid_txn_state:
+            # By version 2 an abort of what never got there is no error: this one says that it is committed.
+            is_unknown = not self._is_version_2 and not self._is_certain
+            if not commit and is_unknown and error.code == ErrorCode.invalid_txn_state:
                 self._misses_numbers = True  # it never got there; and with another epoch it never will
                 return self._identity
             if commit and error.code == ErrorCode.invalid_txn_state:  # it may be aborted
@@ -317,7 +320,8 @@ class Transactions(ProducerIds):
         return found
 
     def _not_done(self, error: ClientError, call: str) -> ClientError:
-        if error.is_retriable:
+        says_nothing = self.state.is_decided and isinstance(error, MalformedResponseError)
+        if error.is_retriable or says_nothing:
             return TransactionTimeoutError(
                 f"{call}: not confirmed by the coordinator of {self.state} within max.block.ms; it may be done or not, "
                 f"call it again: {error}"
