@@ -106,7 +106,8 @@ def test_batches_that_are_too_large_for_the_topic_are_split(bootstrap: str, new_
 
 
 def test_what_is_wrong_with_a_table_is_said_before_anything_is_sent(bootstrap: str, topic: str) -> None:
-    fine = [b"a", b"b"]
+    fine, large = [b"a", b"b"], bytes(2_000_000)
+    headers = pa.array([[{"key": "a", "value": large}]], pa.list_(HEADER))
     with Producer(bootstrap, max_block_ms=2000) as producer:
         for table, kind, words in (
             (pa.table({"key": fine}), ValueError, "no column 'value'"),
@@ -117,6 +118,9 @@ def test_what_is_wrong_with_a_table_is_said_before_anything_is_sent(bootstrap: s
             (pa.table({"value": fine, "partition": [0, 9]}), UnknownTopicOrPartitionError, "partitions 0 to 0"),
             (pa.table({"value": fine, "timestamp": ["a", "b"]}), TypeError, "column 'timestamp' is string"),
             (pa.table({"value": [b"", bytes(2_000_000)]}), RecordTooLargeError, "row 1 of 2000128 bytes"),
+            (pa.table({"value": pa.array([large], pa.binary_view())}), RecordTooLargeError, "a row of 20000"),
+            (pa.table({"value": pa.array([large]).dictionary_encode()}), RecordTooLargeError, "a row of 20000"),
+            (pa.table({"value": [b""], "headers": headers}), RecordTooLargeError, "a row of 20000"),
             (pa.table({"value": fine, "timestamp": [1, -5]}), InvalidRecordError, "row 1: timestamp is negative"),
             (pa.table({"value": fine, "key": fine, "timestamp": [1, -5]}), InvalidRecordError, "timestamp is negative"),
         ):
@@ -127,3 +131,10 @@ def test_what_is_wrong_with_a_table_is_said_before_anything_is_sent(bootstrap: s
         assert producer.send(topic, b"").result(SECONDS).offset == 0
     with pytest.raises(ClientClosedError):
         producer.send_arrow(topic, pa.table({"value": fine}))
+
+
+def test_of_a_table_with_a_row_larger_than_the_buffer_nothing_is_sent(bootstrap: str, topic: str) -> None:
+    with Producer(bootstrap, buffer_memory=4000, batch_size=1000, linger_ms=0) as producer:
+        with pytest.raises(RecordTooLargeError, match=r"buffer\.memory = 4000"):
+            producer.send_arrow(topic, pa.table({"value": [b"a"] * 100 + [bytes(5000)]}))
+        assert producer.send(topic, b"").result(SECONDS).offset == 0

@@ -123,6 +123,7 @@ def send_arrow(
         for chunk, encoder in zip(chunks, encoders, strict=True)
         for one in _plan(chunk, encoder, queues.count, accumulator.batch_size)
     ]
+    _check_planned(planned, topic, accumulator)
     return ArrowDelivery([_add(accumulator, queues, one) for one in planned])
 
 
@@ -166,6 +167,20 @@ def _check_sizes(chunk: pa.RecordBatch, topic: str, most: int) -> None:
         raise RecordTooLargeError(
             ErrorCode.message_too_large,
             f"row {row} of {size} bytes with its overhead is more than max.request.size = {most}",
+            about=topic,
+        )
+
+
+def _check_planned(planned: list[_Planned], topic: str, accumulator: Accumulator) -> None:
+    """With headers, and with columns of a kind whose lengths are not told: only a row that is alone can be too large."""
+    largest = max((one.size for one in planned), default=0)
+    name, most = "max.request.size", accumulator.max_request_size
+    if accumulator.buffer_memory < most:
+        name, most = "buffer.memory", accumulator.buffer_memory
+    if largest > most:
+        raise RecordTooLargeError(
+            ErrorCode.message_too_large,
+            f"a row of {largest} bytes with its overhead is more than {name} = {most}",
             about=topic,
         )
 

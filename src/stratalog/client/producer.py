@@ -107,7 +107,8 @@ class Producer(SendPath, TransactionCalls):
         """Send a table's rows: columns `value`, and if they are there `key`, `headers`, `timestamp` and `partition`.
 
         Rows of a partition keep their order. A null is what None is to `send`; serializers are not asked. Returns one
-        delivery for all rows.
+        delivery for all rows. Rows are encoded when they are sent: where the table's memory is yours to change, as a
+        NumPy array's is, leave it as it is until the delivery is done.
         """
         from stratalog.client.arrow_sender import send_arrow
 
