@@ -365,6 +365,15 @@ def test_a_commit_whose_answer_can_not_be_read_is_not_taken_for_aborted(either: 
         one_transaction(producer)
 
 
+@pytest.mark.parametrize("settings", [{}, {"max_block_ms": 2**63 - 1}], ids=["timeout", "max_block_ms"])
+def test_a_commit_may_wait_for_ever(coordinator: Coordinator, settings: dict[str, Any]) -> None:
+    with producer_of(coordinator, **settings) as producer:
+        producer.begin()
+        producer.send("topic", b"1")
+        producer.commit(None if settings else float("inf"))
+    assert coordinator.ends == [(7, 0, True)]
+
+
 def test_an_abort_of_what_is_committed_is_not_taken_for_done(coordinator: Coordinator) -> None:
     with producer_of(coordinator) as producer:
         producer.begin()

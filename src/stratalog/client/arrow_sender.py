@@ -172,7 +172,7 @@ def _check_sizes(chunk: pa.RecordBatch, topic: str, most: int) -> None:
 
 
 def _check_planned(planned: list[_Planned], topic: str, accumulator: Accumulator) -> None:
-    """With headers, and with columns of a kind whose lengths are not told: only a row that is alone can be too large."""
+    """With headers, and in columns of a kind whose lengths are not told. Only a row that is alone can be too large."""
     largest = max((one.size for one in planned), default=0)
     name, most = "max.request.size", accumulator.max_request_size
     if accumulator.buffer_memory < most:

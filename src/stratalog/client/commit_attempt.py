@@ -8,7 +8,7 @@ from where it is, with all that it can do.
 
 from __future__ import annotations
 
-from _thread import allocate_lock
+from _thread import TIMEOUT_MAX, allocate_lock
 from typing import TYPE_CHECKING
 
 from stratalog.client.errors import ClientError, MalformedResponseError
@@ -28,7 +28,7 @@ class CommitAttempt:
 
     def wait(self, seconds: float) -> bool:
         """For who wants to commit: whether it is done."""
-        self._lock.acquire(timeout=seconds)
+        self._lock.acquire(timeout=min(seconds, TIMEOUT_MAX))
         return self.is_committed
 
     # In the I/O thread
