@@ -12,6 +12,7 @@ import pytest
 from stratalog.broker.metadata.store import METADATA_FILE
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions.coordinator import Answer
+from stratalog.broker.transactions.records import transaction_record
 from stratalog.broker.transactions.state import HIGHEST_EPOCH, Identity, State, Transaction
 from stratalog.broker.transactions.transactions_topic import NAME
 from stratalog.errors import StorageError
@@ -303,6 +304,19 @@ def test_open_transaction_is_open_after_a_kill_and_its_timeout_still_counts(worl
         assert again.t() == world.t()
         assert again.t().has_timed_out(world.clock.now_ms() + TIMEOUT_MS + 1)
         assert again.end(who, commit=True).error is ErrorCode.none
+
+
+def test_transaction_whose_state_can_not_be_read_is_not_aborted_for_it(world: World, tmp_path: Path) -> None:
+    """What another version has written may say that it is committed."""
+    who = world.begin()
+    world.write(who)
+    key, value = transaction_record(world.t())
+    assert value is not None
+    partition = world.coordinator.loading.partition_of("t")
+    world.transactions.state_topic.append(partition, [(key, b"\x7f\xff" + value[2:])], world.clock.now_ms())
+    with restarted(world, tmp_path) as again:
+        assert again.coordinator.get("t") is None
+        assert again.aborted() == [0, 0, 0]
 
 
 def test_nothing_is_served_before_it_is_read(tmp_path: Path) -> None:

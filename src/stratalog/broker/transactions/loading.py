@@ -29,6 +29,7 @@ class Loading:
         self._loaded: set[int] = set()
         self._found: int | None = None  # partitions there were at the start
         self._ended = False
+        self._passed_over = 0  # records that could not be read
         self._creating: asyncio.Task[None] | None = None
 
     def partition_of(self, transactional_id: str) -> int:
@@ -41,7 +42,8 @@ class Loading:
     @property
     def is_whole(self) -> bool:
         """Whether all that there is was read."""
-        return self._ended and self._found is not None and len(self._loaded) == self._found
+        is_loaded = self._ended and self._found is not None and len(self._loaded) == self._found
+        return is_loaded and not self._passed_over
 
     def status(self, transactional_id: str) -> ErrorCode:
         if self.is_closed:
@@ -80,25 +82,25 @@ class Loading:
                 except StratalogError as error:
                     log.error("%s-%d can't be read, its ids are not served: %s", NAME, partition, error)
                     continue
-                yield list(_parsed(partition, records))
+                yield list(self._parsed(partition, records))
                 self._loaded.add(partition)
         finally:
             self._ended = True
 
-
-def _parsed(partition: int, records: list[tuple[bytes, bytes | None]]) -> list[Transaction]:
-    found = []
-    for key, value in records:
-        try:
-            transaction = parse_transaction(parse_key(key), value or b"")
-        except StratalogError as error:
-            log.error("%s-%d: a record is passed over: %s", NAME, partition, error)
-            continue
-        if transaction.state is State.PREPARE_EPOCH_FENCE:  # no broker is known to write it
-            transaction = transaction._replace(state=State.PREPARE_ABORT)
-        if transaction.state is not State.DEAD:
-            found.append(transaction)
-    return found
+    def _parsed(self, partition: int, records: list[tuple[bytes, bytes | None]]) -> list[Transaction]:
+        found = []
+        for key, value in records:
+            try:
+                transaction = parse_transaction(parse_key(key), value or b"")
+            except StratalogError as error:
+                log.error("%s-%d: a record is passed over: %s", NAME, partition, error)
+                self._passed_over += 1
+                continue
+            if transaction.state is State.PREPARE_EPOCH_FENCE:  # no broker is known to write it
+                transaction = transaction._replace(state=State.PREPARE_ABORT)
+            if transaction.state is not State.DEAD:
+                found.append(transaction)
+        return found
 
 
 def _note_failure(creating: asyncio.Task[None]) -> None:
