@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from stratalog.client.errors import BufferExhaustedError
 from stratalog.client.split_batch import split_batch
 from stratalog.records.batch import batches
 from stratalog.records.reader import read_records
+from tests.clients.waiting import wait_until
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 1000,
@@ -130,6 +132,19 @@ def test_linger_holds_a_batch_back_until_it_is_full_or_old() -> None:
     for _ in range(20):
         sending.send("t", bytes(100))
     assert sending.ready() == [sending.queue]
+
+
+def test_a_wait_for_room_and_one_for_a_record_may_be_for_ever() -> None:
+    """As by max.block.ms = 2^63 - 1, which is more than a lock can be waited for."""
+    sending = Sending(buffer_memory=2000, max_block=2.0**63 / 1000)
+    delivery = sending.send("t", bytes(900))
+    with ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(sending.send, "t", bytes(900))
+        waiting_for = threads.submit(delivery.result, float("inf"))
+        wait_until(lambda: sending.accumulator.waiting > 0 or waiting.done(), "the wait for room")
+        sending.acknowledge(sending.take())
+        assert waiting_for.result(60).offset == 0
+        assert not waiting.result(60).done()
 
 
 def test_flush_and_a_wait_for_room_make_all_ready() -> None:

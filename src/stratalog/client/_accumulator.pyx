@@ -32,6 +32,7 @@ cdef enum:
     _SMALLEST_POOLED = 65536
 
 cdef double _NEVER = 1e300
+cdef double _LONGEST_WAIT = 3600.0  # seconds; max.block.ms may be more than a lock can be waited for
 
 cdef extern from "Python.h":
     ctypedef struct PyByteArrayObject:
@@ -273,7 +274,7 @@ cdef class Accumulator:
                             f"bytes was made within max.block.ms = {self.max_block * 1000:.0f}: records come in faster "
                             "than the brokers take them, or the brokers don't answer; send less, or raise one of the two"
                         )
-                    self._room.wait(deadline[0] - now)
+                    self._room.wait(min(deadline[0] - now, _LONGEST_WAIT))
                     now = monotonic()
         finally:
             self.waiting -= 1

@@ -19,7 +19,7 @@ from stratalog.records._varint cimport store16, store32, store64, varint_size, w
 import asyncio
 import logging
 import os
-from _thread import allocate_lock
+from _thread import TIMEOUT_MAX, allocate_lock
 from typing import NamedTuple
 
 from stratalog.client.errors import ForkedClientError
@@ -215,6 +215,8 @@ cdef class Batch:
         cdef unsigned char *p = self._bytes
         cdef unsigned int crc = 0
         cdef Py_ssize_t position, length
+        if p == NULL:
+            raise ValueError("the batch is done: whoever closed the producer did not wait for its thread")
         store64(p, 0)                                       # base offset
         store32(p + 8, <unsigned int> (self._size - 12))
         store32(p + 12, 0xFFFFFFFF)                         # leader epoch
@@ -314,7 +316,7 @@ cdef class Batch:
         else:
             left = deadline - monotonic()
             if left > 0:
-                lock.acquire(True, left)
+                lock.acquire(True, min(left, TIMEOUT_MAX))
         return self.is_done or self.parts is not None
 
 
