@@ -32,6 +32,7 @@ from stratalog.records.arrow import binary_column, column_encoder
 FindTopic = Callable[[str, int, float], TopicQueues]
 
 ANYWHERE = -1  # instead of a partition: one is chosen when the batch is added
+_HIGHEST_PARTITION = 2**31 - 1
 _OVERHEAD = 128  # of a record and its batch, at most, without headers
 
 
@@ -150,6 +151,8 @@ def _highest_partition(chunk: pa.RecordBatch) -> int:
     bounds = pc.min_max(column).as_py()
     if bounds["min"] is not None and bounds["min"] < 0:
         raise ValueError(f"column 'partition' has {bounds['min']}; leave a partition null to have one chosen")
+    if bounds["max"] is not None and bounds["max"] > _HIGHEST_PARTITION:
+        raise ValueError(f"column 'partition' has {bounds['max']}; a partition's number fits 32 bits")
     return -1 if bounds["max"] is None else int(bounds["max"])
 
 
