@@ -64,6 +64,7 @@ def test_thousands_of_rows_with_headers_go_where_their_keys_say(
         "cast(id as string) as value",
         "array(struct('n' as key, cast(cast(id as string) as binary) as value)) as headers",
     )
+    before = transactional_ids(broker)
     writer(broker, rows.where("value < '7'"), topic=stratalog_topic).save()
     found = committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
     expected = [str(number) for number in range(10_000) if str(number) < "7"]
@@ -72,8 +73,12 @@ def test_thousands_of_rows_with_headers_go_where_their_keys_say(
     keys = [{one[0] for one in part} for part in found]
     assert not keys[0] & keys[1]
     assert nothing_is_open(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+    assert transactional_ids(broker) <= before
+
+
+def transactional_ids(broker: BrokerProcess) -> set[str]:
     with Admin(broker.bootstrap_servers) as admin:
-        assert not [one for one in admin.list_transactions() if "-batch-" in one.transactional_id]
+        return {one.transactional_id for one in admin.list_transactions()}
 
 
 def test_column_says_the_topic_of_each_row(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:

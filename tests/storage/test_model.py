@@ -291,7 +291,7 @@ class LogAndList(RuleBasedStateMachine):
 
 TestLogAndList = LogAndList.TestCase
 TestLogAndList.settings = settings(
-    max_examples=1500 if IS_LONG else 400,
+    max_examples=1500 if IS_LONG else 250,
     stateful_step_count=60 if IS_LONG else 30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
