@@ -26,6 +26,7 @@ from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import decode_request
 from stratalog.protocol.produce import ProducedPartition, encode_produce_response
 from stratalog.records.batch import batches
+from tests.clients.waiting import wait_until
 from tests.net.fake_broker import SILENCE, Answer, FakeBroker, Request, versions
 
 QUICK: dict[str, Any] = {
@@ -425,6 +426,7 @@ def test_a_commit_that_is_interrupted_as_it_begins_can_be_aborted(
         producer.begin()
         coordinator.errors[ApiKey.PRODUCE] = [SILENCE]
         producer.send("topic", b"1")
+        wait_until(lambda: not coordinator.errors[ApiKey.PRODUCE], "the broker's silence")
         hand_in, interrupts = producer._io.call_soon, [KeyboardInterrupt]
 
         def interrupted(*call: Any) -> None:
