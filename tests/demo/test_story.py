@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from stratalog.demo.expectation import delays_per_carrier_and_hour, in_order
+from tests.clients.waiting import wait_until
 
 FLIGHTS = 2000
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -71,4 +72,4 @@ def test_interrupt_stops_every_process_and_leaves_no_work(tmp_path: Path) -> Non
         told, complaints = process.communicate()
     assert (process.returncode, complaints) == (130, "stratalog: interrupted\n"), told
     assert list(output.iterdir()) == []
-    assert processes_of(output) == []
+    wait_until(lambda: not processes_of(output), "the end of what the demo has started")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MASTER = "local[2, 4]"  # two cores, and a task that failed is tried again, as on a cluster
 _START_SECONDS = 120.0
+_GIVE_UP_SECONDS = 30.0  # who has pressed Ctrl-C does not want to wait
 _STOP_SECONDS = 10.0
 # For a minute of work a compiler that is soon done is worth more than one whose code is fast.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -42,7 +43,9 @@ class DemoSpark:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_asked_for:
-            self._is_decided.wait(_START_SECONDS)  # a JVM that is being started can't be stopped before it is there
+            # A JVM that is being started can't be stopped before it is there; one that takes too long ends by itself,
+            # when this process is gone.
+            self._is_decided.wait(_START_SECONDS if error is None else _GIVE_UP_SECONDS)
         if self._session is not None:
             _stop(self._session)
 
