@@ -34,8 +34,8 @@ compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kcat
 	@$(BIN)/python -m tests.compat.fetch_spark_kafka
 	@status=0; \
-	$(BIN)/python -m pytest -m compat -n 3 --dist loadfile --durations=15 -o cache_dir=.pytest_cache/compat tests/compat || status=1; \
-	$(BIN)/python -m pytest -m any_broker --kafka -n 3 --dist loadfile -o cache_dir=.pytest_cache/any_broker tests/client || status=1; \
+	$(BIN)/python -m pytest -m compat -n 2 --dist loadfile --durations=15 -o cache_dir=.pytest_cache/compat tests/compat || status=1; \
+	$(BIN)/python -m pytest -m any_broker --kafka -n 2 --dist loadfile -o cache_dir=.pytest_cache/any_broker tests/client || status=1; \
 	exit $$status
 
 bench: $(READY)
