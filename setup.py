@@ -10,6 +10,7 @@ KERNELS = (
     "stratalog.records._framing",
     "stratalog.records.validation",
     "stratalog.records._records",
+    "stratalog.records._record_stream",
     "stratalog.records._compaction",
     "stratalog.records._column_decoder",
     "stratalog.records._column_encoder",

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import zlib
 from collections.abc import Callable
 
 import cramjam
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import ConfigError, CorruptBatchError, InflatedTooLargeError, UnsupportedCodecError
 from stratalog.records import compression
-from stratalog.records.compression import compress, decompress
+from stratalog.records.compression import compress, decompress, inflate_in_pieces
 from stratalog.records.format import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -247,3 +248,47 @@ def test_a_bomb_costs_no_more_memory_than_the_bound(codec: Codec, make: Callable
     )
     peak_kib = int(result.stdout)
     assert peak_kib < 40 * 1024, f"{codec.name} took {peak_kib} KiB under a bound of 16 MiB"
+
+
+# Piece by piece
+
+
+def in_pieces(codec: Codec, data: bytes, max_size: int = BOUND) -> bytes:
+    return b"".join(bytes(piece) for piece in inflate_in_pieces(codec, data, max_size))
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_pieces_make_up_the_whole(codec: Codec) -> None:
+    data = sample(3_000_000)
+    packed = bytes(compress(codec, data))
+    assert in_pieces(codec, packed) == data
+    assert in_pieces(codec, packed, len(data)) == data
+    with pytest.raises(InflatedTooLargeError, match="bound of 2999999 bytes"):
+        in_pieces(codec, packed, len(data) - 1)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_several_frames_in_a_row_are_all_inflated_in_pieces(codec: Codec) -> None:
+    assert in_pieces(codec, bytes(compress(codec, b"one")) + bytes(compress(codec, b"two"))) == b"onetwo"
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_garbage_and_what_is_cut_off_is_corrupt_in_pieces_too(codec: Codec) -> None:
+    packed = bytes(compress(codec, sample(100_000)))
+    for data in (b"garbage", b"\xff" * 100, packed[: len(packed) // 2], packed[:-1]):
+        with pytest.raises(CorruptBatchError):
+            in_pieces(codec, data)
+
+
+def test_zlib_s_own_format_is_no_gzip_in_pieces_either() -> None:
+    member = gzip.compress(b"records")
+    for data in (zlib.compress(b"more"), member + zlib.compress(b"more"), member + b"\0\0", member + b"x"):
+        with pytest.raises(CorruptBatchError):
+            decompress(Codec.GZIP, data, BOUND)
+        with pytest.raises(CorruptBatchError):
+            in_pieces(Codec.GZIP, data)
+
+
+def test_the_checksum_of_old_lz4_frames_is_known_in_pieces_too() -> None:
+    frame = compression.with_legacy_lz4_checksum(compress(Codec.LZ4, b"records"))
+    assert in_pieces(Codec.LZ4, bytes(frame)) == b"records"

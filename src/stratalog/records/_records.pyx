@@ -3,7 +3,7 @@
 # InvalidRecordError. Both name the record and the field.
 
 cimport cython
-from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -175,6 +175,48 @@ def decode_records(
         return records
     finally:
         PyBuffer_Release(&view)
+
+
+def uninitialized(Py_ssize_t size):
+    """A bytearray with whatever is there. bytearray(size) writes zeros and holds the GIL meanwhile, which for hundreds of
+    megabytes takes long."""
+    return PyByteArray_FromStringAndSize(NULL, size)
+
+
+def find_timestamp(
+    payload, int count, long long base_offset, long long base_timestamp, long long timestamp, long long start_offset
+):
+    """(offset, timestamp) of the first of the records that is not before either, or None. No object is made for those
+    that are passed over, and the GIL is released: a batch may hold millions."""
+    cdef Py_buffer view
+    cdef const unsigned char *p
+    cdef const unsigned char *end
+    cdef const char *problem = NULL
+    cdef RecordFields fields
+    cdef Py_ssize_t i = 0
+    cdef long long offset = 0, found = 0
+    cdef bint is_found = False
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        p = <const unsigned char *>view.buf
+        end = p + view.len
+        with nogil:
+            while i < count:
+                problem = read_record(p, end, &fields)
+                if problem != NULL:
+                    break
+                offset = <long long>(<unsigned long long>base_offset + <unsigned long long>fields.offset_delta)
+                found = <long long>(<unsigned long long>base_timestamp + <unsigned long long>fields.timestamp_delta)
+                if found >= timestamp and offset >= start_offset:
+                    is_found = True
+                    break
+                p = fields.end
+                i += 1
+    finally:
+        PyBuffer_Release(&view)
+    if problem != NULL:
+        raise _corrupt(i, count, problem.decode())
+    return (offset, found) if is_found else None
 
 
 @cython.final

@@ -57,6 +57,10 @@ class Batch:
             return raw
         return compression.decompress(self.header.codec, raw, max_inflated)
 
+    def payload_in_pieces(self, max_inflated: int = DEFAULT_MAX_INFLATED) -> Iterator[memoryview]:
+        """The same piece by piece, each overwritten by the next: for what would take too much memory."""
+        return compression.inflate_in_pieces(self.header.codec, self.data[format.HEADER_SIZE :], max_inflated)
+
 
 def batches(buffer: Buffer) -> Iterator[Batch]:
     """The whole batches of a buffer, in order; one that is cut off at the end is left out. Bytes that can't be a

@@ -165,6 +165,8 @@ class BatchBuilder:
 
 def seal_batch(
     batch: bytearray,
+    is_compressed: bool = False,
+    /,
     *,
     base_offset: int,
     record_count: int,
@@ -178,9 +180,10 @@ def seal_batch(
     base_sequence: int = format.NO_SEQUENCE,
     leader_epoch: int = format.NO_LEADER_EPOCH,
 ) -> bytearray:
-    """Make a batch of records behind an empty header: compress as the attributes say, write the header."""
+    """Make a batch of records behind an empty header: compress as the attributes say, unless they are compressed so
+    already, and write the header."""
     codec = attributes & format.CODEC_MASK
-    if codec != format.Codec.NONE:
+    if codec != format.Codec.NONE and not is_compressed:
         with memoryview(batch) as whole:
             packed = compression.compress(codec, whole[format.HEADER_SIZE :], compression_level)
         batch = bytearray(format.HEADER_SIZE)

@@ -12,21 +12,25 @@ a frame claims about its size is a hint for the first buffer, not something to a
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import TYPE_CHECKING
 
 import cramjam
 
 from stratalog.errors import ConfigError, CorruptBatchError, InflatedTooLargeError, UnsupportedCodecError
+from stratalog.records._records import uninitialized
 from stratalog.records.format import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, oldest version that can read it
 XERIAL_BLOCK_SIZE = 32 * 1024
+
+_GZIP_ONLY = 31  # zlib's number for its largest window, and gzip's format alone
 
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
 LZ4_CONTENT_SIZE_BIT = 0x08
@@ -40,6 +44,8 @@ LEVELS = {Codec.GZIP: (1, 9), Codec.LZ4: (1, 17), Codec.ZSTD: (-131072, 22)}
 TRUSTED_RATIO = 32
 SMALLEST_BUFFER = 4096
 GROWTH = 4
+
+PIECE_SIZE = 1024 * 1024
 
 # Snappy's densest element makes 64 bytes out of 3.
 SNAPPY_MOST_PER_BYTE = 22
@@ -60,7 +66,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> memoryview:
     if codec == Codec.LZ4:
         # Linked blocks are cramjam's default; Java refuses to read them.
         compressor = cramjam.lz4.Compressor(level=level or 1, content_checksum=False, block_linked=False)
-        compressor.compress(data if isinstance(data, bytes) else bytes(data))  # it takes nothing else
+        view = memoryview(data).cast("B")
+        for start in range(0, max(view.nbytes, 1), PIECE_SIZE):
+            compressor.compress(bytes(view[start : start + PIECE_SIZE]))  # it takes nothing else
         return memoryview(compressor.finish())
     return memoryview(cramjam.zstd.compress(data, level=ZSTD_DEFAULT_LEVEL if level is None else level))
 
@@ -84,6 +92,48 @@ def decompress(codec: int, data: Buffer, max_size: int) -> bytearray | memoryvie
     if codec == Codec.ZSTD:
         return _inflate(Codec.ZSTD, cramjam.zstd.decompress_into, view, _zstd_size_hint(view), max_size)
     raise _unsupported(codec)
+
+
+def inflate_in_pieces(codec: int, data: Buffer, max_size: int) -> Iterator[memoryview]:
+    """`data`, inflated piece by piece; a piece is overwritten by the next. What it inflates to is never in memory as a
+    whole, but for snappy, whose blocks hold little more than they take up."""
+    if codec in (Codec.NONE, Codec.SNAPPY):
+        yield memoryview(decompress(codec, data, max_size))
+        return
+    total = 0
+    try:
+        for piece in _gunzip(data) if codec == Codec.GZIP else _read_frames(codec, data):
+            total += len(piece)
+            if total > max_size:
+                raise _too_large(Codec(codec), max_size)
+            yield piece
+    except (OSError, ValueError, zlib.error) as error:
+        raise CorruptBatchError(f"{Codec(codec).name.lower()} data can't be inflated: {error}") from error
+
+
+def _gunzip(data: Buffer) -> Iterator[memoryview]:
+    """Members one behind the other. (pyarrow reads these too, but takes zlib's own format for a member.)"""
+    rest = bytes(data)
+    while rest:
+        inflater = zlib.decompressobj(wbits=_GZIP_ONLY)
+        while not inflater.eof:
+            piece = inflater.decompress(rest, PIECE_SIZE)
+            rest = inflater.unconsumed_tail
+            if piece:
+                yield memoryview(piece)
+            elif not inflater.eof and not rest:
+                raise ValueError("the data ends in the middle of a member")
+        rest = inflater.unused_data
+
+
+def _read_frames(codec: int, data: Buffer) -> Iterator[memoryview]:
+    import pyarrow  # takes long to import, and hardly anybody sends such data
+
+    frame = _with_true_header_checksum(memoryview(data)) if codec == Codec.LZ4 else data
+    piece = memoryview(bytearray(PIECE_SIZE))
+    stream = pyarrow.CompressedInputStream(pyarrow.BufferReader(frame), Codec(codec).name.lower())
+    while size := stream.readinto(piece):
+        yield piece[:size]
 
 
 def with_legacy_lz4_checksum(frame: Buffer) -> bytearray:
@@ -121,15 +171,15 @@ def _inflate(codec: Codec, decompress_into: Callable[..., int], data: Buffer, hi
     guess = hint if 0 < hint <= compressed * TRUSTED_RATIO else compressed * GROWTH
     size = min(max_size, max(guess, SMALLEST_BUFFER))
     while True:
-        inflated = bytearray(size)
+        inflated = uninitialized(size)
         try:
             written = decompress_into(data, inflated)
         except cramjam.DecompressionError as error:
             if BUFFER_FULL not in str(error):
                 raise CorruptBatchError(f"{codec.name.lower()} data can't be inflated: {error}") from error
+            del inflated  # before the next one is there too, and before an exception that may be kept
             if size == max_size:
                 raise _too_large(codec, max_size) from None
-            del inflated  # before the next one is there too
             size = min(size * GROWTH, max_size)
             continue
         del inflated[written:]

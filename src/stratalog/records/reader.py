@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import CorruptBatchError
 from stratalog.records import format, legacy
 from stratalog.records._records import Record, decode_records
+from stratalog.records._records import find_timestamp as _find_timestamp
 from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
 from stratalog.records.builder import CONTROL_KEY, END_MARKER
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PLAIN_MARKER = struct.Struct(">5shhBhiB")  # up to the key; key; the value's length; value; the number of headers
 _PLAIN = (b"\x20\x00\x00\x00\x08", 0, 12, 0)  # the record's length, attributes, deltas 0, the key's length; ...
 _MARKER_BATCH_SIZE = format.HEADER_SIZE + _PLAIN_MARKER.size
+_ANY_TIME = -(2**63)
 _ENDS = {int(one): one for one in (format.ControlType.ABORT, format.ControlType.COMMIT)}
 
 
@@ -69,6 +71,23 @@ def records_of(batch: Batch, max_inflated: int = DEFAULT_MAX_INFLATED) -> list[R
         )
     except CorruptBatchError as error:
         raise located(error, batch) from error
+
+
+def find_timestamp(batch: Batch, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record of a batch that is not before either; None: there is none."""
+    header = batch.header
+    if header.magic != format.CURRENT_MAGIC:
+        messages = ((one.offset, one.timestamp) for one in legacy.records_of_message(batch, DEFAULT_MAX_INFLATED))
+        return next((one for one in messages if one[0] >= start_offset and one[1] >= timestamp), None)
+    stamped = header.timestamp_type == format.TimestampType.LOG_APPEND_TIME  # all records have the batch's time
+    if stamped and header.max_timestamp < timestamp:
+        return None
+    wanted = _ANY_TIME if stamped else timestamp
+    payload = batch.payload()
+    found = _find_timestamp(
+        payload, header.record_count, header.base_offset, header.base_timestamp, wanted, start_offset
+    )
+    return (found[0], header.max_timestamp) if found is not None and stamped else found
 
 
 def read_control(batch: Batch) -> tuple[format.ControlType, int]:

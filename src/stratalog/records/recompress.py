@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stratalog.errors import MessageTooLargeError
-from stratalog.records import format
+from stratalog.records import compression, format
 from stratalog.records._framing import BatchHeader, parse_headers
 from stratalog.records.batch import Batch
 from stratalog.records.builder import seal_batch
@@ -33,29 +33,30 @@ def recompress(
         if header.codec == codec:
             result += Batch(data, header).data
             continue
-        batch = _sealed(header, payload, codec, level)
-        if len(batch) > max_batch_bytes:
+        packed = compression.compress(codec, payload, level)
+        size = format.HEADER_SIZE + packed.nbytes
+        if size > max_batch_bytes:  # before it is copied: it may be hundreds of megabytes
             raise MessageTooLargeError(
-                f"batch has {len(batch)} bytes when re-compressed as compression.type says ({header.size} as sent), "
+                f"batch has {size} bytes when re-compressed as compression.type says ({header.size} as sent), "
                 f"max.message.bytes is {max_batch_bytes}"
             )
-        result += batch
+        result += _sealed(header, packed, codec)
     fresh, _, _ = parse_headers(result)
     return result, fresh
 
 
-def _sealed(header: BatchHeader, payload: Buffer, codec: int, level: int | None) -> bytearray:
+def _sealed(header: BatchHeader, packed: memoryview, codec: int) -> bytearray:
     batch = bytearray(format.HEADER_SIZE)
-    batch += payload
+    batch += packed
     return seal_batch(
         batch,
+        True,
         base_offset=header.base_offset,
         record_count=header.record_count,
         last_offset_delta=header.last_offset_delta,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
         attributes=(header.attributes & ~format.CODEC_MASK) | codec,
-        compression_level=level,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,

@@ -2,6 +2,8 @@ from typing_extensions import Buffer
 
 from stratalog.records._framing import BatchHeader
 
+MAX_HELD: int
+
 def check_header(header: BatchHeader) -> None: ...
 def parse_for_append(data: Buffer, max_batch_bytes: int) -> list[BatchHeader]: ...
 def check_contents(
@@ -12,3 +14,12 @@ def check_contents(
     payloads: list[Buffer] | None = None,
 ) -> int: ...
 def check_records(payload: Buffer, header: BatchHeader, start: int = 0, end: int = -1) -> tuple[int, int]: ...
+def find_refused(
+    data: Buffer,
+    headers: list[BatchHeader],
+    max_inflated: int,
+    needs_keys: bool,
+    earliest: int,
+    latest: int,
+    most: int,
+) -> list[tuple[int, bool, int]]: ...

@@ -14,6 +14,7 @@ from stratalog.records._record_fields cimport HeaderFields, RecordFields, read_h
 
 from stratalog.errors import (
     CorruptBatchError,
+    InflatedTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -21,7 +22,11 @@ from stratalog.errors import (
     UnsupportedMagicError,
 )
 from stratalog.records._framing import set_max_timestamp
+from stratalog.records._record_stream import RecordStream
 from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
+
+MAX_HELD = 16 * 1024 * 1024
+"""A batch that inflates to more is checked piece by piece, as it is inflated."""
 
 cdef enum:
     HEADER_SIZE = 61
@@ -107,11 +112,16 @@ def check_contents(
         if header.attributes & TIMESTAMP_TYPE_BIT:
             raise InvalidTimestampError("timestamp type is LogAppendTime, which only the log itself may set")
         payload = None
-        if header.attributes & CODEC_MASK or payloads is not None:
+        if payloads is not None:
             payload = Batch(data, header).payload(max_inflated)
             _check_records(payload, header, 0, -1, &walk)
-            if payloads is not None:
-                payloads.append(payload)
+            payloads.append(payload)
+        elif header.attributes & CODEC_MASK:
+            payload = _inflated(data, header, max_inflated)
+            if payload is not None:
+                _check_records(payload, header, 0, -1, &walk)
+            else:
+                _check_stream(data, header, max_inflated, earliest, &walk)
         else:
             _check_records(data, header, header.position + HEADER_SIZE, header.position + header.size, &walk)
         null_keys += walk.null_keys
@@ -120,11 +130,34 @@ def check_contents(
                 f"base timestamp is {header.base_timestamp} and a record's is {walk.max_timestamp_delta} past it: "
                 "that is no time"
             )
-        if earliest != LLONG_MIN:
+        if earliest != LLONG_MIN and not walk.is_streamed:
             _check_not_before(earliest, header, Batch(data, header).payload() if payload is None else payload)
         if header.base_timestamp + walk.max_timestamp_delta != header.max_timestamp:
             set_max_timestamp(data, header, header.base_timestamp + walk.max_timestamp_delta)
     return null_keys
+
+
+cdef _inflated(data, BatchHeader header, max_inflated):
+    """The records' bytes; None where they are too many to be held at once, but not too many."""
+    try:
+        return Batch(data, header).payload(min(max_inflated, MAX_HELD))
+    except InflatedTooLargeError:
+        if max_inflated <= MAX_HELD:
+            raise
+    return None
+
+
+cdef int _check_stream(data, BatchHeader header, max_inflated, long long earliest, Walk *walk) except -1:
+    stream = RecordStream(header.record_count, -1 - header.base_timestamp)
+    for piece in Batch(data, header).payload_in_pieces(max_inflated):
+        stream.feed(piece)
+    stream.finish()
+    walk.is_streamed = True
+    walk.null_keys = stream.null_keys
+    walk.max_timestamp_delta = stream.max_timestamp_delta
+    if earliest != LLONG_MIN:
+        _check_earliest(earliest, header, stream.min_timestamp_delta)
+    return 0
 
 
 cdef _check_not_before(long long earliest, BatchHeader header, payload):
@@ -146,6 +179,11 @@ cdef _check_not_before(long long earliest, BatchHeader header, payload):
                 p = record.end
     finally:
         PyBuffer_Release(&view)
+    _check_earliest(earliest, header, least)
+
+
+cdef _check_earliest(long long earliest, BatchHeader header, long long least):
+    """`least` is the least timestamp delta of the records that have one."""
     if least == LLONG_MAX:
         return
     timestamp = int(header.base_timestamp) + int(least)  # Python's numbers: their sum can't overflow
@@ -154,6 +192,52 @@ cdef _check_not_before(long long earliest, BatchHeader header, payload):
             f"a record's timestamp is {timestamp}; the earliest that message.timestamp.before.max.ms allows now is "
             f"{earliest}"
         )
+
+
+def find_refused(
+    data, list headers, max_inflated, bint needs_keys, long long earliest, long long latest, int most
+):
+    """Which records of batches that check_contents() has accepted break the rules of a log, at most so many: (index in
+    the batch, is it the timestamp, the timestamp). Raises InflatedTooLargeError where they are too many to be held."""
+    cdef BatchHeader header
+    cdef list refused = []
+    for header in headers:
+        _find_refused(Batch(data, header).payload(min(max_inflated, MAX_HELD)), header, needs_keys, earliest, latest, most, refused)
+    return refused
+
+
+cdef _find_refused(
+    payload, BatchHeader header, bint needs_keys, long long earliest, long long latest, int most, list refused
+):
+    cdef Py_buffer view
+    cdef RecordFields record
+    cdef const unsigned char *p
+    cdef const unsigned char *end
+    cdef long long timestamp = 0
+    cdef int index = 0
+    cdef bint is_late = False, lacks_key = False
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        p = <const unsigned char *>view.buf
+        end = p + view.len
+        while len(refused) < most:
+            with nogil:
+                is_late = lacks_key = False
+                while p < end and read_record(p, end, &record) == NULL:
+                    timestamp = <long long>(
+                        <unsigned long long>header.base_timestamp + <unsigned long long>record.timestamp_delta
+                    )
+                    is_late = timestamp > latest or (timestamp < earliest and timestamp != -1)
+                    lacks_key = needs_keys and record.key_length < 0
+                    p = record.end
+                    index += 1
+                    if is_late or lacks_key:
+                        break
+            if not (is_late or lacks_key):
+                return
+            refused.append((index - 1, bool(is_late), timestamp))
+    finally:
+        PyBuffer_Release(&view)
 
 
 def check_records(payload, BatchHeader header, Py_ssize_t start=0, Py_ssize_t end=-1):
@@ -171,6 +255,7 @@ cdef struct Walk:
     int null_keys
     long long max_timestamp_delta
     const char *problem
+    bint is_streamed
 
 
 cdef int _check_records(payload, BatchHeader header, Py_ssize_t start, Py_ssize_t end, Walk *walk) except -1:
@@ -226,6 +311,7 @@ cdef void _walk(const unsigned char *p, const unsigned char *end, int count, Wal
     walk.null_keys = null_keys
     walk.max_timestamp_delta = max_timestamp_delta
     walk.problem = problem
+    walk.is_streamed = False
 
 
 cdef const char *_walk_headers(const unsigned char *p, const unsigned char *end, int count) noexcept nogil:

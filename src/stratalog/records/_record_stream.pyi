@@ -1,0 +1,9 @@
+from typing_extensions import Buffer
+
+class RecordStream:
+    null_keys: int
+    max_timestamp_delta: int
+    min_timestamp_delta: int
+    def __init__(self, count: int, absent: int) -> None: ...
+    def feed(self, data: Buffer) -> None: ...
+    def finish(self) -> None: ...
