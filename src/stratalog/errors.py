@@ -57,9 +57,11 @@ class InvalidPartitionsError(StratalogError, ValueError):
 
 
 class InvalidRecordError(StratalogError, ValueError):
-    """A batch that is well framed and has the right checksum, but breaks a rule of the log."""
+    """A batch that is well framed and has the right checksum, but breaks a rule of the log. `records` names those of
+    its records that do, by their index in the batch, where that is known."""
 
     code = 87  # INVALID_RECORD
+    records: tuple[tuple[int, str], ...] = ()
 
 
 class InvalidTimestampError(InvalidRecordError):
@@ -149,6 +151,10 @@ class StorageError(StratalogError):
     code = 56  # KAFKA_STORAGE_ERROR
 
 
+class UnusablePartitionError(StorageError):
+    """A partition that can't be opened for reasons of its own: others may well be."""
+
+
 class LogClosedError(StorageError):
     """A call on a log or directory that was closed."""
 
@@ -167,6 +173,12 @@ class CorruptCheckpointError(StorageError):
 
 class GroupRecordError(StratalogError):
     """A record of __consumer_offsets or __transaction_state that can't be read: damaged, or of a newer version."""
+
+
+class StateBudgetError(StratalogError):
+    """Clients made the coordinators remember as much as they may: stratalog.max.coordinator.state.bytes."""
+
+    code = 15  # COORDINATOR_NOT_AVAILABLE: clients back off and ask again
 
 
 class ClientError(StratalogError):

@@ -334,6 +334,16 @@ def test_leader_epochs_of_log_and_checkpoint_must_agree(tmp_path: Path) -> None:
     assert "leader-epoch-checkpoint says 4" in only_finding(path).what
 
 
+def test_epoch_that_a_kill_left_unsaved_is_no_finding(tmp_path: Path) -> None:
+    path = tmp_path / "live" / "orders-0"
+    with Log.open(path) as log:
+        log.append(build_batch([record(0)]), leader_epoch=3)
+        log.flush()
+        log.append(build_batch([record(1)]), leader_epoch=5)
+        left = copy_of(path, tmp_path / "left")
+    assert not [finding for finding in verified(left)[1] if "epoch" in finding.what]
+
+
 def test_files_that_stop_kafka_are_warnings_and_left_overs_notes(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 10)
     for name in ("foo.log", "00000000000000000000.log.swap", "00000000000000000000.log.deleted", "notes.txt"):

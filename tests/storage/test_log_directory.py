@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import shutil
 import uuid
 from pathlib import Path
@@ -310,3 +311,20 @@ class TestOneLogAlone:
         with pytest.raises(StorageError):
             Log.open(tmp_path / "orders-0")
         LogDirectory.open(tmp_path, background=False).close()
+
+
+def test_a_deleted_log_keeps_no_file_open(tmp_path: Path) -> None:
+    """Or its bytes would take up the disk that the deletion was to free."""
+    with open_directory(tmp_path, segment_bytes=300) as directory:
+        log = directory.log("orders", 0)
+        for _ in range(5):
+            log.append(batch_of(1, size=200))
+            list(log.records())
+        directory.delete("orders", 0)
+        directory.turn()
+        held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_link(fd)]
+        assert not [path for path in held if str(tmp_path) in path and "orders" in path]
+
+
+def _is_link(fd: str) -> bool:
+    return Path(f"/proc/self/fd/{fd}").is_symlink()

@@ -29,7 +29,8 @@ SMALL: dict[str, Any] = {"segment_index_bytes": 1024, "index_interval_bytes": 10
 def active_in(directory: Path, disk: Disk | None = None, *, keep: bool = False, **settings: Any) -> ActiveSegment:
     config = LogConfig(**{**SMALL, **settings})
     disk = disk or Disk()
-    return ActiveSegment(disk, directory, BASE, config, START_MS, threading.RLock(), keep_indexes=keep)
+    size = (directory / f"{BASE:020d}.log").stat().st_size if keep else None
+    return ActiveSegment(disk, directory, BASE, config, START_MS, threading.RLock(), OpenSegments(10), size=size)
 
 
 def append(segment: ActiveSegment, *timestamps: int) -> None:

@@ -16,7 +16,9 @@ GOLDEN_INDEXES = sorted(path for path in GOLDEN.glob("*/*.timeindex") if path.st
 
 
 def open_to_grow(path: Path, base: int = 0, room: int = 120, *, keep: bool = True) -> TimeIndex:
-    return TimeIndex.open_to_grow(Disk(), path, base, room, keep=keep)
+    index = TimeIndex.open_to_grow(Disk(), path, base, room, keep=keep)
+    index.reserve(0)
+    return index
 
 
 def entries_of(index: TimeIndex) -> list[TimeEntry]:

@@ -48,11 +48,21 @@ class PartitionFiles:
     def log_start_offset(self) -> int:
         """The checkpoint's, where it is above the first segment's base offset. Raises CorruptCheckpointError."""
         first = self.segments[0].base_offset
+        return max(first, self._checkpointed(names.LOG_START_OFFSET_CHECKPOINT, first))
+
+    def recovery_point(self) -> int:
+        """Everything before it is durable; 0 where the checkpoint does not tell, or can't be read."""
+        try:
+            return self._checkpointed(names.RECOVERY_POINT_CHECKPOINT, 0)
+        except (CorruptCheckpointError, StorageError):
+            return 0
+
+    def _checkpointed(self, name: str, default: int) -> int:
         partition = names.parse_partition_directory(self.path.resolve().name)
-        checkpoint = self.path.resolve().parent / names.LOG_START_OFFSET_CHECKPOINT
+        checkpoint = self.path.resolve().parent / name
         if partition is None or not checkpoint.is_file():
-            return first
-        return max(first, read_offsets(checkpoint).get(partition, first))
+            return default
+        return read_offsets(checkpoint).get(partition, default)
 
     def log_start_offset_or_first(self) -> int:
         """The same, and the first base offset where the checkpoint can't be read."""

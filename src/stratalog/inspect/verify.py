@@ -107,7 +107,7 @@ def verify_partition(path: Path, observer: Observer, *, deep: bool = True) -> Pa
 def check_names_and_epochs(partition: PartitionFiles, findings: Findings) -> LeaderEpochs | None:
     """What lies around the segments; the leader epochs, where their file can be used."""
     _check_names(partition, findings)
-    epochs = _read_epochs(partition.path, findings)
+    epochs = _read_epochs(partition, findings)
     if not partition.segments:
         advice = "nothing to do if the partition is new: opening it makes one"
         findings.note(partition.path, None, "has no segments", advice)
@@ -125,11 +125,14 @@ def walk_segments(
 ) -> Walked:
     """`segments`: neighbours, of a partition's. What is known of them then."""
     walked = Walked(last_offset=segments[0].base_offset - 1 if segments else -1)
+    recovery_point = partition.recovery_point()
     for segment in segments:
         # A process at work changes the last segment, and finishes the one before it while the last exists already.
         may_change = is_live and segment in partition.segments[-2:]
         try:
-            SegmentVerifier(segment, walked, epochs, findings, deep=deep, is_live=may_change).run()
+            SegmentVerifier(
+                segment, walked, epochs, findings, deep=deep, is_live=may_change, recovery_point=recovery_point
+            ).run()
         except FileNotFoundError:
             findings.note(segment.path(names.LOG), None, "was deleted while the rest was being read")
         except (OSError, StorageError) as error:
@@ -178,12 +181,13 @@ def _check_names(partition: PartitionFiles, findings: Findings) -> None:
             findings.warning(entry, None, what, "move it away: Apache Kafka does not start with it")
 
 
-def _read_epochs(path: Path, findings: Findings) -> LeaderEpochs | None:
-    file = path / names.LEADER_EPOCH_CHECKPOINT
+def _read_epochs(partition: PartitionFiles, findings: Findings) -> LeaderEpochs | None:
+    file = partition.path / names.LEADER_EPOCH_CHECKPOINT
     try:
         entries = checkpoint_files.read_epochs(file)
     except FileNotFoundError:
-        if any(segment.stat().st_size for segment in path.glob(f"*{names.LOG}")):  # of an empty log there are none
+        # It is made when the first batch is flushed.
+        if partition.segments and partition.recovery_point() > partition.segments[0].base_offset:
             findings.note(file, None, "is missing", "nothing to do: the epochs are read from the log when it is opened")
         return None
     except (OSError, StorageError) as error:

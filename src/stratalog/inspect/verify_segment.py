@@ -15,6 +15,7 @@ from stratalog.inspect.read_only_file import ReadOnlyFile
 from stratalog.inspect.verify_contents import Contents, check_contents
 from stratalog.inspect.verify_indexes import OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck
 from stratalog.records import format
+from stratalog.records._framing import BatchHeader
 from stratalog.storage import names
 from stratalog.storage.leader_epochs import LeaderEpochs
 from stratalog.storage.scan import reason
@@ -46,6 +47,7 @@ class SegmentVerifier:
         *,
         deep: bool,
         is_live: bool,
+        recovery_point: int,
     ) -> None:
         self.path = segment.path(names.LOG)
         self._segment = segment
@@ -54,6 +56,7 @@ class SegmentVerifier:
         self._findings = findings
         self._deep = deep
         self._is_live = is_live
+        self._recovery_point = recovery_point
         self._gaps = 0
         self._first_gap = 0
         self._missing = 0
@@ -161,13 +164,18 @@ class SegmentVerifier:
             what += f"before it was {self._walked.leader_epoch} already"
             self._findings.warning(self.path, found.position, what, "compare the log with its other replicas")
         self._walked.leader_epoch = max(self._walked.leader_epoch, header.leader_epoch)
-        if self._epochs is None or (self._is_live and header.leader_epoch > (self._epochs.latest or 0)):
+        if self._epochs is None or (header.leader_epoch > (self._epochs.latest or 0) and self._may_be_unsaved(header)):
             return
         expected = self._epochs.epoch_of(header.base_offset)
         if expected is not None and expected != header.leader_epoch:
             what = f"leader epoch of the batch at offset {header.base_offset} is {header.leader_epoch}, "
             what += f"{names.LEADER_EPOCH_CHECKPOINT} says {expected}"
             self._findings.warning(self.path, found.position, what, "compare the log with its other replicas")
+
+    def _may_be_unsaved(self, header: BatchHeader) -> bool:
+        """An epoch is saved when its first batch is flushed. What a crash left behind the recovery point may have
+        newer ones, which opening the log finds."""
+        return self._is_live or header.base_offset >= self._recovery_point
 
     def _report_damage(self, damage: Damage) -> None:
         what = f"{damage.reason}; {damage.bytes_left} bytes are left"

@@ -55,12 +55,16 @@ cdef class Mapping:
         if failed:
             raise OSError(errno, os.strerror(errno))
 
-    def advise_used(self, Py_ssize_t used):
-        """Have the first `used` bytes read soon, and of the rest no more than the pages that are touched, where the
-        kernel would bring megabytes around each. Promises nothing."""
+    def advise_random(self):
+        """Have no more read than the pages that are touched, where the kernel would bring megabytes around each.
+        Promises nothing."""
         posix_madvise(self._data, self._length, POSIX_MADV_RANDOM)
-        if 0 < used <= self._length:
-            posix_madvise(self._data, used, POSIX_MADV_WILLNEED)
+
+    def advise_needed(self, Py_ssize_t start, Py_ssize_t end):
+        """Have these bytes read soon. Promises nothing."""
+        start -= start % 4096
+        if 0 <= start < end <= self._length:
+            posix_madvise(self._data + start, end - start, POSIX_MADV_WILLNEED)
 
     cdef int _check_slot(self, Py_ssize_t slot, int entry_size) except -1:
         # By division: a product could overflow, and pass.
@@ -129,25 +133,35 @@ cdef class Mapping:
                 high = middle
         return low - 1
 
-    def rising_offset_entries(self, Py_ssize_t count):
-        """How many of the first `count` .index entries rise, in offset and position, from one to the next."""
+    def rising_offset_entries(self, Py_ssize_t count, Py_ssize_t start=0):
+        """How many of the first `count` .index entries rise, in offset and position, from one to the next. The first
+        `start` are known to."""
         cdef Py_ssize_t slot
         cdef int offset = -1, position = -1
         self._check_count(count, 8)
-        for slot in range(count):
+        if start > 0:
+            self._check_slot(start - 1, 8)
+            offset = <int>load32(self._data + (start - 1) * 8)
+            position = <int>load32(self._data + (start - 1) * 8 + 4)
+        for slot in range(max(start, 0), count):
             if <int>load32(self._data + slot * 8) <= offset or <int>load32(self._data + slot * 8 + 4) <= position:
                 return slot
             offset = <int>load32(self._data + slot * 8)
             position = <int>load32(self._data + slot * 8 + 4)
         return count
 
-    def rising_time_entries(self, Py_ssize_t count):
-        """How many of the first `count` .timeindex entries rise, in time and offset, from one to the next."""
+    def rising_time_entries(self, Py_ssize_t count, Py_ssize_t start=0):
+        """How many of the first `count` .timeindex entries rise, in time and offset, from one to the next. The first
+        `start` are known to."""
         cdef Py_ssize_t slot
         cdef int offset = -1
         cdef long long timestamp = -1
         self._check_count(count, 12)
-        for slot in range(count):
+        if start > 0:
+            self._check_slot(start - 1, 12)
+            timestamp = <long long>load64(self._data + (start - 1) * 12)
+            offset = <int>load32(self._data + (start - 1) * 12 + 8)
+        for slot in range(max(start, 0), count):
             if <long long>load64(self._data + slot * 12) <= timestamp or <int>load32(self._data + slot * 12 + 8) <= offset:
                 return slot
             timestamp = <long long>load64(self._data + slot * 12)

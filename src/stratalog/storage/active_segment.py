@@ -1,5 +1,8 @@
 """The segment that grows: appends go to the end of its .log through the page cache, and its indexes grow beside it.
 
+Its files are opened when they are first needed, and let go when others need the descriptors (open_segments.py): a log
+that nobody uses holds none, and no mapping.
+
 What survives: a batch whose append returned survives kill -9 (the bytes are the kernel's), and a power cut once
 `flush` returned. An append that fails leaves the segment as it was: bytes that did get written are cut off at once,
 or, where even that fails, before the next append.
@@ -14,13 +17,14 @@ import errno
 import logging
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.clock import Clock
-from stratalog.errors import CorruptBatchError
-from stratalog.records._framing import BatchHeader
+from stratalog.errors import CorruptBatchError, StratalogError
+from stratalog.records._framing import BatchHeader, parse_header
+from stratalog.records.format import HEADER_SIZE
 from stratalog.storage import names
 from stratalog.storage.config import LogConfig
 from stratalog.storage.disk import Disk
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SLACK_SHARE = 8  # of segment.bytes
+MAX_POSITION = 2**31 - 1  # an index entry has that much room for it
 _WRITEBACK_STEP = 8 * 1024 * 1024
 _LEAST_PREALLOCATED = 64 * 1024
 _MOST_PREALLOCATED = 16 * 1024 * 1024
@@ -52,10 +58,12 @@ class ActiveSegment(Segment):
         config: LogConfig,
         now_ms: int,
         write_lock: threading.RLock,
+        open_segments: OpenSegments,
         *,
-        keep_indexes: bool,
+        size: int | None = None,
     ) -> None:
-        """Open the segment's files to be appended to, made where they are missing.
+        """Of a new segment, whose files are made; or of one whose .log has `size` bytes. Files are opened when they
+        are first needed, and may be let go again.
 
         The next offset and the largest timestamp are not known yet for a file that has batches: adopt() or
         recover() must follow.
@@ -63,8 +71,9 @@ class ActiveSegment(Segment):
         super().__init__(disk, directory, base_offset, rebuild_lock=write_lock)
         self._created_ms = now_ms
         self._go_by(config)
-        self._file = LogFile(disk, self.path(names.LOG), create=True, writable=True)
-        self.size = disk.size(self._file.fd)
+        self._open_segments = open_segments
+        self._file: LogFile | None = None
+        self.size = self._make_files() if size is None else size
         self.next_offset = base_offset
         self._first_timestamp: int | None = None
         self._written_from = self.size
@@ -73,7 +82,9 @@ class ActiveSegment(Segment):
         self._flushed_to = 0
         self._writeback_to = self.size
         self.sync_failed = False
-        self.index = self._open_indexes(keep=keep_indexes)
+        # A log that is no longer than the distance of two entries has none: what its files hold is not looked at.
+        self._is_short = self.size <= config.index_interval_bytes
+        self.index = self._open_indexes(keep=not self._is_short)
 
     def reconfigure(self, config: LogConfig) -> None:
         self._go_by(config)
@@ -98,9 +109,45 @@ class ActiveSegment(Segment):
             self._config.index_interval_bytes,
         )
 
+    def _make_files(self) -> int:
+        """The size of the .log: a roll that failed may have left one."""
+        sizes = []
+        for suffix in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX):
+            fd = self._disk.open(self.path(suffix), create=True)
+            try:
+                sizes.append(self._disk.size(fd))
+            finally:
+                self._disk.close(fd)
+        return sizes[0]
+
     @property
     def file(self) -> LogFile:
-        return self._file
+        file = self._file
+        return self._open_file() if file is None else file
+
+    def _open_file(self) -> LogFile:
+        file = LogFile(self._disk, self.path(names.LOG), writable=True)
+        if self._retired:
+            # A reader came too late, and the name may be another file's. It looks again.
+            raise FileNotFoundError(errno.ENOENT, "segment is not part of the log any more", str(file.path))
+        self._file = file
+        self._open_segments.opened(self)
+        return file
+
+    def release(self) -> None:
+        """Let go of the file and the mappings, unless somebody writes."""
+        if not self._rebuild_lock.acquire(blocking=False):
+            self._open_segments.still_open(self)
+            return
+        try:
+            self._file = None
+            self.index.release()
+        finally:
+            self._rebuild_lock.release()
+
+    def retire(self) -> None:
+        super().retire()
+        self._open_segments.forget(self)
 
     @property
     def offset_index(self) -> OffsetIndex:
@@ -127,11 +174,14 @@ class ActiveSegment(Segment):
         if self._torn_tail:
             self.cut_torn_tail()
         position = self.size
+        file = self._file
+        if file is None:
+            file = self._open_file()
         self.index.reserve(len(headers))
         if position + size > self._preallocated_to:
             self._preallocate(size)
         try:
-            self._disk.write(self._file.fd, data, position)
+            self._disk.write(file.fd, data, position)
         except OSError:
             self._torn_tail = True
             with contextlib.suppress(OSError):
@@ -154,7 +204,7 @@ class ActiveSegment(Segment):
         if self._config.preallocate:
             step = max(size, self._segment_bytes - self.size)
         try:
-            self._disk.preallocate(self._file.fd, self.size, step)
+            self._disk.preallocate(self.file.fd, self.size, step)
         except OSError as error:
             if self._config.preallocate and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -180,7 +230,7 @@ class ActiveSegment(Segment):
 
     def _truncate_file(self) -> None:
         """Make the file end at `size`, and give back the blocks behind."""
-        self._disk.truncate(self._file.fd, self.size)
+        self._disk.truncate(self.file.fd, self.size)
         self._preallocated_to = self.size
 
     def must_roll_before(self, size: int, last_offset: int, timestamp: int, clock: Clock) -> bool:
@@ -190,6 +240,12 @@ class ActiveSegment(Segment):
         if self.size + size > self._segment_bytes or self.index.is_full:
             return True
         return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or self.is_due_by_time(timestamp, clock)
+
+    def has_slack(self, size: int, last_offset: int) -> bool:
+        """Whether batches still fit in practice, though segment.bytes or segment.ms ask for a new segment."""
+        most = min(self._segment_bytes + self._segment_bytes // _SLACK_SHARE, MAX_POSITION)
+        fits = self.size + size <= most and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
+        return fits and not self.index.is_full
 
     def is_due_by_time(self, timestamp: int, clock: Clock) -> bool:
         """segment.ms counts in the records' own time where they have one, as in Kafka."""
@@ -203,8 +259,17 @@ class ActiveSegment(Segment):
         if start < self._written_from:  # from there on, this process wrote it from checked bytes
             super().ensure_checked(start, min(end, self._written_from))
 
-    def adopt(self) -> bool:
-        """Take over a segment that was closed in order: find its end from its indexes. False: they don't fit it."""
+    def adopt(self, index_sizes: tuple[int, int] | None = None) -> bool:
+        """Take over a segment that was closed in order: find its end from its indexes. False: they don't fit it.
+        `index_sizes`: of their files, where they are known."""
+        if self._is_short:
+            headers = list(self.walk_headers(0))
+            if headers:
+                self.next_offset = headers[-1].next_offset
+                self._first_timestamp = headers[0].max_timestamp
+            self.index.note_timestamps(headers)
+            self.index.adopt(index_sizes)
+            return True
         try:
             last = self.offset_index.last
             if last is not None:
@@ -216,10 +281,12 @@ class ActiveSegment(Segment):
             logger.warning("%s: %s", self.path(names.LOG), error)
             return False
         self._load_first_timestamp()
+        self.index.adopt(index_sizes)
         return True
 
-    def recover(self, trusted_offset: int, limit: int) -> int:
-        """Check every batch from about `trusted_offset` on, which is known to be flushed, and index it again.
+    def recover(self, trusted_offset: int, limit: int, found: Callable[[list[BatchHeader]], None] | None = None) -> int:
+        """Check every batch from about `trusted_offset` on, which is known to be flushed, and index it again. `found`
+        is told of each.
 
         Returns the position where checking began. Raises CorruptBatchError at the first batch that is not sound, or
         does not lie below `limit`: everything before it is taken in then, and cut_tail() makes it the end.
@@ -228,17 +295,20 @@ class ActiveSegment(Segment):
         end, self.size = self.size, start
         self._written_from = self._flushed_to = start
         self._note_kept_timestamps()
-        for chunk in check(self._file, start, end, previous=self.next_offset - 1, limit=limit):
-            self.index.reserve(len(chunk.headers))
+        for chunk in check(self.file, start, end, previous=self.next_offset - 1, limit=limit):
+            if not self._is_short:  # or there will be no entries
+                self.index.reserve(len(chunk.headers))
             self.index.add(chunk.headers, chunk.origin)
             self.size = chunk.end
             self.next_offset = chunk.headers[-1].next_offset
+            if found is not None:
+                found(chunk.headers)
         self._load_first_timestamp()
         return start
 
     def cut_tail(self) -> int:
         """Make `size` the end of the file; how many bytes were cut off."""
-        tail = self._disk.size(self._file.fd) - self.size
+        tail = self._disk.size(self.file.fd) - self.size
         if tail:
             self._truncate_file()
         self._written_from = min(self._written_from, self.size)
@@ -285,14 +355,14 @@ class ActiveSegment(Segment):
 
     def _load_first_timestamp(self) -> None:
         self._first_timestamp = None
-        with contextlib.suppress(CorruptBatchError):  # found when it is read; it is no reason not to open the log
-            for header in self.walk_headers(0):
+        with contextlib.suppress(StratalogError):  # found when it is read; it is no reason not to open the log
+            header = parse_header(self.file.read(HEADER_SIZE, 0)) if self.size else None
+            if header is not None:
                 self._first_timestamp = header.max_timestamp
-                return
 
     def truncate(self, position: int, next_offset: int) -> None:
         """Cut the segment off at a batch's position."""
-        self._disk.truncate(self._file.fd, position)
+        self._disk.truncate(self.file.fd, position)
         self._preallocated_to = position
         self.size = position
         self.next_offset = next_offset
@@ -321,7 +391,7 @@ class ActiveSegment(Segment):
             self.index.add(chunk.headers, chunk.origin)
 
     def _checked_chunks(self) -> Iterator[Chunk]:
-        return check(self._file, 0, self.size, previous=self.base_offset - 1, limit=self.limit)
+        return check(self.file, 0, self.size, previous=self.base_offset - 1, limit=self.limit)
 
     def flush(self) -> None:
         """Make everything up to `size` durable, the indexes too. Raises OSError.
@@ -331,10 +401,13 @@ class ActiveSegment(Segment):
         recovery point: the sync that failed may be an earlier process's.
         """
         end = self.size
+        file = self._file_to_sync()
+        if file is None:
+            return
         if self.sync_failed:
-            self._rewrite(self._flushed_to, end)
+            self._rewrite(file, self._flushed_to, end)
         try:
-            self._disk.sync(self._file.fd)
+            self._disk.sync(file.fd)
         except OSError:
             self.sync_failed = True
             raise
@@ -343,29 +416,37 @@ class ActiveSegment(Segment):
         self.index.sync()
         self.transaction_index.sync()
 
+    def _file_to_sync(self) -> LogFile | None:
+        """None: the segment was sealed meanwhile, and the roll has synced it."""
+        file = self._file
+        if file is None:
+            with self._rebuild_lock:
+                if not self._retired:
+                    file = self.file
+        return file
+
     def start_writeback(self) -> None:
         """Ask the kernel to begin writing what it holds, so that the flush at a roll finds little left to do."""
         end = self.size
         if end - self._writeback_to >= _WRITEBACK_STEP:
-            self._disk.start_writeback(self._file.fd, self._writeback_to, end - self._writeback_to)
-            self._writeback_to = end
+            file = self._file_to_sync()
+            if file is not None:
+                self._disk.start_writeback(file.fd, self._writeback_to, end - self._writeback_to)
+                self._writeback_to = end
 
-    def _rewrite(self, position: int, end: int) -> None:
+    def _rewrite(self, file: LogFile, position: int, end: int) -> None:
         while position < end:
-            data = self._file.read(min(CHUNK, end - position), position)
+            data = file.read(min(CHUNK, end - position), position)
             if not data:
-                raise OSError(
-                    errno.EIO, f"file ends at {position}, before the log does, at {end}", str(self._file.path)
-                )
-            self._disk.write(self._file.fd, data, position)
+                raise OSError(errno.EIO, f"file ends at {position}, before the log does, at {end}", str(file.path))
+            self._disk.write(file.fd, data, position)
             position += len(data)
 
     def finish(self) -> None:
         """Give back what was allocated ahead, and leave the indexes as a sealed segment has them. Raises OSError."""
-        self.index.reserve(0)
-        self.index.note_max_timestamp()
-        self._truncate_file()
-        self.index.trim()
+        if self._preallocated_to != self.size or self._torn_tail:
+            self._truncate_file()
+        self.index.finish()
 
     def seal(self, open_segments: OpenSegments, limit: int) -> SealedSegment:
         """The same segment, as one that never changes. What can fail here costs some space, or a rebuild of the indexes

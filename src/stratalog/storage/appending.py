@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.clock import Clock
-from stratalog.errors import InvalidTimestampError
+from stratalog.errors import InvalidRecordError, InvalidTimestampError, StratalogError
 from stratalog.records import validation
 from stratalog.records._framing import BatchHeader
 from stratalog.records.format import Codec
@@ -27,6 +27,19 @@ _CODECS = {
 }
 
 
+QUICK_BYTES = 2 * 1024 * 1024
+"""Larger batches are not checked by an append that must not wait: their records may be millions."""
+
+QUICK_INFLATED_BYTES = 1024 * 1024
+"""So much of a compressed batch is inflated by an append that must not wait."""
+
+
+MOST_REFUSED_NAMED = 1000
+"""Records of a refused batch that its error names one by one."""
+
+NO_LIMIT = -(2**63)
+
+
 class Origin(Enum):
     """Who appends: a client's batches are checked record by record and may not be control batches."""
 
@@ -43,6 +56,10 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
+class WouldWaitError(Exception):
+    """An append that must not wait can't be done without: the message names what it would wait for."""
+
+
 class AppendRules:
     """What of a log's settings an append must keep to. Never changed: other settings are other rules, so that one
     append goes by one set of them."""
@@ -52,11 +69,11 @@ class AppendRules:
         "_before_ms",
         "_clock",
         "_codec",
+        "_is_plain",
         "_level",
         "latest_timestamp",
         "max_message_bytes",
         "needs_keys",
-        "plain",
         "stamps_time",
     )
 
@@ -69,36 +86,80 @@ class AppendRules:
         self._after_ms = LONG_MAX if self.stamps_time else config.message_timestamp_after_max_ms
         self._codec = _CODECS[config.compression_type]
         self._level = _level(config)
-        self.plain = self._codec is None and self._before_ms == LONG_MAX
+        self._is_plain = self._codec is None and self._before_ms == LONG_MAX
         # What was not too late at some time is not too late any more: the clock is asked only past this.
         self.latest_timestamp = LONG_MAX if self._after_ms == LONG_MAX else -1
 
     def apply(
-        self, data: bytearray | memoryview, headers: list[BatchHeader]
-    ) -> tuple[bytearray | memoryview, list[BatchHeader], int]:
-        """Check a client's batches, and re-compress those that have not the codec of compression.type. The last of the
-        three: how many records have no key."""
-        earliest = -(2**63)
-        if self._before_ms != LONG_MAX:
-            earliest = self._clock.now_ms() - self._before_ms
-        if self._codec is None or all(header.codec == self._codec for header in headers):
-            return data, headers, validation.check_contents(data, headers, earliest=earliest)
-        payloads: list[Buffer] = []
-        null_keys = validation.check_contents(data, headers, earliest=earliest, payloads=payloads)
-        return *recompress(data, headers, payloads, self._codec, self._level, self.max_message_bytes), null_keys
+        self, data: bytearray | memoryview, headers: list[BatchHeader], max_inflated: int, may_recompress: bool
+    ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
+        """Check a client's batches, and compress those again that have another codec than compression.type."""
+        payloads: list[Buffer] | None = None
+        earliest = NO_LIMIT
+        if not self._is_plain:
+            if self._before_ms != LONG_MAX:
+                earliest = self._clock.now_ms() - self._before_ms
+            if self._codec is not None and any(header.codec != self._codec for header in headers):
+                if not may_recompress:
+                    raise WouldWaitError("batches have to be compressed again, as compression.type says")
+                payloads = []
+        try:
+            null_keys = validation.check_contents(data, headers, max_inflated, earliest, payloads)
+            if null_keys and self.needs_keys:
+                raise InvalidRecordError(
+                    f"{null_keys} records have no key, and the topic is compacted by key (cleanup.policy)"
+                )
+            if headers[-1].max_timestamp > self.latest_timestamp or len(headers) > 1:
+                self._check_not_after(headers)
+        except InvalidRecordError as error:
+            if not error.records:
+                error.records = self._refused_records(data, headers, max_inflated, earliest)
+            raise
+        if payloads is None or self._codec is None:
+            return data, headers
+        return recompress(data, headers, payloads, self._codec, self._level, self.max_message_bytes)
 
-    def check_not_after(self, headers: list[BatchHeader]) -> None:
+    def _check_not_after(self, headers: list[BatchHeader]) -> None:
         """message.timestamp.after.max.ms; needed for what lies past `latest_timestamp`."""
         timestamp = max(header.max_timestamp for header in headers)
         if timestamp <= self.latest_timestamp:
             return
-        latest = min(self._clock.now_ms() + self._after_ms, LONG_MAX)
+        latest = self._latest_now()
         if timestamp > latest:
             raise InvalidTimestampError(
                 f"a record's timestamp is {timestamp}; the latest that message.timestamp.after.max.ms allows now is "
                 f"{latest}"
             )
         self.latest_timestamp = latest
+
+    def _latest_now(self) -> int:
+        return min(self._clock.now_ms() + self._after_ms, LONG_MAX)
+
+    def _refused_records(
+        self, data: Buffer, headers: list[BatchHeader], max_inflated: int, earliest: int
+    ) -> tuple[tuple[int, str], ...]:
+        """For the producer, which tells whoever sent them: the batch is refused as a whole."""
+        latest = self._latest_now()
+        try:
+            found = validation.find_refused(
+                data, headers, max_inflated, self.needs_keys, earliest, latest, MOST_REFUSED_NAMED
+            )
+        except StratalogError:
+            return ()  # the batch breaks other rules, which its error tells
+        return tuple(
+            (index, _reason(timestamp, earliest, latest) if by_time else "the key is missing")
+            for index, by_time, timestamp in found
+        )
+
+
+PreparedBatches = tuple[bytearray | memoryview, list[BatchHeader], AppendRules]
+"""Batches whose contents were checked by these rules, ready to be given offsets."""
+
+
+def _reason(timestamp: int, earliest: int, latest: int) -> str:
+    if timestamp < earliest:
+        return f"timestamp {timestamp} is before {earliest} (message.timestamp.before.max.ms)"
+    return f"timestamp {timestamp} is after {latest} (message.timestamp.after.max.ms)"
 
 
 def _level(config: LogConfig) -> int | None:

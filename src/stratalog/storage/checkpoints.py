@@ -104,6 +104,8 @@ def _read(path: Path) -> list[str]:
 
 def _content(path: Path) -> str | None:
     try:
+        if path.exists() and not path.is_file():  # to open a named pipe would be to wait for whoever writes to it
+            raise CorruptCheckpointError(f"{path}: is not a file")
         return path.read_bytes().decode("ascii")
     except FileNotFoundError:
         return None

@@ -148,5 +148,5 @@ class DirectoryConfig(Settings):
         60_000, integer(1, INT_MAX), "how often recovery points are saved"
     )
     max_open_segments: int = setting(
-        4096, integer(1), "sealed segments that stay open (at most half of ulimit -n); others are opened on use"
+        4096, integer(1), "sealed segments that stay open (at most a quarter of ulimit -n); others are opened on use"
     )

@@ -88,6 +88,11 @@ class Disk:
         finally:
             os.close(fd)
 
+    def list(self, path: Path) -> dict[str, os.DirEntry[str]]:
+        """What is in a directory, by name."""
+        with os.scandir(path) as entries:
+            return {entry.name: entry for entry in entries}
+
     def make_directory(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from stratalog.errors import StorageError
 from stratalog.records.batch import Batch, batches
+from stratalog.storage import limits
 from stratalog.storage.disk import Disk
 
 
@@ -71,6 +72,11 @@ class FileSlice:
                 f"{len(data)} are there: the log was truncated under this slice"
             )
         return data
+
+    def sendable(self) -> FileSlice | bytes:
+        """What to keep until it is sent: this slice; or its bytes, read now, where the descriptor that it holds is one
+        of the last, as an answer may have a slice of each of a thousand segments. Raises StorageError."""
+        return self if self.file.fd < limits.first_scarce_descriptor() else self.read()
 
     def batches(self) -> Iterator[Batch]:
         """The whole batches of the slice; one that max_bytes cut off is left out."""

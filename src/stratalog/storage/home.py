@@ -6,13 +6,17 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stratalog.clock import Clock
 from stratalog.storage.disk import Disk
 from stratalog.storage.offset_checkpoint import OffsetCheckpoint
 from stratalog.storage.open_segments import OpenSegments
+
+if TYPE_CHECKING:
+    from stratalog.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +57,14 @@ class Deletions:
 class LogHome:
     disk: Disk
     clock: Clock
-    open_segments: OpenSegments
+    open_segments: OpenSegments  # sealed ones
+    active_segments: OpenSegments
     recovery_points: OffsetCheckpoint
     log_start_offsets: OffsetCheckpoint
     cleaner_offsets: OffsetCheckpoint
     deletions: Deletions
+    overdue_rolls: set[Log] = field(default_factory=set)
+    """Logs whose active segment is full, though the append that found it so could not wait for a roll."""
 
     @property
     def checkpoints(self) -> tuple[OffsetCheckpoint, ...]:

@@ -25,6 +25,7 @@ class Housekeeper:
         self._clock = clock
         self._deletions = home.deletions
         self._recovery_points = home.recovery_points
+        self._overdue_rolls = home.overdue_rolls
         self._stop = threading.Event()
         self._tasks: list[tuple[float, Callable[[], None]]] = [
             (config.log_flush_scheduler_interval_ms / 1000, self._flush),
@@ -47,6 +48,7 @@ class Housekeeper:
 
     def turn(self) -> None:
         """Do what is due now."""
+        self._roll_overdue()
         now = self._clock.monotonic()
         for index, (interval, task) in enumerate(self._tasks):
             if now >= self._due[index]:
@@ -57,6 +59,10 @@ class Housekeeper:
     def _run(self) -> None:
         while not self._stop.wait(self._pause):
             self.turn()
+
+    def _roll_overdue(self) -> None:
+        while self._overdue_rolls:
+            self._each(Log.roll_if_overdue, [self._overdue_rolls.pop()])
 
     def _flush(self) -> None:
         self._each(Log.flush_if_due)
@@ -76,8 +82,8 @@ class Housekeeper:
         except OSError as error:
             logger.error("recovery points can't be saved: %s", error)
 
-    def _each(self, act: Callable[[Log], object]) -> None:
-        for log in self._logs():
+    def _each(self, act: Callable[[Log], object], logs: Iterable[Log] | None = None) -> None:
+        for log in self._logs() if logs is None else logs:
             try:
                 act(log)
             except StratalogError as error:

@@ -24,6 +24,7 @@ class IndexWriter:
         "_reserved",
         "_since_entry",
         "interval",
+        "is_finished",
         "is_full",
         "max_timestamp",
         "max_timestamp_offset",
@@ -31,6 +32,7 @@ class IndexWriter:
         "times",
     )
 
+    is_finished: bool  # the files are as a sealed segment has them, for all that is known
     is_full: bool
     max_timestamp: int
     max_timestamp_offset: int
@@ -44,10 +46,19 @@ class IndexWriter:
         self._reserved = 0
         self._restart()
 
+    def adopt(self, file_sizes: tuple[int, int] | None) -> None:
+        """Take note of the sizes that the files of a segment that was closed in order have: finish() leaves them as
+        they are if those are right."""
+        times = self.times.size
+        if self.max_timestamp > self._entry_timestamp:
+            times += self.times.ENTRY_SIZE  # the last one; it is in the file, which was not looked at
+        self.is_finished = file_sizes == (self.offsets.size, times)
+
     def reserve(self, batches: int) -> None:
         """Have room for the entries of so many batches, and for the last one: after this, nothing here can fail."""
         entries = self.offsets.count + batches + 1  # never fewer than the time index has
         if entries > self._reserved:
+            self.is_finished = False
             self._reserved = min(self.offsets.reserve(entries), self.times.reserve(entries))
 
     def add(self, headers: list[BatchHeader], position: int) -> None:
@@ -93,6 +104,7 @@ class IndexWriter:
         self._restart()
 
     def _restart(self) -> None:
+        self.is_finished = False
         self._since_entry = 0
         last = self.times.last
         self.max_timestamp = self._entry_timestamp = NO_TIMESTAMP if last is None else last.timestamp
@@ -113,10 +125,25 @@ class IndexWriter:
             self.times.append(self.max_timestamp, self.max_timestamp_offset)
             self._entry_timestamp = self.max_timestamp
 
+    def finish(self) -> None:
+        """Leave both files as a sealed segment has them. Raises OSError."""
+        if not self.is_finished:
+            if self.max_timestamp > self._entry_timestamp:
+                self.reserve(0)
+                self.note_max_timestamp()
+            self.trim()
+            self.is_finished = True
+
     def trim(self) -> None:
         self._reserved = 0
         self.offsets.trim()
         self.times.trim()
+
+    def release(self) -> None:
+        """Give the mappings back until they are needed again."""
+        self._reserved = 0
+        self.offsets.release()
+        self.times.release()
 
     def sync(self) -> None:
         self.offsets.sync()

@@ -40,6 +40,15 @@ class LeaderEpochs:
         self._starts.append(start_offset)
         return True
 
+    def learn(self, epoch: int, start_offset: int) -> bool:
+        """Take note of a batch that is in the log behind all that is known; says whether its epoch was news.
+
+        Only a newer epoch is: one that is older than its forerunners, which no leader writes, changes nothing.
+        """
+        if self._epochs and epoch <= self._epochs[-1]:
+            return False
+        return self.assign(epoch, start_offset)
+
     def epoch_of(self, offset: int) -> int | None:
         """The epoch that wrote `offset`."""
         slot = bisect_right(self._starts, offset) - 1

@@ -16,14 +16,14 @@ import contextlib
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from stratalog.errors import (
     BatchLargerThanSegmentError,
-    InvalidRecordError,
+    InflatedTooLargeError,
     LogClosedError,
     OffsetOutOfRangeError,
     StorageError,
@@ -31,11 +31,21 @@ from stratalog.errors import (
 )
 from stratalog.records import validation
 from stratalog.records._framing import BatchHeader, stamp
-from stratalog.records.batch import Batch
+from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
 from stratalog.records.reader import read_control
+from stratalog.settings import LONG_MAX
 from stratalog.storage import names, retention
 from stratalog.storage.active_segment import ActiveSegment
-from stratalog.storage.appending import Appended, AppendRules, Origin, writable
+from stratalog.storage.appending import (
+    QUICK_BYTES,
+    QUICK_INFLATED_BYTES,
+    Appended,
+    AppendRules,
+    Origin,
+    PreparedBatches,
+    WouldWaitError,
+    writable,
+)
 from stratalog.storage.compaction import swap
 from stratalog.storage.compaction.cleaned_segment import CleanedSegment
 from stratalog.storage.config import LogConfig
@@ -60,6 +70,10 @@ logger = logging.getLogger(__name__)
 _HIGHEST_BASE_OFFSET = 2**63 - 2**40
 
 
+def _offset_count(headers: list[BatchHeader]) -> int:
+    return sum(header.last_offset_delta + 1 for header in headers)
+
+
 class Log(ReadableLog):
     """One partition. Append record batches, read them by offset (`read`, `records`) or time (`find_timestamp`), make
     them durable (`flush`), forget them (`advance_start`, `truncate`, `apply_retention`). Opened with `Log.open` or
@@ -68,7 +82,6 @@ class Log(ReadableLog):
     recovery_point: int  # everything before it is durable
     recovery: RecoveryReport  # what opening the log found and did
     _active: ActiveSegment
-    _epochs: EpochTracker
     _producers: ProducerTracker
     _names_changed: int  # counts; what of it is durable is in _names_synced
     _names_synced: int
@@ -84,14 +97,16 @@ class Log(ReadableLog):
         self._disk = home.disk
         self._clock = home.clock
         self._rules = AppendRules(config, home.clock)
+        self._epochs = EpochTracker(home.disk, path)
         self._write_lock = threading.RLock()
-        self._flush_lock = threading.Lock()
+        self._flush_lock = threading.RLock()
         self._closed = False
         self.closed_in_order = False
         self._must_reload = False
         self._truncations = 0
         self._on_close: Callable[[], None] | None = None
-        self._load(clean=clean)
+        with self._write_lock:  # or its segment could be let go for another log's while it is recovered
+            self._load(clean=clean)
 
     @classmethod
     def open(cls, path: str | Path, config: LogConfig | Mapping[str, object] | None = None) -> Log:
@@ -121,10 +136,10 @@ class Log(ReadableLog):
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this thread has the write lock: an interrupt may have come between its taking and its giving back,
-        and then no other thread can close the log."""
-        held: bool = self._write_lock._is_owned()  # type: ignore[attr-defined]
-        return held
+        """Whether this thread has one of the log's locks: an interrupt may have come between its taking and its giving
+        back, and then no other thread can close the log."""
+        locks = (self._write_lock, self._flush_lock, self._epochs.file_lock)
+        return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]
 
     @property
     def has_owner(self) -> bool:
@@ -177,59 +192,109 @@ class Log(ReadableLog):
         of an idempotent producer that is in the log already is not added again: its first offsets are returned.
         If the flush that flush.messages asks for fails, the error says so, and the batches are in the log.
         """
+        appended = self._append_locked(self.prepare(data, origin), leader_epoch, origin)
+        if self.flush_is_due():
+            self.flush()
+        return appended
+
+    def append_at_once(self, data: Buffer, leader_epoch: int | None = None) -> Appended:
+        """append() of a client's batches for a thread that must not wait. Raises WouldWaitError, and has changed
+        nothing, where the append would wait for a disk or a lock, or cost much more than the bytes it is given: then
+        another thread calls prepare(), and this one append_prepared()."""
+        if type(data) is not bytearray:
+            data = writable(data)
+        if len(data) > QUICK_BYTES:
+            raise WouldWaitError(f"{len(data)} bytes of records have to be checked")
+        rules = self._rules
+        headers = validation.parse_for_append(data, rules.max_message_bytes)
+        try:
+            data, headers = rules.apply(data, headers, QUICK_INFLATED_BYTES, False)
+        except InflatedTooLargeError as error:
+            raise WouldWaitError(str(error)) from None
+        return self._append_locked(
+            (data, headers, rules), leader_epoch, Origin.CLIENT, False, self.config.flush_messages
+        )
+
+    def append_prepared(self, prepared: PreparedBatches, leader_epoch: int | None = None) -> Appended:
+        """Append what prepare() gave, without waiting. Raises WouldWaitError until get_ready() was called. Unlike
+        append(), leaves it to the caller to flush() where flush_is_due()."""
+        return self._append_locked(prepared, leader_epoch, Origin.CLIENT, False)
+
+    def prepare(
+        self, data: Buffer, origin: Origin = Origin.CLIENT, max_inflated: int = DEFAULT_MAX_INFLATED
+    ) -> PreparedBatches:
+        """Check batches as append() does, and compress them again where compression.type says so. Takes no lock and
+        touches no file. Raises InflatedTooLargeError past `max_inflated` bytes a batch."""
         if type(data) is not bytearray:
             data = writable(data)
         rules = self._rules
         headers = validation.parse_for_append(data, rules.max_message_bytes)
         if origin is Origin.CLIENT:
-            if rules.plain:
-                null_keys = validation.check_contents(data, headers)
-            else:
-                data, headers, null_keys = rules.apply(data, headers)
-            if null_keys and rules.needs_keys:
-                raise InvalidRecordError(
-                    f"{null_keys} records have no key; {self.partition} is compacted by key (cleanup.policy)"
-                )
-            if headers[-1].max_timestamp > rules.latest_timestamp or len(headers) > 1:
-                rules.check_not_after(headers)
+            data, headers = rules.apply(data, headers, max_inflated, True)
         else:
             for header in headers:
                 if header.is_control:
                     read_control(Batch(data, header))  # raises where it can't be read: it will be, once it is written
-        with self._write_lock:
-            try:
-                appended = self._append(data, headers, rules, leader_epoch, origin)
-            except OSError as error:
-                raise StorageError(f"{self.path}: nothing was appended: {error}") from error
-            except StratalogError:
-                raise
-            except BaseException:
-                self._must_reload = True  # an interrupt may have come anywhere; the files know how far it got
-                raise
-        if self._end_offset - self.recovery_point >= self.config.flush_messages:
-            self.flush()
-        return appended
+        return data, headers, rules
+
+    def get_ready(self, prepared: PreparedBatches) -> None:
+        """Wait for what append_prepared() would have to wait for: the thread that holds the lock, or a roll."""
+        with self._storage_errors("roll"):
+            self._roll_where(lambda: self._must_roll_before(prepared))
+
+    def flush_is_due(self) -> bool:
+        """Whether flush.messages asks for a flush before what was appended is acknowledged."""
+        return self._end_offset - self.recovery_point >= self.config.flush_messages
+
+    def _append_locked(
+        self,
+        prepared: PreparedBatches,
+        leader_epoch: int | None,
+        origin: Origin,
+        may_wait: bool = True,
+        most_unflushed: int = LONG_MAX,
+    ) -> Appended:
+        if not self._write_lock.acquire(may_wait):
+            raise WouldWaitError(f"another thread holds the lock of {self.partition}")
+        try:
+            return self._append(prepared, leader_epoch, origin, may_wait, most_unflushed)
+        except OSError as error:
+            raise StorageError(f"{self.path}: nothing was appended: {error}") from error
+        except (StratalogError, WouldWaitError):
+            raise
+        except BaseException:
+            self._must_reload = True  # an interrupt may have come anywhere; the files know how far it got
+            raise
+        finally:
+            self._write_lock.release()
 
     def _append(
         self,
-        data: bytearray | memoryview,
-        headers: list[BatchHeader],
-        rules: AppendRules,
+        prepared: PreparedBatches,
         leader_epoch: int | None,
         origin: Origin,
+        may_wait: bool,
+        most_unflushed: int,
     ) -> Appended:
         if self._closed or self._must_reload:
+            if self._must_reload and not may_wait:
+                raise WouldWaitError(f"{self.path} has to be loaded again")
             self._check_open()
+        data, headers, rules = prepared
         last = headers[-1]
         timestamp = last.max_timestamp
         knows_producers = last.producer_id >= 0
+        count = last.last_offset_delta + 1
         if len(headers) > 1:
+            count = _offset_count(headers)
             timestamp = max(header.max_timestamp for header in headers)
             knows_producers = any(header.producer_id >= 0 for header in headers)
         if knows_producers:
             if origin is Origin.CLIENT:
                 duplicate = self._producers.find_duplicate(headers)
                 if duplicate is not None:
+                    if self._end_offset - self.recovery_point >= most_unflushed:  # the flush before may have failed
+                        raise WouldWaitError(f"flush.messages asks for a flush of {self.partition}")
                     return Appended(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp, duplicate=True)
                 self._producers.check(headers)
             else:
@@ -237,17 +302,25 @@ class Log(ReadableLog):
         size = len(data)
         if size > self.config.segment_bytes:
             raise BatchLargerThanSegmentError(f"{size} bytes do not fit segment.bytes, {self.config.segment_bytes}")
-        epoch = self._epochs.current if leader_epoch is None else leader_epoch
-        if epoch != self._epochs.epochs.latest:
-            self._epochs.begin(epoch, self._end_offset)
         if rules.stamps_time:
             timestamp = self._clock.now_ms()
         base_offset = self._end_offset
         if base_offset > _HIGHEST_BASE_OFFSET:
             raise StorageError(f"{self.path}: offset {base_offset} is too near the highest there is")
+        last_offset = base_offset + count - 1
+        if last_offset + 1 - self.recovery_point >= most_unflushed:
+            raise WouldWaitError(f"flush.messages asks for a flush of {self.partition}")
+        if self._active.must_roll_before(size, last_offset, timestamp, self._clock):
+            if origin is Origin.COORDINATOR and self._active.has_slack(size, last_offset):
+                self._home.overdue_rolls.add(self)  # a coordinator appends on the event loop, which must not wait
+            elif may_wait:
+                self._roll(self._clock.now_ms())
+            else:
+                raise WouldWaitError(f"{self.partition} has to begin a new segment")
+        epoch = self._epochs.current if leader_epoch is None else leader_epoch
+        if epoch != self._epochs.epochs.latest:
+            self._epochs.begin(epoch, base_offset)
         end_offset = stamp(data, headers, base_offset, epoch, timestamp if rules.stamps_time else -1)
-        if self._active.must_roll_before(size, end_offset - 1, timestamp, self._clock):
-            self._roll(self._clock.now_ms())
         position = self._active.size
         self._active.append(data, size, headers)
         if knows_producers:
@@ -261,6 +334,12 @@ class Log(ReadableLog):
                 raise
         self._end_offset = end_offset
         return Appended(base_offset, end_offset - 1, timestamp)
+
+    def _must_roll_before(self, prepared: PreparedBatches) -> bool:
+        data, headers, rules = prepared
+        timestamp = self._clock.now_ms() if rules.stamps_time else max(header.max_timestamp for header in headers)
+        last_offset = self._end_offset + _offset_count(headers) - 1
+        return self._active.must_roll_before(len(data), last_offset, timestamp, self._clock)
 
     def _note_producers(self, data: Buffer, headers: list[BatchHeader]) -> None:
         for header in headers:
@@ -279,17 +358,34 @@ class Log(ReadableLog):
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one; nothing where the active one is empty."""
-        with self._write_lock, self._storage_errors("roll"):
-            self._check_open()
-            self._roll(self._clock.now_ms())
+        with self._storage_errors("roll"):
+            self._roll_where(lambda: True)
 
     def roll_if_due(self) -> None:
         """Roll a quiet log by wall-clock time, for retention's sake: segment.ms is otherwise looked at by appends."""
-        with self._write_lock, self._storage_errors("roll"):
+        with self._storage_errors("roll"):
+            self._roll_where(lambda: self._active.is_due_by_time(self._clock.now_ms(), self._clock))
+
+    def roll_if_overdue(self) -> None:
+        """Roll where a coordinator's append would have done it, had it been able to wait."""
+        with self._storage_errors("roll"):
+            self._roll_where(self._is_overdue)
+
+    def _is_overdue(self) -> bool:
+        return self._active.must_roll_before(1, self._end_offset, self._clock.now_ms(), self._clock)
+
+    def _roll_where(self, is_due: Callable[[], bool]) -> None:
+        """Most of the old segment is synced before the write lock is taken: appends don't have to wait for that."""
+        with self._write_lock:
             self._check_open()
-            now = self._clock.now_ms()
-            if self._active.is_due_by_time(now, self._clock):
-                self._roll(now)
+            if not is_due() or self._active.size == 0:
+                return
+        with self._flush_lock:
+            self._flush()
+        with self._write_lock:
+            self._check_open()
+            if is_due():
+                self._roll(self._clock.now_ms())
 
     def _roll(self, now: int) -> None:
         """The old segment is made durable, its name too, before the new one exists: after a power cut, a segment that
@@ -299,10 +395,11 @@ class Log(ReadableLog):
             return
         old.cut_torn_tail()
         old.flush()
+        self._epochs.save()  # before the recovery point moves past their batches, here and in _flush()
         self._sync_names()
         self._producers.save(self._end_offset, durable=False)
         try:
-            new = self._loader(now).open_active(self._end_offset, keep_indexes=False)
+            new = self._loader(now).open_active(self._end_offset)
         except OSError:
             self._must_reload = True  # if its files stay, it is the last segment, and the old one must not grow
             remove_segment_files(self._disk, self.path, self._end_offset)
@@ -327,6 +424,7 @@ class Log(ReadableLog):
             if active.sync_failed:
                 active.flush()  # writes pages again, which must not meet a truncation half way
         active.flush()
+        self._epochs.save()
         self._sync_names()
         with self._write_lock:
             if generation == self._truncations:
@@ -392,7 +490,7 @@ class Log(ReadableLog):
         last = self._segments.all[slot]
         if isinstance(last, SealedSegment):
             last.retire()
-            active = self._loader(self._clock.now_ms()).open_active(last.base_offset, keep_indexes=True)
+            active = self._loader(self._clock.now_ms()).open_active(last.base_offset, last.size)
             if not active.adopt():
                 active.recover(active.base_offset, last.limit)
         else:
@@ -410,6 +508,14 @@ class Log(ReadableLog):
 
     def advance_start(self, offset: int) -> None:
         """Forget everything before `offset`, for good: durable when it returns. Files go with retention."""
+        with self._storage_errors("advance the start of"):
+            self.prepare_start(offset)
+            self._home.log_start_offsets.raise_to({self.partition: offset})
+            self.begin_at(offset)
+
+    def prepare_start(self, offset: int) -> None:
+        """Make durable what must be before the log may begin at `offset`. For whoever advances many logs: the start is
+        to be saved next, and then told to begin_at()."""
         with self._flush_lock, self._storage_errors("advance the start of"):
             self._check_open()
             if offset > self._end_offset:
@@ -417,16 +523,33 @@ class Log(ReadableLog):
             if offset > self.recovery_point:
                 self._flush()  # or a power cut could leave a log that ends before it starts
             with self._write_lock:
-                self._advance_start(offset)
+                self._save_producers(offset)
+
+    def begin_at(self, offset: int) -> None:
+        """Begin at `offset`, which is prepared and saved as the log's start."""
+        with self._write_lock, self._storage_errors("advance the start of"):
+            self._check_open()
+            if offset > self._end_offset:  # the log was cut since
+                offset = self._end_offset
+                self._home.log_start_offsets.update({self.partition: max(offset, self.log_start_offset)})
+            if offset > self.log_start_offset:
+                self._begin_at(offset)
+
+    def _save_producers(self, offset: int) -> None:
+        """What lies before a log's start is not replayed any more."""
+        if offset > self.log_start_offset and len(self._producers.state):
+            self._producers.save(self._end_offset, durable=True)
+
+    def _begin_at(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self._epochs.truncate_start(offset)
 
     def _advance_start(self, offset: int) -> None:
         if offset <= self.log_start_offset:
             return
-        if len(self._producers.state):
-            self._producers.save(self._end_offset, durable=True)  # what lies before the start is not replayed any more
-        self._home.log_start_offsets.update({self.partition: offset})
-        self.log_start_offset = offset
-        self._epochs.truncate_start(offset)
+        self._save_producers(offset)
+        self._home.log_start_offsets.raise_to({self.partition: offset})
+        self._begin_at(offset)
 
     def apply_retention(self, upper_bound: int | None = None) -> list[retention.Doomed]:
         """Delete the segments that may go, none with offsets at or past `upper_bound` or with records of a transaction
@@ -546,7 +669,14 @@ class Log(ReadableLog):
         """Close a log that is about to be deleted: nothing is flushed or saved."""
         with self._flush_lock, self._write_lock:
             self._closed = True
+            self._let_go_of_files()
         self._tell_closed()
+
+    def _let_go_of_files(self) -> None:
+        """Or those of a deleted log would take up room for as long as they are open."""
+        for segment in self._segments.all:
+            segment.retire()
+            segment.release()
 
     def _tell_closed(self) -> None:
         on_close, self._on_close = self._on_close, None
@@ -569,12 +699,13 @@ class Log(ReadableLog):
                     self.closed_in_order = True
             finally:
                 self._closed = True
+                self._let_go_of_files()
 
     def _is_saved(self) -> bool:
         """Whether all that _save() would make durable is so already, or is nothing."""
         if self._end_offset == 0:
             return True
-        return self._end_offset == self.recovery_point == self._producers.saved_at
+        return self._end_offset == self.recovery_point == self._producers.saved_at and self._epochs.is_saved
 
     def _save(self) -> None:
         self._flush()
@@ -587,7 +718,7 @@ class Log(ReadableLog):
         """For the child of a fork: the log is the parent's. Here it is closed, and no file is touched."""
         self._closed = True
         self._on_close = None
-        self._write_lock, self._flush_lock = threading.RLock(), threading.Lock()
+        self._write_lock, self._flush_lock = threading.RLock(), threading.RLock()
 
     def _load(self, *, clean: bool) -> None:
         checkpointed_start = self._home.log_start_offsets.get(self.partition)
@@ -623,17 +754,22 @@ class Log(ReadableLog):
             self._home.recovery_points.update({self.partition: self._end_offset})
         if self._home.cleaner_offsets.get(self.partition) > self._end_offset:
             self._home.cleaner_offsets.update({self.partition: self._end_offset})  # what will come there is dirty
-        self._epochs = EpochTracker(self._disk, self.path)
-        self._epochs.load(self._segments.all, self._end_offset, self.recovery)
+        has_epochs = names.LEADER_EPOCH_CHECKPOINT in opened.files
+        self._epochs.load(self._segments.all, self._end_offset, opened.scanned, self.recovery, has_file=has_epochs)
+        self._epochs.truncate_start(self.log_start_offset)
         self._producers = ProducerTracker(self._disk, self.path)
-        self._load_producers()
+        self._load_producers(opened.files)
 
-    def _load_producers(self) -> None:
+    def _load_producers(self, files: Collection[str] | None = None) -> None:
+        """`files`: what is in the directory, where that is known."""
         first = max(bisect_right(self._segments.bases, self.log_start_offset) - 1, 0)
-        self._producers.load(self._segments.all[first:], self._end_offset, self.recovery)
+        self._producers.load(self._segments.all[first:], self._end_offset, self.recovery, files)
 
     def _loader(self, now: int) -> Loader:
-        return Loader(self._disk, self.path, self.config, self._home.open_segments, now, self._write_lock)
+        home = self._home
+        return Loader(
+            self._disk, self.path, self.config, home.open_segments, home.active_segments, now, self._write_lock
+        )
 
     def _publish(self, sealed: list[Segment], active: ActiveSegment) -> None:
         self._active = active

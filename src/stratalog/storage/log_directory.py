@@ -10,36 +10,48 @@ when nothing is left that a crash could have touched.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
-import resource
 import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from stratalog.clock import Clock, SystemClock
-from stratalog.errors import InvalidTopicError, LogAlreadyOpenError, LogClosedError, StorageError
-from stratalog.storage import checkpoints, directory_lock, names
+from stratalog.errors import (
+    CorruptCheckpointError,
+    InvalidTopicError,
+    LogAlreadyOpenError,
+    LogClosedError,
+    StorageError,
+    StratalogError,
+    UnusablePartitionError,
+)
+from stratalog.storage import checkpoints, directory_lock, limits, names
 from stratalog.storage.compaction.cleaner import LogCleaner
 from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import DirectoryConfig, LogConfig
 from stratalog.storage.directory_lock import DirectoryLock
 from stratalog.storage.disk import Disk
+from stratalog.storage.doomed_directories import DoomedDirectories
 from stratalog.storage.home import Deletions, LogHome
 from stratalog.storage.housekeeper import Housekeeper
 from stratalog.storage.log import Log
 from stratalog.storage.names import TopicPartition
 from stratalog.storage.offset_checkpoint import OffsetCheckpoint
 from stratalog.storage.open_segments import OpenSegments
+from stratalog.storage.unopened_log import UnopenedLog, check_entries
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_DOOMED = 200  # a name has room for 255, and a suffix of 40 follows
+_OF_ONE_PARTITION = (errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 _live: weakref.WeakSet[LogDirectory] = weakref.WeakSet()
 
 Configs = LogConfig | Mapping[str, object] | None
@@ -63,6 +75,7 @@ class LogDirectory:
         self._lock = threading.RLock()
         self._logs: dict[TopicPartition, Log] = {}
         self._closed = False
+        self._doomed = DoomedDirectories(disk, background=background)
         try:
             disk.make_directory(path)
             self._directory_lock = DirectoryLock(path)
@@ -72,7 +85,8 @@ class LogDirectory:
             self._home = LogHome(
                 disk,
                 clock,
-                OpenSegments(min(config.max_open_segments, _share_of_descriptors())),
+                OpenSegments(limits.sealed_segments(config.max_open_segments)),
+                OpenSegments(limits.active_segments()),
                 OffsetCheckpoint(disk, path / names.RECOVERY_POINT_CHECKPOINT),
                 OffsetCheckpoint(disk, path / names.LOG_START_OFFSET_CHECKPOINT),
                 OffsetCheckpoint(disk, path / names.CLEANER_OFFSET_CHECKPOINT),
@@ -144,13 +158,18 @@ class LogDirectory:
             raise InvalidTopicError(f"{topic} is Apache Kafka's own; it is not opened here")
         key = TopicPartition(topic, partition)
         with self._lock:
-            if self._closed:
-                raise LogClosedError(f"{self.path}: the data directory is closed")
+            self._check_open()
             log = self._logs.get(key)
             if log is None or log.is_closed:
                 clean = self.was_clean and (log is None or log.closed_in_order)
                 log = self._logs[key] = self._open_log(key, config, topic_id, clean=clean)
             return log
+
+    def unopened_log(self, topic: str, partition: int, config: Configs, reason: StorageError) -> UnopenedLog:
+        """In the place of a log that log() could not open, for those who go on without it."""
+        key = TopicPartition(topic, partition)
+        log_config = self._default_config if config is None else as_config(config)
+        return UnopenedLog(key, self.path / str(key), log_config, self._home, reason)
 
     def open_all(self, progress: Callable[[int, int], None] | None = None) -> list[Log]:
         """Open every log; `progress(done, total)` is called after each."""
@@ -162,39 +181,73 @@ class LogDirectory:
                 progress(done, len(partitions))
         return logs
 
-    def make_all(self, partitions: Iterable[TopicPartition], topic_id: uuid.UUID) -> None:
-        """Make the directories of a topic's new partitions, durably, several at a time: log() then finds them."""
+    def make_all(self, partitions: Mapping[TopicPartition, uuid.UUID]) -> dict[TopicPartition, StorageError]:
+        """Make the directories of new partitions of the topics with these ids: log() then finds them. Those that could
+        not be made, and why. Raises StorageError where none of them is durable.
+
+        One sync makes all the names durable. The small file with the topic's id is not synced: log() writes it again
+        where a power cut took it.
+        """
+        failures = {}
         with self._lock:
-            if self._closed:
-                raise LogClosedError(f"{self.path}: the data directory is closed")
-            paths = [path for partition in partitions if not (path := self.path / str(partition)).exists()]
+            self._check_open()
+            for key, topic_id in partitions.items():
+                path = self.path / str(key)
+                try:
+                    self._make_partition(path, topic_id)
+                except OSError as error:
+                    failures[key] = StorageError(f"{path}: can't be made: {error}")
             try:
-                with ThreadPoolExecutor(self._disk.waits_at_once, thread_name_prefix="stratalog-make") as pool:
-                    for _ in pool.map(lambda path: self._make_partition(path, topic_id), paths):
-                        pass
                 self._disk.sync_directory(self.path)
             except OSError as error:
                 raise StorageError(f"{self.path}: partitions can't be made: {error}") from error
+        return failures
 
     def delete(self, topic: str, partition: int) -> None:
         """Delete a partition with all its records. Its directory is renamed first: half of it is never served."""
         self.delete_all([TopicPartition(topic, partition)])
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> None:
-        """delete() for many, at the cost of one where it waits for the disk. Those that do not exist are fine."""
+        """delete() for many, at the cost of one where it waits for the disk. Those that do not exist are fine.
+
+        They are gone for good when this returns: renamed, durably. The files are removed in the background.
+        """
+        doomed: dict[TopicPartition, Path | None] = {}
         with self._lock:
-            if self._closed:
-                raise LogClosedError(f"{self.path}: the data directory is closed")
+            self._check_open()
             try:
-                doomed = [(key, self._doom(key)) for key in partitions]
+                for key in partitions:
+                    doomed[key] = self._doom(key)
                 self._disk.sync_directory(self.path)
                 for checkpoint in (*self._home.checkpoints, self.high_watermarks):
-                    checkpoint.update(dict.fromkeys(key for key, _ in doomed))
-                for _, path in doomed:
-                    if path is not None:
-                        self._remove_partition(path)
+                    checkpoint.update(dict.fromkeys(doomed))
             except OSError as error:
                 raise StorageError(f"{self.path}: partitions can't be deleted: {error}") from error
+            finally:  # also those that were renamed before one could not be
+                self._doomed.add(path for path in doomed.values() if path is not None)
+
+    def advance_starts(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, StratalogError]:
+        """Log.advance_start() for many open logs, at the cost of few where it waits for the disk: durable when it
+        returns, but for the partitions in the result."""
+        with self._lock:
+            self._check_open()
+            logs = {key: log for key in offsets if (log := self._logs.get(key)) is not None}
+        missing = LogClosedError(f"{self.path}: the partition is not open")
+        failures: dict[TopicPartition, StratalogError] = {key: missing for key in offsets if key not in logs}
+        with ThreadPoolExecutor(self._disk.waits_at_once, thread_name_prefix="stratalog-start") as pool:
+            outcomes = pool.map(lambda key: _failure(partial(logs[key].prepare_start, offsets[key])), logs)
+            failures |= {key: error for key, error in zip(logs, outcomes, strict=True) if error is not None}
+        ready = {key: offset for key, offset in offsets.items() if key not in failures}
+        try:
+            self._home.log_start_offsets.raise_to(ready)
+        except OSError as error:
+            unsaved = StorageError(f"{self.path}: log start offsets can't be saved: {error}")
+            return {**failures, **dict.fromkeys(ready, unsaved)}
+        for key, offset in ready.items():
+            failure = _failure(partial(logs[key].begin_at, offset))
+            if failure is not None:
+                failures[key] = failure
+        return failures
 
     def _doom(self, key: TopicPartition) -> Path | None:
         """Close the log, and rename its directory; None where there is no such directory."""
@@ -208,6 +261,10 @@ class LogDirectory:
             self._disk.rename(path, doomed)
         self._logs.pop(key, None)
         return doomed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosedError(f"{self.path}: the data directory is closed")
 
     def turn(self) -> None:
         """Do now what the housekeeper finds due; for use without `background`."""
@@ -223,6 +280,7 @@ class LogDirectory:
             self._closed = True
         self.cleaner.stop()
         self._housekeeper.stop()
+        self._doomed.stop()
         try:
             self._close_logs()
             self._home.deletions.run(everything=True)
@@ -261,50 +319,68 @@ class LogDirectory:
     def _open_log(self, key: TopicPartition, config: Configs, topic_id: uuid.UUID | None, *, clean: bool) -> Log:
         path = self.path / str(key)
         try:
-            if not path.exists():
+            if path.exists():
+                check_entries(path)
+                if topic_id is not None:
+                    self._keep_topic_id(path, topic_id)
+            else:
                 self._make_partition(path, topic_id or uuid.uuid4())
                 self._disk.sync_directory(self.path)
             log_config = self._default_config if config is None else as_config(config)
             return Log(key, path, log_config, self._home, clean=clean)
         except OSError as error:
-            raise StorageError(f"{path}: can't be opened: {error}") from error
+            is_its_own = error.errno in _OF_ONE_PARTITION
+            raise (UnusablePartitionError if is_its_own else StorageError)(
+                f"{path}: can't be opened: {error}"
+            ) from error
 
     def _make_partition(self, path: Path, topic_id: uuid.UUID) -> None:
         self._disk.make_directory(path)
-        self._disk.replace(path / names.PARTITION_METADATA, checkpoints.format_partition_metadata(topic_id))
+        self._write_topic_id(path, topic_id)
+
+    def _write_topic_id(self, path: Path, topic_id: uuid.UUID) -> None:
+        content = checkpoints.format_partition_metadata(topic_id)
+        self._disk.replace(path / names.PARTITION_METADATA, content, durable=False)
+
+    def _keep_topic_id(self, path: Path, topic_id: uuid.UUID) -> None:
+        """Write the file with the id again where a power cut took it or emptied it. Another id is left alone."""
+        try:
+            found = checkpoints.read_partition_metadata(path / names.PARTITION_METADATA)
+        except CorruptCheckpointError as error:
+            logger.warning("%s; it is written again", error)
+            found = None
+        if found is None:
+            self._write_topic_id(path, topic_id)
+        elif found != topic_id:
+            logger.warning(
+                "%s: says topic id %s, the broker's metadata says %s; was the directory put here by hand?",
+                path / names.PARTITION_METADATA,
+                found,
+                topic_id,
+            )
 
     def _take_clean_marker(self) -> bool:
         marker = self.path / names.CLEAN_SHUTDOWN
-        for entry in self.path.iterdir():
-            if names.is_doomed_directory(entry.name) and entry.is_dir():
-                try:
-                    self._remove_partition(entry)
-                except OSError as error:
-                    logger.warning("%s: can't be removed: %s", entry, error)  # no reason not to open the others
+        self._doomed.add(
+            entry for entry in self.path.iterdir() if names.is_doomed_directory(entry.name) and entry.is_dir()
+        )
         if not marker.exists():
             return False
         self._disk.remove(marker)
         self._disk.sync_directory(self.path)
         return True
 
-    def _remove_partition(self, path: Path) -> None:
-        for entry in path.iterdir():
-            self._disk.remove(entry)
-        path.rmdir()
 
-
-def _close(log: Log) -> StorageError | None:
+def _failure(call: Callable[[], object]) -> StratalogError | None:
     try:
-        log.close(save_recovery_point=False)
-    except StorageError as error:
+        call()
+    except StratalogError as error:
         return error
     return None
 
 
-def _share_of_descriptors() -> int:
-    """Half of what the process may open: the rest is for active segments, and for the program around."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(soft // 2, 1)
+def _close(log: Log) -> StratalogError | None:
+    return _failure(lambda: log.close(save_recovery_point=False))
 
 
 def as_config(config: Configs) -> LogConfig:

@@ -74,6 +74,11 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     return partition
 
 
+def is_of_a_log(name: str) -> bool:
+    """Whether a file of this name in a partition's directory is read, written or removed by its log."""
+    return _is_ours(name) or is_leftover(name) or (name.endswith(SWAP) and _is_ours(name.removesuffix(SWAP)))
+
+
 def is_leftover(name: str) -> bool:
     """Whether a file in a partition is what an unfinished deletion, write or compaction left. Others' files are not."""
     stem, dot, suffix = name.rpartition(".")

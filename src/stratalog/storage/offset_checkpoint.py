@@ -41,6 +41,14 @@ class OffsetCheckpoint:
         with self._lock:
             return self._offsets.get(partition, default)
 
+    def raise_to(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set offsets that are higher than those that are there; the others stay. Raises OSError."""
+
+        def higher() -> Changes:
+            return {key: offset for key, offset in offsets.items() if offset > self._offsets.get(key, 0)}
+
+        self.update(higher)
+
     def update(self, changes: Changes | Callable[[], Changes]) -> None:
         """Set offsets, or with None forget them. Nothing is written where nothing changes. Raises OSError.
 

@@ -22,8 +22,9 @@ class OffsetIndex(SparseIndex):
 
     def append(self, offset: int, position: int) -> None:
         """Room must have been reserved, and the offset must be above the last entry's."""
-        self._map().store_offset_entry(self.count, offset - self.base_offset, position)
+        self._store().store_offset_entry(self.count, offset - self.base_offset, position)
         self.count += 1
+        self._unsynced = True
 
     def entry(self, slot: int) -> OffsetEntry:
         relative, position = self._map().offset_entry(slot)
@@ -49,5 +50,5 @@ class OffsetIndex(SparseIndex):
         self.count = self.floor_slot(offset - 1) + 1
 
     @staticmethod
-    def _rising(mapping: Mapping, count: int) -> int:
-        return mapping.rising_offset_entries(count)
+    def _rising(mapping: Mapping, count: int, start: int) -> int:
+        return mapping.rising_offset_entries(count, start)

@@ -6,7 +6,7 @@ checksum: one that a crash spoiled is thrown away, and an older one, or the log 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from stratalog.errors import CorruptBatchError, CorruptCheckpointError, InvalidProducerEpochError, StorageError
@@ -86,13 +86,22 @@ class ProducerTracker:
                 AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable)
             )
 
-    def load(self, segments: Sequence[Segment], end_offset: int, report: RecoveryReport) -> None:
+    def load(
+        self,
+        segments: Sequence[Segment],
+        end_offset: int,
+        report: RecoveryReport,
+        files: Collection[str] | None = None,
+    ) -> None:
         """Make the state that `segments` up to `end_offset` imply: all from the one with the log's start on, and none
-        before it, which a power cut may have brought back with others missing in between."""
+        before it, which a power cut may have brought back with others missing in between. `files`: the names in the
+        directory, where they are known."""
+        if files is None:
+            files = self._disk.list(self._directory)
         tail = segments[-1]
-        rebuild_tail = not report.clean and tail.path(names.TRANSACTION_INDEX).exists()
+        rebuild_tail = not report.clean and tail.path(names.TRANSACTION_INDEX).name in files
         at_most = tail.base_offset if rebuild_tail else end_offset
-        start = self._load_snapshot(segments[0].base_offset, at_most, end_offset, report)
+        start = self._load_snapshot(files, segments[0].base_offset, at_most, end_offset, report)
         for segment in segments:
             # A last segment that lost all its batches may still list their transactions.
             if segment.limit > start or (rebuild_tail and segment is tail):
@@ -100,13 +109,15 @@ class ProducerTracker:
                     self.save(segment.base_offset, durable=False)  # it was lost; the segments before may go
                 self._replay(segment, start, report)
 
-    def _load_snapshot(self, at_least: int, at_most: int, end_offset: int, report: RecoveryReport) -> int:
+    def _load_snapshot(
+        self, files: Iterable[str], at_least: int, at_most: int, end_offset: int, report: RecoveryReport
+    ) -> int:
         """Load the newest sound snapshot; where it ends. Those past the log's end, and spoiled ones, are removed."""
         self.state = ProducerState()
         self.saved_at = -1
         start = at_least
         removed = False
-        for offset, path in sorted(self._snapshots(), reverse=True):
+        for offset, path in sorted(self._snapshots(files), reverse=True):
             if offset > end_offset:
                 self._disk.remove(path)
                 removed = True
@@ -146,20 +157,17 @@ class ProducerTracker:
         self.saved_at = offset if durable else -1
 
     def forget_snapshots_before(self, offset: int) -> None:
-        for at, path in self._snapshots():
+        for at, path in self._snapshots(self._disk.list(self._directory)):
             if at < offset:
                 self._disk.remove(path)
 
     def keep_only_snapshots(self, offsets: set[int]) -> None:
         """Those of the segments' bases and of the end are of use; the rest is left from earlier closings."""
-        for at, path in self._snapshots():
+        for at, path in self._snapshots(self._disk.list(self._directory)):
             if at not in offsets:
                 self._disk.remove(path)
 
-    def _snapshots(self) -> list[tuple[int, Path]]:
-        found = []
-        for path in self._directory.iterdir():
-            parsed = names.parse_segment_file(path.name)
-            if parsed is not None and parsed[1] == names.SNAPSHOT:
-                found.append((parsed[0], path))
-        return found
+    def _snapshots(self, files: Iterable[str]) -> list[tuple[int, Path]]:
+        parsed = (names.parse_segment_file(name) for name in files if name.endswith(names.SNAPSHOT))
+        offsets = (one[0] for one in parsed if one is not None)
+        return [(offset, names.segment_file(self._directory, offset, names.SNAPSHOT)) for offset in offsets]

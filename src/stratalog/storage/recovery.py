@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from stratalog.storage.active_segment import ActiveSegment
 from stratalog.storage.compaction import swap
 from stratalog.storage.config import LogConfig
 from stratalog.storage.disk import Disk
+from stratalog.storage.leader_epochs import LeaderEpochs
 from stratalog.storage.open_segments import OpenSegments
 from stratalog.storage.sealed_segment import SealedSegment
 from stratalog.storage.segment_files import remove_segment_files
@@ -55,10 +57,28 @@ class RecoveryReport:
         self.problems.append(problem)
 
 
+class ScannedEpochs:
+    """The leader epochs of the batches that were scanned: all batches at or behind `from_offset`."""
+
+    def __init__(self) -> None:
+        self.from_offset = 2**63 - 1  # nothing was scanned
+        self.epochs = LeaderEpochs()
+
+    def note(self, headers: Sequence[BatchHeader]) -> None:
+        self.from_offset = min(self.from_offset, headers[0].base_offset)
+        latest = self.epochs.latest
+        for header in headers:
+            if header.leader_epoch != latest:
+                self.epochs.learn(header.leader_epoch, header.base_offset)
+                latest = self.epochs.latest
+
+
 class Opened(NamedTuple):
     sealed: list[SealedSegment]
     active: ActiveSegment
     report: RecoveryReport
+    scanned: ScannedEpochs
+    files: frozenset[str]  # the names in the partition's directory
 
 
 class Loader:
@@ -70,6 +90,7 @@ class Loader:
         directory: Path,
         config: LogConfig,
         open_segments: OpenSegments,
+        active_segments: OpenSegments,
         now_ms: int,
         write_lock: threading.RLock,
     ) -> None:
@@ -77,16 +98,19 @@ class Loader:
         self._directory = directory
         self._config = config
         self._open_segments = open_segments
+        self._active_segments = active_segments
         self._now_ms = now_ms
         self._write_lock = write_lock
+        self._scanned = ScannedEpochs()
+        self._files: frozenset[str] = frozenset()
 
     def open(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> Opened:
         report = RecoveryReport(clean)
         sizes = self._list_segments(report)
         bases = sorted(sizes)
         if not bases:
-            active = self.open_active(log_start_offset, keep_indexes=False)
-            return Opened([], active, report)
+            active = self.open_active(log_start_offset)
+            return Opened([], active, report, self._scanned, self._files)
         first_to_scan = len(bases) - 1 if clean else _floor(bases, recovery_point)
         sealed = [
             self._sealed(base, sizes[base], following)
@@ -94,12 +118,13 @@ class Loader:
         ]
         # A log that was closed in order is only scanned where its indexes turn out wrong; then they count for nothing.
         trusted_offset = 0 if clean else recovery_point
-        opened = self._open_tail(sealed, bases[first_to_scan:], trusted_offset, report)
+        opened = self._open_tail(sealed, bases[first_to_scan:], sizes, trusted_offset, report)
         if opened.active.next_offset > recovery_point:
             _cut_misplaced_batch(opened.active, recovery_point, report)
         return opened
 
-    def open_active(self, base_offset: int, *, keep_indexes: bool) -> ActiveSegment:
+    def open_active(self, base_offset: int, size: int | None = None) -> ActiveSegment:
+        """A new one, or one whose .log has `size` bytes."""
         return ActiveSegment(
             self._disk,
             self._directory,
@@ -107,7 +132,8 @@ class Loader:
             self._config,
             self._now_ms,
             self._write_lock,
-            keep_indexes=keep_indexes,
+            self._active_segments,
+            size=size,
         )
 
     def _sealed(self, base_offset: int, size: int, limit: int) -> SealedSegment:
@@ -115,45 +141,69 @@ class Loader:
 
     def _list_segments(self, report: RecoveryReport) -> dict[int, int]:
         """Base offsets and sizes; leftovers of deletions and of unfinished writes are removed."""
-        for note in swap.finish_all(self._disk, self._directory):
-            report.note(note)
+        entries = self._disk.list(self._directory)
+        if any(name.endswith((names.SWAP, names.CLEANED)) for name in entries):
+            for note in swap.finish_all(self._disk, self._directory):
+                report.note(note)
+            entries = self._disk.list(self._directory)
         sizes: dict[int, int] = {}
-        indexes: list[tuple[int, Path]] = []
-        for entry in sorted(self._directory.iterdir()):
-            if names.is_leftover(entry.name):
-                self._disk.remove(entry)
-            elif (parsed := names.parse_segment_file(entry.name)) is not None:
-                base, suffix = parsed
-                if suffix == names.LOG:
-                    sizes[base] = entry.stat().st_size
-                elif suffix in names.SEGMENT_SUFFIXES:
-                    indexes.append((base, entry))
-        for base, path in indexes:
+        indexes: list[tuple[int, str]] = []
+        removed: set[str] = set()
+        for name, entry in sorted(entries.items()):
+            parsed = names.parse_segment_file(name)
+            if parsed is None:
+                if names.is_leftover(name):
+                    self._remove(name, removed)
+            elif parsed[1] == names.LOG:
+                sizes[parsed[0]] = entry.stat().st_size
+            elif parsed[1] in names.SEGMENT_SUFFIXES:
+                indexes.append((parsed[0], name))
+        for base, name in indexes:
             if base not in sizes:
-                report.note(f"{path}: an index without a log; removed")
-                self._disk.remove(path)
+                report.note(f"{self._directory / name}: an index without a log; removed")
+                self._remove(name, removed)
+        self._files = frozenset(entries.keys() - removed)
         return sizes
 
+    def _remove(self, name: str, removed: set[str]) -> None:
+        self._disk.remove(self._directory / name)
+        removed.add(name)
+
+    def _index_sizes(self, base_offset: int) -> tuple[int, int] | None:
+        paths = [
+            names.segment_file(self._directory, base_offset, suffix)
+            for suffix in (names.OFFSET_INDEX, names.TIME_INDEX)
+        ]
+        if not all(path.name in self._files for path in paths):
+            return None
+        offsets, times = (path.stat().st_size for path in paths)
+        return offsets, times
+
     def _open_tail(
-        self, sealed: list[SealedSegment], bases: list[int], trusted_offset: int, report: RecoveryReport
+        self,
+        sealed: list[SealedSegment],
+        bases: list[int],
+        sizes: Mapping[int, int],
+        trusted_offset: int,
+        report: RecoveryReport,
     ) -> Opened:
         """Open the segments that may need repair; the last of them becomes the active one."""
         for index, base in enumerate(bases):
             following = bases[index + 1] if index + 1 < len(bases) else None
-            segment = self.open_active(base, keep_indexes=True)
+            segment = self.open_active(base, sizes[base])
             if report.clean and following is None and self._adopt(segment, report):
-                return Opened(sealed, segment, report)
+                return Opened(sealed, segment, report, self._scanned, self._files)
             if not self._recover(segment, trusted_offset, following, report):
                 self._remove_following(bases[index + 1 :], report)
-                return Opened(sealed, segment, report)
+                return Opened(sealed, segment, report, self._scanned, self._files)
             if following is None:
-                return Opened(sealed, segment, report)
+                return Opened(sealed, segment, report, self._scanned, self._files)
             sealed.append(segment.seal(self._open_segments, limit=following))
         raise AssertionError("a log has at least one segment")
 
     def _adopt(self, segment: ActiveSegment, report: RecoveryReport) -> bool:
         try:
-            fits = segment.adopt()
+            fits = segment.adopt(self._index_sizes(segment.base_offset))
         except CorruptBatchError as error:
             report.note(f"closed in order, but damaged since: {error}")
             fits = False
@@ -168,7 +218,7 @@ class Loader:
         limit = 2**63 - 1 if following is None else following
         segment.sync_failed = not report.clean  # for all that can be known of it
         try:
-            start = segment.recover(trusted_offset, limit)
+            start = segment.recover(trusted_offset, limit, self._scanned.note)
         except CorruptBatchError as error:
             cut = segment.cut_tail()
             report.bytes_scanned += before

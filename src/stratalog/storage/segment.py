@@ -24,7 +24,7 @@ from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records._framing import BatchHeader, find_batch, parse_header, parse_headers
 from stratalog.records.batch import Batch
 from stratalog.records.format import HEADER_SIZE
-from stratalog.records.reader import records_of
+from stratalog.records.reader import find_timestamp
 from stratalog.storage import names
 from stratalog.storage.checked_ranges import CheckedRanges
 from stratalog.storage.disk import Disk
@@ -99,6 +99,10 @@ class Segment(ABC):
     @abstractmethod
     def rebuild_indexes(self) -> None:
         """Make both indexes again from the log. Raises CorruptBatchError where the log itself can't be walked."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let go of the files and mappings; whoever reads next opens them again."""
 
     def retire(self) -> None:
         """The log is about to delete these files, or to open them as another segment: from here on nothing is written
@@ -268,15 +272,11 @@ class Segment(ABC):
         return None
 
     def _first_record(self, batch: Batch, origin: int, timestamp: int, start_offset: int) -> TimestampedOffset | None:
-        position = origin + batch.header.position
         try:
-            records = records_of(batch)
+            found = find_timestamp(batch, timestamp, start_offset)
         except StratalogError as error:
-            raise self._corrupt(reason(error), position) from error
-        for record in records:
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return TimestampedOffset(record.offset, record.timestamp)
-        return None
+            raise self._corrupt(reason(error), origin + batch.header.position) from error
+        return None if found is None else TimestampedOffset(*found)
 
     def _confirm(self, entry: TimeEntry) -> BatchHeader:
         """The header that a time index entry speaks of, if it says the same."""

@@ -23,8 +23,9 @@ class TimeIndex(SparseIndex):
 
     def append(self, timestamp: int, offset: int) -> None:
         """Room must have been reserved, and the timestamp must be above the last entry's."""
-        self._map().store_time_entry(self.count, timestamp, offset - self.base_offset)
+        self._store().store_time_entry(self.count, timestamp, offset - self.base_offset)
         self.count += 1
+        self._unsynced = True
 
     def entry(self, slot: int) -> TimeEntry:
         timestamp, relative = self._map().time_entry(slot)
@@ -46,5 +47,5 @@ class TimeIndex(SparseIndex):
             self.count -= 1
 
     @staticmethod
-    def _rising(mapping: Mapping, count: int) -> int:
-        return mapping.rising_time_entries(count)
+    def _rising(mapping: Mapping, count: int, start: int) -> int:
+        return mapping.rising_time_entries(count, start)

@@ -128,6 +128,8 @@ class FaultyDisk(Disk):
 
     def make_directory(self, path: Path) -> None:
         self._called()
+        if not path.exists():
+            self._durable_names.pop(path, None)  # of another directory, which had this name before
         super().make_directory(path)
 
     def rename(self, source: Path, target: Path) -> None:
