@@ -17,6 +17,8 @@ from stratalog.broker.groups.consumer_group import ConsumerGroup, replay
 from stratalog.broker.groups.consumer_records import Assignment
 from stratalog.broker.groups.consumer_requests import Answer, Heartbeat
 from stratalog.broker.groups.group import Group, GroupRecord
+from stratalog.broker.groups.offset_records import StoredGroup
+from stratalog.broker.state_budget import StateBudget
 from stratalog.errors import StratalogError
 
 T = TypeVar("T")
@@ -107,6 +109,9 @@ class FakeHost:
         self.readiness = ErrorCode.none
         self._now_ms = now_ms
         self._groups: dict[str, Group] = {}
+        self.classic: dict[str, StoredGroup] = {}
+        self.budget = StateBudget(2**40, lambda: self._now_ms / 1000)
+        self.budget.include(lambda: sum(group.state_bytes for group in self._groups.values()))
         self._timers: list[tuple[int, int, FakeTimer]] = []
         self._count = itertools.count()
         for key, value in self.log:
@@ -126,6 +131,16 @@ class FakeHost:
 
     def remove(self, group_id: str) -> None:
         self._groups.pop(group_id, None)
+
+    def check_room(self, more: int, what: str, *, is_new: bool) -> None:
+        self.budget.check(more, what, is_new=is_new)
+
+    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
+        self.classic[group_id] = stored
+        self.remove(group_id)
+
+    def recount(self, group: Group) -> None:
+        assert self._groups[group.group_id] is group
 
     def append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
         if self.failure is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.coordinator import GroupCoordinator
-from stratalog.broker.groups.group import GroupRecord, GroupTable
+from stratalog.broker.groups.group import GroupRecord, GroupTable, ReplayConsumerRecord
 from stratalog.broker.groups.offsets_topic import Loaded
 from stratalog.clock import ManualClock
 from stratalog.errors import StratalogError
@@ -112,10 +112,16 @@ def no_consumer_records(groups: GroupTable, key: bytes, value: bytes | None) -> 
 
 
 class ManualCoordinator(GroupCoordinator):
-    def __init__(self, config: GroupConfig | None = None, offsets_log: ListLog | None = None) -> None:
-        self.manual_clock = ManualClock()
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        offsets_log: ListLog | None = None,
+        replay_consumer_record: ReplayConsumerRecord = no_consumer_records,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.manual_clock = clock or ManualClock()
         self.timers = ManualTimers(self.manual_clock)
         self.log = offsets_log or ListLog()
         super().__init__(
-            config or GroupConfig(), self.manual_clock, self.log, self.timers.call_later, no_consumer_records
+            config or GroupConfig(), self.manual_clock, self.log, self.timers.call_later, replay_consumer_record
         )

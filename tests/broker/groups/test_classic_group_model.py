@@ -16,8 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
 from stratalog.broker.groups.classic_messages import JoinAnswer, MemberIdentity, SyncAnswer
-from stratalog.broker.groups.classic_rebalance import State
+from stratalog.broker.groups.classic_rebalance import _PENDING_BYTES, State
 from stratalog.broker.groups.offset_records import parse_group
+from stratalog.broker.state_budget import OBJECT_BYTES
 from stratalog.errors import StorageError
 from tests.broker.groups.members import REBALANCE_MS, GroupUnderTest, Join, Sync, subscription
 
@@ -302,6 +303,14 @@ class ClassicGroupModel(RuleBasedStateMachine):
             assert one.is_waiting or one.expires_at_ms is not None, "a member that would stay for ever"
         if members or self.group.has_pending:
             assert self.group.wake_at_ms is not None, "nobody would wake it"
+
+    @invariant()
+    def what_it_takes_in_memory_is_counted(self) -> None:
+        group = self.group
+        members = sum(one.state_bytes for one in group._members)
+        topics = sum(OBJECT_BYTES + len(topic) for topic in group._topics or ())
+        empty = ClassicGroup("g", self.test.config, self.test._store).state_bytes
+        assert group.state_bytes == empty + members + topics + len(group.pending_ids) * _PENDING_BYTES
 
     @invariant()
     def what_is_stable_is_stored(self) -> None:

@@ -14,13 +14,19 @@ def test_defaults_are_kafkas() -> None:
         "group.max.size": 2**31 - 1,
         "group.consumer.session.timeout.ms": 45_000,
         "group.consumer.heartbeat.interval.ms": 5_000,
+        "group.consumer.min.session.timeout.ms": 45_000,
+        "group.consumer.max.session.timeout.ms": 60_000,
+        "group.consumer.min.heartbeat.interval.ms": 5_000,
+        "group.consumer.max.heartbeat.interval.ms": 15_000,
         "group.consumer.max.size": 2**31 - 1,
         "group.consumer.assignors": ("uniform", "range"),
+        "group.consumer.migration.policy": "bidirectional",
         "offset.metadata.max.bytes": 4_096,
         "offsets.retention.minutes": 10_080,
         "offsets.retention.check.interval.ms": 600_000,
         "offsets.topic.num.partitions": 50,
         "offsets.topic.segment.bytes": 104_857_600,
+        "stratalog.max.coordinator.state.bytes": 536_870_912,
     }
 
 

@@ -10,6 +10,7 @@ from stratalog.broker.groups.consumer_group import ConsumerGroup
 from stratalog.broker.groups.consumer_records import MemberState
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat
 from stratalog.broker.groups.group import GroupRecord
+from stratalog.broker.groups.group_settings import Effective
 from stratalog.errors import MessageTooLargeError, StorageError, StratalogError
 from tests.broker.groups.consumer_world import REBALANCE_TIMEOUT_MS, FakeTopics, World, joining
 
@@ -245,6 +246,7 @@ class Classic:
     group_id = "g"
     state_name = "Empty"
     protocol_type = "consumer"
+    state_bytes = 1_000
 
     def __init__(self, *, is_empty: bool) -> None:
         self.is_empty = is_empty
@@ -298,3 +300,19 @@ def test_a_group_that_was_deleted_meanwhile_has_timers_that_do_nothing() -> None
     world.host.remove("g")
     world.host.advance(REBALANCE_TIMEOUT_MS)
     assert world.host.log == before
+
+
+def test_settings_of_a_group_count_at_once() -> None:
+    world = World(FakeTopics(a=1))
+    own = {"g": Effective(60_000, 15_000)}
+    world.groups.settings_of = lambda group_id: own.get(group_id, Effective(45_000, 5_000))
+    world.join("m", "a")
+    world.host.advance(59_999)
+    assert "m" in world.group.members
+    own["g"] = Effective(50_000, 5_000)
+    world.groups.settings_changed("g")
+    world.groups.settings_changed("another")
+    world.host.advance(49_999)
+    assert "m" in world.group.members
+    world.host.advance(1)
+    assert "m" not in world.group.members

@@ -276,6 +276,13 @@ class GroupMachine(RuleBasedStateMachine):
                     readers[partition] = client.member_id
 
     @invariant()
+    def what_it_takes_in_memory_is_counted(self) -> None:
+        group = self.world.host.group("g")
+        if isinstance(group, ConsumerGroup):
+            parts = {*group.members, *group.target, *group.resolved}
+            assert group.state_bytes == ConsumerGroup("g").state_bytes + sum(map(group._bytes_of, parts))
+
+    @invariant()
     def timers_are_only_for_members(self) -> None:
         group = self.world.host.group("g")
         members = len(group.members) if isinstance(group, ConsumerGroup) else 0

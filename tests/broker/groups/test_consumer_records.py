@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.broker.groups.consumer_records import (
+    ClassicMember,
     ConsumerRecord,
     CurrentMember,
     GroupMetadata,
@@ -42,6 +43,14 @@ GOLDEN: list[tuple[ConsumerRecord, str, str | None]] = [
         MemberMetadata("g", "m", "i", None, "", "", (), "a.*", -1, None),
         "0005 000167 00016d",
         "0000 0269 00 01 01 01 04612e2a ffffffff 00 00",
+    ),
+    (  # as Kafka 4.1.2 wrote it
+        MemberMetadata(
+            "g", "m", "inst", None, "c", "/h", ("a", "b"), "", 1000, None, ClassicMember(6000, (("range", b"\1\2\3"),))
+        ),
+        "0005 000167 00016d",
+        "0000 05696e7374 00 0263 032f68 03 0261 0262 01 000003e8 00"
+        " 01 00 12 01 00001770 02 0672616e6765 04 010203 00 00",
     ),
     (TargetMetadata("g", 7), "0006 000167", "0000 00000007 00"),
     (
@@ -96,12 +105,6 @@ def test_a_record_has_the_bytes_of_its_schema(record: ConsumerRecord, key: str, 
             "0008 000167 00016d",
             f"0000 00000005 00000004 00 02 {ID} 02 00000001 01 00 05 0200000005 01 00",
             CurrentMember("g", "m", 5, 4, MemberState.STABLE, {TOPIC: frozenset((1,))}, {}),
-        ),
-        # a member of the classic protocol, in a group that was being converted
-        (
-            "0005 000167 00016d",
-            "0000 00 00 0263 032f68 01 01 ffffffff 00 01 00 03 010000",
-            MemberMetadata("g", "m", None, None, "c", "/h", (), "", -1, None),
         ),
         # racks by partition, of Kafka 4.0
         (

@@ -478,6 +478,7 @@ class OtherGroup:
     kind: GroupKind = "consumer"
     state_name = "Stable"
     protocol_type = "consumer"
+    state_bytes = 1_000
 
     def __init__(self, group_id: str, *, is_empty: bool = False) -> None:
         self.group_id = group_id

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stratalog.broker.groups.classic_members import Member, protocols_size
+from stratalog.broker.groups.classic_members import Member, member_bytes, protocols_bytes, protocols_size
 from stratalog.broker.groups.classic_messages import (
     AnswerJoin,
     AnswerSync,
@@ -28,11 +28,18 @@ from stratalog.broker.groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from stratalog.broker.groups.classic_rebalance import RebalancingGroup, State, Store, append_error
+from stratalog.broker.groups.classic_rebalance import (
+    CheckRoom,
+    RebalancingGroup,
+    State,
+    Store,
+    append_error,
+    room_for_all,
+)
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_protocol import PROTOCOL_TYPE
 from stratalog.broker.groups.group import GroupKind
-from stratalog.errors import StratalogError
+from stratalog.errors import StateBudgetError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -51,9 +58,14 @@ class ClassicGroup(RebalancingGroup):
     kind: GroupKind = "classic"
 
     def __init__(
-        self, group_id: str, config: GroupConfig, store: Store, make_member_id: Callable[[str], str] = new_member_id
+        self,
+        group_id: str,
+        config: GroupConfig,
+        store: Store,
+        make_member_id: Callable[[str], str] = new_member_id,
+        check_room: CheckRoom = room_for_all,
     ) -> None:
-        super().__init__(group_id, config, store)
+        super().__init__(group_id, config, store, check_room)
         self._make_member_id = make_member_id
 
     # What it is
@@ -73,6 +85,10 @@ class ClassicGroup(RebalancingGroup):
     @property
     def leader(self) -> str | None:
         return self._members.leader
+
+    @property
+    def members(self) -> list[Member]:
+        return list(self._members)
 
     @property
     def member_ids(self) -> list[str]:
@@ -184,10 +200,26 @@ class ClassicGroup(RebalancingGroup):
         size = self._members.protocol_bytes + protocols_size(request.protocols)
         if size - (0 if member is None else protocols_size(member.protocols)) > MOST_BYTES_OF_PROTOCOLS:
             return False
+        if not self._fits_the_budget(request, member):
+            return False
         if self.state is State.PREPARING_REBALANCE:
             # By those that have joined, so that a group that is too large loses the last ones to come back.
             return (member is not None and member.answer_join is not None) or self._members.awaiting_join < most
         return self.state is State.EMPTY or member is not None or len(self._members) < most
+
+    def _fits_the_budget(self, request: JoinRequest, member: Member | None) -> bool:
+        what = f"a member of group {self.group_id[:200]!r}"
+        if member is not None:
+            more = protocols_bytes(request.protocols) - protocols_bytes(member.protocols)
+        else:
+            # One that has no id yet is going to get one as long as this.
+            member_id = request.member_id or f"{request.client_id[:LONGEST_CLIENT_ID_IN_MEMBER_ID]}{'-' * 37}"
+            more = member_bytes(member_id, request.group_instance_id, request.client_id, request.protocols)
+        try:
+            self._check_room(more, what, is_new=member is None)
+        except StateBudgetError:
+            return False
+        return True
 
     def _supports(self, request: JoinRequest) -> bool:
         if self.state is State.EMPTY:
@@ -249,7 +281,7 @@ class ClassicGroup(RebalancingGroup):
         self._members.set_protocols(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.client_id, member.client_host = request.client_id, request.client_host
+        self._members.set_client(member, request.client_id, request.client_host)
 
     def _replace(self, old_id: str, new_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
         """A static member came back after a restart: it goes on where it was, and its former self is fenced."""
@@ -275,10 +307,10 @@ class ClassicGroup(RebalancingGroup):
             self._rename(member, old_id)
             self._members.set_protocols(member, before[0])
             member.session_timeout_ms, member.rebalance_timeout_ms = before[1:]
-            member.client_id, member.client_host = before_client
+            self._members.set_client(member, *before_client)
             answer(JoinAnswer(append_error(error), ""))
             return
-        self._topics = self._read_topics()
+        self._set_topics()
         current = self._current_generation(member)
         if request.may_skip_assignment:
             answer(current._replace(skip_assignment=self._members.leader == new_id))

@@ -8,11 +8,25 @@ from dataclasses import dataclass
 
 from stratalog.broker.groups.classic_messages import AnswerJoin, AnswerSync, JoinAnswer, JoinedMember, SyncAnswer
 from stratalog.broker.groups.offset_records import StoredMember
+from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 from stratalog.protocol.error_codes import ErrorCode
+
+_MEMBER_BYTES = 1_000  # of a member without its ids, protocols and assignment
 
 
 def protocols_size(protocols: Mapping[str, bytes]) -> int:
     return sum(len(name) + len(metadata) for name, metadata in protocols.items())
+
+
+def protocols_bytes(protocols: Mapping[str, bytes]) -> int:
+    """What they take in memory."""
+    return sum(OBJECT_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols.items())
+
+
+def member_bytes(member_id: str, instance_id: str | None, client_id: str, protocols: Mapping[str, bytes]) -> int:
+    """What a member takes in memory before it has an assignment."""
+    names = 2 * text_bytes(member_id) + 2 * text_bytes(instance_id) + text_bytes(client_id)
+    return _MEMBER_BYTES + names + protocols_bytes(protocols)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +43,12 @@ class Member:
     expires_at_ms: int | None = None  # None: it waits for an answer of ours, and that does not count as silence
     answer_join: AnswerJoin | None = None
     answer_sync: AnswerSync | None = None
+    counted_bytes: int = 0  # what `Members` has counted it as
+
+    @property
+    def state_bytes(self) -> int:
+        fixed = member_bytes(self.member_id, self.group_instance_id, self.client_id, self.protocols)
+        return fixed + len(self.assignment)
 
     @property
     def is_waiting(self) -> bool:
@@ -81,6 +101,7 @@ class Members:
         self._supporters: Counter[str] = Counter()  # protocol name -> members that know it
         self._awaiting_join = 0
         self.protocol_bytes = 0  # of all members' protocols, which the leader gets in one answer
+        self.state_bytes = 0  # what all members take in memory
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -112,6 +133,7 @@ class Members:
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
         self._count(member.protocols, 1)
+        self._recount(member)
         if self.leader is None:
             self.leader = member.member_id
 
@@ -120,6 +142,7 @@ class Members:
         if member is None:
             return None
         self._count(member.protocols, -1)
+        self.state_bytes -= member.counted_bytes
         if member.answer_join is not None:
             self._awaiting_join -= 1
         if member.group_instance_id is not None and self._static.get(member.group_instance_id) == member_id:
@@ -135,6 +158,7 @@ class Members:
         self._by_id = {each.member_id: each for each in self._by_id.values()}
         assert member.group_instance_id is not None, "only static members get a new id"
         self._static[member.group_instance_id] = new_id
+        self._recount(member)
         if was_leader:
             self.leader = new_id
 
@@ -142,6 +166,19 @@ class Members:
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
+        self._recount(member)
+
+    def set_client(self, member: Member, client_id: str, client_host: str) -> None:
+        member.client_id, member.client_host = client_id, client_host
+        self._recount(member)
+
+    def set_assignment(self, member: Member, assignment: bytes) -> None:
+        member.assignment = assignment
+        self._recount(member)
+
+    def _recount(self, member: Member) -> None:
+        counted, member.counted_bytes = member.counted_bytes, member.state_bytes
+        self.state_bytes += member.counted_bytes - counted
 
     def _count(self, protocols: Mapping[str, bytes], by: int) -> None:
         self.protocol_bytes += by * protocols_size(protocols)

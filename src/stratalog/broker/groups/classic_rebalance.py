@@ -8,21 +8,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 from stratalog.broker.groups.classic_members import Member, Members
 from stratalog.broker.groups.classic_messages import JoinAnswer, Now, SyncAnswer
 from stratalog.broker.groups.config import GroupConfig
-from stratalog.broker.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
+from stratalog.broker.groups.consumer_protocol import MOST_TOPICS, PROTOCOL_TYPE, subscribed_topics
 from stratalog.broker.groups.group import GroupRecord
 from stratalog.broker.groups.offset_records import StoredGroup, group_record, group_tombstone
+from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 from stratalog.errors import GroupRecordError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 
 _SHORTEST_WAIT_FOR_STATIC_MEMBERS_MS = 1_000  # a client may ask for none at all
+_GROUP_BYTES = 2_000  # of a group without members
+_PENDING_BYTES = 1_500  # of an id that was given out; a client's name is cut, so it is never longer
 
 Store = Callable[[Sequence[GroupRecord]], None]
+
+
+class CheckRoom(Protocol):
+    """Raises StateBudgetError where there is no room for so many bytes more."""
+
+    def __call__(self, more: int, what: str, *, is_new: bool) -> None: ...
+
+
+def room_for_all(more: int, what: str, *, is_new: bool) -> None:
+    """A CheckRoom without a bound."""
+
+
+def group_bytes(group_id: str) -> int:
+    """What a group takes in memory before it has members."""
+    return _GROUP_BYTES + 4 * text_bytes(group_id)
 
 
 class State(StrEnum):
@@ -45,7 +64,7 @@ def append_error(error: StratalogError) -> ErrorCode:
 
 
 class RebalancingGroup:
-    def __init__(self, group_id: str, config: GroupConfig, store: Store) -> None:
+    def __init__(self, group_id: str, config: GroupConfig, store: Store, check_room: CheckRoom = room_for_all) -> None:
         self.group_id = group_id
         self.state = State.EMPTY
         self.generation = 0
@@ -54,22 +73,30 @@ class RebalancingGroup:
         self.wake_at_ms: int | None = None
         self._config = config
         self._store = store
+        self._check_room = check_room
         self._protocol_type: str | None = None
         self._state_since_ms: int | None = None
         self._members = Members()
         self._pending: dict[str, int] = {}  # ids given out and not joined with yet -> when they lapse
         self._yet_to_sync: set[str] = set()
         self._topics: set[str] | None = None  # None: not known
+        self._topics_bytes = 0
         self._join_until_ms: int | None = None
         self._in_initial_delay = False
         self._initial_delay_ms = 0  # how long the part of it that is under way is
         self._initial_left_ms = 0  # by how much it may still be prolonged
         self._new_member_came = False
         self._sync_until_ms: int | None = None
+        self._must_rebalance = False  # as soon as sessions begin; see group_migration.py
 
     @property
     def protocol_type(self) -> str:
         return self._protocol_type or ""
+
+    @property
+    def state_bytes(self) -> int:
+        own = group_bytes(self.group_id) + len(self._pending) * _PENDING_BYTES
+        return own + self._members.state_bytes + self._topics_bytes
 
     # Rebalancing
 
@@ -129,7 +156,7 @@ class RebalancingGroup:
             return
         self.generation += 1
         self.protocol_name = self._members.select_protocol() if self._members else None
-        self._topics = self._read_topics()
+        self._set_topics()
         self._yet_to_sync.clear()
         if self._members:
             self._begin_generation(now)
@@ -156,14 +183,23 @@ class RebalancingGroup:
     def _enter(self, state: State, now: Now) -> None:
         self.state, self._state_since_ms = state, now.wall_ms
 
+    def _set_topics(self) -> None:
+        self._topics = self._read_topics()
+        self._topics_bytes = sum(OBJECT_BYTES + text_bytes(topic) for topic in self._topics or ())
+
     def _read_topics(self) -> set[str] | None:
         if self._protocol_type != PROTOCOL_TYPE:
             return None
+        topics: set[str] = set()
         try:
-            return {topic for one in self._members for topic in subscribed_topics(one.metadata(self.protocol_name))}
+            for one in self._members:
+                topics |= subscribed_topics(one.metadata(self.protocol_name))
+                if len(topics) > MOST_TOPICS:
+                    raise GroupRecordError(f"members name more than {MOST_TOPICS} topics")
         except GroupRecordError as error:
             log.warning("group %r: its topics are not known: %s", self.group_id, error)
             return None
+        return topics
 
     def _current_generation(self, member: Member) -> JoinAnswer:
         leads = self._members.leader == member.member_id
@@ -182,6 +218,8 @@ class RebalancingGroup:
     def _assign(self, assignments: Mapping[str, bytes], now: Now) -> None:
         shares = {one.member_id: assignments.get(one.member_id, b"") for one in self._members}
         try:
+            more = sum(map(len, shares.values())) - sum(len(one.assignment) for one in self._members)
+            self._check_room(more, f"the assignment of group {self.group_id[:200]!r}", is_new=False)
             self._store_members(shares)
         except StratalogError as error:
             log.warning("group %r: the assignment could not be stored: %s", self.group_id, error)
@@ -190,7 +228,7 @@ class RebalancingGroup:
             return
         self._enter(State.STABLE, now)
         for member in self._members:
-            member.assignment = shares[member.member_id]
+            self._members.set_assignment(member, shares[member.member_id])
             if member.answer_sync is not None:
                 member.finish_sync(self._assignment(member))
                 self._renew(member, now)
@@ -200,7 +238,7 @@ class RebalancingGroup:
 
     def _reset_assignments(self, error: ErrorCode, now: Now) -> None:
         for member in self._members:
-            member.assignment = b""
+            self._members.set_assignment(member, b"")
             if member.answer_sync is not None:
                 member.finish_sync(SyncAnswer(error))
                 self._renew(member, now)
@@ -301,16 +339,18 @@ class RebalancingGroup:
                 one.assignment,
             )
             self._members.add(member)
+        self._must_rebalance = bool(stored.members) and stored.leader is None
         if stored.leader is not None and stored.leader in self._members:
             self._members.leader = stored.leader
         self.state = State.STABLE if self._members else State.EMPTY
-        self._topics = self._read_topics()
+        self._set_topics()
 
     def start_sessions(self, now: Now) -> None:
         """After a restart every member gets its whole session timeout to come back."""
         for member in self._members:
             self._renew(member, now)
-        if len(self._members) > self._config.group_max_size:
+        if self._must_rebalance or len(self._members) > self._config.group_max_size:
+            self._must_rebalance = False
             self._rebalance(now)
 
     def tombstones(self) -> list[GroupRecord]:

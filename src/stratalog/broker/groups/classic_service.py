@@ -16,9 +16,11 @@ from stratalog.broker.groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from stratalog.broker.groups.classic_rebalance import append_error
+from stratalog.broker.groups.classic_rebalance import append_error, group_bytes
+from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
+from stratalog.broker.groups.consumer_group import ConsumerGroup
 from stratalog.broker.groups.coordinator import GroupCoordinator
-from stratalog.errors import StratalogError
+from stratalog.errors import StateBudgetError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 
 MOST_PROTOCOLS = 100  # that a member may know; clients name one to five
@@ -33,13 +35,23 @@ class ListedGroup(NamedTuple):
 
 
 class ClassicGroups:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    """`consumer_groups` serves classic members of KIP-848 groups; without it those groups refuse them."""
+
+    def __init__(self, coordinator: GroupCoordinator, consumer_groups: ConsumerGroups | None = None) -> None:
         self._coordinator = coordinator
         self._config = coordinator.config
+        self._consumer_groups = consumer_groups
 
     def _find(self, group_id: str) -> ClassicGroup | None:
         group = self._coordinator.group(group_id)
         return group if isinstance(group, ClassicGroup) else None
+
+    def _mixed(self, group_id: str) -> tuple[ConsumerGroups, ConsumerGroup] | None:
+        """A KIP-848 group that has members, and who serves it."""
+        group = self._coordinator.group(group_id)
+        if self._consumer_groups is not None and isinstance(group, ConsumerGroup) and not group.is_empty:
+            return self._consumer_groups, group
+        return None
 
     # Of members
 
@@ -47,6 +59,10 @@ class ClassicGroups:
         """For a group that `prepare` found to be fine. `answer` is called once, now or when the rebalance is over."""
         error = self._check(request)
         group = None
+        mixed = self._mixed(group_id)
+        if error is ErrorCode.none and mixed is not None:
+            answer(mixed[0].classic_join(mixed[1], request))
+            return
         if error is ErrorCode.none:
             group, error = self._group_to_join(group_id, request.member_id)
         if group is None:
@@ -76,11 +92,14 @@ class ClassicGroups:
             return None, ErrorCode.inconsistent_group_protocol  # KIP-848 members are in it
         if member_id:
             return None, ErrorCode.unknown_member_id
-        if group is not None:
-            try:
+        try:
+            self._coordinator.check_room(group_bytes(group_id), f"group {group_id[:200]!r}", is_new=True)
+            if group is not None:
                 self._coordinator.append(group_id, group.tombstones())
-            except StratalogError as error:
-                return None, append_error(error)
+        except StateBudgetError:
+            return None, ErrorCode.group_max_size_reached  # clients fail with it; they would ask again after others
+        except StratalogError as error:
+            return None, append_error(error)
         return self._coordinator.new_classic_group(group_id), ErrorCode.none
 
     def abandon_join(self, group_id: str, answer: AnswerJoin) -> None:
@@ -91,6 +110,10 @@ class ClassicGroups:
             self._coordinator.settle(group)
 
     def sync(self, group_id: str, request: SyncRequest, answer: AnswerSync) -> None:
+        mixed = self._mixed(group_id)
+        if mixed is not None:
+            answer(mixed[0].classic_sync(mixed[1], request))
+            return
         group = self._find(group_id)
         if group is None:
             answer(SyncAnswer(ErrorCode.unknown_member_id))
@@ -105,6 +128,9 @@ class ClassicGroups:
             self._coordinator.settle(group)
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> ErrorCode:
+        mixed = self._mixed(group_id)
+        if mixed is not None:
+            return mixed[0].classic_heartbeat(mixed[1], member_id, group_instance_id, generation)
         group = self._find(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
@@ -113,6 +139,9 @@ class ClassicGroups:
         return error
 
     def leave(self, group_id: str, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
+        mixed = self._mixed(group_id)
+        if mixed is not None:
+            return mixed[0].classic_leave(mixed[1], identities)
         group = self._find(group_id)
         if group is None:
             return [ErrorCode.unknown_member_id for _ in identities]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stratalog.errors import ConfigError
-from stratalog.settings import INT_MAX, Settings, integer, list_of, one_of, setting
+from stratalog.settings import INT_MAX, LONG_MAX, Settings, integer, list_of, one_of, setting, underscored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,29 @@ class GroupConfig(Settings):
     group_consumer_heartbeat_interval_ms: int = setting(
         5_000, integer(1, INT_MAX), "how often a KIP-848 member is told to send heartbeats"
     )
+    group_consumer_min_session_timeout_ms: int = setting(
+        45_000, integer(1, INT_MAX), "shortest consumer.session.timeout.ms that a group may set for itself"
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        60_000, integer(1, INT_MAX), "longest consumer.session.timeout.ms that a group may set for itself"
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5_000, integer(1, INT_MAX), "shortest consumer.heartbeat.interval.ms that a group may set for itself"
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15_000, integer(1, INT_MAX), "longest consumer.heartbeat.interval.ms that a group may set for itself"
+    )
     group_consumer_max_size: int = setting(INT_MAX, integer(1, INT_MAX), "members that a KIP-848 group may have")
     group_consumer_assignors: tuple[str, ...] = setting(
         ("uniform", "range"),
         list_of(one_of("uniform", "range"), at_least=1),
         "server-side assignors of KIP-848 groups; the first is for groups whose members name none",
+    )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        one_of("disabled", "upgrade", "downgrade", "bidirectional"),
+        "which way a group with members may change its protocol: from classic to KIP-848 (upgrade), back (downgrade); "
+        "empty groups always may",
     )
     offset_metadata_max_bytes: int = setting(4096, integer(0, INT_MAX), "longest text that a commit may carry")
     offsets_retention_minutes: int = setting(
@@ -49,13 +67,28 @@ class GroupConfig(Settings):
         100 * 1024**2, integer(256, INT_MAX), "segment.bytes of __consumer_offsets, when made"
     )
 
+    stratalog_max_coordinator_state_bytes: int = setting(
+        512 * 1024**2,
+        integer(1024**2, LONG_MAX),
+        "memory that clients may make groups, committed offsets and transactional ids take in all; new members and ids "
+        "are refused at three quarters of it (GROUP_MAX_SIZE_REACHED, POLICY_VIOLATION), offsets and assignments of "
+        "those that are in at the whole of it (COORDINATOR_NOT_AVAILABLE). A member takes 2 KB and its metadata, an "
+        "offset half a kilobyte",
+        dynamic=True,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.group_max_session_timeout_ms < self.group_min_session_timeout_ms:
-            raise ConfigError(
-                f"group.max.session.timeout.ms is {self.group_max_session_timeout_ms}; it must be at least "
-                f"group.min.session.timeout.ms, {self.group_min_session_timeout_ms}"
-            )
+        for bound in (
+            "group.{}.session.timeout.ms",
+            "group.consumer.{}.session.timeout.ms",
+            "group.consumer.{}.heartbeat.interval.ms",
+        ):
+            least, most = (getattr(self, underscored(bound.format(each))) for each in ("min", "max"))
+            if most < least:
+                raise ConfigError(
+                    f"{bound.format('max')} is {most}; it must be at least {bound.format('min')}, {least}"
+                )
         if self.group_consumer_session_timeout_ms <= self.group_consumer_heartbeat_interval_ms:
             raise ConfigError(
                 f"group.consumer.session.timeout.ms is {self.group_consumer_session_timeout_ms}; it must be more than "

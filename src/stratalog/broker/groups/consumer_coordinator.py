@@ -1,11 +1,12 @@
 """Runs KIP-848 consumer groups: takes their heartbeats, writes their records, and keeps their timers.
 
-A heartbeat's records are appended before it is answered. A member is removed when it was silent for
-`group.consumer.session.timeout.ms`, or has not given up partitions within its own rebalance timeout. After a restart
-each member has a whole session timeout to be heard of. Everything here runs on the broker's event loop.
+A heartbeat's records are appended before it is answered. A member is removed when it was silent for its group's
+`consumer.session.timeout.ms`, or has not given up partitions within its own rebalance timeout. After a restart each
+member has a whole session timeout to be heard of. Everything here runs on the broker's event loop.
 
-A group id that belongs to a classic group can be taken over while that group has no members; its offsets stay. Known
-gap: members of one protocol can't join a group that has members of the other (Kafka can convert a running group).
+A classic group whose consumers are upgraded one after the other becomes a KIP-848 group when the first of them joins,
+and a classic one again when the last has gone (group_migration.py). Until then classic members are served here too:
+`classic_join` and the others.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ from __future__ import annotations
 import base64
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from stratalog.broker.groups import consumer_classic_members as classic_members
+from stratalog.broker.groups import group_migration
+from stratalog.broker.groups.classic_group import ClassicGroup, new_member_id
+from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
-from stratalog.broker.groups.consumer_heartbeat import Change, Surroundings, fence, heartbeat, leave
-from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from stratalog.broker.groups.consumer_heartbeat import Change, Surroundings, fence, heartbeat, leave, update_epoch
+from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member
 from stratalog.broker.groups.consumer_records import CurrentMember, MemberState, RecordType, Tombstone, encode
 from stratalog.broker.groups.consumer_requests import Answer, GroupRefusedError, Heartbeat, check_request
 from stratalog.broker.groups.group import Group, GroupHost, GroupRecord, TimerHandle
-from stratalog.errors import StorageError, StratalogError
+from stratalog.broker.groups.group_settings import Effective
+from stratalog.broker.groups.offset_records import group_record
+from stratalog.errors import StateBudgetError, StorageError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
@@ -37,13 +44,24 @@ class WatchedTopics(Topics, Protocol):
 
 
 class ConsumerGroups:
-    def __init__(self, host: GroupHost, topics: WatchedTopics, config: GroupConfig) -> None:
+    """`settings_of` gives what holds for a group; without it, what the broker's settings say."""
+
+    def __init__(
+        self,
+        host: GroupHost,
+        topics: WatchedTopics,
+        config: GroupConfig,
+        settings_of: Callable[[str], Effective] | None = None,
+    ) -> None:
         self._host = host
         self._topics = topics
         self._config = config
+        self.settings_of = settings_of or _of_the_broker(config)
         self._topics_version = 0
         self._session_timers = _Timers(host)
         self._rebalance_timers = _Timers(host)
+        self._join_timers = _Timers(host)  # of classic members that were told to rejoin
+        self._sync_timers = _Timers(host)  # of those that have joined
         topics.on_change(self._topics_changed)
         host.on_loaded(self._start_timers)
 
@@ -72,20 +90,39 @@ class ConsumerGroups:
         change = Change(group)
         around = self._surroundings()
         answer = heartbeat(change, request, around)
+        self._check_room(group, change, is_new=request.member_id not in group.members)
         self._commit(group, change, to_replace)
         group.topics_seen = around.topics_version
-        self._restart_session(group.group_id, answer.member_id)
+        self._restart_session(group, answer.member_id)
         return answer
+
+    def _check_room(self, group: ConsumerGroup, change: Change, *, is_new: bool) -> None:
+        """New members fail clearly, as in a full group; those that are in back off and come again."""
+        known = self._host.group(group.group_id)
+        more = change.group.state_bytes - (0 if known is None else known.state_bytes)
+        if more <= 0:
+            return
+        what = f"{'a' if is_new else 'an assignment of a'} member of group {group.group_id[:200]!r}"
+        try:
+            self._host.check_room(more, what, is_new=is_new)
+        except StateBudgetError as error:
+            code = ErrorCode.group_max_size_reached if is_new else ErrorCode.coordinator_not_available
+            raise GroupRefusedError(code, str(error)) from error
 
     def _leave(self, request: Heartbeat) -> Answer:
         group = self._existing(request.group_id)
         change = Change(group)
         answer = leave(change, request, self._surroundings())
-        self._commit(group, change)
+        leaving = group.members.keys() - change.group.members.keys()
+        if leaving and group_migration.is_due(group, leaving, self._config):
+            self._downgrade(group, leaving)
+        else:
+            self._commit(group, change)
         return answer
 
     def _group_to_join(self, request: Heartbeat) -> tuple[ConsumerGroup, list[GroupRecord]]:
-        """The group, and the records that delete an empty classic group which it takes the place of."""
+        """The group, and the records that make it: that delete a classic group which it takes the place of, and bring
+        the members of that one along."""
         group = self._host.group(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group, []
@@ -93,6 +130,13 @@ class ConsumerGroups:
             return ConsumerGroup(request.group_id), []
         if request.member_epoch == JOIN_EPOCH and group is not None and group.is_empty:
             return ConsumerGroup(request.group_id), group.tombstones()
+        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup):
+            try:
+                upgraded, records = group_migration.upgrade(group, self._config, self._topics)
+            except GroupRefusedError as refused:
+                _log.info("%s", refused)
+                raise
+            return upgraded, [*group.tombstones(), *map(encode, records)]
         raise _not_found(f"Consumer group {request.group_id}", group)
 
     def _existing(self, group_id: str) -> ConsumerGroup:
@@ -117,40 +161,63 @@ class ConsumerGroups:
         """Append the records, and only then let them be seen."""
         if not change.records:
             return
+        self._append(group.group_id, [*to_replace, *map(encode, change.records)])
+        if self._host.group(group.group_id) is not group:
+            self._take_over(group)
+        for record in change.records:
+            group.apply(record)
+        self._host.recount(group)
+        for record in change.records:
+            match record:
+                case CurrentMember() if record.member_id in group.members:
+                    self._watch_revocation(group, record)
+                case Tombstone(type=RecordType.CURRENT_MEMBER) if record.name not in group.members:
+                    self._stop_timers(group.group_id, record.name)
+
+    def _append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
         try:
-            self._host.append(group.group_id, [*to_replace, *map(encode, change.records)])
+            self._host.append(group_id, records)
         except StorageError as error:
             raise GroupRefusedError(ErrorCode.not_coordinator, str(error)) from error  # as Kafka: ask again
         except StratalogError as error:
             raise GroupRefusedError(ErrorCode.unknown_server_error, str(error)) from error
-        if self._host.group(group.group_id) is not group:
-            self._host.put(group)
-        for record in change.records:
-            group.apply(record)
-        for record in change.records:
-            match record:
-                case CurrentMember():
-                    self._watch_revocation(group, record)
-                case Tombstone(type=RecordType.CURRENT_MEMBER) if record.name not in group.members:
-                    self._session_timers.stop(group.group_id, record.name)
-                    self._rebalance_timers.stop(group.group_id, record.name)
+
+    def _take_over(self, group: ConsumerGroup) -> None:
+        """In the place of a classic group, if there is one. Its members, if it has any, come along."""
+        former = self._host.group(group.group_id)
+        if isinstance(former, ClassicGroup) and group.members:
+            former.close(ErrorCode.rebalance_in_progress)  # who waits in the old rebalance joins the new one
+            members = len(group.members)
+            _log.info("group %s: upgraded to a consumer group with %d classic members", group.group_id, members)
+        self._host.put(group)
+        self._start_timers(group)
 
     def _start_timers(self, loaded: Group) -> None:
         if isinstance(loaded, ConsumerGroup):
             for member_id, member in loaded.members.items():
-                self._restart_session(loaded.group_id, member_id)
+                self._restart_session(loaded, member_id)
                 self._watch_revocation(loaded, member.current_record(loaded.group_id))
 
-    def _restart_session(self, group_id: str, member_id: str) -> None:
-        timeout_ms = self._config.group_consumer_session_timeout_ms
-        self._remove_after(timeout_ms, self._session_timers, group_id, member_id, "it was silent for")
+    def _stop_timers(self, group_id: str, member_id: str) -> None:
+        for timers in (self._session_timers, self._rebalance_timers, self._join_timers, self._sync_timers):
+            timers.stop(group_id, member_id)
+
+    def _restart_session(self, group: ConsumerGroup, member_id: str) -> None:
+        classic = group.members[member_id].classic
+        if classic is None:
+            timeout_ms = self.settings_of(group.group_id).session_timeout_ms
+        else:
+            timeout_ms = classic.session_timeout_ms
+        self._remove_after(timeout_ms, self._session_timers, group.group_id, member_id, "it was silent for")
 
     def _watch_revocation(self, group: ConsumerGroup, current: CurrentMember) -> None:
-        """Called at every step of a member, so the time counts from the last one."""
-        if current.state is not MemberState.UNREVOKED_PARTITIONS or current.member_epoch == STATIC_LEAVE_EPOCH:
+        """Called at every step of a member, so the time counts from the last one. Classic members have to rejoin."""
+        member = group.members[current.member_id]
+        is_away = current.member_epoch == STATIC_LEAVE_EPOCH
+        if member.classic is not None or is_away or current.state is not MemberState.UNREVOKED_PARTITIONS:
             self._rebalance_timers.stop(group.group_id, current.member_id)
             return
-        timeout_ms = max(group.members[current.member_id].rebalance_timeout_ms, 0)
+        timeout_ms = max(member.rebalance_timeout_ms, 0)
         reason = f"it did not give up partitions of epoch {current.member_epoch} within"
         self._remove_after(timeout_ms, self._rebalance_timers, group.group_id, current.member_id, reason)
 
@@ -174,14 +241,128 @@ class ConsumerGroups:
         return None
 
     def _fence(self, group: ConsumerGroup, member_id: str) -> bool:
-        change = Change(group)
-        fence(change, member_id, self._topics)
         try:
-            self._commit(group, change)
+            if group_migration.is_due(group, {member_id}, self._config):
+                self._downgrade(group, {member_id})
+            else:
+                change = Change(group)
+                fence(change, member_id, self._topics)
+                self._commit(group, change)
         except GroupRefusedError as error:
             _log.error("group %s: member %s can't be removed now: %s", group.group_id, member_id, error)
             return False
         return True
+
+    def settings_changed(self, group_id: str) -> None:
+        """Of one group: its members' sessions begin anew, with the timeout that holds now."""
+        group = self._served(group_id)
+        if group is not None:
+            for member_id in group.members:
+                self._restart_session(group, member_id)
+
+    # Members of the classic protocol
+
+    def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> JoinAnswer:
+        change, around = Change(group), self._surroundings()
+        try:
+            answer = classic_members.join(change, request, around, new_member_id)
+            self._check_room(group, change, is_new=answer.member_id not in group.members)
+            self._commit(group, change)
+        except GroupRefusedError as refused:
+            return JoinAnswer(_as_classic(refused.code), request.member_id)
+        if answer.error is not ErrorCode.none:
+            return answer
+        group.topics_seen = around.topics_version
+        self._join_timers.stop(group.group_id, answer.member_id)
+        self._restart_session(group, answer.member_id)
+        timeout_ms = request.rebalance_timeout_ms
+        self._remove_after(timeout_ms, self._sync_timers, group.group_id, answer.member_id, "it did not sync within")
+        if group_migration.is_due(group, (), self._config):
+            try:
+                self._downgrade(group, ())
+            except GroupRefusedError as refused:
+                _log.warning("group %s: not downgraded to a classic group now: %s", group.group_id, refused)
+        return answer
+
+    def classic_sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
+        try:
+            answer = classic_members.sync(group, request, self._topics)
+        except GroupRefusedError as refused:
+            if refused.code is ErrorCode.rebalance_in_progress:
+                self._await_rejoin(group, group.members[request.member_id])
+            return SyncAnswer(refused.code)
+        self._sync_timers.stop(group.group_id, request.member_id)
+        self._restart_session(group, request.member_id)
+        return answer
+
+    def classic_heartbeat(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        try:
+            member = classic_members.find_classic(group, member_id, instance_id, generation)
+        except GroupRefusedError as refused:
+            return refused.code
+        self._restart_session(group, member_id)
+        self._look_at_topics(group)
+        if not classic_members.must_rejoin(group, member):
+            return ErrorCode.none
+        self._await_rejoin(group, member)
+        return ErrorCode.rebalance_in_progress
+
+    def classic_leave(self, group: ConsumerGroup, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
+        """An error for each."""
+        errors = []
+        for identity in identities:
+            try:
+                if self._existing(group.group_id) is not group:
+                    raise GroupRefusedError(ErrorCode.unknown_member_id)
+                change = Change(group)
+                fence(change, classic_members.find_leaving(group, identity).member_id, self._topics)
+                self._commit(group, change)
+            except GroupRefusedError as refused:
+                errors.append(_as_classic(refused.code))
+            else:
+                errors.append(ErrorCode.none)
+        return errors
+
+    def _await_rejoin(self, group: ConsumerGroup, member: Member) -> None:
+        """It was told to rejoin; the time counts from the first time."""
+        if not self._join_timers.is_running(group.group_id, member.member_id):
+            timeout_ms, reason = member.rebalance_timeout_ms, "it did not rejoin within"
+            self._remove_after(timeout_ms, self._join_timers, group.group_id, member.member_id, reason)
+
+    def _look_at_topics(self, group: ConsumerGroup) -> None:
+        """As the heartbeats of KIP-848 members do: topics that come, go and grow are assigned anew."""
+        around = self._surroundings()
+        if group.topics_seen == around.topics_version:
+            return
+        change = Change(group)
+        update_epoch(change, around, bump=False)
+        try:
+            self._commit(group, change)
+        except GroupRefusedError as refused:
+            _log.warning("group %s: changed topics can't be assigned now: %s", group.group_id, refused)
+        else:
+            group.topics_seen = around.topics_version
+
+    def _downgrade(self, group: ConsumerGroup, leaving: Collection[str]) -> None:
+        """To a classic group, without those that leave. Raises GroupRefusedError: it stays as it is."""
+        group_id = group.group_id
+        stored = group_migration.downgrade(group, leaving, self._host.now_ms(), self._topics)
+        self._append(group_id, [*group.tombstones(), group_record(group_id, stored)])
+        for member_id in group.members:
+            self._stop_timers(group_id, member_id)
+        self._host.become_classic(group_id, stored)
+        _log.info("group %s: downgraded to a classic group with %d members", group_id, len(stored.members))
+
+
+def _of_the_broker(config: GroupConfig) -> Callable[[str], Effective]:
+    return lambda _: Effective(config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms)
+
+
+def _as_classic(code: ErrorCode) -> ErrorCode:
+    """Errors that members of the classic protocol do not know."""
+    return ErrorCode.unknown_member_id if code is ErrorCode.fenced_member_epoch else code
 
 
 def _not_found(what: str, group: Group | None) -> GroupRefusedError:
@@ -205,6 +386,9 @@ class _Timers:
             call()
 
         self._running[group_id, member_id] = self._host.call_later(seconds, ring)
+
+    def is_running(self, group_id: str, member_id: str) -> bool:
+        return (group_id, member_id) in self._running
 
     def stop(self, group_id: str, member_id: str) -> None:
         timer = self._running.pop((group_id, member_id), None)

@@ -6,7 +6,7 @@ and when it starts. Records of a group may come in any order that compaction lea
 The group's epoch rises with every change that calls for a new target assignment; the target's epoch follows when it has
 been computed; the members' epochs follow as they are reconciled with it.
 
-Known gap: members of the classic protocol can't be in such a group, so a group changes its kind only while it is empty.
+Members may speak the classic protocol while the group is being upgraded or downgraded: consumer_classic_members.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from stratalog.broker.groups.consumer_member import Member
@@ -34,9 +34,14 @@ from stratalog.broker.groups.consumer_records import (
     encode,
 )
 from stratalog.broker.groups.group import GroupKind, GroupRecord, GroupTable
+from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 from stratalog.protocol.error_codes import ErrorCode
 
 _FIRST_COMMIT_VERSION_WITH_EPOCH = 9
+_GROUP_BYTES = 2_000  # of a group without members
+_TARGET_BYTES = 300  # of a member's target without its partitions
+_REGEX_BYTES = 1_000  # of a regular expression without its text and the topics that it matches
+_PARTITION_BYTES = 40  # in a set
 
 
 class TopicInfo(Protocol):
@@ -74,6 +79,7 @@ class ConsumerGroup:
         self._static: dict[str, str] = {}  # member id by instance id
         self._owner: dict[tuple[uuid.UUID, int], str] = {}
         self._topic_names: frozenset[str] | None = None
+        self.state_bytes = _GROUP_BYTES + 4 * text_bytes(group_id)
 
     # What the coordinator asks of any group
 
@@ -118,7 +124,8 @@ class ConsumerGroup:
             return ErrorCode.none  # it need not say who it is
         if member_id not in self.members:
             return ErrorCode.unknown_member_id
-        if in_transaction:
+        is_classic = self.members[member_id].classic is not None
+        if in_transaction or is_classic:
             is_current = self._check_epoch(member_id, generation_or_epoch) is ErrorCode.none
             return ErrorCode.none if is_current else ErrorCode.illegal_generation
         if api_version < _FIRST_COMMIT_VERSION_WITH_EPOCH:
@@ -162,6 +169,11 @@ class ConsumerGroup:
     def static_member(self, instance_id: str) -> Member | None:
         member_id = self._static.get(instance_id)
         return None if member_id is None else self.members[member_id]
+
+    def is_classic_without(self, leaving: Collection[str]) -> bool:
+        """Whether all members but these speak the classic protocol, and there are any."""
+        rest = [member for member_id, member in self.members.items() if member_id not in leaving]
+        return bool(rest) and all(member.classic is not None for member in rest)
 
     def owner_of(self, topic_id: uuid.UUID, partition: int) -> str | None:
         """The member that may be reading the partition: it has it, or has not said yet that it gave it up."""
@@ -210,6 +222,24 @@ class ConsumerGroup:
         return twin
 
     def apply(self, record: ConsumerRecord) -> None:
+        touched = record.name if isinstance(record, Tombstone) else _name_of(record)
+        before = self._bytes_of(touched)
+        self._apply(record)
+        self.state_bytes += self._bytes_of(touched) - before
+
+    def _bytes_of(self, name: str) -> int:
+        """Of all that is kept under a member's id, or a regular expression."""
+        counted = 0
+        if (member := self.members.get(name)) is not None:
+            counted += member.state_bytes
+        if (target := self.target.get(name)) is not None:
+            counted += _TARGET_BYTES + text_bytes(name) + _assignment_bytes(target)
+        if (topics := self.resolved.get(name)) is not None:
+            counted += _REGEX_BYTES + 2 * text_bytes(name)
+            counted += sum(OBJECT_BYTES + text_bytes(topic) for topic in topics)
+        return counted
+
+    def _apply(self, record: ConsumerRecord) -> None:
         match record:
             case GroupMetadata():
                 self.epoch = record.epoch
@@ -311,6 +341,20 @@ def replay(table: GroupTable, key: bytes, value: bytes | None) -> None:
         group = ConsumerGroup(record.group_id)
         table.put(group)
     group.apply(record)
+
+
+def _name_of(record: ConsumerRecord) -> str:
+    match record:
+        case MemberMetadata() | TargetMember() | CurrentMember():
+            return record.member_id
+        case RegularExpression():
+            return record.pattern
+        case _:
+            return ""
+
+
+def _assignment_bytes(assignment: Assignment) -> int:
+    return sum(OBJECT_BYTES + _PARTITION_BYTES * len(partitions) for partitions in assignment.values())
 
 
 def _partitions(member: Member) -> Iterable[tuple[uuid.UUID, int]]:

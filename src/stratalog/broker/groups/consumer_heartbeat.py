@@ -28,6 +28,7 @@ from stratalog.broker.groups.consumer_member import (
     reconcile,
 )
 from stratalog.broker.groups.consumer_records import (
+    Assignment,
     ConsumerRecord,
     GroupMetadata,
     MemberState,
@@ -77,11 +78,12 @@ def heartbeat(change: Change, request: Heartbeat, around: Surroundings) -> Answe
     if member.member_id not in change.group.members or member != before:
         change.write(member.metadata_record(change.group.group_id))
     names_changed = member.subscribed_topic_names != before.subscribed_topic_names
-    regex_changed = _update_regex(change, before, member, around)
-    _update_epoch(change, around, bump=names_changed or regex_changed)
+    regex_changed = update_regex(change, before, member, around)
+    update_epoch(change, around, bump=names_changed or regex_changed)
     if change.group.epoch > change.group.assignment_epoch:
-        _update_target(change, around)
-    _reconcile(change, member.member_id, request, around, subscription_changed=names_changed or regex_changed)
+        update_target(change, around)
+    subscription_changed = names_changed or regex_changed
+    reconcile_member(change, member.member_id, request.owned, around, subscription_changed=subscription_changed)
     after = change.group.members[member.member_id]
     is_told = request.member_epoch == JOIN_EPOCH or request.is_full or after.assigned != before.assigned
     return Answer(after.member_id, after.member_epoch, after.assigned if is_told else None)
@@ -127,7 +129,7 @@ def _find_member(change: Change, request: Heartbeat, max_size: int) -> Member:
     if known is None:
         if request.member_epoch != JOIN_EPOCH:
             raise _unknown_member(request, group)
-        return _new_member(group, request, max_size)
+        return new_member(group, request.member_id, max_size)
     _check_epoch(known, request)
     return known
 
@@ -141,9 +143,10 @@ def _find_static_member(change: Change, request: Heartbeat, max_size: int) -> Me
         return member
     existing = group.static_member(instance_id)
     if existing is None:
-        return group.members.get(request.member_id) or _new_member(group, request, max_size)
-    if existing.member_epoch == STATIC_LEAVE_EPOCH:
-        return _replace_static_member(change, existing, request.member_id)
+        return group.members.get(request.member_id) or new_member(group, request.member_id, max_size)
+    if existing.member_epoch == STATIC_LEAVE_EPOCH or existing.classic is not None:
+        # A member of the classic protocol does not say that it leaves: whoever has its name now takes its place.
+        return replace_static_member(change, existing, request.member_id)
     if existing.member_id == request.member_id:
         return existing
     raise GroupRefusedError(
@@ -153,16 +156,16 @@ def _find_static_member(change: Change, request: Heartbeat, max_size: int) -> Me
     )
 
 
-def _new_member(group: ConsumerGroup, request: Heartbeat, max_size: int) -> Member:
+def new_member(group: ConsumerGroup, member_id: str, max_size: int) -> Member:
     if len(group.members) >= max_size:
         raise GroupRefusedError(
             ErrorCode.group_max_size_reached,
             f"The consumer group has reached its maximum capacity of {max_size} members.",
         )
-    return Member(request.member_id)
+    return Member(member_id)
 
 
-def _replace_static_member(change: Change, existing: Member, member_id: str) -> Member:
+def replace_static_member(change: Change, existing: Member, member_id: str) -> Member:
     """A static member is back, mostly under a new member id: it takes over what the old one had."""
     group_id = change.group.group_id
     target = change.group.target.get(existing.member_id, {})
@@ -223,10 +226,11 @@ def _update(member: Member, request: Heartbeat) -> Member:
         subscribed_topic_names=member.subscribed_topic_names if names is None else tuple(sorted(set(names))),
         subscribed_topic_regex=member.subscribed_topic_regex if regex is None else regex,
         server_assignor=member.server_assignor if request.server_assignor is None else request.server_assignor,
+        classic=None,
     )
 
 
-def _update_regex(change: Change, before: Member, member: Member, around: Surroundings) -> bool:
+def update_regex(change: Change, before: Member, member: Member, around: Surroundings) -> bool:
     old, new = before.subscribed_topic_regex, member.subscribed_topic_regex
     if old == new:
         return False
@@ -250,7 +254,7 @@ def _resolve(change: Change, regex: str, names: Iterable[str], now_ms: int) -> N
         change.write(RegularExpression(group.group_id, regex, topics, version=0, timestamp=now_ms))
 
 
-def _update_epoch(change: Change, around: Surroundings, *, bump: bool) -> None:
+def update_epoch(change: Change, around: Surroundings, *, bump: bool) -> None:
     """Raise the group's epoch where subscriptions have changed, or topics that the group reads."""
     group = change.group
     if group.topics_seen != around.topics_version:
@@ -273,7 +277,7 @@ def _names(topics: Topics) -> list[str]:
     return [topic.name for topic in topics.all()]
 
 
-def _update_target(change: Change, around: Surroundings) -> None:
+def update_target(change: Change, around: Surroundings) -> None:
     group = change.group
     topic_ids: dict[tuple[tuple[str, ...], str], frozenset[uuid.UUID]] = {}  # most members subscribe to the same
     subscribers = {}
@@ -290,14 +294,14 @@ def _update_target(change: Change, around: Surroundings) -> None:
     change.write(TargetMetadata(group.group_id, group.epoch))
 
 
-def _reconcile(
-    change: Change, member_id: str, request: Heartbeat, around: Surroundings, *, subscription_changed: bool
+def reconcile_member(
+    change: Change, member_id: str, owned: Assignment | None, around: Surroundings, *, subscription_changed: bool
 ) -> None:
     group = change.group
     member = group.members[member_id]
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         return
-    if member.state is MemberState.UNKNOWN and (request.owned is None or request.owned):
+    if member.state is MemberState.UNKNOWN and (owned is None or owned):
         raise GroupRefusedError(
             ErrorCode.fenced_member_epoch,
             "The consumer group member is in a unknown state. The member must abandon all its partitions and rejoin.",
@@ -308,6 +312,6 @@ def _reconcile(
         subscribed_topic_ids=group.topic_ids_of(member, around.topics),
         owner_of=group.owner_of,
     )
-    after = reconcile(member, goal, request.owned, subscription_changed=subscription_changed)
+    after = reconcile(member, goal, owned, subscription_changed=subscription_changed)
     if after != member:
         change.write(after.current_record(group.group_id))

@@ -14,11 +14,21 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from stratalog.broker.groups.consumer_records import Assignment, CurrentMember, MemberMetadata, MemberState
+from stratalog.broker.groups.consumer_records import (
+    Assignment,
+    ClassicMember,
+    CurrentMember,
+    MemberMetadata,
+    MemberState,
+)
+from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2  # a static member that says it will be back
+
+_MEMBER_BYTES = 1_500  # of a member without its names and partitions
+_OWNED_PARTITION_BYTES = 200  # in the assignment, and as the owner of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +42,25 @@ class Member:
     subscribed_topic_names: tuple[str, ...] = ()  # sorted
     subscribed_topic_regex: str = ""  # "": none
     server_assignor: str | None = None
+    classic: ClassicMember | None = None  # where it speaks the classic protocol
     member_epoch: int = 0
     previous_member_epoch: int = 0
     state: MemberState = MemberState.STABLE
     assigned: Assignment = field(default_factory=dict)
     pending_revocation: Assignment = field(default_factory=dict)
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in memory."""
+        texts = (self.rack_id, self.client_id, self.client_host, self.subscribed_topic_regex, self.server_assignor)
+        counted = _MEMBER_BYTES + 2 * text_bytes(self.member_id) + 2 * text_bytes(self.instance_id)
+        counted += sum(map(text_bytes, texts))
+        if self.classic is not None:
+            counted += sum(OBJECT_BYTES + text_bytes(name) + len(data) for name, data in self.classic.protocols)
+        counted += sum(OBJECT_BYTES + text_bytes(name) for name in self.subscribed_topic_names)
+        for partitions in (*self.assigned.values(), *self.pending_revocation.values()):
+            counted += OBJECT_BYTES + _OWNED_PARTITION_BYTES * len(partitions)
+        return counted
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
@@ -53,6 +77,7 @@ class Member:
             subscribed_topic_regex=self.subscribed_topic_regex,
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             server_assignor=self.server_assignor,
+            classic=self.classic,
         )
 
     def current_record(self, group_id: str) -> CurrentMember:
@@ -77,6 +102,7 @@ class Member:
             subscribed_topic_names=record.subscribed_topic_names,
             subscribed_topic_regex=record.subscribed_topic_regex or "",
             server_assignor=record.server_assignor,
+            classic=record.classic,
         )
 
     def with_current(self, record: CurrentMember) -> Member:

@@ -11,8 +11,8 @@
 | 16 | RegularExpression | group, pattern | the topics that it matched |
 
 A key is the type as int16 and strings with an int16 length. A value is its version (0) as int16 and a flexible
-structure. A key without a value is a tombstone. Members that use the classic protocol inside such a group (tag 0 of
-MemberMetadata) are read like the others: that mix can't come up here, see consumer_group.py.
+structure. A key without a value is a tombstone. Tag 0 of MemberMetadata is for members that still speak the classic
+protocol while their group is being upgraded or downgraded.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ Assignment: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
 
 _VALUE_VERSION = 0
 _METADATA_HASH_TAG = 0
+_CLASSIC_MEMBER_TAG = 0
+_NOT_NULL = 1  # before a structure that may be null
 
 
 class RecordType(enum.IntEnum):
@@ -73,6 +75,14 @@ class PartitionMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicMember:
+    """What a member said of itself with JoinGroup, where it speaks the classic protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]  # in the order of its preference
+
+
+@dataclass(frozen=True, slots=True)
 class MemberMetadata:
     group_id: str
     member_id: str
@@ -84,6 +94,7 @@ class MemberMetadata:
     subscribed_topic_regex: str | None
     rebalance_timeout_ms: int
     server_assignor: str | None
+    classic: ClassicMember | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +264,30 @@ def _read_topic(reader: FieldReader) -> tuple[uuid.UUID, str, int]:
 def _write_member(value: FieldWriter, record: MemberMetadata) -> None:
     value.string(record.instance_id).string(record.rack_id).string(record.client_id).string(record.client_host)
     _write_strings(value, record.subscribed_topic_names).string(record.subscribed_topic_regex)
-    value.int32(record.rebalance_timeout_ms).string(record.server_assignor).tagged_fields()
+    tags = {} if record.classic is None else {_CLASSIC_MEMBER_TAG: _classic_tag(record.classic)}
+    value.int32(record.rebalance_timeout_ms).string(record.server_assignor).tagged_fields(tags)
+
+
+def _classic_tag(classic: ClassicMember) -> bytes:
+    field = FieldWriter(flexible=True).int8(_NOT_NULL).int32(classic.session_timeout_ms).count(len(classic.protocols))
+    for name, metadata in classic.protocols:
+        field.string(name).byte_string(metadata).tagged_fields()
+    return field.tagged_fields().done()
+
+
+def _read_classic(field: bytes | None) -> ClassicMember | None:
+    if field is None:
+        return None
+    reader = FieldReader(field, "the classic protocols of a member", flexible=True)
+    if reader.int8() != _NOT_NULL:
+        return None
+
+    def read_protocol() -> tuple[str, bytes]:
+        protocol = reader.string(), reader.byte_string()
+        reader.tagged_fields()
+        return protocol
+
+    return ClassicMember(reader.int32(), tuple(reader.array(read_protocol)))
 
 
 def _read_member(reader: FieldReader, group_id: str, member_id: str) -> MemberMetadata:
@@ -268,6 +302,7 @@ def _read_member(reader: FieldReader, group_id: str, member_id: str) -> MemberMe
         subscribed_topic_regex=reader.nullable_string(),
         rebalance_timeout_ms=reader.int32(),
         server_assignor=reader.nullable_string(),
+        classic=_read_classic(reader.tagged_fields().get(_CLASSIC_MEMBER_TAG)),
     )
 
 

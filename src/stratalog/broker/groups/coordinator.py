@@ -22,6 +22,7 @@ from stratalog.broker.groups.offset_records import (
     GROUP_KEY_TYPE,
     GroupKey,
     OffsetKey,
+    StoredGroup,
     group_id_of,
     key_type,
     parse_group,
@@ -30,6 +31,7 @@ from stratalog.broker.groups.offset_records import (
 )
 from stratalog.broker.groups.offsets import Change, Offsets
 from stratalog.broker.groups.offsets_topic import OffsetsLog
+from stratalog.broker.state_budget import StateBudget
 from stratalog.broker.state_topic import partition_of
 from stratalog.clock import Clock
 from stratalog.errors import StratalogError
@@ -64,11 +66,14 @@ class GroupCoordinator:
     ) -> None:
         self.config = config
         self.offsets = Offsets(config)
+        self.budget = StateBudget(config.stratalog_max_coordinator_state_bytes, clock.monotonic)
         self.call_later = call_later
         self._clock = clock
         self._log = offsets_log
         self._replay_consumer_record = replay_consumer_record
         self._groups: dict[str, Group] = {}
+        self._counted: dict[str, int] = {}  # bytes of each group
+        self._groups_bytes = 0
         self._timers: dict[str, _Timer] = {}
         self._unborn: dict[str, None] = {}  # in the order in which they came
         self._partition_count: int | None = None
@@ -79,6 +84,8 @@ class GroupCoordinator:
         self._topic_ids: Mapping[str, object] = {}
         self._expiry: TimerHandle | None = None
         self._closed = False
+        for count in (lambda: self._groups_bytes, lambda: self.offsets.state_bytes):
+            self.budget.include(count)
 
     # Time
 
@@ -140,9 +147,20 @@ class GroupCoordinator:
     def put(self, group: Group) -> None:
         self._close(self._groups.get(group.group_id), unless=group)
         self._groups[group.group_id] = group
+        self.recount(group)
 
     def remove(self, group_id: str) -> None:
         self._close(self._groups.pop(group_id, None))
+        self._groups_bytes -= self._counted.pop(group_id, 0)
+
+    def recount(self, group: Group) -> None:
+        if self._groups.get(group.group_id) is group:
+            counted = group.state_bytes
+            self._groups_bytes += counted - self._counted.get(group.group_id, 0)
+            self._counted[group.group_id] = counted
+
+    def check_room(self, more: int, what: str, *, is_new: bool) -> None:
+        self.budget.check(more, what, is_new=is_new)
 
     def _close(self, group: Group | None, *, unless: Group | None = None) -> None:
         if group is None or group is unless:
@@ -155,14 +173,23 @@ class GroupCoordinator:
             group.close(ErrorCode.unknown_member_id)
 
     def new_classic_group(self, group_id: str) -> ClassicGroup:
-        group = ClassicGroup(group_id, self.config, lambda records: self.append(group_id, records))
+        group = ClassicGroup(
+            group_id, self.config, lambda records: self.append(group_id, records), check_room=self.check_room
+        )
         self.put(group)
         return group
+
+    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
+        group = self.new_classic_group(group_id)
+        group.restore(stored)
+        group.start_sessions(self.now())
+        self.settle(group)
 
     def settle(self, group: ClassicGroup) -> None:
         """After every call on a classic group: its timer is set, and what is nothing any more is forgotten."""
         if self._groups.get(group.group_id) is not group:
             return
+        self.recount(group)
         if group.is_empty and not group.is_stored and not self._has_offsets(group.group_id):
             if not group.has_pending:
                 self.remove(group.group_id)
@@ -301,6 +328,7 @@ class GroupCoordinator:
                 group.start_sessions(self.now())
                 self.settle(group)
             elif group is not None:
+                self.recount(group)
                 for call in self._loaded_listeners:
                     call(group)
 

@@ -8,9 +8,12 @@ from one kind into the other keeps them. Only the names of this module are share
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from stratalog.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from stratalog.broker.groups.offset_records import StoredGroup
 
 GroupKind = Literal["classic", "consumer"]
 GroupRecord = tuple[bytes, bytes | None]  # key and value of a record of __consumer_offsets; None: a tombstone
@@ -32,6 +35,10 @@ class Group(Protocol):
     @property
     def protocol_type(self) -> str:
         """As ListGroups shows it: "consumer" for consumers, "" for a group that only has offsets."""
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in memory; see broker/state_budget.py. Quick to ask for."""
 
     @property
     def is_empty(self) -> bool:
@@ -85,6 +92,15 @@ class GroupTable(Protocol):
 
 class GroupHost(GroupTable, Protocol):
     """What the code that runs a kind of group gets from the coordinator."""
+
+    def check_room(self, more: int, what: str, *, is_new: bool) -> None:
+        """Raise StateBudgetError where there is no room for so many bytes more."""
+
+    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
+        """A KIP-848 group is a classic one from now on; its records are in the log."""
+
+    def recount(self, group: Group) -> None:
+        """To be called after a group has changed: what it takes in memory is counted."""
 
     async def prepare(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
         """Before anything is appended for a group: makes __consumer_offsets where it is missing, and says whether

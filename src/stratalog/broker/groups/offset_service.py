@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stratalog.broker.groups.classic_group import ClassicGroup
-from stratalog.broker.groups.classic_rebalance import append_error
+from stratalog.broker.groups.classic_rebalance import append_error, group_bytes
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import Change, Commit
+from stratalog.broker.groups.pending_offsets import pending_bytes
 from stratalog.errors import StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -43,6 +44,7 @@ class OffsetService:
         if not changes:
             return errors
         try:
+            self._check_room(who.group_id, self._offsets.bytes_added(changes))
             self._coordinator.append_changes(who.group_id, changes)
         except StratalogError as failure:
             log.warning("group %r: offsets could not be committed: %s", who.group_id, failure)
@@ -71,6 +73,7 @@ class OffsetService:
         if not changes:
             return errors
         try:
+            self._check_room(who.group_id, _pending_bytes(changes))
             self._coordinator.append_pending(who.group_id, changes, producer_id, epoch)
         except StratalogError as failure:
             log.warning("group %r: offsets could not be committed in a transaction: %s", who.group_id, failure)
@@ -79,6 +82,13 @@ class OffsetService:
         if self._coordinator.group(who.group_id) is None:
             self._coordinator.new_classic_group(who.group_id)
         return errors
+
+    def _check_room(self, group_id: str, more: int) -> None:
+        """A group that has a member keeps its place in the budget; what is only made for its offsets is new."""
+        is_new = self._coordinator.group(group_id) is None
+        if is_new:
+            more += group_bytes(group_id)
+        self._coordinator.check_room(more, f"an offset of group {group_id[:200]!r}", is_new=is_new)
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
         return OffsetKey(group_id, topic, partition) in self._offsets.pending
@@ -126,6 +136,11 @@ class OffsetService:
             log.warning("group %r: offsets could not be deleted: %s", group_id, failure)
             return [append_error(failure) if each is ErrorCode.none else each for each in errors]
         return errors
+
+
+def _pending_bytes(changes: Sequence[Change]) -> int:
+    """When the transaction is committed they take the place of offsets there are, or their own."""
+    return sum(pending_bytes(change.key, change.offset) for change in changes)
 
 
 def _commit_error(error: StratalogError) -> ErrorCode:

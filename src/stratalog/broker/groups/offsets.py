@@ -12,10 +12,13 @@ from typing import NamedTuple
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import Group, GroupRecord
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey, offset_record, offset_tombstone
-from stratalog.broker.groups.pending_offsets import PendingOffsets
+from stratalog.broker.groups.pending_offsets import PendingOffsets, offset_bytes
+from stratalog.broker.state_budget import text_bytes
 from stratalog.protocol.error_codes import ErrorCode
 
 _END_OF_TIME = 2**63 - 1
+_GROUP_BYTES = 500  # of a group's offsets, without them
+_TOPIC_BYTES = 400
 _NO_OFFSETS: Mapping[str, Mapping[int, CommittedOffset]] = {}
 
 
@@ -45,6 +48,12 @@ class Offsets:
         self._config = config
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self.pending = PendingOffsets()  # of transactions that are open
+        self._committed_bytes = 0
+
+    @property
+    def state_bytes(self) -> int:
+        """What all of it takes in memory."""
+        return self._committed_bytes + self.pending.state_bytes
 
     def of(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
         """By topic and partition."""
@@ -78,16 +87,37 @@ class Offsets:
             self._forget(change.key)
         else:
             group_id, topic, partition = change.key
+            self._committed_bytes += self._bytes_added(change)
             self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = change.offset
+
+    def _bytes_added(self, change: Change) -> int:
+        """By how much an offset that is set makes the state larger."""
+        group_id, topic, _ = change.key
+        known = self.find(change.key)
+        if known is not None:
+            return offset_bytes(change.offset) - offset_bytes(known)
+        topics = self.of(group_id)
+        new_topic = 0 if topic in topics else _TOPIC_BYTES + text_bytes(topic)
+        new_group = 0 if topics else _GROUP_BYTES + text_bytes(group_id)
+        return offset_bytes(change.offset) + new_topic + new_group
+
+    def bytes_added(self, changes: Sequence[Change]) -> int:
+        """The same of many, at most: what several of them share may count more than once."""
+        return sum(self._bytes_added(change) for change in changes)
 
     def _forget(self, key: OffsetKey) -> None:
         topics = self._groups.get(key.group_id, {})
         partitions = topics.get(key.topic, {})
-        partitions.pop(key.partition, None)
+        known = partitions.pop(key.partition, None)
+        if known is None:
+            return
+        self._committed_bytes -= offset_bytes(known)
         if not partitions:
-            topics.pop(key.topic, None)
+            del topics[key.topic]
+            self._committed_bytes -= _TOPIC_BYTES + text_bytes(key.topic)
         if not topics:
-            self._groups.pop(key.group_id, None)
+            del self._groups[key.group_id]
+            self._committed_bytes -= _GROUP_BYTES + text_bytes(key.group_id)
 
     # What a request, or time, changes
 

@@ -11,6 +11,19 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
+from stratalog.broker.state_budget import text_bytes
+
+_OFFSET_BYTES = 500  # without its text
+_PENDING_BYTES = 500  # its places by producer and by group
+
+
+def offset_bytes(offset: CommittedOffset | None) -> int:
+    """What an offset takes in memory; None: nothing is kept."""
+    return 0 if offset is None else _OFFSET_BYTES + text_bytes(offset.metadata)
+
+
+def pending_bytes(key: OffsetKey, offset: CommittedOffset | None) -> int:
+    return _PENDING_BYTES + text_bytes(key.group_id) + text_bytes(key.topic) + offset_bytes(offset)
 
 
 class _Written(NamedTuple):
@@ -18,9 +31,14 @@ class _Written(NamedTuple):
     offset: CommittedOffset
 
 
+def _bytes_of(key: OffsetKey, written: _Written | None) -> int:
+    return pending_bytes(key, None if written is None else written.offset)
+
+
 class PendingOffsets:
     def __init__(self) -> None:
         self._moment = 0
+        self.state_bytes = 0
         self._producers: dict[int, dict[OffsetKey, _Written | None]] = {}  # None: superseded
         self._groups: dict[str, dict[OffsetKey, int]] = {}  # how many producers have it pending
 
@@ -43,6 +61,9 @@ class PendingOffsets:
             if key not in held:
                 counts = self._groups.setdefault(key.group_id, {})
                 counts[key] = counts.get(key, 0) + 1
+            else:
+                self.state_bytes -= _bytes_of(key, held[key])
+            self.state_bytes += pending_bytes(key, offset)
             held[key] = None if offset is None else _Written(self._moment, offset)
         if not held:
             del self._producers[producer_id]
@@ -54,12 +75,14 @@ class PendingOffsets:
                 written = held.get(key)
                 if written is not None and (before is None or written.moment < before):
                     held[key] = None
+                    self.state_bytes -= offset_bytes(written.offset)
 
     def take(self, producer_id: int, key: OffsetKey, *, commit: bool) -> CommittedOffset | None:
         """It is not pending any more. None: there is nothing to be had from it."""
         if key not in self._producers.get(producer_id, {}):
             return None
         written = self._producers[producer_id].pop(key)
+        self.state_bytes -= _bytes_of(key, written)
         if not self._producers[producer_id]:
             del self._producers[producer_id]
         counts = self._groups[key.group_id]

@@ -87,6 +87,10 @@ class FieldReader:
     def byte_string(self) -> bytes:
         return self.raw(self.varint() - 1 if self.flexible else self.int32())
 
+    def nullable_byte_string(self) -> bytes | None:
+        length = self.varint() - 1 if self.flexible else self.int32()
+        return None if length == -1 else self.raw(length)
+
     def uuid(self) -> uuid.UUID:
         return uuid.UUID(bytes=self.raw(16))
 
@@ -94,8 +98,11 @@ class FieldReader:
         count = self.varint() - 1 if self.flexible else self.int32()
         return None if count == -1 else self._items(count, item)
 
-    def array(self, item: Callable[[], Item]) -> list[Item]:
-        return self._items(self.varint() - 1 if self.flexible else self.int32(), item)
+    def array(self, item: Callable[[], Item], most: int | None = None) -> list[Item]:
+        count = self.varint() - 1 if self.flexible else self.int32()
+        if most is not None and count > most:
+            raise self.error(f"has {count} items before byte {self._at}; {most} are the most")
+        return self._items(count, item)
 
     def _items(self, count: int, item: Callable[[], Item]) -> list[Item]:
         if not 0 <= count <= self.left:  # an item has at least a byte

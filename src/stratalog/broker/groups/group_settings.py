@@ -1,0 +1,141 @@
+"""Settings of single groups (`ConfigResource` GROUP): `consumer.session.timeout.ms`, `consumer.heartbeat.interval.ms`.
+
+What a group does not set is as the broker's `group.consumer.*` say. A group may set what lies within the broker's
+bounds, `group.consumer.min.*` and `group.consumer.max.*`; where those are changed later, what groups have set is moved
+to the nearest bound. A group need not exist to have settings: they hold when it comes to be, and stay when it goes.
+
+Read from any thread, changed in the background thread. Durable before they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from stratalog.broker.groups.config import GroupConfig
+from stratalog.broker.metadata.store import MetadataStore
+from stratalog.errors import ConfigError
+from stratalog.settings import INT_MAX, Settings, integer, nullable, setting
+
+MOST_BYTES = 4 * 1024**2  # of all groups' names and settings: the file that they are in is written as a whole
+
+BROKER_SETTING = {
+    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
+    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnGroupConfig(Settings):
+    """What a group has set; None: as the broker's."""
+
+    kind: ClassVar[str] = "a group"
+
+    consumer_session_timeout_ms: int | None = setting(
+        None, nullable(integer(1, INT_MAX)), "a KIP-848 member of the group that is silent for so long is removed"
+    )
+    consumer_heartbeat_interval_ms: int | None = setting(
+        None, nullable(integer(1, INT_MAX)), "how often a KIP-848 member of the group is told to send heartbeats"
+    )
+
+
+class Effective(NamedTuple):
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+    def texts(self) -> dict[str, str]:
+        return {
+            "consumer.session.timeout.ms": str(self.session_timeout_ms),
+            "consumer.heartbeat.interval.ms": str(self.heartbeat_interval_ms),
+        }
+
+
+class GroupSettings:
+    def __init__(self, store: MetadataStore, config: Callable[[], GroupConfig]) -> None:
+        self._store = store
+        self._config = config
+        self._listeners: list[Callable[[str], None]] = []
+        self._parsed = {
+            group_id: OwnGroupConfig.parse(settings) for group_id, settings in store.metadata.group_settings.items()
+        }
+
+    def group_ids(self) -> list[str]:
+        """The groups that have settings of their own."""
+        return list(self._store.metadata.group_settings)
+
+    def own(self, group_id: str) -> Mapping[str, str]:
+        return self._store.metadata.group_settings.get(group_id, {})
+
+    def effective(self, group_id: str) -> Effective:
+        return _effective(self._parsed.get(group_id), self._config())
+
+    def on_change(self, call: Callable[[str], None]) -> None:
+        """`call` gets the group's id after each change, in the thread that made it."""
+        self._listeners.append(call)
+
+    def check(self, group_id: str, settings: Mapping[str, str]) -> OwnGroupConfig:
+        """What these settings would be as all that the group has of its own. Raises ConfigError."""
+        own = OwnGroupConfig.parse(settings)
+        config = self._config()
+        for name, value, least, most in (
+            (
+                "consumer.session.timeout.ms",
+                own.consumer_session_timeout_ms,
+                config.group_consumer_min_session_timeout_ms,
+                config.group_consumer_max_session_timeout_ms,
+            ),
+            (
+                "consumer.heartbeat.interval.ms",
+                own.consumer_heartbeat_interval_ms,
+                config.group_consumer_min_heartbeat_interval_ms,
+                config.group_consumer_max_heartbeat_interval_ms,
+            ),
+        ):
+            if value is not None and not least <= value <= most:
+                bounds = BROKER_SETTING[name].replace("group.consumer.", "group.consumer.{}.")
+                raise ConfigError(
+                    f"{name} is {value}; it must be {least} to {most}: the broker's {bounds.format('min')} and "
+                    f"{bounds.format('max')}"
+                )
+        session, heartbeat = _effective(own, config)
+        if session <= heartbeat:
+            raise ConfigError(
+                f"consumer.session.timeout.ms is {session}; it must be more than consumer.heartbeat.interval.ms, "
+                f"{heartbeat}"
+            )
+        others = self._store.metadata.group_settings
+        size = sum(_size(name, each) for name, each in others.items() if name != group_id)
+        if settings and size + _size(group_id, settings) > MOST_BYTES:
+            raise ConfigError(
+                f"settings of group {group_id[:200]!r}: those of {len(others)} groups take {size} bytes, and "
+                f"{MOST_BYTES} are the most; DELETE what is not needed any more"
+            )
+        return own
+
+    def change(self, group_id: str, settings: Mapping[str, str]) -> None:
+        """As check(), and make it so."""
+        own = self.check(group_id, settings)
+        stored = {name: each for name, each in self._store.metadata.group_settings.items() if name != group_id}
+        parsed = {name: each for name, each in self._parsed.items() if name != group_id}
+        if settings:
+            stored[group_id], parsed[group_id] = dict(settings), own
+        self._store.change(group_settings=stored)
+        self._parsed = parsed
+        for call in self._listeners:
+            call(group_id)
+
+
+def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> Effective:
+    session, heartbeat = config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+    if own is not None and own.consumer_session_timeout_ms is not None:
+        least, most = config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms
+        session = min(max(own.consumer_session_timeout_ms, least), most)
+    if own is not None and own.consumer_heartbeat_interval_ms is not None:
+        least, most = config.group_consumer_min_heartbeat_interval_ms, config.group_consumer_max_heartbeat_interval_ms
+        heartbeat = min(max(own.consumer_heartbeat_interval_ms, least), most)
+    return Effective(session, heartbeat)
+
+
+def _size(group_id: str, settings: Mapping[str, str]) -> int:
+    return len(group_id.encode()) + sum(len(name) + len(value) for name, value in settings.items())
