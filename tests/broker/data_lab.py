@@ -22,6 +22,7 @@ from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler
 from stratalog.broker.settings import Address, BrokerConfig
+from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import ManualClock
 from stratalog.net.connection import Response
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
@@ -64,17 +65,20 @@ class DataLab:
             max_bytes=lambda: self.config.fetch_max_bytes,
             longest_wait=30,
         )
+        self.worker_threads = WorkerThreads()
         address = Address("broker.example", 9092)
         self.routes: dict[ApiKey, Handler] = {
             **VersionsApi().routes(),
-            **ListOffsetsApi(self.topics).routes(),
+            **ListOffsetsApi(self.topics, self.worker_threads).routes(),
             **MetadataApi(self.topics, self.config, "cluster", lambda: address, self.run_in_background).routes(),
         }
         self.transactions = TransactionLab(self.topics, store, self.clock, self.config, self.run_in_background)
         self.transactions.load()
-        produce = ProduceApi(self.topics, self.counters, self.transactions.admission)
+        self.produce = ProduceApi(
+            self.topics, self.counters, self.transactions.admission, self.worker_threads, self.clock
+        )
         self.dispatcher = Dispatcher(
-            produce,
+            self.produce,
             self.fetch,
             self.routes,
             OwnApi({}),
@@ -127,6 +131,7 @@ class DataLab:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.worker_threads.close()
         self.directory.close()
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from stratalog.broker import fetch_sessions
-from stratalog.broker.fetch_sessions import FetchSession, FetchSessions
+from stratalog.broker.fetch_sessions import FetchSession, FetchSessions, TopicKey
 from stratalog.clock import ManualClock
 from stratalog.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from stratalog.protocol._wire import FetchPartition
 
 
 def wanted(index: int, offset: int = 0) -> tuple[int, int, int, int, int]:
@@ -25,10 +30,14 @@ def sessions(clock: ManualClock) -> FetchSessions:
 
 
 def opened(sessions: FetchSessions, partitions: int = 1, *, by_topic_id: bool = False) -> FetchSession:
-    session = sessions.open(partitions, by_topic_id=by_topic_id)
+    session = sessions.open(of_topic(partitions), by_topic_id=by_topic_id)
     assert session is not None
-    session.update([("topic", [wanted(index) for index in range(partitions)])])
+    assert sessions.remember(session, of_topic(partitions))
     return session
+
+
+def of_topic(partitions: int, name: TopicKey = "topic") -> list[tuple[TopicKey, list[FetchPartition]]]:
+    return [(name, [wanted(index) for index in range(partitions)])]
 
 
 def test_each_request_moves_the_epoch_on(sessions: FetchSessions) -> None:
@@ -72,7 +81,8 @@ def test_ids_are_positive_and_differ(clock: ManualClock) -> None:
 
 def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> None:
     session = opened(sessions, 2)
-    session.update([("topic", [wanted(1, offset=7), wanted(2)]), ("other", [wanted(0)])], [("topic", [0, 99])])
+    changed = [("topic", [wanted(1, offset=7), wanted(2)]), ("other", [wanted(0)])]
+    assert sessions.remember(session, changed, [("topic", [0, 99])])
     assert {key: each.wanted for key, each in session.partitions.items()} == {
         ("topic", 1): wanted(1, offset=7),
         ("topic", 2): wanted(2),
@@ -103,9 +113,9 @@ def test_a_full_house_takes_no_more_until_one_was_not_used_for_two_minutes(
     clock.advance(60_000)
     sessions.resume(first.id, 1, by_topic_id=False)
     clock.advance(59_999)
-    assert sessions.open(1, by_topic_id=False) is None
+    assert sessions.open(of_topic(1), by_topic_id=False) is None
     clock.advance(2)
-    assert sessions.open(1, by_topic_id=False) is not None
+    assert sessions.open(of_topic(1), by_topic_id=False) is not None
     assert sessions.evicted == 1
     assert sessions.resume(second.id, 1, by_topic_id=False) is ErrorCode.fetch_session_id_not_found
     assert sessions.resume(first.id, 2, by_topic_id=False) is first
@@ -114,18 +124,55 @@ def test_a_full_house_takes_no_more_until_one_was_not_used_for_two_minutes(
 
 def test_sessions_can_be_switched_off(clock: ManualClock) -> None:
     sessions = FetchSessions(0, clock)
-    assert sessions.open(1, by_topic_id=False) is None
+    assert sessions.open(of_topic(1), by_topic_id=False) is None
 
 
 def test_partitions_are_limited_over_all_sessions(
     sessions: FetchSessions, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetch_sessions, "MOST_CACHED_PARTITIONS", 10)
-    assert sessions.open(11, by_topic_id=False) is None
+    assert sessions.open(of_topic(11), by_topic_id=False) is None
     opened(sessions, 7)
-    assert sessions.open(4, by_topic_id=False) is None
+    assert sessions.open(of_topic(4), by_topic_id=False) is None
     opened(sessions, 3)
     clock.advance(200_000)
     opened(sessions, 9)
     assert len(sessions) == 1
     assert sessions.evicted == 2
+
+
+def test_long_names_of_topics_that_do_not_exist_are_limited_over_all_sessions(
+    sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_sessions, "MOST_NAME_BYTES", 1_000)
+    kept, greedy = opened(sessions), opened(sessions)
+    assert sessions.remember(kept, [("n" * 400, [wanted(0), wanted(1)])])
+    assert not sessions.remember(greedy, [("n" * 200, [wanted(0)])])
+    assert sessions.resume(greedy.id, 1, by_topic_id=False) is ErrorCode.fetch_session_id_not_found
+    assert sessions.resume(kept.id, 1, by_topic_id=False) is kept
+
+
+def test_an_idle_session_with_long_names_makes_room_for_others(
+    sessions: FetchSessions, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_sessions, "MOST_NAME_BYTES", 1_000)
+    greedy = sessions.open(of_topic(1, "n" * 990), by_topic_id=False)
+    assert greedy is not None
+    assert sessions.remember(greedy, of_topic(1, "n" * 990))
+    assert sessions.open(of_topic(1, "n" * 20), by_topic_id=False) is None
+    clock.advance(200_000)
+    assert sessions.open(of_topic(1, "n" * 1001), by_topic_id=False) is None
+    assert sessions.open(of_topic(1, "n" * 20), by_topic_id=False) is not None
+    assert (len(sessions), sessions.evicted) == (1, 1)
+
+
+def test_what_is_forgotten_or_closed_makes_room_again(sessions: FetchSessions) -> None:
+    one, other = opened(sessions, 5), opened(sessions, 3)
+    sessions.remember(one, [("more", [wanted(0), wanted(1)])], [("topic", [0, 1]), ("never asked for", [7])])
+    live = [one, other]
+    assert sessions.cached_partitions == sum(len(each.partitions) for each in live) == 8
+    assert sessions.name_bytes == sum(len(topic) for each in live for topic, _ in each.partitions)
+    sessions.close(one.id)
+    sessions.close(one.id)
+    sessions.close(other.id)
+    assert (sessions.cached_partitions, sessions.name_bytes) == (0, 0)

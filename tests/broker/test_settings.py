@@ -61,13 +61,14 @@ def test_defaults_and_types_are_kafkas() -> None:
 
 def test_settings_of_our_own_have_names_of_our_own() -> None:
     ours = {one.name for one in BrokerConfig.all_described()} - set(settings_of_kafka("broker"))
-    assert ours == {"max.open.segments", "stratalog.max.partitions"}
+    assert ours == {"max.open.segments", "stratalog.max.coordinator.state.bytes", "stratalog.max.partitions"}
 
 
 def test_what_can_be_changed_at_run_time_in_kafka_is_what_can_be_here() -> None:
     kafkas = settings_of_kafka("broker")
     here = {one.name for one in BrokerConfig.all_described() if one.dynamic}
-    assert here - {name for name, one in kafkas.items() if not one["read_only"]} == {"fetch.max.bytes"}
+    ours = {"stratalog.max.coordinator.state.bytes"}
+    assert here - {name for name, one in kafkas.items() if not one["read_only"]} == ours
 
 
 @pytest.mark.parametrize(

@@ -488,3 +488,33 @@ def test_a_client_that_wants_no_answer_gets_the_next_one(caplog: pytest.LogCaptu
             client.close()
 
     run(scenario)
+
+
+def test_requests_that_are_all_there_are_served_though_their_client_hung_up() -> None:
+    """A producer that wants no answers sends its last requests and closes."""
+    served: list[bytes] = []
+
+    async def scenario() -> None:
+        may_end, all_served = asyncio.Event(), asyncio.Event()
+
+        async def slowly() -> Response:
+            await may_end.wait()
+            return None
+
+        def serve(payload: memoryview, host: str) -> Response | Awaitable[Response]:
+            served.append(bytes(payload[:8]))
+            if len(served) == 3:
+                all_served.set()
+            return slowly() if len(served) == 1 else None
+
+        async with serving(serve) as (server, port):
+            client = await Client.connect(port)
+            await client.send(b"".join(frame(b"request%d" % number) for number in range(3)))
+            client.close()
+            await until(lambda: len(served) == 1)
+            await settle(server)  # the end of the stream is seen
+            may_end.set()
+            await asyncio.wait_for(all_served.wait(), 20)
+
+    run(scenario)
+    assert served == [b"request0", b"request1", b"request2"]

@@ -21,7 +21,14 @@ _SETTINGS = settings(max_examples=20, deadline=None, derandomize=True)
 _INT32 = Struct(">i")
 
 produced = st.builds(
-    ProducedPartition, int32, st.integers(0, 50), int64, st.integers(-1, 2**40), int64, st.none() | names
+    ProducedPartition,
+    int32,
+    st.integers(0, 50),
+    int64,
+    st.integers(-1, 2**40),
+    int64,
+    st.none() | names,
+    st.lists(st.tuples(int32, names), max_size=3).map(tuple),
 )
 fetched = st.builds(
     FetchedPartition,
@@ -72,6 +79,10 @@ def test_a_produce_response_is_read_by_kio(
                         "log_append_time": None if one.log_append_time < 0 else one.log_append_time,
                         "log_start_offset": one.log_start_offset,
                         "error_message": one.error_message,
+                        "record_errors": [
+                            {"batch_index": index, "batch_index_error_message": message}
+                            for index, message in one.record_errors
+                        ],
                     }
                     for one in partitions
                 ],

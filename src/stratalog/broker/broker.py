@@ -13,16 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from stratalog.broker.apis.acls import AclApis
 from stratalog.broker.apis.cluster import ClusterApis
 from stratalog.broker.apis.committed_offsets import CommittedOffsetApis
 from stratalog.broker.apis.compaction import CompactionApi
+from stratalog.broker.apis.config_resources import ConfigResourcesApi
 from stratalog.broker.apis.configs import ConfigApis
 from stratalog.broker.apis.consumer_groups import ConsumerGroupApis
+from stratalog.broker.apis.controller import ControllerApis
 from stratalog.broker.apis.coordinators import CoordinatorApi
 from stratalog.broker.apis.delete_records import DeleteRecordsApi
 from stratalog.broker.apis.fetch import FetchApi
@@ -34,6 +37,9 @@ from stratalog.broker.apis.metadata import MetadataApi
 from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.apis.producers import ProducerApis
+from stratalog.broker.apis.quotas import QuotaApis
+from stratalog.broker.apis.replicas import ReplicaApis
+from stratalog.broker.apis.scram import ScramApis
 from stratalog.broker.apis.topics import TopicApis
 from stratalog.broker.apis.transaction_admin import TransactionAdminApis
 from stratalog.broker.apis.transactions import TransactionApis
@@ -58,8 +64,9 @@ from stratalog.broker.transactions.coordinator import TransactionCoordinator
 from stratalog.broker.transactions.markers import MarkerWriter
 from stratalog.broker.transactions.transactions_topic import TransactionsTopic
 from stratalog.broker.transactions.two_phase import TwoPhase
+from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import Clock, SystemClock
-from stratalog.net.server import Limits, Server
+from stratalog.net.server import Limits, Server, bind
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.storage.log_directory import LogDirectory
 
@@ -91,6 +98,7 @@ class Broker:
         )
         try:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="stratalog-background")
+            self._worker_threads = WorkerThreads()
             self.store = MetadataStore(self.directory.path, disk)
             self.settings = LiveSettings(config, self.store)
             self.cluster_id = self.store.identity(config.node_id)
@@ -121,8 +129,9 @@ class Broker:
             CompactionApi(self.topics, self.directory.cleaner, self._clock).methods(),
             TwoPhaseApi(TwoPhase(self.transactions, self.producer_ids, self._clock)).methods(),
         )
+        self.produce = ProduceApi(self.topics, self.counters, self.admission, self._worker_threads, self._clock)
         dispatcher = Dispatcher(
-            ProduceApi(self.topics, self.counters, self.admission),
+            self.produce,
             self.fetch,
             routes,
             self.own,
@@ -157,25 +166,34 @@ class Broker:
             MarkerWriter(topics, self.groups, self._clock),
             producer_ids,
             self._loop.call_later,
+            self.groups.budget,
         )
         self.admission = Admission(
             self.transactions, lambda: self.config.transactions.transaction_partition_verification_enable
         )
-        consumer_groups = ConsumerGroups(self.groups, topics, config.groups)
+        group_settings = self.settings.groups
+        consumer_groups = ConsumerGroups(self.groups, topics, config.groups, group_settings.effective)
+        group_settings.on_change(lambda group_id: self._on_loop(lambda: consumer_groups.settings_changed(group_id)))
         configs = ConfigApis(topics, self.settings, background, self._told_elsewhere)
         families = (
             VersionsApi(),
             MetadataApi(topics, config, self.cluster_id, self.address, background),
-            ListOffsetsApi(topics),
+            ListOffsetsApi(topics, self._worker_threads),
             LeaderEpochsApi(topics),
             ProducerApis(topics, producer_ids, self.transactions),
-            TopicApis(topics, config, self._clock, background, configs.describe_new_topic),
+            TopicApis(topics, config, self._clock, background, self.run_in_portions, configs.describe_new_topic),
             configs,
-            DeleteRecordsApi(topics, background),
+            DeleteRecordsApi(topics, self.directory, background),
             LogDirsApi(topics, self.directory.path),
+            ReplicaApis(topics, config.node_id, self.directory.path),
+            ConfigResourcesApi(topics, config.node_id, group_settings),
+            ControllerApis(config.node_id, self.address, self._clock),
+            AclApis(),
+            QuotaApis(),
+            ScramApis(),
             ClusterApis(topics, config, self.cluster_id, self.address),
             CoordinatorApi(config.node_id, self.address),
-            GroupApis(self.groups),
+            GroupApis(self.groups, consumer_groups),
             CommittedOffsetApis(self.groups, topics),
             ConsumerGroupApis(consumer_groups, topics, config.groups),
             TransactionApis(self.transactions, self.groups, topics, self.admission),
@@ -199,10 +217,14 @@ class Broker:
 
     def _apply_limits(self) -> None:
         self.server.limits = _limits(self.config)
+        self.groups.budget.limit = self.config.groups.stratalog_max_coordinator_state_bytes
 
     def _told_elsewhere(self) -> dict[str, str]:
-        host, port = self._listened
-        return {"listeners": f"PLAINTEXT://{host}:{port}", "log.dirs": str(self.directory.path)}
+        return {
+            "listeners": f"PLAINTEXT://{self._listened.host}:{self._listened.port}",
+            "advertised.listeners": f"PLAINTEXT://{self.address().host}:{self.address().port}",
+            "log.dirs": str(self.directory.path),
+        }
 
     def _tell_groups(self) -> None:
         self.groups.topics_changed({topic.name: topic.id for topic in self.topics.all()})
@@ -219,14 +241,20 @@ class Broker:
         progress: Callable[[int, int], None] | None = None,
     ) -> Broker:
         """Serves when it returns. `progress(done, total)` is called for each log that is opened."""
-        broker = cls(Path(data_dir), config, clock or SystemClock())
+        listener = bind(host, port, config.socket_receive_buffer_bytes)  # first: if it fails, no file was touched
+        try:
+            broker = cls(Path(data_dir), config, clock or SystemClock())
+        except BaseException:
+            listener.close()
+            raise
         try:
             broker._open_logs(progress)
-            broker._listened = Address(host, broker.server.listen(host, port))
+            broker._listened = Address(host, broker.server.listen_on(listener))
             broker._loading = asyncio.create_task(broker._load())
             broker._disk.is_starting = False
             broker._keep_reserve()
         except BaseException:
+            listener.close()
             await broker.stop()
             raise
         return broker
@@ -266,6 +294,24 @@ class Broker:
         """Of what takes long, one at a time."""
         return self._loop.run_in_executor(self._background, call)
 
+    def run_in_portions(self, work: Generator[None, None, T]) -> Awaitable[T]:
+        """As run_in_background(); at each `yield` what waits for the thread has its turn."""
+        done: Future[T] = Future()
+        done.set_running_or_notify_cancel()  # who stops waiting does not stop the work
+
+        def go_on() -> None:
+            try:
+                next(work)
+            except StopIteration as finished:
+                done.set_result(finished.value)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                self._background.submit(go_on)
+
+        self._background.submit(go_on)
+        return asyncio.wrap_future(done, loop=self._loop)
+
     def _on_loop(self, call: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
@@ -282,6 +328,8 @@ class Broker:
         self.groups.close()  # first: members that wait for a rebalance are told to look for a coordinator
         await self.server.close(grace_seconds)
         self.own.close()
+        self.produce.close()
+        await self._loop.run_in_executor(None, self._worker_threads.close)
         await self._loop.run_in_executor(None, self._background.shutdown)
         await self._loop.run_in_executor(None, self.directory.close)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
+from stratalog.broker.groups.group_settings import BROKER_SETTING, Effective, OwnGroupConfig
 from stratalog.broker.live_settings import Layers
 from stratalog.broker.requests import Reply
 from stratalog.broker.settings import BrokerConfig
@@ -22,6 +23,7 @@ class Source(IntEnum):
     CLUSTER = 3
     GIVEN = 4  # when the broker started
     DEFAULT = 5
+    GROUP = 8
 
 
 # What a broker is told in another way than by settings, and shown as if.
@@ -31,10 +33,7 @@ _ELSEWHERE = {
 }
 _OF_TOPICS = {one.name: one for one in LogConfig.described() if one.name in TOPIC_SETTINGS}
 _OF_BROKERS = {one.name: one for one in BrokerConfig.all_described()}
-_OF_GROUPS = {
-    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
-}
+_OF_GROUPS = {one.name: one for one in OwnGroupConfig.described()}
 
 
 def topic_entries(own: Mapping[str, str], config: LogConfig, layers: Layers) -> list[Reply]:
@@ -57,10 +56,13 @@ def topic_entries(own: Mapping[str, str], config: LogConfig, layers: Layers) -> 
 def broker_entries(config: BrokerConfig, layers: Layers, elsewhere: Mapping[str, str]) -> list[Reply]:
     """Of this broker."""
     values = config.all_settings()
-    entries = [_broker_entry(one, as_text(values[name]), _chain([name], layers)) for name, one in _OF_BROKERS.items()]
-    for name, value in elsewhere.items():
-        synonyms = [_synonym(name, value, Source.GIVEN)]
-        entries.append(_entry(name, value, synonyms, ValueType.STRING, _ELSEWHERE[name], read_only=True))
+    entries = []
+    for name, one in _OF_BROKERS.items():
+        value = elsewhere.get(name) if values[name] is None else as_text(values[name])
+        entries.append(_broker_entry(one, value, _chain([name], layers)))
+    for name, doc in _ELSEWHERE.items():
+        synonyms = [_synonym(name, elsewhere[name], Source.GIVEN)]
+        entries.append(_entry(name, elsewhere[name], synonyms, ValueType.STRING, doc, read_only=True))
     return sorted(entries, key=lambda entry: str(entry["name"]))
 
 
@@ -72,14 +74,14 @@ def cluster_entries(layers: Layers) -> list[Reply]:
     ]
 
 
-def group_entries(config: BrokerConfig, layers: Layers) -> list[Reply]:
-    """Of any group: none has settings of its own."""
+def group_entries(own: Mapping[str, str], effective: Effective, layers: Layers) -> list[Reply]:
+    """Of a group that has these settings of its own, and with the broker's these in all."""
     entries = []
-    for name, broker_name in _OF_GROUPS.items():
-        one = _OF_BROKERS[broker_name]
-        value = as_text(config.all_settings()[broker_name])
-        doc = f"{one.doc}; of all groups, set as {broker_name}"
-        entries.append(_entry(name, value, _chain([broker_name], layers), one.values.type, doc, read_only=True))
+    for name, value in sorted(effective.texts().items()):
+        one = _OF_GROUPS[name]
+        synonyms = [_synonym(name, value, Source.GROUP)] if name in own else []
+        synonyms += _chain([BROKER_SETTING[name]], layers)
+        entries.append(_entry(name, value, synonyms, one.values.type, one.doc, read_only=False))
     return entries
 
 

@@ -7,6 +7,7 @@ a client would understand. ApiVersions alone always gets an answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from struct import Struct
 
@@ -92,8 +93,7 @@ class Dispatcher:
         self._counters.requests[number] += 1
         response: Response | Awaitable[Response] | Awaitable[list[Part]]
         if key is ApiKey.PRODUCE:
-            produced = self._produce.serve(frame, position, version, correlation_id)
-            response = None if produced is None else [produced]
+            response = self._produce.serve(frame, position, version, correlation_id)
         elif key is ApiKey.FETCH:
             response = self._fetch.serve(frame, position, version, correlation_id)
         else:
@@ -110,13 +110,16 @@ class Dispatcher:
         self._counters.request_seconds[number] += self._clock.monotonic() - started
         return response
 
-    async def _timed(
+    def _timed(
         self, response: Awaitable[Response] | Awaitable[list[Part]], number: int, started: float
-    ) -> Response:
-        try:
-            return await response
-        finally:
-            self._counters.request_seconds[number] += self._clock.monotonic() - started
+    ) -> asyncio.Future[Response]:
+        """No coroutine around a future: one that is cancelled before its first step would not cancel the future."""
+        future: asyncio.Future[Response] = asyncio.ensure_future(response)
+        future.add_done_callback(lambda _: self._count_seconds(number, started))
+        return future
+
+    def _count_seconds(self, number: int, started: float) -> None:
+        self._counters.request_seconds[number] += self._clock.monotonic() - started
 
     async def _answer_later(
         self, reply: Awaitable[Reply | bytearray], key: ApiKey, version: int, correlation_id: int, flexible: bool

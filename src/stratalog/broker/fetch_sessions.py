@@ -1,8 +1,8 @@
 """Incremental fetch sessions (KIP-227): what a consumer fetches is remembered, so that it says only what changes.
 
 A session is known by id and epoch, and each request of it moves the epoch on by one. There is room for so many
-sessions, and for so many partitions in all; who finds none fetches in full each time, which is slower, and as right. A
-session that was not used for two minutes may be put out for a new one.
+sessions, and for so many partitions and bytes of topics' names in all; who finds none fetches in full each time, which
+is slower, and as right. A session that was not used for two minutes may be put out for a new one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stratalog.broker.state_budget import text_bytes
 from stratalog.clock import Clock
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -24,6 +25,7 @@ _HIGHEST_EPOCH = 2**31 - 1
 _HIGHEST_ID = 2**31 - 1
 _MAY_GO_AFTER_SECONDS = 120
 MOST_CACHED_PARTITIONS = 100_000  # half a kilobyte each
+MOST_NAME_BYTES = 250 * MOST_CACHED_PARTITIONS  # topics have names of 249 at most; clients may ask for any
 
 TopicKey = str | bytes  # a name, or from version 13 on the bytes of an id
 
@@ -48,6 +50,7 @@ class FetchSession:
         self.by_topic_id = by_topic_id
         self.last_used = now
         self.partitions: OrderedDict[tuple[TopicKey, int], CachedPartition] = OrderedDict()
+        self.name_bytes = 0
 
     def update(
         self,
@@ -56,12 +59,14 @@ class FetchSession:
     ) -> None:
         for topic, indexes in forgotten:
             for index in indexes:
-                self.partitions.pop((topic, index), None)
+                if self.partitions.pop((topic, index), None) is not None:
+                    self.name_bytes -= _name_bytes(topic)
         for topic, partitions in topics:
             for wanted in partitions:
                 known = self.partitions.get((topic, wanted[0]))
                 if known is None:
                     self.partitions[topic, wanted[0]] = CachedPartition(topic, wanted[0], wanted)
+                    self.name_bytes += _name_bytes(topic)
                 else:
                     known.wanted = wanted
 
@@ -77,20 +82,42 @@ class FetchSessions:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
         self._random = random.Random()
         self.evicted = 0
+        self.cached_partitions = 0
+        self.name_bytes = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    @property
-    def cached_partitions(self) -> int:
-        return sum(len(session.partitions) for session in self._sessions.values())
-
     def close(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.cached_partitions -= len(session.partitions)
+            self.name_bytes -= session.name_bytes
 
-    def open(self, partition_count: int, *, by_topic_id: bool) -> FetchSession | None:
-        """A new session; None where there is no room for it."""
-        if not self._make_room(partition_count):
+    def remember(
+        self,
+        session: FetchSession,
+        topics: Sequence[tuple[TopicKey, list[FetchPartition]]],
+        forgotten: Sequence[tuple[TopicKey, list[int]]] = (),
+    ) -> bool:
+        """What a request changes in its session. False: there is no room for it, and the session is closed."""
+        partitions, name_bytes = len(session.partitions), session.name_bytes
+        session.update(topics, forgotten)
+        self.cached_partitions += len(session.partitions) - partitions
+        self.name_bytes += session.name_bytes - name_bytes
+        if self.cached_partitions <= MOST_CACHED_PARTITIONS and self.name_bytes <= MOST_NAME_BYTES:
+            return True
+        if topics:
+            self.close(session.id)
+        return not topics
+
+    def open(
+        self, topics: Sequence[tuple[TopicKey, list[FetchPartition]]], *, by_topic_id: bool
+    ) -> FetchSession | None:
+        """A new session with these partitions; None where there is no room for it."""
+        partition_count = sum(len(partitions) for _, partitions in topics)
+        name_bytes = sum(_name_bytes(topic) * len(partitions) for topic, partitions in topics)
+        if not self._make_room(partition_count, name_bytes):
             return None
         session_id = self._new_id()
         session = self._sessions[session_id] = FetchSession(session_id, by_topic_id, self._clock.monotonic())
@@ -110,10 +137,14 @@ class FetchSessions:
         self._sessions.move_to_end(session_id)
         return session
 
-    def _make_room(self, partition_count: int) -> bool:
-        if self._slots == 0 or partition_count > MOST_CACHED_PARTITIONS:
+    def _make_room(self, partition_count: int, name_bytes: int) -> bool:
+        if self._slots == 0 or partition_count > MOST_CACHED_PARTITIONS or name_bytes > MOST_NAME_BYTES:
             return False
-        while len(self._sessions) >= self._slots or self.cached_partitions + partition_count > MOST_CACHED_PARTITIONS:
+        while (
+            len(self._sessions) >= self._slots
+            or self.cached_partitions + partition_count > MOST_CACHED_PARTITIONS
+            or self.name_bytes + name_bytes > MOST_NAME_BYTES
+        ):
             oldest = next(iter(self._sessions.values()))
             if self._clock.monotonic() - oldest.last_used < _MAY_GO_AFTER_SECONDS:
                 return False
@@ -127,3 +158,7 @@ class FetchSessions:
             session_id = self._random.randint(1, _HIGHEST_ID)
             if session_id not in self._sessions:
                 return session_id
+
+
+def _name_bytes(topic: TopicKey) -> int:
+    return text_bytes(topic) if isinstance(topic, str) else len(topic)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from stratalog.broker.groups.group_settings import GroupSettings
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.settings import BrokerConfig
 from stratalog.errors import ConfigError
@@ -35,6 +36,7 @@ class LiveSettings:
             raise ConfigError(
                 f"a setting that was changed while the broker ran does not hold any more: {error}"
             ) from error
+        self.groups = GroupSettings(store, lambda: self.current.groups)
 
     @property
     def layers(self) -> Layers:

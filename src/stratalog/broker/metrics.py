@@ -96,6 +96,16 @@ class BrokerCollector(Collector):
         for names, count in sorted(counts.items()):
             states.add_metric(names, count)
         yield states
+        budget = self._broker.groups.budget
+        yield GaugeMetricFamily(
+            "stratalog_coordinator_state_bytes", "Memory that groups, offsets and transactional ids take", budget.used
+        )
+        yield GaugeMetricFamily(
+            "stratalog_coordinator_state_limit_bytes", "stratalog.max.coordinator.state.bytes", budget.limit
+        )
+        yield CounterMetricFamily(
+            "stratalog_coordinator_state_refusals", "Requests refused because it is full", budget.refusals
+        )
 
 
 class MetricsPage:

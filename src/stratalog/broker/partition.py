@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from stratalog.broker.metadata.store import INTERNAL_TOPICS
 from stratalog.errors import StorageError, StratalogError
-from stratalog.storage.appending import Appended, Origin
+from stratalog.storage.appending import Appended, Origin, PreparedBatches
 from stratalog.storage.log import Log
+from stratalog.storage.unopened_log import UnopenedLog
 
 if TYPE_CHECKING:
     from stratalog.broker.waiting import WaitingFetch
@@ -22,7 +23,17 @@ logger = logging.getLogger(__name__)
 
 
 class Partition:
-    __slots__ = ("_unreadable", "failures", "index", "is_internal", "leader_epoch", "log", "topic", "waiting")
+    __slots__ = (
+        "_unreadable",
+        "failures",
+        "index",
+        "is_internal",
+        "is_offline",
+        "leader_epoch",
+        "log",
+        "topic",
+        "waiting",
+    )
 
     def __init__(self, topic: str, index: int, log: Log) -> None:
         self.topic = topic
@@ -31,6 +42,8 @@ class Partition:
         self._unreadable = ""
         self.failures = 0  # of appends in a row, for the disk's reasons
         self.log = log
+        self.is_offline = isinstance(log, UnopenedLog)
+        """Its log could not be opened: whatever is asked of it is KAFKA_STORAGE_ERROR."""
         self.leader_epoch = max(log.leader_epochs.latest or 0, 0)
         self.waiting: set[WaitingFetch] = set()
 
@@ -50,7 +63,8 @@ class Partition:
         return end if first_open is None else min(max(first_open, self.log.log_start_offset), end)
 
     def append_for_coordinator(self, data: bytearray) -> Appended:
-        """Markers of transactions, and offsets that are committed in one. Raises what Log.append does."""
+        """A coordinator's state, markers of transactions, offsets that are committed in one. Raises what Log.append
+        does. A roll that is due is left to the housekeeper for as long as the segment has some slack."""
         try:
             appended = self.log.append(data, leader_epoch=self.leader_epoch, origin=Origin.COORDINATOR)
         except StorageError as error:
@@ -60,18 +74,31 @@ class Partition:
         return appended
 
     def append(self, data: memoryview) -> Appended:
-        """A client's batches. Raises what Log.append does."""
+        """A client's batches. Raises what Log.append_at_once does: WouldWaitError too."""
         try:
-            appended = self.log.append(data, leader_epoch=self.leader_epoch)
+            appended = self.log.append_at_once(data, self.leader_epoch)
         except StorageError as error:
             self._report(error)
             raise
+        self._grew(len(data))
+        return appended
+
+    def append_prepared(self, prepared: PreparedBatches) -> Appended:
+        """The same for batches that Log.prepare has checked in another thread."""
+        try:
+            appended = self.log.append_prepared(prepared, self.leader_epoch)
+        except StorageError as error:
+            self._report(error)
+            raise
+        self._grew(len(prepared[0]))
+        return appended
+
+    def _grew(self, size: int) -> None:
         if self.waiting:
-            self.wake(len(data))
+            self.wake(size)
         if self.failures:
             logger.warning("%r takes records again, after %d appends that failed", self, self.failures)
             self.failures = 0
-        return appended
 
     def _report(self, error: StorageError) -> None:
         """At the 1st, the 10th, the 100th: a producer tries again many times a second."""

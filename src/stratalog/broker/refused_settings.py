@@ -13,7 +13,6 @@ _TIERS = "tiered storage is not available yet"
 _TWO_PHASES = "transactions that outside coordinators decide (KIP-939) are not available"
 _SHARE = "share groups are not available; consumer groups, classic and new, are"
 _STREAMS = "groups of the Streams protocol are not available; Kafka Streams works with classic groups"
-_GROUPS = "groups have no settings of their own yet that it could bound"
 _QUOTAS = "quotas are not available yet"
 _METRICS = "metrics are served for Prometheus: start with --metrics HOST:PORT"
 _WAITING = "requests that wait are found again by what they wait for; there is no list to purge"
@@ -90,10 +89,6 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("group.coordinator.cached.buffer.max.bytes", "no buffers are cached"),
     ("group.coordinator.rebalance.protocols", "classic groups and consumer groups (KIP-848) are both served, always"),
     ("group.coordinator.new.enable", _OLD),
-    ("group.consumer.migration.policy", "which way a group may change its protocol can't be chosen"),
-    ("group.consumer.min.", _GROUPS),
-    ("group.consumer.max.session.timeout.ms", _GROUPS),
-    ("group.consumer.max.heartbeat.interval.ms", _GROUPS),
     ("offsets.commit.timeout.ms", "a commit is written to one log and answered; it waits for nobody"),
     ("offsets.commit.required.acks", _OLD),
     ("offsets.load.buffer.size", "offsets are read from the log in one go when the broker starts"),

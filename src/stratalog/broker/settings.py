@@ -133,7 +133,7 @@ class BrokerConfig(Settings):
         "not read; -1: no bound (Kafka's default)",
     )
     fetch_max_bytes: int = setting(
-        55 * 1024**2, integer(1024, INT_MAX), "most bytes in the answer to a fetch, whatever it asks for", dynamic=True
+        55 * 1024**2, integer(1024, INT_MAX), "most bytes in the answer to a fetch, whatever it asks for"
     )
     max_incremental_fetch_session_cache_slots: int = setting(
         1000, integer(0, INT_MAX), "incremental fetch sessions (KIP-227) that are remembered"

@@ -67,7 +67,7 @@ class StateTopic:
 
     def append(self, partition: int, records: Sequence[StateRecord], timestamp_ms: int) -> None:
         batch = build_batch([Record(key=key, value=value, timestamp=timestamp_ms) for key, value in records])
-        self._partition(partition).append(memoryview(batch))
+        self._partition(partition).append_for_coordinator(batch)
 
     def _partition(self, index: int) -> Partition:
         partition = self._topics.partition(self._name, index)

@@ -65,6 +65,7 @@ class Connection:
         self._holds = False  # whether the server counts what this connection holds
         self._waits_for_room = False  # before it reads on
         self._reply: asyncio.Future[Response] | None = None
+        self._answering = 0  # bytes of the request that is being answered, where it is large: its handler has them
         self._wakes_at = 1
         self._turn_is_over = False  # there are whole frames left, for the next one
         self._may_be_heavy = False  # it is this connection's turn with a request that may take long
@@ -126,9 +127,10 @@ class Connection:
             self._resume_reading()
 
     def _watch_for_the_end(self) -> None:
-        """A client that went away needs no answer; one that sends more has to wait for it."""
+        """A client that went away needs no answer; one that sends more has to wait for it. Requests that are all there
+        are served first: whoever wants no answers may hang up behind the last of them."""
         gone = False
-        if self._reply is not None:
+        if self._reply is not None and (self._buffer is None or not self._has_whole_frame(self._buffer)):
             try:
                 gone = not self._sock.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
@@ -271,6 +273,7 @@ class Connection:
         if isinstance(response, list):
             self._queue(response)
         elif response is not None:
+            self._answering = len(frame) if len(frame) > _HEAVY else 0
             self._wait_for(response)
         return True
 
@@ -350,7 +353,7 @@ class Connection:
     def _count_what_is_held(self) -> None:
         if self.is_closed:
             return
-        size = self._unsent
+        size = self._unsent + self._answering
         buffer = self._buffer
         if buffer is not None:
             if len(buffer) == NORMAL and self._server.memory.is_scarce:
@@ -376,6 +379,7 @@ class Connection:
                 reply.exception()  # or it would be complained about
             return
         self._reply = None
+        self._answering = 0
         self.last_active = self._loop.time()
         try:
             response = reply.result()

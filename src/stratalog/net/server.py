@@ -47,6 +47,22 @@ class Limits:
     receive_buffer: int = -1
 
 
+def bind(host: str, port: int, receive_buffer: int = -1) -> socket.socket:
+    """A socket with this address, which nobody else has then. Clients are refused until a server listens on it."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family[0], socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if receive_buffer > 0:  # before listening, or it comes too late for the window's scale
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        listener.setblocking(False)
+        listener.bind(family[4])
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
 class Server:
     def __init__(
         self,
@@ -86,14 +102,11 @@ class Server:
 
     def listen(self, host: str, port: int) -> int:
         """Bind and listen; the port, which the system chose where 0 was asked for."""
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family[0], socket.SOCK_STREAM)
+        return self.listen_on(bind(host, port, self.limits.receive_buffer))
+
+    def listen_on(self, listener: socket.socket) -> int:
+        """Listen on a socket that is bound, and becomes this server's; its port."""
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self.limits.receive_buffer > 0:  # before listening, or it comes too late for the window's scale
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer)
-            listener.setblocking(False)
-            listener.bind(family[4])
             listener.listen(self.limits.backlog)
         except BaseException:
             listener.close()

@@ -88,6 +88,15 @@ cdef class _Out:
             self.int16(<int16_t> len(name))
         return self.raw(name)
 
+    cdef int message(self, text, bint flexible) except -1:
+        """A nullable string, cut where it is too long for a response."""
+        cdef bytes message = None if text is None else (<str> text)[:1000].encode()
+        if flexible:
+            self.varint(0 if message is None else len(message) + 1)
+        else:
+            self.int16(-1 if message is None else <int16_t> len(message))
+        return 0 if message is None else self.raw(message)
+
     cdef bytes take(self):
         cdef bytes taken = PyBytes_FromStringAndSize(<const char*> self.data, self.size)
         self.size = 0
@@ -113,8 +122,7 @@ def encode_produce_response(int version, topics):
 
 
 cdef int write_produced(_Out out, int version, partition) except -1:
-    cdef bytes message = None
-    index, error_code, base_offset, log_append_time, log_start_offset, error_message = partition
+    index, error_code, base_offset, log_append_time, log_start_offset, error_message, record_errors = partition
     out.int32(index)
     out.int16(error_code)
     out.int64(base_offset)
@@ -124,17 +132,15 @@ cdef int write_produced(_Out out, int version, partition) except -1:
         out.int64(log_start_offset)
     if version < 8:
         return 0
-    if error_message is not None:
-        message = (<str> error_message)[:1000].encode()
-    if version >= _PRODUCE_FLEXIBLE:
-        out.byte(1)  # no record errors
-        out.varint(0 if message is None else len(message) + 1)
-    else:
-        out.int32(0)
-        out.int16(-1 if message is None else <int16_t> len(message))
-    if message is not None:
-        out.raw(message)
-    if version >= _PRODUCE_FLEXIBLE:
+    cdef bint flexible = version >= _PRODUCE_FLEXIBLE
+    out.count(len(record_errors), flexible)
+    for index, text in record_errors:
+        out.int32(index)
+        out.message(text, flexible)
+        if flexible:
+            out.byte(0)
+    out.message(error_message, flexible)
+    if flexible:
         out.byte(0)
     return 0
 

@@ -2,7 +2,7 @@
 
     [topic name, or from 13 on id
         [partition i32, error i16, base offset i64, 2: log append time i64, 5: log start offset i64,
-         8: record errors (none), error message]]
+         8: record errors [index in the batch i32, message], error message]]
     1: throttle time i32
 
 From 9 on flexible: counts and lengths are varints, plus one, and an empty tag section ends each part.
@@ -26,3 +26,4 @@ class ProducedPartition(NamedTuple):
     log_append_time: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: tuple[tuple[int, str], ...] = ()

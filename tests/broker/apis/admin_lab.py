@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
+from stratalog.broker.apis.acls import AclApis
 from stratalog.broker.apis.cluster import ClusterApis
 from stratalog.broker.apis.committed_offsets import CommittedOffsetApis
+from stratalog.broker.apis.config_resources import ConfigResourcesApi
+from stratalog.broker.apis.controller import ControllerApis
 from stratalog.broker.apis.delete_records import DeleteRecordsApi
 from stratalog.broker.apis.leader_epochs import LeaderEpochsApi
 from stratalog.broker.apis.log_dirs import LogDirsApi
 from stratalog.broker.apis.producers import ProducerApis
+from stratalog.broker.apis.quotas import QuotaApis
+from stratalog.broker.apis.replicas import ReplicaApis
+from stratalog.broker.apis.scram import ScramApis
 from stratalog.broker.apis.topics import TopicApis
 from stratalog.broker.apis.transaction_admin import TransactionAdminApis
 from stratalog.broker.apis.transactions import TransactionApis
+from stratalog.broker.groups.group_settings import GroupSettings
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, RequestContext
@@ -60,10 +67,19 @@ class AdminLab:
         self.transactions = TransactionLab(self.topics, self.store, self.clock, self.config, self.run_in_background)
         self.transactions.load()
         self.background_calls = 0
+        self.group_settings = GroupSettings(self.store, lambda: self.config.groups)
         self._handlers: dict[ApiKey, Handler] = {
-            **TopicApis(self.topics, self.config, self.clock, self.run_in_background, _described).routes(),
-            **DeleteRecordsApi(self.topics, self.run_in_background).routes(),
+            **TopicApis(
+                self.topics, self.config, self.clock, self.run_in_background, self.run_in_portions, _described
+            ).routes(),
+            **DeleteRecordsApi(self.topics, self.directory, self.run_in_background).routes(),
             **LogDirsApi(self.topics, data).routes(),
+            **ReplicaApis(self.topics, self.config.node_id, data).routes(),
+            **ConfigResourcesApi(self.topics, self.config.node_id, self.group_settings).routes(),
+            **ControllerApis(self.config.node_id, lambda: ADDRESS, self.clock).routes(),
+            **AclApis().routes(),
+            **QuotaApis().routes(),
+            **ScramApis().routes(),
             **ClusterApis(self.topics, self.config, "the-cluster", lambda: ADDRESS).routes(),
             **ProducerApis(self.topics, self.transactions.ids, self.transactions.coordinator).routes(),
             **TransactionApis(
@@ -79,6 +95,13 @@ class AdminLab:
         self.before_background()
         await asyncio.sleep(0)
         return call()
+
+    async def run_in_portions(self, work: Generator[None, None, T], /) -> T:
+        """Each portion is a call of its own."""
+        while True:
+            result = await self.run_in_background(lambda: _portion(work))
+            if result is not None:
+                return result[0]
 
     async def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
         """The answer of this version, as a client reads it."""
@@ -111,6 +134,14 @@ class AdminLab:
 
     def __exit__(self, *_: object) -> None:
         self.directory.close()
+
+
+def _portion(work: Generator[None, None, T]) -> tuple[T] | None:
+    try:
+        next(work)
+    except StopIteration as done:
+        return (done.value,)
+    return None
 
 
 def versions(key: ApiKey) -> range:

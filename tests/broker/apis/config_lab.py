@@ -13,13 +13,19 @@ from tests.broker.apis.admin_lab import AdminLab
 
 TOPIC = Resource.TOPIC
 
+ELSEWHERE = {
+    "listeners": "PLAINTEXT://0.0.0.0:9092",
+    "advertised.listeners": "PLAINTEXT://broker.example:9092",
+    "log.dirs": "/data",
+}
+
 
 class ConfigLab(AdminLab):
     def __init__(self, data: Path, disk: Disk | None = None, **given: object) -> None:
         super().__init__(data, disk, **given)
         self.live = LiveSettings(self.config, self.store)
         self.live.on_change(self._changed)
-        self.apis = ConfigApis(self.topics, self.live, self.run_in_background, lambda: {"log.dirs": "/data"})
+        self.apis = ConfigApis(self.topics, self.live, self.run_in_background, lambda: ELSEWHERE)
         self._handlers |= self.apis.routes()
         if self.topics.get("events") is None:
             self.topics.create("events", 2, {})

@@ -20,7 +20,7 @@ from tests.storage.hand_made import batch_of
 SET, DELETE, APPEND, SUBTRACT = Operation
 TOPIC, BROKER, GROUP = Resource.TOPIC, Resource.BROKER, Resource.GROUP
 NONE, UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST, STORAGE = 0, 3, 17, 40, 42, 56
-DEFAULT, GIVEN, CLUSTER, OF_BROKER, OF_TOPIC = 5, 4, 3, 2, 1
+DEFAULT, GIVEN, CLUSTER, OF_BROKER, OF_TOPIC, OF_GROUP = 5, 4, 3, 2, 1, 8
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_name_that_does_not_exist_is_not_shown(lab: ConfigLab) -> None:
 
 def test_broker_shows_its_settings(lab: ConfigLab) -> None:
     shown = {one.name: one for one in lab.describe(BROKER, "1").configs}
-    assert set(shown) == {*lab.config.all_settings(), "log.dirs"}
+    assert set(shown) == {*lab.config.all_settings(), "listeners", "log.dirs"}
     assert (shown["log.dirs"].value, shown["log.dirs"].read_only) == ("/data", True)
     assert (shown["num.partitions"].value, shown["num.partitions"].read_only) == ("1", True)
     assert (shown["log.retention.ms"].value, shown["log.retention.ms"].read_only) == (None, False)
@@ -105,9 +105,27 @@ def test_broker_shows_its_settings(lab: ConfigLab) -> None:
 def test_without_a_number_only_what_was_changed_for_all_is_shown(lab: ConfigLab) -> None:
     assert lab.describe(BROKER, "").configs == ()
     lab.alter(("max.connections", SET, "9"), kind=BROKER, name="")
-    lab.alter(("fetch.max.bytes", SET, "9000"), kind=BROKER, name="1")
+    lab.alter(("max.connections.per.ip", SET, "9000"), kind=BROKER, name="1")
     assert [one.name for one in lab.describe(BROKER, "").configs] == ["max.connections"]
     assert lab.entry("max.connections", BROKER, "") == ("9", CLUSTER, [("max.connections", "9", CLUSTER)])
+
+
+def test_address_that_clients_are_told_is_shown_though_it_is_not_set(lab: ConfigLab, tmp_path: Path) -> None:
+    assert lab.entry("advertised.listeners", BROKER, "1") == ("PLAINTEXT://broker.example:9092", DEFAULT, [])
+    told = ConfigLab(tmp_path / "told", advertised_listeners="PLAINTEXT://other.example:1")
+    given = ("advertised.listeners", "PLAINTEXT://other.example:1", GIVEN)
+    assert told.entry("advertised.listeners", BROKER, "1") == (given[1], GIVEN, [given])
+    told.close()
+
+
+def test_answer_without_an_error_has_an_empty_message_as_in_kafka(lab: ConfigLab) -> None:
+    assert [lab.describe(kind, name).error_message for kind, name in ((TOPIC, "events"), (BROKER, "1"))] == ["", ""]
+
+
+def test_change_that_only_an_older_broker_let_be_made_can_be_taken_back(lab: ConfigLab) -> None:
+    lab.live.change(broker={"fetch.max.bytes": "9000", "max.connections": "9"})
+    assert lab.alter(("fetch.max.bytes", DELETE, None), kind=BROKER, name="1") == (NONE, None)
+    assert lab.live.layers.broker == {"max.connections": "9"}
 
 
 def test_group_shows_what_holds_for_all_groups(lab: ConfigLab) -> None:
@@ -116,7 +134,7 @@ def test_group_shows_what_holds_for_all_groups(lab: ConfigLab) -> None:
         DEFAULT,
         [("group.consumer.session.timeout.ms", "45000", DEFAULT)],
     )
-    assert all(one.read_only for one in lab.describe(GROUP, "mine").configs)
+    assert not any(one.read_only for one in lab.describe(GROUP, "mine").configs)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +155,9 @@ def test_resource_that_is_none_is_refused(lab: ConfigLab, kind: int, name: str, 
     shown = lab.describe(kind, name)
     assert (shown.error_code, shown.configs) == (code, ())
     assert message in shown.error_message
-    if kind != GROUP:
-        altered, said = lab.alter(("retention.ms", SET, "5"), kind=kind, name=name)
-        if (kind, name) != (BROKER, ""):
-            assert (altered, message in (said or "")) == (code, True)
+    altered, said = lab.alter(("retention.ms", SET, "5"), kind=kind, name=name)
+    if (kind, name) != (BROKER, ""):
+        assert (altered, message in (said or "")) == (code, True)
 
 
 def test_each_resource_of_a_request_is_answered_for_itself(lab: ConfigLab) -> None:
@@ -361,8 +378,8 @@ def test_default_for_topics_counts_at_once_for_those_that_do_not_set_it(lab: Con
 
 def test_full_change_replaces_all_that_was_changed_for_the_broker(lab: ConfigLab) -> None:
     lab.alter(("max.connections", SET, "9"), kind=BROKER, name="1")
-    assert lab.replace({"fetch.max.bytes": "9000"}, BROKER, "1") == (NONE, None)
-    assert lab.live.layers.broker == {"fetch.max.bytes": "9000"}
+    assert lab.replace({"max.connections.per.ip": "9000"}, BROKER, "1") == (NONE, None)
+    assert lab.live.layers.broker == {"max.connections.per.ip": "9000"}
 
 
 def test_lists_of_the_broker_are_added_to(lab: ConfigLab) -> None:
@@ -375,6 +392,7 @@ def test_lists_of_the_broker_are_added_to(lab: ConfigLab) -> None:
     ("change", "code", "message"),
     [
         (("num.partitions", SET, "5"), INVALID_REQUEST, "num.partitions can't be changed while the broker runs"),
+        (("fetch.max.bytes", SET, "5000"), INVALID_REQUEST, "fetch.max.bytes can't be changed while the broker runs"),
         (("broker.id", SET, "5"), INVALID_REQUEST, "broker.id can't be changed while the broker runs"),
         (("max.connections", SET, "x"), INVALID_CONFIG, "max.connections is 'x'"),
         (("max.connectoins", SET, "5"), INVALID_CONFIG, "did you mean max.connections?"),
@@ -386,18 +404,79 @@ def test_lists_of_the_broker_are_added_to(lab: ConfigLab) -> None:
 def test_change_of_the_broker_that_can_not_be(
     lab: ConfigLab, name: str, change: tuple[str, int, str | None], code: int, message: str
 ) -> None:
-    altered, said = lab.alter(("fetch.max.bytes", SET, "5000"), change, kind=BROKER, name=name)
+    altered, said = lab.alter(("max.connections.per.ip", SET, "5000"), change, kind=BROKER, name=name)
     assert (altered, message in (said or "")) == (code, True)
     assert lab.live.current == lab.config
     assert lab.live.layers[:2] == ({}, {})
 
 
-def test_groups_can_not_be_changed(lab: ConfigLab) -> None:
-    code, said = lab.alter(("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name="mine")
-    assert (code, said) == (
-        INVALID_REQUEST,
-        "groups have no settings of their own; group.consumer.* are set for the broker",
-    )
+def test_a_group_has_settings_of_its_own_also_after_a_restart(tmp_path: Path) -> None:
+    lab = ConfigLab(tmp_path)
+    for _ in range(2):
+        assert lab.alter(("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name="mine") == (0, None)
+        assert lab.entry("consumer.session.timeout.ms", GROUP, "mine") == (
+            "50000",
+            OF_GROUP,
+            [
+                ("consumer.session.timeout.ms", "50000", OF_GROUP),
+                ("group.consumer.session.timeout.ms", "45000", DEFAULT),
+            ],
+        )
+        assert lab.entry("consumer.heartbeat.interval.ms", GROUP, "mine")[:2] == ("5000", DEFAULT)
+        assert lab.live.groups.effective("mine") == (50_000, 5_000)
+        assert lab.live.groups.effective("another") == (45_000, 5_000)
+        lab.close()
+        lab = ConfigLab(tmp_path)
+    assert lab.live.groups.effective("mine") == (50_000, 5_000)
+    assert lab.alter(("consumer.session.timeout.ms", DELETE, None), kind=GROUP, name="mine") == (0, None)
+    assert lab.live.groups.effective("mine") == (45_000, 5_000)
+    assert lab.store.metadata.group_settings == {}
+    lab.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            ("consumer.session.timeout.ms", SET, "44999"),
+            "45000 to 60000: the broker's group.consumer.min.session",
+        ),
+        (("consumer.session.timeout.ms", SET, "60001"), "group.consumer.max.session.timeout.ms"),
+        (("consumer.heartbeat.interval.ms", SET, "4999"), "5000 to 15000: the broker's group.consumer.min.heartbeat"),
+        (("consumer.heartbeat.interval.ms", SET, "often"), "must be a whole number"),
+        (("consumer.heartbeat.interval.ms", APPEND, "1"), "is no list"),
+        (("share.session.timeout.ms", SET, "45000"), "is not a setting of a group"),
+        (("retention.ms", DELETE, None), "is not a setting of a group"),
+    ],
+)
+def test_change_of_a_group_that_can_not_be(lab: ConfigLab, change: tuple[str, int, str | None], message: str) -> None:
+    code, said = lab.alter(change, kind=GROUP, name="mine")
+    assert (code, message in (said or "")) == (INVALID_CONFIG, True), said
+    assert lab.store.metadata.group_settings == {}
+
+
+def test_a_groups_session_must_be_longer_than_its_heartbeats_are_apart(tmp_path: Path) -> None:
+    lab = ConfigLab(tmp_path, None, **{"group.consumer.min.session.timeout.ms": 6_000})
+    assert lab.alter(("consumer.session.timeout.ms", SET, "6000"), kind=GROUP, name="mine") == (0, None)
+    code, said = lab.alter(("consumer.heartbeat.interval.ms", SET, "7000"), kind=GROUP, name="mine")
+    assert (code, "must be more than consumer.heartbeat.interval.ms, 7000" in (said or "")) == (INVALID_CONFIG, True)
+    lab.close()
+
+
+def test_settings_of_groups_without_end_are_refused(lab: ConfigLab) -> None:
+    for number in range(200):
+        name = f"{number}-" + "g" * 30_000
+        code, said = lab.alter(("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name=name)
+        if code != 0:
+            break
+    assert (code, "DELETE what is not needed" in (said or "")) == (INVALID_CONFIG, True)
+    assert 100 < number < 150
+
+
+def test_only_validated_changes_of_a_group_change_nothing(lab: ConfigLab) -> None:
+    change = ("consumer.session.timeout.ms", SET, "50000")
+    assert lab.alter(change, kind=GROUP, name="mine", validate_only=True) == (0, None)
+    assert lab.live.groups.own("mine") == {}
 
 
 # Any changes

@@ -94,3 +94,17 @@ def test_disk_that_refuses_is_told(tmp_path: Path) -> None:
         assert delete(lab, ("orders", 0, 1)) == [("orders", 0, -1, "kafka_storage_error")]
         disk.heal()
         assert delete(lab, ("orders", 0, 1)) == [("orders", 0, 1, "none")]
+
+
+def test_many_partitions_are_done_together_and_a_few_hundred_at_a_time(tmp_path: Path) -> None:
+    with AdminLab(tmp_path) as lab:
+        lab.topics.create("orders", 600, {})
+        for index in (0, 599):
+            lab.append("orders", batch_of(START_MS), partition=index)
+        wanted = [{"partition_index": index, "offset": -1} for index in range(600)]
+        answer = lab.answer(ApiKey.DELETE_RECORDS, topics=[{"name": "orders", "partitions": wanted}], timeout=1000)
+        [topic] = answer.topics
+        assert [each.partition_index for each in topic.partitions] == list(range(600))
+        assert {each.error_code.name for each in topic.partitions} == {"none"}
+        assert [each.partition_index for each in topic.partitions if each.low_watermark == 1] == [0, 599]
+        assert lab.background_calls == 2

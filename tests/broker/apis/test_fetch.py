@@ -11,7 +11,8 @@ import pytest
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.format import ControlType
-from tests.broker.data_lab import DataLab, end_transaction
+from tests.broker.data_lab import DataLab, end_transaction, joined
+from tests.protocol.kio_messages import request_frame
 
 VERSIONS = range(4, 19)
 FIRST_BY_ID = 13
@@ -208,6 +209,38 @@ def test_a_poll_whose_client_is_gone_leaves_nothing_behind(data_lab: DataLab) ->
         assert data_lab.fetch.waiting == 0
         assert not data_lab.partition("orders").waiting
         data_lab.append("orders", b"nobody waits")
+
+    asyncio.run(scenario())
+
+
+def poll_frame(lab: DataLab) -> bytes:
+    return request_frame(ApiKey.FETCH, 18, request(of(lab, "orders", (0, 0)), max_wait=60_000), correlation_id=9)
+
+
+def test_a_record_that_comes_right_behind_a_poll_wakes_it(data_lab: DataLab) -> None:
+    """In the same turn of the event loop: whoever looks and registers later than that sleeps for max_wait."""
+    data_lab.create("orders")
+
+    async def scenario() -> None:
+        response = data_lab.serve(poll_frame(data_lab))
+        batch = data_lab.append("orders", b"value")
+        assert batch in joined(await asyncio.wait_for(response, 10))
+        assert data_lab.fetch.waiting == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_poll_that_is_cancelled_at_once_leaves_nothing_behind(data_lab: DataLab) -> None:
+    data_lab.create("orders")
+
+    async def scenario() -> None:
+        response = data_lab.serve(poll_frame(data_lab))
+        assert data_lab.partition("orders").waiting
+        response.cancel()
+        await asyncio.gather(response, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert not data_lab.partition("orders").waiting
+        assert data_lab.fetch.waiting == 0
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.broker.apis import fetch
+from stratalog.broker import fetch_sessions
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from tests.broker.apis.test_fetch import of, request
@@ -161,7 +161,7 @@ def test_where_there_is_no_room_it_is_served_without_a_session(lab: DataLab) -> 
 
 
 def test_a_session_that_outgrows_what_may_be_remembered_is_ended(lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "MOST_CACHED_PARTITIONS", 3)
+    monkeypatch.setattr(fetch_sessions, "MOST_CACHED_PARTITIONS", 3)
     consumer = Consumer(lab)
     consumer.fetch(of(lab, "orders", (0, 0), (1, 0)))
     more = request(of(lab, "orders", (2, 0), (3, 0)), session_id=consumer.session_id, session_epoch=1)

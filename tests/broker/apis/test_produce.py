@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from struct import Struct
 from typing import Any
 
 import pytest
 
+from stratalog.broker.partition import Partition
 from stratalog.net.connection import RefusedConnectionError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records import Record
 from stratalog.records.builder import build_batch
 from stratalog.records.reader import read_records
+from stratalog.storage.appending import Appended
+from stratalog.storage.log import Log
 from tests.broker.data_lab import START_MS, DataLab, joined
 from tests.protocol.kio_messages import framed, request_frame
 
@@ -184,3 +189,95 @@ def test_the_messages_of_errors_are_not_longer_than_a_string_may_be(tmp_path: Pa
         for version in (8, 9):
             (answer,) = produce(lab, unknown, version=version)[0]
             assert answer.error_code == ErrorCode.unknown_topic_or_partition
+
+
+# Records that a topic refuses
+
+
+def refused_records(lab: DataLab, records: bytes, version: int) -> tuple[Any, list[int]]:
+    ((answer,),) = produce(lab, data(lab, "orders", (0, records)), version=version)
+    return answer, [each.batch_index for each in answer.record_errors]
+
+
+@pytest.mark.parametrize("version", range(8, 14))
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_records_without_a_key_are_named_one_by_one(data_lab: DataLab, version: int, codec: str) -> None:
+    data_lab.create("orders", cleanup_policy="compact")
+    mixed = build_batch([(b"key", b"a"), (None, b"b"), (b"key", b"c"), (None, b"d")], codec=codec)
+    answer, named = refused_records(data_lab, bytes(mixed), version)
+    assert (answer.error_code, named) == (ErrorCode.invalid_record, [1, 3])
+    assert {each.batch_index_error_message for each in answer.record_errors} == {"the key is missing"}
+    assert answer.log_start_offset == 0
+
+
+def test_records_of_the_wrong_time_are_named_one_by_one(data_lab: DataLab) -> None:
+    day = 24 * 3600 * 1000
+    data_lab.create("orders", message_timestamp_before_max_ms=day, message_timestamp_after_max_ms=day)
+    for times, wrong in (((-2, 0, -3), [0, 2]), ((0, 2), [1]), ((2, -2, 0), [0, 1])):
+        records = [Record(value=b"value", timestamp=START_MS + days * day) for days in times]
+        answer, named = refused_records(data_lab, bytes(build_batch(records)), 13)
+        assert (answer.error_code, named) == (ErrorCode.invalid_timestamp, wrong)
+        messages = [each.batch_index_error_message for each in answer.record_errors]
+        assert all(
+            f"timestamp {START_MS + times[index] * day} is " in text
+            for index, text in zip(wrong, messages, strict=True)
+        )
+
+
+def test_only_so_many_refused_records_are_named(data_lab: DataLab) -> None:
+    data_lab.create("orders", cleanup_policy="compact")
+    _, named = refused_records(data_lab, bytes(build_batch([(None, b"value")] * 1500)), 13)
+    assert named == list(range(1000))
+
+
+def test_an_error_tells_where_the_log_starts_where_kafka_does(data_lab: DataLab) -> None:
+    data_lab.create("orders", max_message_bytes=500)
+    data_lab.append("orders", b"a", b"b")
+    data_lab.partition("orders").log.advance_start(1)
+    stale = batch(producer_id=9, producer_epoch=0, base_sequence=5)
+    for records, error, start in (
+        (stale, ErrorCode.none, 1),
+        (batch(producer_id=9, producer_epoch=0, base_sequence=50), ErrorCode.out_of_order_sequence_number, 1),
+        (batch(bytes(600)), ErrorCode.message_too_large, -1),
+        (batch()[:-1] + b"x", ErrorCode.corrupt_message, -1),
+    ):
+        answer, named = refused_records(data_lab, records, 13)
+        assert (answer.error_code, answer.log_start_offset, named) == (error, start, [])
+
+
+# While a batch is checked in a thread
+
+
+def test_a_topic_that_is_deleted_meanwhile_gets_no_records(data_lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_lab.create("orders", compression_type="gzip")
+    prepare = Log.prepare
+
+    def deleting(log: Log, *arguments: Any, **named: Any) -> Any:
+        data_lab.topics.delete("orders")
+        return prepare(log, *arguments, **named)
+
+    monkeypatch.setattr(Log, "prepare", deleting)
+    ((answer,),) = produce(data_lab, data(data_lab, "orders", (0, batch())), version=12)
+    assert answer.error_code == ErrorCode.unknown_topic_or_partition
+
+
+def test_a_request_that_takes_long_is_appended_in_turns(data_lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_lab.create("orders", 12)
+    turns = 0
+    append = Partition.append
+
+    def slow(partition: Partition, records: memoryview) -> Appended:
+        data_lab.clock.advance(4)
+        return append(partition, records)
+
+    async def counted(seconds: float) -> None:
+        nonlocal turns
+        turns += seconds == 0
+
+    monkeypatch.setattr(Partition, "append", slow)
+    monkeypatch.setattr(asyncio, "sleep", counted)
+    (answers,) = produce(data_lab, data(data_lab, "orders", *((index, batch()) for index in range(12))))
+    assert turns >= 2
+    assert [(each.index, each.error_code, each.base_offset) for each in answers] == [
+        (index, 0, 0) for index in range(12)
+    ]

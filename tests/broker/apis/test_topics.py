@@ -223,15 +223,23 @@ class TestCreateTopics:
         asyncio.run(run())
         assert turns >= 50
 
-    def test_topics_that_are_not_begun_in_time_are_not_touched(self, lab: AdminLab) -> None:
-        lab.before_background = lambda: lab.clock.advance(600)
-        first, second, third = create(lab, topic("a"), topic("b"), topic("c"), timeout=1000)
-        assert [first.error_code.name, second.error_code.name, third.error_code.name] == [
-            "none",
-            "none",
+    def test_request_that_is_not_begun_in_time_touches_nothing(self, lab: AdminLab) -> None:
+        lab.before_background = lambda: lab.clock.advance(1000)
+        results = create(lab, topic("a"), topic(".."), topic("c"), timeout=1000)
+        assert [result.error_code.name for result in results] == [
+            "request_timed_out",
+            "invalid_topic_exception",
             "request_timed_out",
         ]
-        assert [each.name for each in lab.topics.all()] == ["a", "b"]
+        assert lab.topics.all() == []
+        assert lab.directory.partitions() == []
+
+    def test_request_that_is_begun_in_time_is_finished(self, tmp_path: Path) -> None:
+        with AdminLab(tmp_path) as lab:
+            lab.before_background = lambda: lab.clock.advance(600)
+            results = create(lab, *(topic(f"t{number}", 100) for number in range(5)), timeout=1000)
+            assert lab.background_calls > 1
+            assert {result.error_code.name for result in results} == {"none"}
 
     @pytest.mark.parametrize("timeout", [0, -1, -(2**31), 2**31 - 1])
     def test_odd_timeouts_are_taken(self, lab: AdminLab, timeout: int) -> None:
@@ -339,12 +347,12 @@ class TestDeleteTopics:
         assert response.error_code is ErrorCode.unknown_topic_or_partition
         assert len(lab.topics.partitions("orders")) == 2
 
-    def test_topics_that_are_not_begun_in_time_stay(self, lab: AdminLab) -> None:
+    def test_request_that_is_not_begun_in_time_deletes_nothing(self, lab: AdminLab) -> None:
         create(lab, topic("a"), topic("b"))
         lab.before_background = lambda: lab.clock.advance(1000)
         answer = lab.answer(ApiKey.DELETE_TOPICS, 5, topic_names=["a", "b"], timeout=1000)
-        assert [each.error_code.name for each in answer.responses] == ["none", "request_timed_out"]
-        assert [each.name for each in lab.topics.all()] == ["b"]
+        assert [each.error_code.name for each in answer.responses] == ["request_timed_out", "request_timed_out"]
+        assert [each.name for each in lab.topics.all()] == ["a", "b"]
 
 
 class TestCreatePartitions:

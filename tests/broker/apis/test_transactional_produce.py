@@ -12,6 +12,7 @@ from stratalog.broker.transactions.two_phase import Member, TwoPhase
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_batch
+from stratalog.storage.log import Log
 from stratalog.storage.names import TopicPartition
 from tests.broker.apis.test_fetch import of, request
 from tests.broker.data_lab import DataLab
@@ -178,3 +179,23 @@ def test_reader_of_committed_records_waits_for_the_end_however_much_comes_before
     (answer,) = asyncio.run(run()).responses[0].partitions
     assert (answer.last_stable_offset, answer.high_watermark) == (4, 4)
     assert [one.producer_id for one in answer.aborted_transactions or ()] == ([] if commit else [who.producer_id])
+
+
+def test_a_transaction_that_ends_while_its_batch_is_checked_takes_it_no_more(
+    lab: DataLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the batch would lie behind the marker, open for ever."""
+    lab.topics.alter_settings("orders", {"compression.type": "gzip"})
+    who = begin(lab)
+    add(lab, who)
+    prepare = Log.prepare
+
+    def ending(log: Log, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.undo()  # the marker is prepared, too
+        end(lab, who, commit=False, version=0)
+        return prepare(log, *arguments, **named)
+
+    monkeypatch.setattr(Log, "prepare", ending)
+    assert produce(lab, who, version=5) is ErrorCode.invalid_txn_state
+    partition = lab.partition("orders")
+    assert partition.last_stable_offset == partition.high_watermark == 1  # the marker

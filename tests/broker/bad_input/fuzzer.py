@@ -263,6 +263,8 @@ class _Values:
             return self._string(member)
         if kind == "bool":
             return self._chance.random() < 0.5
+        if kind == "float64":
+            return self._chance.choice((0.0, 1.5, -1.0, 1e308, float("inf"), float("nan")))
         return self._topic_id() if kind == "uuid" else self._bytes()
 
     def _fitted(self, member: Member, value: Any) -> Any:

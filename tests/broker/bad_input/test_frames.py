@@ -85,7 +85,7 @@ def test_a_request_full_of_tiny_elements_is_refused_without_taking_memory(attack
     assert peak(attacked.process.pid) - attacked.resident_before < 60 * MB
 
 
-@pytest.mark.parametrize("key", [-1, 4, 5, 6, 7, 17, 24, 36, 50, 71, 72, 92, 1000, 2**15 - 1, -(2**15)])
+@pytest.mark.parametrize("key", [-1, 4, 5, 6, 7, 17, 24, 36, 52, 71, 72, 92, 1000, 2**15 - 1, -(2**15)])
 def test_an_unknown_key_closes_the_connection(client: RawClient, key: int) -> None:
     assert client.is_refused(framed(request_header(key, 0) + b"\0" * 10))
 

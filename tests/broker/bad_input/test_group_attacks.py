@@ -22,7 +22,7 @@ LONGEST_OLD_ID = "g" * (2**15 - 1)
 
 @pytest.fixture(scope="module")
 def settings() -> dict[str, object]:
-    return {"group.initial.rebalance.delay.ms": 0}
+    return {"group.initial.rebalance.delay.ms": 0, "stratalog.max.coordinator.state.bytes": 40 * MB}
 
 
 def join(**given: Any) -> dict[str, Any]:
@@ -247,4 +247,82 @@ def test_very_many_groups_that_are_asked_for_do_not_come_to_be(attacked: Attacke
     client.request(ApiKey.FIND_COORDINATOR, {"coordinator_keys": names})
     client.request(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": names})
     assert set(client_groups(attacked)) == before
+    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+
+
+# What stays in memory
+
+
+def leave_all(client: RawClient, members: dict[str, str]) -> None:
+    for group_id, member_id in members.items():
+        client.request(ApiKey.LEAVE_GROUP, {"group_id": group_id, "members": [{"member_id": member_id}]})
+
+
+def test_a_megabyte_of_metadata_in_each_of_many_groups_is_refused_when_it_is_too_much(
+    attacked: Attacked, client: RawClient
+) -> None:
+    reset_peak(attacked.process.pid)
+    protocols = [{"name": "range", "metadata": b"x" * MB}]
+    answers = {
+        f"fat-{number}": joined(client, group_id=f"fat-{number}", protocols=protocols, session_timeout=600_000)
+        for number in range(100)
+    }
+    inside = {group: one.member_id for group, one in answers.items() if one.error_code == ErrorCode.none}
+    assert 20 <= len(inside) <= 30, "three quarters of stratalog.max.coordinator.state.bytes"
+    refused = {one.error_code for group, one in answers.items() if group not in inside}
+    assert refused == {ErrorCode.group_max_size_reached}
+    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+    assert "stratalog.max.coordinator.state.bytes" in attacked.process.log.read_text()
+    # Who is in goes on.
+    group = next(iter(inside))
+    mine = {"group_id": group, "generation_id": answers[group].generation_id, "member_id": inside[group]}
+    names = {"protocol_type": "consumer", "protocol_name": "range"}
+    shares = [{"member_id": inside[group], "assignment": b"share"}]
+    synced = client.request(ApiKey.SYNC_GROUP, mine | names | {"assignments": shares})
+    assert synced.error_code in (ErrorCode.none, ErrorCode.unknown_server_error)  # a record holds less than that
+    # What they leave is room for others.
+    leave_all(client, inside)
+    answer = joined(client, group_id="after", protocols=protocols)
+    assert answer.error_code == ErrorCode.none
+    leave_all(client, {"after": answer.member_id})
+
+
+def test_members_of_kip_848_groups_with_many_names_are_refused_when_it_is_too_much(
+    attacked: Attacked, client: RawClient
+) -> None:
+    reset_peak(attacked.process.pid)
+    heartbeat = {"member_epoch": 0, "rebalance_timeout": 1000, "topic_partitions": []}
+    names = [f"{number:05}" for number in range(30_000)]
+    inside = []
+    answer: Any = None
+    for number in range(30):
+        who = {"group_id": f"named-{number}", "member_id": f"m-{number}"}
+        answer = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | who | {"subscribed_topic_names": names})
+        if answer.error_code != ErrorCode.none:
+            break
+        inside.append(who)
+    assert answer.error_code == ErrorCode.group_max_size_reached
+    assert "stratalog.max.coordinator.state.bytes" in answer.error_message
+    assert inside
+    for who in inside:
+        client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, who | {"member_epoch": -1})
+    again = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | inside[0] | {"subscribed_topic_names": names})
+    assert again.error_code == ErrorCode.none
+    client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, inside[0] | {"member_epoch": -1})
+    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+
+
+def test_transactional_ids_without_end_are_refused(attacked: Attacked, client: RawClient) -> None:
+    """Last, as they are forgotten only after a week."""
+    reset_peak(attacked.process.pid)
+    errors = []
+    for number in range(600):
+        wanted = {"transactional_id": f"{number}-" + "t" * 30_000, "transaction_timeout": 1_000}
+        errors.append(client.request(ApiKey.INIT_PRODUCER_ID, wanted, version=4).error_code)
+        if errors[-1] != ErrorCode.none:
+            break
+    assert errors[-1] == ErrorCode.policy_violation
+    assert set(errors[:-1]) == {ErrorCode.none}
+    again = {"transactional_id": "0-" + "t" * 30_000, "transaction_timeout": 1_000}
+    assert client.request(ApiKey.INIT_PRODUCER_ID, again, version=4).error_code == ErrorCode.none
     assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB

@@ -38,13 +38,14 @@ class Broker:
     def __init__(self, data: Path, *, disk: Disk | None = None, most_partitions: int = 1000) -> None:
         self.data = data
         disk = disk or QuickDisk()
+        self.defaults = DEFAULTS
         self.directory = LogDirectory.open(data, disk=disk, clock=ManualClock(START_MS), background=False)
         try:
             self.store = MetadataStore(data, disk)
             self.topics = TopicRegistry(
                 self.directory,
                 self.store,
-                lambda: DEFAULTS,
+                lambda: self.defaults,
                 most_partitions=most_partitions,
                 on_loop=lambda call: call(),
             )

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.errors import StorageError
+from stratalog.broker.background import finish
+from stratalog.broker.metadata.topics import NewTopic
+from stratalog.errors import StorageError, StratalogError
 from stratalog.storage.checkpoints import read_partition_metadata
 from tests.broker.metadata.registry_lab import Broker, QuickDisk, die_at_each_call, killed
 from tests.storage.faults.failing_disk import FailingDisk
@@ -19,6 +21,7 @@ from tests.storage.faults.faulty_disk import FaultyDisk
 
 
 def made(data: Path) -> Path:
+    """A data directory with two topics, or with two more than it has."""
     with Broker(data) as broker:
         broker.topics.create("kept", 1, {"retention.ms": "1000"})
         broker.topics.create("orders", 2, {})
@@ -70,6 +73,20 @@ class TestKilled:
         seen = self.run(scratch / "data", lambda broker: broker.topics.delete("orders"), before, {"kept": 1})
         assert seen == {"old", "new"}
 
+    def test_while_many_topics_are_created_all_of_them_or_none_exist(self, scratch: Path) -> None:
+        before = {"kept": 1, "orders": 2}
+        after = {**before, "fresh": 2, "newer": 1, "newest": 3}
+        seen = self.run(scratch / "data", create_many, before, after)
+        assert seen == {"old", "new"}
+
+    def test_while_many_topics_are_deleted_all_of_them_or_none_exist(self, scratch: Path) -> None:
+        data = scratch / "data"
+        with Broker(data) as broker:
+            create_many(broker)
+        before = {"kept": 1, "orders": 2, "fresh": 2, "newer": 1, "newest": 3}
+        seen = self.run(data, delete_many, before, {"kept": 1})
+        assert seen == {"old", "new"}
+
     def test_while_partitions_are_added(self, scratch: Path) -> None:
         before = {"kept": 1, "orders": 2}
         after = {"kept": 1, "orders": 4}
@@ -91,6 +108,23 @@ class TestKilled:
         )
         assert {} in seen
         assert seen[-1] == {"segment.bytes": "5000"}
+
+
+NEW_TOPICS = {"fresh": 2, "newer": 1, "newest": 3}
+
+
+def create_many(broker: Broker) -> None:
+    new = [NewTopic(name, count, {}) for name, count in NEW_TOPICS.items()]
+    for outcome in finish(broker.topics.create_all(new)):
+        if isinstance(outcome, StratalogError):
+            raise outcome
+
+
+def delete_many(broker: Broker) -> None:
+    doomed = [topic.name for topic in broker.topics.all() if topic.name != "kept"]
+    for failure in broker.topics.delete_all([(name, None) for name in doomed]):
+        if failure is not None:
+            raise failure
 
 
 CHANGES: dict[str, tuple[Callable[[Broker], object], dict[str, int]]] = {
@@ -214,20 +248,32 @@ def check_restart(data: Path, *shapes: dict[str, int]) -> None:
         check_kept(broker)
 
 
-@pytest.mark.parametrize("change", CHANGES)
+def durable_disk(data: Path) -> FaultyDisk:
+    """A disk on which all that lies in `data` is durable."""
+    disk = FaultyDisk(data)
+    for path in (data, *(each for each in data.iterdir() if each.is_dir())):
+        disk.sync_directory(path)
+    for path in data.rglob("*.*"):
+        if path.is_file():
+            fd = disk.open(path)
+            disk.sync(fd)
+            disk.close(fd)
+    return disk
+
+
+MANY: dict[str, tuple[Callable[[Broker], object], dict[str, int]]] = {
+    "create many": (create_many, {"kept": 1, "orders": 2, **NEW_TOPICS}),
+    "delete many": (delete_many, {"kept": 1}),
+}
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *MANY])
 def test_what_was_changed_survives_a_power_cut(scratch: Path, change: str) -> None:
-    call, after = CHANGES[change]
+    call, after = (CHANGES | MANY)[change]
     template = made(scratch / "template")
     for seed in range(10):
         data = copy(template, scratch / "data")
-        disk = FaultyDisk(data)
-        for path in (data, *(each for each in data.iterdir() if each.is_dir())):
-            disk.sync_directory(path)
-        for path in data.rglob("*.*"):
-            if path.is_file():
-                fd = disk.open(path)
-                disk.sync(fd)
-                disk.close(fd)
+        disk = durable_disk(data)
         with Broker(data, disk=disk) as broker:
             call(broker)
             image = scratch / f"image-{seed}"
@@ -239,3 +285,74 @@ def test_what_was_changed_survives_a_power_cut(scratch: Path, change: str) -> No
         with Broker(image) as broker:
             assert broker.shape == broker.on_disk == after
             assert "kept" in broker.shape
+            check_ids(broker)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, *MANY])
+def test_power_cut_at_any_step_leaves_the_old_or_the_new(scratch: Path, change: str) -> None:
+    call, after = (CHANGES | MANY)[change]
+    data = made(scratch / "data")
+    if change == "delete many":
+        with Broker(data) as broker:
+            create_many(broker)
+    disk = durable_disk(data)
+    images: list[Path] = []
+
+    def cut() -> None:
+        images.append(scratch / f"image-{len(images)}")
+        on_call, disk.on_call = disk.on_call, None  # what the image does is no step
+        disk.crash_image(random.Random(len(images)), images[-1])
+        disk.on_call = on_call
+
+    with Broker(data, disk=disk) as broker:
+        before = broker.shape
+        disk.on_call = cut
+        call(broker)
+        disk.on_call = None
+    disk.forget()
+    seen = []
+    for image in images:
+        with Broker(image) as broker:
+            assert broker.shape == broker.on_disk
+            check_kept(broker)
+            check_ids(broker)
+            seen.append(broker.shape)
+    assert all(shape in (before, after) for shape in seen)
+    assert seen[0] == before
+    assert seen[-1] == after
+
+
+def check_ids(broker: Broker) -> None:
+    for topic in broker.topics.all():
+        for index in range(topic.partition_count):
+            assert read_partition_metadata(broker.data / f"{topic.name}-{index}" / "partition.metadata") == topic.id
+
+
+def test_flushed_records_of_topics_made_together_survive_a_power_cut(scratch: Path) -> None:
+    data = made(scratch / "data")
+    disk = durable_disk(data)
+    image = scratch / "image"
+    with Broker(data, disk=disk) as broker:
+        create_many(broker)
+        for name, count in NEW_TOPICS.items():
+            broker.append(name, count - 1)
+            broker.topics.partitions(name)[count - 1].log.flush()
+        disk.durable_image(image)
+    disk.forget()
+    with Broker(image) as broker:
+        assert [broker.count(name, count - 1) for name, count in NEW_TOPICS.items()] == [1, 1, 1]
+
+
+def test_topic_that_takes_a_deleted_ones_name_has_none_of_its_records_after_a_power_cut(scratch: Path) -> None:
+    data = made(scratch / "data")
+    for seed in range(10):
+        disk = durable_disk(copy(data, scratch / "copy"))
+        with Broker(scratch / "copy", disk=disk) as broker:
+            delete_many(broker)
+            topic = broker.topics.create("orders", 2, {})
+            disk.crash_image(random.Random(seed), scratch / f"image-{seed}")
+        disk.forget()
+        with Broker(scratch / f"image-{seed}") as broker:
+            assert broker.shape == {"kept": 1, "orders": 2}
+            assert broker.topics.get("orders") == topic
+            assert (broker.count("orders", 0), broker.count("orders", 1)) == (0, 0)

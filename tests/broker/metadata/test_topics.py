@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stratalog.broker.background import finish
+from stratalog.broker.metadata.topics import NewTopic
 from stratalog.errors import ConfigError, InvalidPartitionsError, InvalidTopicError, TopicExistsError, UnknownTopicError
 from stratalog.storage.checkpoints import read_partition_metadata
-from tests.broker.metadata.registry_lab import Broker
+from tests.broker.metadata.registry_lab import Broker, QuickDisk
 
 
 def test_topics_are_found_again_with_ids_settings_and_records(tmp_path: Path) -> None:
@@ -199,3 +202,113 @@ def test_start_tells_how_far_it_is(tmp_path: Path) -> None:
         steps: list[tuple[int, int]] = []
         broker.topics.load(lambda done, total: steps.append((done, total)))
         assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+class CountingDisk(QuickDisk):
+    def __init__(self) -> None:
+        self.syncs = 0
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+
+    def sync_directory(self, path: Path) -> None:
+        self.syncs += 1
+
+
+def test_many_topics_are_created_and_deleted_with_as_many_syncs_as_one(tmp_path: Path) -> None:
+    def syncs(count: int) -> tuple[int, int]:
+        disk = CountingDisk()
+        with Broker(tmp_path / str(count), disk=disk) as broker:
+            disk.syncs = 0
+            finish(broker.topics.create_all([NewTopic(f"t{number}", 4, {}) for number in range(count)]))
+            assert broker.topics.partition_count == 4 * count
+            created, disk.syncs = disk.syncs, 0
+            broker.topics.delete_all([(f"t{number}", None) for number in range(count)])
+            assert broker.shape == broker.on_disk == {}
+            return created, disk.syncs
+
+    assert syncs(30) == syncs(1)
+
+
+def test_others_have_their_turn_while_very_many_partitions_are_made(tmp_path: Path) -> None:
+    with Broker(tmp_path, most_partitions=1000) as broker:
+        work = broker.topics.create_all([NewTopic("large", 450, {}), NewTopic("a.b", 50, {})])
+        next(work)
+        assert broker.shape == {}
+        broker.topics.create("other", 1, {})
+        for name in ("large", "a.b"):
+            with pytest.raises(TopicExistsError, match="is being created already"):
+                broker.topics.create(name, 1, {})
+            with pytest.raises(UnknownTopicError):
+                broker.topics.delete(name)
+        with pytest.raises(InvalidTopicError, match="would collide"):
+            broker.topics.create("a_b", 1, {})
+        with pytest.raises(InvalidPartitionsError, match="room for 499"):
+            broker.topics.create("more", 500, {})
+        finish(work)
+        assert broker.shape == {"a.b": 50, "large": 450, "other": 1}
+        broker.topics.delete("large")
+        broker.topics.create("large", 1, {})
+
+
+def test_topic_that_is_refused_does_not_keep_the_others_from_being_made(tmp_path: Path) -> None:
+    class FullDisk(QuickDisk):
+        def make_directory(self, path: Path) -> None:
+            if path.name == "b-1":
+                raise OSError(28, "No space left on device")
+            super().make_directory(path)
+
+    wanted = [NewTopic(name, 2, {}) for name in ("a", "b", "..", "a", "c")]
+    with Broker(tmp_path, disk=FullDisk()) as broker:
+        outcomes = finish(broker.topics.create_all(wanted))
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "Topic",
+            "StorageError",
+            "InvalidTopicError",
+            "TopicExistsError",
+            "Topic",
+        ]
+        assert broker.shape == broker.on_disk == {"a": 2, "c": 2}
+    with Broker(tmp_path) as broker:
+        assert broker.shape == broker.on_disk == {"a": 2, "c": 2}
+
+
+def test_default_that_changes_while_a_topic_is_made_counts_for_all_its_partitions(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        work = broker.topics.create_all([NewTopic("large", 250, {})])
+        next(work)
+        broker.defaults = replace(broker.defaults, retention_ms=7)
+        broker.topics.reconfigure_all()
+        finish(work)
+        assert {partition.log.config.retention_ms for partition in broker.topics.all_partitions()} == {7}
+
+
+def test_one_bad_topic_does_not_keep_the_others_from_being_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class StuckDisk(QuickDisk):
+        def rename(self, source: Path, target: Path) -> None:
+            if source.name == "b-0" and target.name.endswith("-delete"):
+                raise OSError(5, "Input/output error")
+            super().rename(source, target)
+
+    with Broker(tmp_path, disk=StuckDisk()) as broker:
+        for name in ("a", "b", "c"):
+            broker.topics.create(name, 1, {})
+        assert broker.topics.delete_all([("a", None), ("b", None), ("c", None)]) == [None, None, None]
+        assert broker.shape == {}
+        assert broker.on_disk == {"b": 1}
+        assert "topic b is deleted, but some of its files are left" in caplog.text
+    with Broker(tmp_path) as broker:
+        assert broker.shape == broker.on_disk == {}
+
+
+def test_lost_file_with_a_topics_id_is_written_again(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        topic = broker.topics.create("orders", 3, {})
+    files = [tmp_path / f"orders-{index}" / "partition.metadata" for index in range(3)]
+    files[0].unlink()
+    files[1].write_bytes(b"")
+    files[2].write_bytes(bytes(43))
+    with Broker(tmp_path):
+        assert [read_partition_metadata(path) for path in files] == [topic.id] * 3

@@ -68,7 +68,7 @@ class World(AdminLab):
             assert error is ErrorCode.none, error
             sequence = sequences.get(partition, 0)
             sequences[partition] = sequence + 1
-            place.append(memoryview(batch_of(value, sequence, member.identity)))
+            place.log.append(batch_of(value, sequence, member.identity), leader_epoch=place.leader_epoch)
 
     def finish(self, members: list[Member], *, commit: bool) -> None:
         found = asyncio.run(self.two_phase.finish(members, commit=commit))

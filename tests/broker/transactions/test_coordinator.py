@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -195,7 +195,7 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
     who = world.begin()
     world.write(who)
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "append_for_coordinator", _full_disk)
+        refuse_markers(patched)
         assert world.end(who, commit=True).error is ErrorCode.none
         assert world.t().state is State.PREPARE_COMMIT
         assert world.coordinator.add("t", Identity(0, 1), PLACES, 2) is ErrorCode.concurrent_transactions
@@ -212,15 +212,25 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
 
 
-def _full_disk(*_: object) -> None:
+def _full_disk(*_: object) -> NoReturn:
     raise StorageError("the disk is full")
+
+
+def refuse_markers(patched: pytest.MonkeyPatch) -> None:
+    """The disk of users' partitions is full, the coordinator's own is not."""
+    append = Partition.append_for_coordinator
+
+    def to_own_topics(partition: Partition, data: bytearray) -> object:
+        return append(partition, data) if partition.is_internal else _full_disk()
+
+    patched.setattr(Partition, "append_for_coordinator", to_own_topics)
 
 
 def test_step_that_can_not_be_written_did_not_happen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     who = world.begin()
     world.write(who)
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "append", _full_disk)
+        patched.setattr(Partition, "append_for_coordinator", _full_disk)
         assert world.end(who, commit=True).error is ErrorCode.not_coordinator
         assert world.t().state is State.ONGOING
     assert world.end(who, commit=False).error is ErrorCode.none
@@ -243,7 +253,7 @@ def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
     who = Identity(who.producer_id, HIGHEST_EPOCH - 1)
     world.write(who)
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "append_for_coordinator", _full_disk)
+        refuse_markers(patched)
         _, told = world.end(who, commit=True)
     assert (told.epoch, told.producer_id != who.producer_id) == (0, True)
     with restarted(world, tmp_path) as again:
@@ -256,19 +266,16 @@ def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
 def stop_at(monkeypatch: pytest.MonkeyPatch, append: int) -> None:
     """The process is gone before the n-th append from now on."""
     left = append
+    original = Partition.append_for_coordinator
 
-    def counted(original: Callable[..., object]) -> Callable[..., object]:
-        def appending(partition: Partition, data: memoryview) -> object:
-            nonlocal left
-            if left == 0:
-                raise KilledError
-            left -= 1
-            return original(partition, data)
+    def counted(partition: Partition, data: bytearray) -> object:
+        nonlocal left
+        if left == 0:
+            raise KilledError
+        left -= 1
+        return original(partition, data)
 
-        return appending
-
-    monkeypatch.setattr(Partition, "append", counted(Partition.append))
-    monkeypatch.setattr(Partition, "append_for_coordinator", counted(Partition.append_for_coordinator))
+    monkeypatch.setattr(Partition, "append_for_coordinator", counted)
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stratalog.broker.transactions import state
@@ -254,6 +254,7 @@ ACTIONS = st.lists(
 )
 
 
+@example([(1, False, 0, 0), (0, False, 0, 0), (4, False, 0, 0), (1, False, 0, 0)], HIGHEST_EPOCH - 1)
 @given(ACTIONS, st.integers(0, 3) | st.integers(HIGHEST_EPOCH - 4, HIGHEST_EPOCH - 1))
 def test_whatever_is_asked_epochs_only_rise_and_no_end_is_changed(
     actions: list[tuple[int, bool, int, int]], epoch: int

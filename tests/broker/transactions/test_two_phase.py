@@ -336,7 +336,7 @@ class TestRefused:
 
         members = world.prepared(2)
         with monkeypatch.context() as patched:
-            patched.setattr(Partition, "append", full)
+            patched.setattr(Partition, "append_for_coordinator", full)
             assert self.refused(world, members) is ErrorCode.kafka_storage_error
         assert isinstance(world.finish(members, commit=True), list)
 

@@ -50,6 +50,7 @@ class TransactionLab:
             MarkerWriter(topics, self.groups, clock),
             self.ids,
             self.timers.call_later,
+            self.groups.budget,
         )
         self.admission = Admission(
             self.coordinator, lambda: config.transactions.transaction_partition_verification_enable

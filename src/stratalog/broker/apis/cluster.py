@@ -102,15 +102,15 @@ class ClusterApis:
             "topic_authorized_operations": ALL_TOPIC_OPERATIONS,
             "partitions": [
                 {
-                    "error_code": ErrorCode.none,
+                    "error_code": ErrorCode.leader_not_available if partition.is_offline else ErrorCode.none,
                     "partition_index": partition.index,
-                    "leader_id": self._config.node_id,
+                    "leader_id": -1 if partition.is_offline else self._config.node_id,
                     "leader_epoch": partition.leader_epoch,
                     "replica_nodes": nodes,
-                    "isr_nodes": nodes,
+                    "isr_nodes": () if partition.is_offline else nodes,
                     "eligible_leader_replicas": (),
                     "last_known_elr": (),
-                    "offline_replicas": (),
+                    "offline_replicas": nodes if partition.is_offline else (),
                 }
                 for partition in partitions
             ],

@@ -17,7 +17,7 @@ from stratalog.broker.apis.own import Method
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.clock import Clock
-from stratalog.errors import MalformedRequestError, UnknownTopicError
+from stratalog.errors import MalformedRequestError, StorageError, UnknownTopicError
 from stratalog.storage.compaction.cleaner import CleanerStatus, LogCleaner
 from stratalog.storage.compaction.explain import explain
 
@@ -39,7 +39,9 @@ class CompactionApi:
         _check_names(arguments, "topic")
         if arguments.get("topic") is None:
             wanted: Iterator[Partition] = (
-                one for one in self._topics.all_partitions() if "compact" in one.log.config.cleanup_policy
+                one
+                for one in self._topics.all_partitions()
+                if "compact" in one.log.config.cleanup_policy and not one.is_offline
             )
         else:
             wanted = self._partitions(arguments)
@@ -72,6 +74,9 @@ class CompactionApi:
         found = [one for one in self._topics.all_partitions() if one.topic == topic and index in (None, one.index)]
         if not found:
             raise UnknownTopicError(f"{topic if index is None else f'{topic}-{index}'} does not exist")
+        for one in found:
+            if one.is_offline:
+                raise StorageError(f"{topic}-{one.index} is offline: its log could not be opened")
         return iter(found)
 
     def _row(self, partition: Partition) -> dict[str, Any]:

@@ -9,7 +9,10 @@ the broker runs are changed, the others are refused with INVALID_REQUEST. Each r
 refused does not stop the others. A value that a setting can't take, and a name that does not exist, is INVALID_CONFIG;
 so is the name in a DELETE, where Kafka would not look at it.
 
-Known gaps: groups have no settings of their own, and are shown those of all. Loggers and client metrics are refused.
+Groups: how long KIP-848 members may be silent and how often they send heartbeats, within the broker's bounds. The group
+need not exist. A change counts at once.
+
+Known gaps: loggers and client metrics are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any, NamedTuple
 from stratalog.broker import described_settings
 from stratalog.broker.apis.error_fields import RefusedError, error_fields
 from stratalog.broker.background import RunInBackground
+from stratalog.broker.groups.group_settings import OwnGroupConfig
 from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -71,7 +75,8 @@ class ConfigApis:
         run_in_background: RunInBackground,
         elsewhere: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`elsewhere` gives the values of "listeners" and "log.dirs", which are shown with the settings."""
+        """`elsewhere` gives the values of "listeners" and "log.dirs", which are shown with the settings, and of
+        "advertised.listeners", for when it is not set."""
         self._topics = topics
         self._live = live
         self._run_in_background = run_in_background
@@ -106,7 +111,9 @@ class ConfigApis:
             else:
                 keys = resource.configuration_keys
                 asked = described_settings.as_asked(entries, keys, synonyms=synonyms, documentation=documentation)
-                results.append({**result, "configs": asked})
+                results.append(
+                    {**result, "error_message": "", "configs": asked}
+                )  # as in Kafka; when altering it is null
             await _let_others_on(number)
         return {"results": results}
 
@@ -123,7 +130,8 @@ class ConfigApis:
         if resource.resource_type == Resource.GROUP:
             if not resource.resource_name:
                 raise _invalid("the group's name is empty")
-            return described_settings.group_entries(live.current, live.layers)
+            name = resource.resource_name
+            return described_settings.group_entries(live.groups.own(name), live.groups.effective(name), live.layers)
         raise _unsupported(resource.resource_type)
 
     # Changing
@@ -160,7 +168,10 @@ class ConfigApis:
                 lambda: self._alter_broker(wanted, is_cluster=is_cluster, validate_only=validate_only)
             )
         elif resource.resource_type == Resource.GROUP:
-            raise _invalid("groups have no settings of their own; group.consumer.* are set for the broker")
+            name = resource.resource_name
+            if not name:
+                raise _invalid("the group's name is empty; defaults for all groups are settings of the broker")
+            await self._run_in_background(lambda: self._alter_group(name, wanted, validate_only=validate_only))
         else:
             raise _unsupported(resource.resource_type)
 
@@ -185,6 +196,14 @@ class ConfigApis:
         else:
             live.change(**change)
 
+    def _alter_group(self, name: str, wanted: Wanted, *, validate_only: bool) -> None:
+        groups = self._live.groups
+        settings = _applied(wanted, groups.own(name), groups.effective(name).texts(), _OF_GROUPS, _check_group_setting)
+        if validate_only:
+            groups.check(name, settings)
+        else:
+            groups.change(name, settings)
+
     # Naming
 
     def _topic(self, name: str) -> Topic:
@@ -208,6 +227,7 @@ class ConfigApis:
 
 _OF_TOPICS = {one.name: one for one in LogConfig.described()}
 _OF_BROKERS = {one.name: one for one in BrokerConfig.all_described()}
+_OF_GROUPS = {one.name: one for one in OwnGroupConfig.described()}
 
 
 def _replacement(resource: Any) -> dict[str, str]:
@@ -253,7 +273,8 @@ def _applied(
         return wanted
     settings = dict(own)
     for change in wanted:
-        check(change.name)
+        if change.operation is not Operation.DELETE or change.name not in own:
+            check(change.name)  # what an older broker let be changed can be taken back
         if change.operation is Operation.SET:
             settings[change.name] = change.value
         elif change.operation is Operation.DELETE:
@@ -280,6 +301,11 @@ def _check_topic_setting(name: str) -> None:
     """That the name exists; what value it takes is seen when the settings are put together."""
     if name not in _OF_TOPICS and name not in REFUSED:
         raise unknown_setting(name, "a topic", list(_OF_TOPICS))
+
+
+def _check_group_setting(name: str) -> None:
+    if name not in _OF_GROUPS:
+        raise unknown_setting(name, "a group", list(_OF_GROUPS))
 
 
 def _check_broker_setting(name: str) -> None:

@@ -5,8 +5,8 @@
 | 68 | ConsumerGroupHeartbeat | 0-1 | joins, stays, gives up partitions, leaves; regular expressions (1) |
 | 69 | ConsumerGroupDescribe | 0-1 | members with current and target assignment; their type (1) |
 
-Known gaps: a group of one protocol can't be joined with the other while it has members; there are no ACLs, so every
-operation is authorized; settings per group (`ConfigResource` GROUP) do not exist, the broker's hold for all groups.
+Members that speak the classic protocol are described with the others while a group is being upgraded or downgraded.
+Known gap: there are no ACLs, so every operation is authorized.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
 
+_CLASSIC_MEMBER = 0
 _CONSUMER_MEMBER = 1
 _NO_TOPIC = uuid.UUID(int=0)
 _NOT_ASKED = -(2**31)
@@ -59,7 +60,7 @@ class ConsumerGroupApis:
             "error_code": ErrorCode.none,
             "member_id": answer.member_id,
             "member_epoch": answer.member_epoch,
-            "heartbeat_interval": 0 if left else self._config.group_consumer_heartbeat_interval_ms,
+            "heartbeat_interval": 0 if left else self._groups.settings_of(request.group_id).heartbeat_interval_ms,
             "assignment": None if answer.assignment is None else _assignment(answer.assignment),
         }
 
@@ -96,7 +97,7 @@ class ConsumerGroupApis:
             "subscribed_topic_regex": member.subscribed_topic_regex,
             "assignment": self._named(member.assigned),
             "target_assignment": self._named(group.target.get(member.member_id, {})),
-            "member_type": _CONSUMER_MEMBER,
+            "member_type": _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
         }
 
     def _named(self, assignment: Assignment) -> Reply:

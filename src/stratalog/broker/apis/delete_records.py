@@ -4,28 +4,37 @@ Offset -1 is the high watermark: everything. An offset before the log's start ch
 the high watermark is OFFSET_OUT_OF_RANGE. Durable when it is answered. Records of internal topics can't be deleted
 (INVALID_TOPIC_EXCEPTION), as in Kafka. Files go with retention.
 
+Many partitions cost one save of their starts, and their logs are flushed several at a time; but for a few hundred at
+once, so that other clients' requests have their turn in between.
+
 The timeout is not used: it bounds the wait for other replicas, and there are none.
 """
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 from stratalog.broker.apis.asked_partitions import each_partition_once
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
-from stratalog.errors import OffsetOutOfRangeError, StratalogError
+from stratalog.errors import LogClosedError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.storage.log_directory import LogDirectory
+from stratalog.storage.names import TopicPartition
 
 _HIGH_WATERMARK = -1
 _INVALID_LOW_WATERMARK = -1
+_PORTION = 500  # partitions at a time
 
 
 class DeleteRecordsApi:
-    def __init__(self, topics: TopicRegistry, run_in_background: RunInBackground) -> None:
+    def __init__(self, topics: TopicRegistry, directory: LogDirectory, run_in_background: RunInBackground) -> None:
         self._topics = topics
+        self._directory = directory
         self._run_in_background = run_in_background
 
     def routes(self) -> dict[ApiKey, Handler]:
@@ -35,43 +44,61 @@ class DeleteRecordsApi:
         wanted = each_partition_once(
             (topic.name, ((each.partition_index, each.offset) for each in topic.partitions)) for topic in request.topics
         )
+        offsets = [
+            (TopicPartition(name, index), offset) for name, each in wanted.items() for index, offset in each.items()
+        ]
+        replies: dict[TopicPartition, Reply] = {}
+        for start in range(0, len(offsets), _PORTION):
+            portion = dict(offsets[start : start + _PORTION])
+            refused = {key: _failed(key, code) for key in portion if (code := self._refusal(key)) is not None}
+            accepted = {key: offset for key, offset in portion.items() if key not in refused}
+            replies |= refused
+            if accepted:
+                replies |= await self._run_in_background(partial(self._advance_starts, accepted))
+            else:
+                await asyncio.sleep(0)  # a request may have very many partitions that do not exist
         return {
             "topics": [
-                {
-                    "name": name,
-                    "partitions": [await self._delete(name, index, offset) for index, offset in offsets.items()],
-                }
-                for name, offsets in wanted.items()
+                {"name": name, "partitions": [replies[TopicPartition(name, index)] for index in each]}
+                for name, each in wanted.items()
             ]
         }
 
-    async def _delete(self, name: str, index: int, offset: int) -> Reply:
-        topic = self._topics.get(name)
-        if topic is None or not 0 <= index < topic.partition_count:
-            return _failed(index, ErrorCode.unknown_topic_or_partition)
-        if topic.is_internal:
-            return _failed(index, ErrorCode.invalid_topic_exception)
-        return await self._run_in_background(lambda: self._advance_start(name, index, offset))
+    def _refusal(self, key: TopicPartition) -> ErrorCode | None:
+        topic = self._topics.get(key.topic)
+        if topic is None or not 0 <= key.partition < topic.partition_count:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.invalid_topic_exception if topic.is_internal else None
 
-    def _advance_start(self, name: str, index: int, offset: int) -> Reply:
+    def _advance_starts(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Reply]:
         """In the background thread: it waits for the disk."""
-        partition = self._topics.partition(name, index)
-        if partition is None:  # deleted meanwhile
-            return _failed(index, ErrorCode.unknown_topic_or_partition)
-        try:
-            if offset == _HIGH_WATERMARK:
-                offset = partition.high_watermark
-            if not 0 <= offset <= partition.high_watermark:
-                raise OffsetOutOfRangeError(f"offset is {offset}; {partition} ends at {partition.high_watermark}")
-            partition.log.advance_start(offset)
-        except StratalogError as error:
-            return _failed(index, error.code)
-        return {
-            "partition_index": index,
-            "low_watermark": partition.log.log_start_offset,
-            "error_code": ErrorCode.none,
-        }
+        replies: dict[TopicPartition, Reply] = {}
+        offsets: dict[TopicPartition, int] = {}
+        for key, offset in wanted.items():
+            partition = self._topics.partition(*key)
+            if partition is None:  # deleted meanwhile
+                replies[key] = _failed(key, ErrorCode.unknown_topic_or_partition)
+            elif partition.is_offline:
+                replies[key] = _failed(key, ErrorCode.kafka_storage_error)
+            elif offset == _HIGH_WATERMARK:
+                offsets[key] = partition.high_watermark
+            elif 0 <= offset <= partition.high_watermark:
+                offsets[key] = offset
+            else:
+                replies[key] = _failed(key, ErrorCode.offset_out_of_range)
+        failures = self._directory.advance_starts(offsets)
+        for key in offsets:
+            partition = self._topics.partition(*key)
+            if key in failures or partition is None:
+                replies[key] = _failed(key, failures[key].code if key in failures else LogClosedError.code)
+            else:
+                replies[key] = {
+                    "partition_index": key.partition,
+                    "low_watermark": partition.log.log_start_offset,
+                    "error_code": ErrorCode.none,
+                }
+        return replies
 
 
-def _failed(index: int, code: int) -> Reply:
-    return {"partition_index": index, "low_watermark": _INVALID_LOW_WATERMARK, "error_code": code}
+def _failed(key: TopicPartition, code: int) -> Reply:
+    return {"partition_index": key.partition, "low_watermark": _INVALID_LOW_WATERMARK, "error_code": code}

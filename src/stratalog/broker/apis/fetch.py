@@ -19,7 +19,6 @@ from stratalog.broker.counters import Counters
 from stratalog.broker.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
-    MOST_CACHED_PARTITIONS,
     CachedPartition,
     FetchSession,
     FetchSessions,
@@ -118,21 +117,38 @@ class FetchApi:
     def _is_enough(self, answer: _Answer, min_bytes: int) -> bool:
         return answer.size >= min_bytes or answer.must_not_wait or self._draining or not answer.waits_for
 
-    async def _wait(self, fetch: _Fetch, answer: _Answer, min_bytes: int, seconds: float) -> list[Part]:
+    def _wait(self, fetch: _Fetch, answer: _Answer, min_bytes: int, seconds: float) -> asyncio.Future[list[Part]]:
+        """Registers the fetch with its partitions before it returns: an append may follow in the same turn of the
+        event loop, and must find it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while True:
-            waiting = WaitingFetch(answer.waits_for, min_bytes - answer.size, seconds)
+        answered: asyncio.Future[list[Part]] = loop.create_future()
+        waiting = WaitingFetch(answer.waits_for, min_bytes - answer.size, seconds)
+
+        def register() -> None:
             self._waiting.add(waiting)
+            waiting.done.add_done_callback(read_again)
+
+        def read_again(_: asyncio.Future[None]) -> None:
+            nonlocal waiting
+            self._waiting.discard(waiting)
+            if answered.done():  # the client went away
+                return
             try:
-                await waiting.done
-            finally:
-                self._waiting.discard(waiting)
-            answer = self._read(fetch)
-            seconds = deadline - loop.time()
-            # What came may be part of a transaction that is open: a read_committed reader waits on for its end.
-            if seconds <= _NO_TIME or self._is_enough(answer, min_bytes):
-                return self._finish(fetch, answer)
+                answer = self._read(fetch)
+                seconds = deadline - loop.time()
+                # What came may be part of a transaction that is open: a read_committed reader waits on for its end.
+                if seconds <= _NO_TIME or self._is_enough(answer, min_bytes):
+                    answered.set_result(self._finish(fetch, answer))
+                    return
+                waiting = WaitingFetch(answer.waits_for, min_bytes - answer.size, seconds)
+                register()
+            except Exception as error:
+                answered.set_exception(error)
+
+        register()
+        answered.add_done_callback(lambda _: waiting.finish())
+        return answered
 
     @property
     def waiting(self) -> int:
@@ -156,15 +172,13 @@ class FetchApi:
                 self._sessions.close(session_id)
             if epoch == FINAL_EPOCH:
                 return None, 0
-            session = self._sessions.open(sum(len(partitions) for _, partitions in topics), by_topic_id=by_id)
-            if session is not None:
-                session.update(topics)
+            session = self._sessions.open(topics, by_topic_id=by_id)
+            if session is not None and not self._sessions.remember(session, topics):
+                session = None  # it fetches in full each time
             return session, 0
         found = self._sessions.resume(session_id, epoch, by_topic_id=by_id)
         if isinstance(found, FetchSession):
-            found.update(topics, forgotten)
-            if topics and self._sessions.cached_partitions > MOST_CACHED_PARTITIONS:
-                self._sessions.close(session_id)
+            if not self._sessions.remember(found, topics, forgotten):
                 return None, ErrorCode.fetch_session_id_not_found  # makes the client fetch in full
             return found, 0
         return None, found
@@ -222,7 +236,7 @@ class FetchApi:
         limit = stable if fetch.committed_only else None
         try:
             read = log.read(offset, max_bytes, max_offset=limit, at_least_one=first)
-            records = read.slice if read.slice.length else None
+            records = read.slice.sendable() if read.slice.length else None
             aborted = None
             if fetch.committed_only:
                 aborted = []

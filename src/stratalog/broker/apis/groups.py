@@ -10,8 +10,9 @@
 | 16 | ListGroups | 0-5 | filters by state from 4, by kind from 5 |
 | 42 | DeleteGroups | 0-2 | groups of every kind, with their offsets |
 
-Known gaps: a group that has KIP-848 members can't be joined with JoinGroup until it is empty (Kafka can mix them while
-a group is being upgraded). There is no authorizer, so whoever asks is told that every operation is allowed.
+A group that has KIP-848 members takes classic ones too, while it is being upgraded or downgraded: they are answered at
+once, and the broker assigns. Known gap: there is no authorizer, so whoever asks is told that every operation is
+allowed.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from stratalog.broker.groups.classic_messages import (
     SyncRequest,
 )
 from stratalog.broker.groups.classic_service import ClassicGroups
+from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import MalformedRequestError
@@ -64,9 +66,10 @@ def distinct(items: Iterable[T], most: int, what: str) -> list[T]:
 
 
 class GroupApis:
-    def __init__(self, coordinator: GroupCoordinator) -> None:
+    def __init__(self, coordinator: GroupCoordinator, consumer_groups: ConsumerGroups | None = None) -> None:
+        """`consumer_groups` serves members of KIP-848 groups that speak the classic protocol."""
         self._coordinator = coordinator
-        self._groups = ClassicGroups(coordinator)
+        self._groups = ClassicGroups(coordinator, consumer_groups)
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {

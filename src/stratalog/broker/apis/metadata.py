@@ -134,13 +134,13 @@ class MetadataApi:
             "topic_authorized_operations": operations,
             "partitions": [
                 {
-                    "error_code": 0,
+                    "error_code": ErrorCode.leader_not_available if partition.is_offline else 0,
                     "partition_index": partition.index,
-                    "leader_id": node[0],
+                    "leader_id": -1 if partition.is_offline else node[0],
                     "leader_epoch": partition.leader_epoch,
                     "replica_nodes": node,
-                    "isr_nodes": node,
-                    "offline_replicas": (),
+                    "isr_nodes": () if partition.is_offline else node,
+                    "offline_replicas": node if partition.is_offline else (),
                 }
                 for partition in self._topics.partitions(topic.name)
             ],

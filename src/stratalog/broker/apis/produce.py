@@ -5,6 +5,11 @@ min.insync.replicas above 1 can't be met. Versions 0-2 carry message formats tha
 their partitions is answered with UNSUPPORTED_VERSION. One batch a partition, as Kafka asks for. Nobody but the broker
 writes to internal topics.
 
+A batch that can't be appended at once, as it inflates to much, has to be compressed again, or waits for a roll or a
+flush, is worked on by threads; its connection waits, and nobody else. A batch with records that the topic refuses (no
+key where it is compacted, a timestamp out of range) is refused as a whole; from version 8 on record_errors names them,
+a thousand a request at most.
+
 A transactional batch must belong to a transaction that its producer has open; from version 12 on it adds its partition
 to it. Else: TRANSACTIONAL_ID_AUTHORIZATION_FAILED where the request names no transactional id,
 INVALID_PRODUCER_ID_MAPPING where that one has another producer, INVALID_PRODUCER_EPOCH where a newer instance has taken
@@ -13,20 +18,35 @@ over, TRANSACTION_ABORTABLE (before version 11 INVALID_TXN_STATE) where the part
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING
 
 from stratalog.broker.counters import Counters
+from stratalog.broker.detached_requests import DetachedRequests
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions.admission import Admission, Operation
 from stratalog.broker.transactions.state import Identity
-from stratalog.errors import StorageError, StratalogError, UnsupportedMagicError
-from stratalog.net.connection import RefusedConnectionError
+from stratalog.broker.worker_threads import WorkerThreads
+from stratalog.clock import Clock
+from stratalog.errors import (
+    InflatedTooLargeError,
+    InvalidRecordError,
+    StorageError,
+    StratalogError,
+    UnsupportedMagicError,
+)
+from stratalog.net.connection import RefusedConnectionError, Response
 from stratalog.protocol import _wire
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce import FIRST_FLEXIBLE, ProducedPartition, encode_produce_response
 from stratalog.protocol.responses import frame_response
+from stratalog.records.validation import MAX_HELD
+from stratalog.storage.appending import MOST_REFUSED_NAMED, Appended, PreparedBatches, WouldWaitError
+from stratalog.storage.log import Log
 
 if TYPE_CHECKING:
     from stratalog.protocol._wire import ProducePartition
@@ -40,6 +60,14 @@ _FAULTS: dict[int, tuple[ErrorCode, str]] = {
     _wire.SEVERAL_BATCHES: (ErrorCode.invalid_record, "there must be exactly one batch for a partition"),
     _wire.ZSTD_TOO_EARLY: (ErrorCode.unsupported_compression_type, "zstd comes with Produce v7"),
 }
+_WITHOUT_LOG_START = (  # errors of which Kafka says no more than that nothing was appended
+    ErrorCode.corrupt_message,
+    ErrorCode.message_too_large,
+    ErrorCode.record_list_too_large,
+    ErrorCode.kafka_storage_error,
+)
+_FEW = 8  # partitions; their appends take too little time to be measured
+_SECONDS_AT_ONCE = 0.005  # for one request, before others have their turn
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
 _PRODUCER_AT = 43
 _ASK_AGAIN = (
@@ -50,46 +78,105 @@ _ASK_AGAIN = (
 )
 
 
+class _Turn:
+    """A request's time on the event loop: appends to a thousand partitions would keep everybody else waiting."""
+
+    __slots__ = ("_clock", "_ends_at")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends_at = clock.monotonic() + _SECONDS_AT_ONCE
+
+    def is_over(self) -> bool:
+        return self._clock.monotonic() > self._ends_at
+
+
+_Request = tuple[int, int, int, str | None, ProducedPartition | None, int]
+"""Version, correlation id, acks, transactional id, why all of it is refused, number of partitions. A plain tuple, as
+one is made for each request."""
+
+Answers = list[tuple[str | bytes, list[ProducedPartition]]]
+Asked = tuple[str | bytes, "ProducePartition", list[ProducedPartition]]
+"""A topic, one partition's batch, and where its answer goes."""
+
+
 class ProduceApi:
-    def __init__(self, topics: TopicRegistry, counters: Counters, admission: Admission) -> None:
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        counters: Counters,
+        admission: Admission,
+        worker_threads: WorkerThreads,
+        clock: Clock,
+    ) -> None:
         self._topics = topics
         self._counters = counters
         self._admission = admission
+        self._worker_threads = worker_threads
+        self._clock = clock
+        self._later = DetachedRequests()
 
-    def serve(self, frame: memoryview, position: int, version: int, correlation_id: int) -> bytes | None:
+    def close(self) -> None:
+        self._later.close()
+
+    def serve(
+        self, frame: memoryview, position: int, version: int, correlation_id: int
+    ) -> Response | Awaitable[Response]:
         """The framed response; None where the client wants none (acks=0)."""
         transactional_id, acks, _, topics = _wire.parse_produce(frame, position, version)
-        refusal = _refusal(version, acks)
-        answers = []
-        failed = False
-        for topic, parts in topics:
-            produced = []
-            for part in parts:
-                one = (
-                    refusal._replace(partition=part[0])
-                    if refusal
-                    else self._append(topic, part, frame, version, acks, transactional_id)
-                )
-                failed = failed or one.error_code != 0
-                produced.append(one)
-            answers.append((topic, produced))
-        if acks == 0:
-            if failed:  # the only way to tell a client that does not listen
-                raise RefusedConnectionError(f"produce with acks=0 failed: {_first_error(answers)}")
+        partitions = len(topics[0][1]) if len(topics) == 1 else sum([len(parts) for _, parts in topics])
+        refusal = None if version >= _OLDEST_SERVED and -1 <= acks <= 1 else _refusal(version, acks)
+        request = (version, correlation_id, acks, transactional_id, refusal, partitions)
+        turn = _Turn(self._clock) if partitions > _FEW else None
+        answers: Answers = []
+        try:
+            for topic, parts in topics:
+                produced: list[ProducedPartition] = []
+                answers.append((topic, produced))
+                for part in parts:
+                    if turn is not None and turn.is_over():
+                        raise WouldWaitError("a large request lets others on")
+                    produced.append(self._append(topic, part, frame, request))
+        except WouldWaitError:
+            # The frame is only lent.
+            rest = self._append_rest(_unanswered(topics, answers), memoryview(bytearray(frame)), request, answers)
+            return self._later.start(rest, len(frame))
+        return self._respond(request, answers)
+
+    def _respond(self, request: _Request, answers: Answers) -> Response:
+        if request[2] == 0:  # acks
+            error = _first_error(answers)
+            if error is not None:  # the only way to tell a client that does not listen
+                raise RefusedConnectionError(f"produce with acks=0 failed: {error}")
             return None
+        version = request[0]
         body = encode_produce_response(version, answers)
-        return frame_response(correlation_id, body, flexible=version >= FIRST_FLEXIBLE)
+        return [frame_response(request[1], body, flexible=version >= FIRST_FLEXIBLE)]
+
+    # At once
 
     def _append(
-        self,
-        topic: str | bytes,
-        part: ProducePartition,
-        frame: memoryview,
-        version: int,
-        acks: int,
-        transactional_id: str | None,
+        self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
     ) -> ProducedPartition:
+        """Raises WouldWaitError, and nothing has changed."""
+        partition = self._check(topic, part, frame, request)
+        if isinstance(partition, ProducedPartition):
+            return partition
+        _, start, end = part
+        try:
+            appended = partition.append(frame[start:end])
+        except StratalogError as error:
+            return self._failed(partition, error, request)
+        return self._appended(partition, appended, end - start)
+
+    def _check(
+        self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
+    ) -> Partition | ProducedPartition:
+        """The partition, if the batch may be appended to it as far as its header tells, or the answer."""
         index, start, end = part
+        version, _, acks, transactional_id, refusal, _ = request
+        if refusal is not None:
+            return refusal._replace(partition=index)
         partition = self._find(topic, index)
         if isinstance(partition, ProducedPartition):
             return partition
@@ -99,22 +186,89 @@ class ProduceApi:
         refusal = _check_partition(partition, acks)
         if fault and refusal is None:
             refusal = self._check_transaction(partition, frame, start, version, transactional_id)
-        if refusal is not None:
-            return refusal
-        try:
-            base_offset, last_offset, timestamp, _ = partition.append(frame[start:end])
-        except UnsupportedMagicError as error:
-            return _failed(index, ErrorCode.corrupt_message, str(error))
-        except StorageError as error:
-            self._counters.failed_produce += 1
-            return _failed(index, error.code, str(error))
-        except StratalogError as error:
-            self._counters.refused_produce += 1
-            return _failed(index, error.code, str(error))
-        self._counters.produced(last_offset - base_offset + 1, end - start)
+        return partition if refusal is None else refusal
+
+    def _appended(self, partition: Partition, appended: Appended, size: int) -> ProducedPartition:
+        base_offset, last_offset, timestamp, _ = appended
+        self._counters.produced(last_offset - base_offset + 1, size)
         log = partition.log
         stamped = log.config.message_timestamp_type == "LogAppendTime"
-        return ProducedPartition(index, 0, base_offset, timestamp if stamped else -1, log.log_start_offset)
+        return ProducedPartition(partition.index, 0, base_offset, timestamp if stamped else -1, log.log_start_offset)
+
+    def _failed(self, partition: Partition, error: StratalogError, request: _Request) -> ProducedPartition:
+        index, most_named = partition.index, MOST_REFUSED_NAMED // request[-1]
+        if isinstance(error, UnsupportedMagicError):
+            return _failed(index, ErrorCode.corrupt_message, str(error))
+        if isinstance(error, StorageError):
+            self._counters.failed_produce += 1
+        else:
+            self._counters.refused_produce += 1
+        return ProducedPartition(
+            index,
+            error.code,
+            log_start_offset=-1 if error.code in _WITHOUT_LOG_START else partition.log.log_start_offset,
+            error_message=str(error),
+            record_errors=error.records[:most_named] if isinstance(error, InvalidRecordError) else (),
+        )
+
+    # Later
+
+    async def _append_rest(self, rest: list[Asked], frame: memoryview, request: _Request, answers: Answers) -> Response:
+        turn = _Turn(self._clock)
+        for topic, part, produced in rest:
+            if turn.is_over():
+                await asyncio.sleep(0)  # others are served meanwhile
+                turn = _Turn(self._clock)
+            produced.append(
+                self._append_if_quick(topic, part, frame, request)
+                or await self._append_later(topic, part, frame, request)
+            )
+        return self._respond(request, answers)
+
+    def _append_if_quick(
+        self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
+    ) -> ProducedPartition | None:
+        """In a method of its own, as others here: an exception that is being handled holds on to what was inflated."""
+        try:
+            return self._append(topic, part, frame, request)
+        except WouldWaitError:
+            return None
+
+    async def _append_later(
+        self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
+    ) -> ProducedPartition:
+        """Threads check the batch, roll and flush. The append itself is done here, in one turn with the look whether
+        the batch may be appended: the topic may be deleted and the transaction ended meanwhile."""
+        _, start, end = part
+        partition = self._check(topic, part, frame, request)
+        if isinstance(partition, ProducedPartition):
+            return partition
+        try:
+            log = partition.log
+            prepared = await self._prepare(log, frame[start:end])
+            while not isinstance(partition := self._check(topic, part, frame, request), ProducedPartition):
+                if partition.log is not log:  # another topic of that name, with other rules
+                    log = partition.log
+                    prepared = await self._prepare(log, frame[start:end])
+                    continue
+                appended = _append_if_ready(partition, prepared)
+                if appended is None:
+                    await self._worker_threads.wait_for_disk(partial(log.get_ready, prepared))
+                    continue
+                if log.flush_is_due():
+                    await self._worker_threads.wait_for_disk(log.flush)
+                return self._appended(partition, appended, end - start)
+        except StratalogError as error:
+            assert isinstance(partition, Partition)
+            return self._failed(partition, error, request)
+        return partition
+
+    async def _prepare(self, log: Log, data: memoryview) -> PreparedBatches:
+        try:
+            return await self._worker_threads.check(partial(log.prepare, data, max_inflated=MAX_HELD))
+        except InflatedTooLargeError:
+            pass
+        return await self._worker_threads.check_large(partial(log.prepare, data))
 
     def _check_transaction(
         self, partition: Partition, frame: memoryview, start: int, version: int, transactional_id: str | None
@@ -153,13 +307,28 @@ class ProduceApi:
         return partition
 
 
-def _refusal(version: int, acks: int) -> ProducedPartition | None:
-    """Of the whole request."""
+def _unanswered(topics: list[tuple[str | bytes, list[ProducePartition]]], answers: Answers) -> list[Asked]:
+    """What is left of a request; `answers` gets a place for each of its topics."""
+    answers += [(topic, []) for topic, _ in topics[len(answers) :]]
+    return [
+        (topic, part, produced)
+        for (topic, parts), (_, produced) in zip(topics, answers, strict=True)
+        for part in parts[len(produced) :]
+    ]
+
+
+def _append_if_ready(partition: Partition, prepared: PreparedBatches) -> Appended | None:
+    try:
+        return partition.append_prepared(prepared)
+    except WouldWaitError:
+        return None
+
+
+def _refusal(version: int, acks: int) -> ProducedPartition:
+    """Of a whole request with this version or these acks."""
     if version < _OLDEST_SERVED:
         return _failed(0, ErrorCode.unsupported_version, f"Produce v{version} is too old; 3 to 13 are served")
-    if acks not in (-1, 0, 1):
-        return _failed(0, ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
-    return None
+    return _failed(0, ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
 
 
 def _check_partition(partition: Partition, acks: int) -> ProducedPartition | None:
@@ -176,5 +345,5 @@ def _failed(index: int, code: int, message: str) -> ProducedPartition:
     return ProducedPartition(index, int(code), error_message=message)
 
 
-def _first_error(answers: list[tuple[str | bytes, list[ProducedPartition]]]) -> str | None:
-    return next(one.error_message for _, produced in answers for one in produced if one.error_code)
+def _first_error(answers: Answers) -> str | None:
+    return next((one.error_message for _, produced in answers for one in produced if one.error_code), None)

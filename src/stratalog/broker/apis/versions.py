@@ -22,10 +22,16 @@ from stratalog.protocol.messages import encode_reply
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_WITH_SOFTWARE = 3
+FINALIZED_LEVELS = {"transaction.version": 2}
 _FEATURES = {
-    "supported_features": [{"name": "transaction.version", "min_version": 0, "max_version": 2}],
+    "supported_features": [
+        {"name": name, "min_version": 0, "max_version": level} for name, level in FINALIZED_LEVELS.items()
+    ],
     "finalized_features_epoch": 0,
-    "finalized_features": [{"name": "transaction.version", "max_version_level": 2, "min_version_level": 2}],
+    "finalized_features": [
+        {"name": name, "max_version_level": level, "min_version_level": level}
+        for name, level in FINALIZED_LEVELS.items()
+    ],
 }
 
 

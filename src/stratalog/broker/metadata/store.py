@@ -46,6 +46,7 @@ class Metadata:
     next_producer_id: int = 0
     broker_settings: Mapping[str, str] = field(default_factory=dict)  # changed while it ran, for this broker
     cluster_settings: Mapping[str, str] = field(default_factory=dict)  # the same, for all brokers
+    group_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by group id
 
 
 class MetadataStore:
@@ -128,6 +129,7 @@ def _format(metadata: Metadata) -> bytes:
         "next_producer_id": metadata.next_producer_id,
         "broker_settings": dict(metadata.broker_settings),
         "cluster_settings": dict(metadata.cluster_settings),
+        "group_settings": {group_id: dict(settings) for group_id, settings in metadata.group_settings.items()},
         "topics": topics,
     }
     return (json.dumps(content, indent=1) + "\n").encode()
@@ -139,7 +141,8 @@ def _parse(content: Any) -> Metadata:
     topics = {name: _parse_topic(name, entry) for name, entry in content["topics"].items()}
     next_producer_id = _number("next_producer_id", content["next_producer_id"], 0)
     cluster_settings = _texts(content.get("cluster_settings", {}))
-    return Metadata(topics, next_producer_id, _texts(content["broker_settings"]), cluster_settings)
+    group_settings = {str(name): _texts(settings) for name, settings in content.get("group_settings", {}).items()}
+    return Metadata(topics, next_producer_id, _texts(content["broker_settings"]), cluster_settings, group_settings)
 
 
 def _parse_topic(name: str, entry: Any) -> Topic:

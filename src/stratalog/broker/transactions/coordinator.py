@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.group import TimerHandle
 from stratalog.broker.partition import Partition
+from stratalog.broker.state_budget import StateBudget
 from stratalog.broker.transactions import state
 from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.broker.transactions.loading import Loading
@@ -28,7 +29,7 @@ from stratalog.broker.transactions.records import transaction_record, transactio
 from stratalog.broker.transactions.state import Identity, State, Step, Transaction
 from stratalog.broker.transactions.transactions_topic import TransactionsLog
 from stratalog.clock import Clock
-from stratalog.errors import StorageError, StratalogError
+from stratalog.errors import StateBudgetError, StorageError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
 
@@ -68,6 +69,7 @@ class TransactionCoordinator:
         markers: MarkerWriter,
         ids: Ids,
         call_later: CallLater,
+        budget: StateBudget,
     ) -> None:
         self.config = config
         self.markers = markers
@@ -76,6 +78,9 @@ class TransactionCoordinator:
         self._ids = ids
         self._call_later = call_later
         self._transactions: dict[str, Transaction] = {}
+        self._state_bytes = 0
+        self._budget = budget
+        budget.include(lambda: self._state_bytes)
         self._ongoing: set[str] = set()
         self._left: dict[str, set[TopicPartition]] = {}  # partitions whose markers are missing
         self._finishing: set[str] = set()
@@ -188,12 +193,22 @@ class TransactionCoordinator:
             return step.error
         transactional_id = transaction.transactional_id
         try:
+            self._check_room(transaction)
             self._append(transactional_id, transaction)
+        except StateBudgetError as error:
+            # A new producer fails clearly; one that has its id backs off and asks again.
+            return append_error(error) if transactional_id in self._transactions else ErrorCode.policy_violation
         except StratalogError as error:
             log.warning("transactional id %r: its state could not be written: %s", transactional_id, error)
             return append_error(error)
         self._put(transaction)
         return step.error
+
+    def _check_room(self, transaction: Transaction) -> None:
+        known = self._transactions.get(transaction.transactional_id)
+        more = transaction.state_bytes - (0 if known is None else known.state_bytes)
+        what = f"transactional id {transaction.transactional_id[:200]!r}"
+        self._budget.check(more, what, is_new=known is None)
 
     def _append(self, transactional_id: str, transaction: Transaction | None) -> None:
         record = transaction_tombstone(transactional_id) if transaction is None else transaction_record(transaction)
@@ -215,10 +230,15 @@ class TransactionCoordinator:
         for partition, names in homes.items():
             self._log.append(partition, [transaction_tombstone(name) for name in names], self._clock.now_ms())
             for name in names:
-                del self._transactions[name]
+                self._drop(name)
+
+    def _drop(self, transactional_id: str) -> None:
+        self._state_bytes -= self._transactions.pop(transactional_id).state_bytes
 
     def _put(self, transaction: Transaction) -> None:
         transactional_id = transaction.transactional_id
+        before = self._transactions.get(transactional_id)
+        self._state_bytes += transaction.state_bytes - (0 if before is None else before.state_bytes)
         self._transactions[transactional_id] = transaction
         if transaction.state is State.ONGOING:
             self._ongoing.add(transactional_id)
@@ -318,7 +338,7 @@ class TransactionCoordinator:
             except StratalogError as error:
                 log.error("transactional id %r: expired, but not deleted: %s", known.transactional_id, error)
             else:
-                del self._transactions[known.transactional_id]
+                self._drop(known.transactional_id)
 
     def _every(self, name: str, interval_ms: int, call: Callable[[], None]) -> None:
         def fire() -> None:

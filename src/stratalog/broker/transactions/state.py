@@ -14,6 +14,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from stratalog.broker.state_budget import text_bytes
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
 
@@ -21,6 +22,8 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 NO_TIME = -1
 HIGHEST_EPOCH = 2**15 - 1
+_ID_BYTES = 1_000  # of a transactional id without its name and partitions
+_PARTITION_BYTES = 300
 NEVER_MS = 2**31 - 1  # a timeout that never comes, as Kafka has it (KIP-939)
 
 
@@ -69,6 +72,11 @@ class Transaction(NamedTuple):
     previous_id: int = NO_PRODUCER_ID  # what it had before the epochs ran out
     next_id: int = NO_PRODUCER_ID  # what it gets when this transaction is complete
     own_timeout_ms: int = NO_TIME  # the producer's, while it waits for a decision and `timeout_ms` is how long for
+
+    @property
+    def state_bytes(self) -> int:
+        """What it takes in memory."""
+        return _ID_BYTES + 3 * text_bytes(self.transactional_id) + _PARTITION_BYTES * len(self.partitions)
 
     @property
     def is_prepared(self) -> bool:
@@ -185,7 +193,7 @@ def fence(known: Transaction, now_ms: int) -> Transaction:
 def add(known: Transaction, who: Identity, partitions: frozenset[TopicPartition], version: int, now_ms: int) -> Step:
     if known.producer_id != who.producer_id:
         return _OTHER_ID
-    if known.epoch != who.epoch:
+    if known.epoch != who.epoch or who.epoch == HIGHEST_EPOCH:  # which is nobody's: what it opened could not be fenced
         return _FENCED
     if known.is_prepared:
         return _BUSY

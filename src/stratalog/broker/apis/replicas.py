@@ -1,0 +1,150 @@
+"""AlterReplicaLogDirs (key 34) 1-2, ElectLeaders (key 43) 0-2, AlterPartitionReassignments (key 45) 0-1,
+ListPartitionReassignments (key 46) 0: where replicas are, and which of them leads.
+
+Each partition has one replica, on this broker, in its one data directory, and that one leads. So there is nothing to
+move or to elect. What names the place where a replica is already succeeds, as in Kafka; every other place does not
+exist:
+
+- A reassignment to this broker changes nothing. One to other brokers, to none, or to one twice is
+  INVALID_REPLICA_ASSIGNMENT. To cancel one is NO_REASSIGNMENT_IN_PROGRESS, and none is ever listed.
+- An election is ELECTION_NOT_NEEDED, preferred or unclean. Where all partitions are meant (null), those are left out.
+- A directory other than the data directory is LOG_DIR_NOT_FOUND.
+
+A partition that is in a request twice is answered once; the last counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stratalog.broker.apis.asked_partitions import each_partition_once
+from stratalog.broker.metadata.topics import TopicRegistry
+from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+
+_ELECTION_TYPES = (0, 1)  # preferred, unclean
+_NOT_NEEDED = "there is one replica, and it leads"
+_SHOWN = 10  # of a list of brokers that a client sent
+
+
+class ReplicaApis:
+    def __init__(self, topics: TopicRegistry, node_id: int, data_directory: Path) -> None:
+        self._topics = topics
+        self._node_id = node_id
+        self._path = str(data_directory.absolute())
+
+    def routes(self) -> dict[ApiKey, Handler]:
+        return {
+            ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
+        }
+
+    # Directories
+
+    def alter_replica_log_dirs(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        wanted = each_partition_once(
+            (topic.name, ((index, each.path) for index in topic.partitions))
+            for each in request.dirs
+            for topic in each.topics
+        )
+        return {
+            "results": [
+                {
+                    "topic_name": name,
+                    "partitions": [
+                        {"partition_index": index, "error_code": self._moved(name, index, path)}
+                        for index, path in paths.items()
+                    ],
+                }
+                for name, paths in wanted.items()
+            ]
+        }
+
+    def _moved(self, name: str, index: int, path: str) -> ErrorCode:
+        if path != self._path:
+            return ErrorCode.log_dir_not_found
+        is_here = self._topics.partition(name, index) is not None
+        return ErrorCode.none if is_here else ErrorCode.unknown_topic_or_partition
+
+    # Elections
+
+    def elect_leaders(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+        kind = getattr(request, "election_type", _ELECTION_TYPES[0])
+        code, message = ErrorCode.none, ""
+        if kind not in _ELECTION_TYPES:
+            code, message = (
+                ErrorCode.invalid_request,
+                f"election type is {kind}; it must be 0 (preferred) or 1 (unclean)",
+            )
+        if request.topic_partitions is None:
+            everywhere = [{"topic": topic.name, "partition_result": ()} for topic in self._topics.all()]
+            return {"error_code": code, "replica_election_results": everywhere}
+        wanted = each_partition_once(
+            (topic.topic, ((index, None) for index in topic.partitions)) for topic in request.topic_partitions
+        )
+        results = [
+            {
+                "topic": name,
+                "partition_result": [
+                    {"partition_id": index, **(_error(code, message) if code else self._elected(name, index))}
+                    for index in indexes
+                ],
+            }
+            for name, indexes in wanted.items()
+        ]
+        return {"error_code": code, "replica_election_results": results}
+
+    def _elected(self, name: str, index: int) -> Reply:
+        partition = self._topics.partition(name, index)
+        if partition is None:
+            return _error(ErrorCode.unknown_topic_or_partition, "the partition does not exist")
+        if partition.is_offline:
+            return _error(ErrorCode.preferred_leader_not_available, "the only replica is offline; see the broker's log")
+        return _error(ErrorCode.election_not_needed, _NOT_NEEDED)
+
+    # Reassignments
+
+    def list_partition_reassignments(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+        return {"error_code": ErrorCode.none, "error_message": None, "topics": ()}
+
+    def alter_partition_reassignments(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
+        wanted = each_partition_once(
+            (topic.name, ((each.partition_index, each.replicas) for each in topic.partitions))
+            for topic in request.topics
+        )
+        return {
+            "error_code": ErrorCode.none,
+            "error_message": None,
+            "allow_replication_factor_change": getattr(request, "allow_replication_factor_change", True),
+            "responses": [
+                {
+                    "name": name,
+                    "partitions": [
+                        {"partition_index": index, **self._reassigned(name, index, replicas)}
+                        for index, replicas in partitions.items()
+                    ],
+                }
+                for name, partitions in wanted.items()
+            ],
+        }
+
+    def _reassigned(self, name: str, index: int, replicas: Sequence[int] | None) -> Reply:
+        if self._topics.partition(name, index) is None:
+            return _error(ErrorCode.unknown_topic_or_partition, "the partition does not exist")
+        if replicas is None:
+            return _error(ErrorCode.no_reassignment_in_progress, None)
+        if list(replicas) != [self._node_id]:
+            return _error(
+                ErrorCode.invalid_replica_assignment,
+                f"replicas are {list(replicas[:_SHOWN])}; there is one broker, so they must be [{self._node_id}]",
+            )
+        return _error(ErrorCode.none, None)
+
+
+def _error(code: ErrorCode, message: str | None) -> Reply:
+    return {"error_code": code, "error_message": message}

@@ -1,0 +1,248 @@
+"""The event loop serves everybody: nothing that waits for a disk, and nothing that takes long, may run on it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.broker.worker_threads import WorkerThreads
+from stratalog.client import Admin, Consumer, Producer, TopicPartition
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.records import compression
+from stratalog.records.builder import build_batch
+from stratalog.storage.disk import Disk
+from stratalog.storage.log import Log
+from tests.broker.bad_input.attack import Attack, prepare
+from tests.broker.bad_input.client import RawClient
+from tests.broker.bad_input.fuzzer import Fuzzer
+from tests.broker.bad_input.healthy import topic
+from tests.broker.broker_thread import SECONDS, BrokerThread
+from tests.protocol.kio_messages import framed, request_body, request_header
+
+MB = 1024 * 1024
+
+
+class DiskWaits:
+    """Where a thread waited for a disk."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.thread_id: int | None = None
+        self.seen: list[str] = []
+        self.elsewhere = 0
+        for owner, name in ((os, "fsync"), (os, "fdatasync"), (os, "sync"), (Disk, "sync_mapping")):
+            monkeypatch.setattr(owner, name, self._watched(getattr(owner, name)))
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any) -> Any:
+            if threading.get_ident() == self.thread_id:
+                self.seen.append("".join(traceback.format_stack(limit=12)))
+            elif self.thread_id is not None:
+                self.elsewhere += 1
+            return call(*arguments)
+
+        return watched
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> DiskWaits:
+    return DiskWaits(monkeypatch)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, waits: DiskWaits) -> Iterator[BrokerThread]:
+    settings: dict[str, object] = {
+        "log.segment.bytes": 16_384,
+        "log.index.size.max.bytes": 4096,
+        "log.flush.scheduler.interval.ms": 200,
+    }
+    with BrokerThread(tmp_path / "data", settings) as running:
+        waits.thread_id = running.thread_id
+        yield running
+        waits.thread_id = None
+
+
+def create(broker: BrokerThread, name: str, partitions: int = 1, **settings: str) -> None:
+    configs = [{"name": key.replace("_", "."), "value": value} for key, value in settings.items()]
+    with RawClient(broker.port) as client:
+        wanted = {**topic(name, partitions), "configs": configs}
+        (answer,) = client.request(ApiKey.CREATE_TOPICS, {"topics": [wanted], "timeout": 30_000}).topics
+    assert answer.error_code == ErrorCode.none
+
+
+def produce(client: RawClient, name: str, data: bytes, partitions: int = 1) -> list[ErrorCode]:
+    (answer,) = client.request(ApiKey.PRODUCE, produce_request(name, data, partitions), version=12).responses
+    return [each.error_code for each in answer.partition_responses]
+
+
+def send_produce(client: RawClient, name: str, data: bytes, acks: int = -1) -> None:
+    body = request_body(ApiKey.PRODUCE, 12, produce_request(name, data, acks=acks))
+    client.send(framed(request_header(ApiKey.PRODUCE, 12, correlation_id=1, client_id=None) + body))
+
+
+def produce_request(name: str, data: bytes, partitions: int = 1, acks: int = -1) -> dict[str, Any]:
+    given = [{"index": index, "records": data} for index in range(partitions)]
+    return {"acks": acks, "timeout": 1000, "topic_data": [{"name": name, "partition_data": given}]}
+
+
+def test_no_request_makes_the_event_loop_wait_for_a_disk(broker: BrokerThread, waits: DiskWaits) -> None:
+    """Every API with half meaningful requests; then what real clients do: rolls, flushes, groups, transactions."""
+    Attack(broker.port, Fuzzer(11, prepare(broker.port))).run(range(1_500))
+    create(broker, "flushed", flush_messages="1")
+    create(broker, "stamped", message_timestamp_type="LogAppendTime", compression_type="gzip")
+    create(broker, "compacted", 3, cleanup_policy="compact", segment_ms="1")
+    address = f"127.0.0.1:{broker.port}"
+    with Producer(address, transactional_id="t") as producer, Producer(address) as plain:
+        for _ in range(30):
+            for name in ("flushed", "stamped", "compacted"):
+                plain.send(name, bytes(1000), key=b"key")
+            plain.flush()
+            with producer.transaction():
+                producer.send("compacted", bytes(1000), key=b"other")
+    with Consumer(address, group_id="group", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["flushed", "compacted"])
+        assert consumer.poll(10)
+        consumer.commit()
+    with Admin(address) as admin:
+        admin.delete_records({TopicPartition("flushed", 0): 3})
+        admin.delete_topics(["stamped", "compacted"])
+    assert waits.elsewhere > 0
+    assert not waits.seen, f"{len(waits.seen)} times, first:\n{waits.seen[0]}"
+
+
+def test_a_first_record_for_each_of_many_partitions_waits_for_no_disk(broker: BrokerThread, waits: DiskWaits) -> None:
+    create(broker, "wide", 200)
+    with RawClient(broker.port) as client:
+        assert produce(client, "wide", bytes(build_batch([(None, b"value")])), 200) == [ErrorCode.none] * 200
+    assert waits.seen == []
+
+
+class Held:
+    """Calls of a method wait until they are let go, and tell that they have begun."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+        original = getattr(owner, name)
+
+        def held(*arguments: Any, **named: Any) -> Any:
+            self.begun.set()
+            assert self.let_go.wait(SECONDS)
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, held)
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "step"),
+    [
+        ({}, build_batch([(None, bytes(64 * MB))], codec="zstd"), "prepare"),
+        ({"compression_type": "gzip"}, build_batch([(None, bytes(MB))], codec="lz4"), "prepare"),
+        ({"flush_messages": "1"}, build_batch([(None, b"value")]), "flush"),
+        ({"segment_bytes": "1024"}, build_batch([(None, bytes(900))]), "get_ready"),
+    ],
+    ids=["bomb", "other codec", "flush", "roll"],
+)
+def test_others_are_served_while_one_waits_for_its_batch(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], data: bytearray, step: str
+) -> None:
+    create(broker, "slow", 1, **settings)
+    create(broker, "quick")
+    with RawClient(broker.port) as slow, RawClient(broker.port) as other:
+        if step == "get_ready":
+            assert produce(slow, "slow", bytes(data)) == [ErrorCode.none]
+        held = Held(monkeypatch, Log, step)
+        send_produce(slow, "slow", bytes(data))
+        assert held.begun.wait(SECONDS)
+        assert produce(other, "quick", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
+        held.let_go.set()
+        slow.receive()
+        monkeypatch.undo()
+        assert broker.broker.topics.partition("slow", 0).log.log_end_offset == (2 if step == "get_ready" else 1)  # type: ignore[union-attr]
+
+
+class CountedBytes(bytearray):
+    """What a batch is inflated into."""
+
+    made = alive = 0
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        CountedBytes.made += 1
+        CountedBytes.alive += 1
+
+    def __del__(self) -> None:
+        CountedBytes.alive -= 1
+
+
+def test_batches_that_wait_for_a_thread_hold_nothing_that_was_inflated(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a hundred requests of a few kilobytes would take gigabytes."""
+    waiting: list[asyncio.Future[None]] = []
+
+    async def wait(_: WorkerThreads, call: Callable[[], object]) -> object:
+        waiting.append(asyncio.get_running_loop().create_future())
+        await waiting[-1]
+        return call()
+
+    monkeypatch.setattr(compression, "uninitialized", CountedBytes)
+    monkeypatch.setattr(WorkerThreads, "check_large", wait)
+    create(broker, "orders")
+    data = bytes(build_batch([(None, bytes(64 * MB))], codec="zstd"))
+    clients = [RawClient(broker.port) for _ in range(5)]
+    try:
+        for client in clients:
+            send_produce(client, "orders", data)
+        deadline = time.monotonic() + SECONDS
+        while len(waiting) < len(clients) and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        gc.collect()
+        assert (len(waiting), CountedBytes.made > 0, CountedBytes.alive) == (5, True, 0)
+    finally:
+        broker.run(let_go(waiting))
+        for client in clients:
+            client.receive()
+            client.close()
+
+
+async def let_go(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        future.set_result(None)
+
+
+def test_records_of_a_client_that_did_not_wait_are_there(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(broker, "orders", compression_type="gzip")
+    held = Held(monkeypatch, Log, "prepare")
+    with RawClient(broker.port) as client:
+        data = bytes(build_batch([(None, b"value")]))
+        send_produce(client, "orders", data, acks=0)
+        assert held.begun.wait(SECONDS)
+    held.let_go.set()
+    with Consumer(f"127.0.0.1:{broker.port}", auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("orders", 0)])
+        assert next(iter(consumer)).value == b"value"
+
+
+def test_offsets_by_time_are_looked_up_while_others_are_served(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker, "orders")
+    held = Held(monkeypatch, Log, "find_timestamp")
+    wanted = {"replica_id": -1, "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": 5}]}]}
+    with RawClient(broker.port) as slow, RawClient(broker.port) as other:
+        body = request_body(ApiKey.LIST_OFFSETS, 7, wanted)
+        slow.send(framed(request_header(ApiKey.LIST_OFFSETS, 7, correlation_id=1, client_id=None) + body))
+        assert held.begun.wait(SECONDS)
+        assert produce(other, "orders", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
+        held.let_go.set()
+        slow.receive()
