@@ -10,6 +10,7 @@ from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     ConsumerGroupType,
+    ElectionType,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -17,9 +18,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.broker.process import BrokerProcess
@@ -28,6 +31,7 @@ from tests.clients.groups import fill
 from tests.clients.interface import Client, ConsumerOptions, Message, Place
 from tests.clients.waiting import read, share
 
+SECURITY_DISABLED = KafkaError.SECURITY_DISABLED
 MakeTopic = Callable[..., list[Place]]
 
 
@@ -300,3 +304,21 @@ def test_the_cluster_is_described(admin: AdminClient, broker: BrokerProcess) -> 
     assert described.cluster_id == metadata.cluster_id == admin.cluster_id(SECONDS)
     assert metadata.controller_id == 1
     assert list(metadata.brokers) == [1]
+
+
+def test_there_is_no_leader_to_elect(admin: AdminClient, new_topic: MakeTopic, name: str) -> None:
+    new_topic(partitions=1)
+    partition = TopicPartition(name, 0)
+    found = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(SECONDS)
+    assert [error.code() for error in found.values()] == [KafkaError.ELECTION_NOT_NEEDED]
+
+
+def test_there_are_no_acls_and_no_users(admin: AdminClient) -> None:
+    read_all = (ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, "User:somebody", "*", AclOperation.READ)
+    assert error_code(admin.create_acls([AclBinding(*read_all, AclPermissionType.ALLOW)])) == SECURITY_DISABLED
+    assert error_code(admin.delete_acls([AclBindingFilter(*read_all, AclPermissionType.ALLOW)])) == SECURITY_DISABLED
+    described = admin.describe_user_scram_credentials(["somebody"])
+    assert isinstance(described, dict)
+    assert error_code(described) == KafkaError.RESOURCE_NOT_FOUND
+    new = UserScramCredentialUpsertion("somebody", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"password")
+    assert error_code(admin.alter_user_scram_credentials([new])) == KafkaError.UNSUPPORTED_SASL_MECHANISM

@@ -252,3 +252,16 @@ def test_the_cluster_is_described(admin: KafkaAdminClient, broker: BrokerProcess
         (1, "127.0.0.1", broker.port)
     ]
     assert described["controller_id"] == 1
+
+
+def test_one_broker_answers_what_is_asked_of_a_cluster(
+    admin: KafkaAdminClient, new_topic: MakeTopic, name: str
+) -> None:
+    new_topic()
+    assert admin.list_partition_reassignments() == {}
+    (quorum,) = admin.describe_metadata_quorum()["topics"]
+    assert [one["leader_id"] for one in quorum["partitions"]] == [1]
+    listed = admin.list_config_resources()
+    assert listed["broker"] == ["1"]
+    assert name in listed["topic"]
+    assert admin.describe_user_scram_credentials() == {}

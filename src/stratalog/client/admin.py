@@ -325,6 +325,10 @@ class Admin:
     def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
         return self._run(brokers.describe_cluster(self._cluster, timeout))
 
+    def api_versions(self, node: int, *, timeout: float | None = None) -> dict[int, tuple[int, int]]:
+        """The APIs that a broker serves, by their keys: the first and the last version of each."""
+        return self._run(brokers.api_versions(self._cluster, node, timeout))
+
     def describe_log_dirs(
         self,
         nodes: Iterable[int] | None = None,

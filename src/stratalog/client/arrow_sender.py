@@ -45,6 +45,12 @@ class RowsMetadata(NamedTuple):
     rows: int
 
 
+class BatchOutcome(NamedTuple):
+    rows: int
+    is_done: bool
+    error: Exception | None
+
+
 class _Planned(NamedTuple):
     """A batch to be."""
 
@@ -93,6 +99,11 @@ class ArrowDelivery:
     def acknowledged(self) -> int:
         """How many rows are, so far."""
         return sum(batch.record_count for batch in self._settled() if batch.is_done and batch.error is None)
+
+    def outcomes(self) -> list[BatchOutcome]:
+        """What became of each batch so far. Batches are in the order of the rows where these all name one partition, or
+        have neither keys nor partitions."""
+        return [BatchOutcome(batch.record_count, batch.is_done, batch.error) for batch in self._settled()]
 
     def _settled(self) -> list[Batch]:
         """Batches may have been split."""

@@ -1,4 +1,4 @@
-"""The cluster and its brokers: DescribeCluster, DescribeLogDirs."""
+"""The cluster and its brokers: DescribeCluster, ApiVersions, DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ async def describe_cluster(cluster: Cluster, timeout: float | None) -> ClusterDe
     return ClusterDescription(
         response.cluster_id, nodes.get(int(response.controller_id)), tuple(nodes[each] for each in sorted(nodes))
     )
+
+
+async def api_versions(cluster: Cluster, node: int, timeout: float | None) -> dict[int, tuple[int, int]]:
+    body = {"client_software_name": "stratalog", "client_software_version": "admin"}
+    response = await cluster.ask_node(node, ApiKey.API_VERSIONS, body, timeout=timeout)
+    if response.error_code != ErrorCode.none:
+        raise error_of(response.error_code, about=f"node {node}")
+    return {int(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
 
 
 async def describe_log_dirs(

@@ -16,6 +16,8 @@ from stratalog.errors import ClientError, ConfigError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.settings import ValueType
 
+_MILLISECONDS = {"hours": 3_600_000, "minutes": 60_000}
+
 
 class ResourceKind(IntEnum):
     TOPIC = 2
@@ -70,6 +72,7 @@ class ConfigEntry:
     is_sensitive: bool
     type: ValueType | None = None  # None from brokers before Kafka 2.6
     documentation: str | None = None
+    default: str | None = None  # what Kafka's default is; None where the broker does not tell
 
     @property
     def is_default(self) -> bool:
@@ -103,7 +106,7 @@ async def describe_configs(
         described = [
             {"resource_type": int(one.kind), "resource_name": one.name, "configuration_keys": keys} for one in some
         ]
-        return {"resources": described, "include_synonyms": False, "include_documentation": include_documentation}
+        return {"resources": described, "include_synonyms": True, "include_documentation": include_documentation}
 
     def take(response: Any) -> None:
         for one in response.results:
@@ -125,7 +128,17 @@ def _entry(one: Any) -> ConfigEntry:
         one.is_sensitive,
         ValueType(kind) if kind in [known.value for known in ValueType] else None,
         getattr(one, "documentation", None),
+        _default(one),
     )
+
+
+def _default(one: Any) -> str | None:
+    """A topic's setting may have that of a broker's in another unit: retention.ms that of log.retention.hours."""
+    synonym = next((each for each in getattr(one, "synonyms", ()) if each.source == ConfigSource.DEFAULT), None)
+    if synonym is None or synonym.value is None:
+        return None
+    factor = _MILLISECONDS.get(synonym.name.rpartition(".")[2], 1) if one.name.endswith(".ms") else 1
+    return str(int(synonym.value) * factor) if factor > 1 else str(synonym.value)
 
 
 async def alter_configs(
