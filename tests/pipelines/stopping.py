@@ -25,11 +25,12 @@ class StopAfter(NoProgress):
 
 
 class TellToStop(NoProgress):
-    """Sets the event that the job looks at, once it has got on."""
+    """Sets the event that the job looks at, once it has got so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: int = 1) -> None:
         self.stop = threading.Event()
+        self._records = records
 
     def reached(self, done: int) -> None:
-        if done:
+        if done >= self._records:
             self.stop.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from stratalog.pipelines import streams
 from stratalog.pipelines.backfill import BackfillOptions, backfill, format_of
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.export import export
+from stratalog.pipelines.progress import NoProgress
 from stratalog.pipelines.record_columns import ColumnChoice, as_timestamp, record_columns
+from stratalog.testing import BrokerProcess
 from tests.pipelines.conftest import FilledTopic
 from tests.pipelines.stopping import TellToStop
 from tests.pipelines.test_copy_topic import records_of
@@ -72,6 +75,37 @@ def test_lines_of_csv_become_json_with_a_key_and_a_time(
     found = {record.key: record for record in records_of(cluster, topic)}
     assert found[b"aa"].timestamp == 1767225600001
     assert json.loads(found[b"ua"].value or b"") == {"carrier": "UA", "number": "1", "at": "1767225600000"}
+
+
+def test_topic_that_is_missing_is_created_and_named(
+    spark: SparkSession, stratalog_new_broker: Callable[[], BrokerProcess], tmp_path: Path
+) -> None:
+    cluster = ClusterAddress(stratalog_new_broker().bootstrap_servers)
+    (tmp_path / "in.csv").write_text("value\na\nb\n")
+    options = BackfillOptions(state=str(tmp_path / "state"), partitions=3)
+    source = str(tmp_path / "in.csv")
+    would = backfill(spark, cluster, source, "drinks", replace(options, dry_run=True))
+    assert (would.records, would.created, would.partitions) == (2, True, 3)
+    with pytest.raises(ConfigError, match="no SQL expression"):
+        backfill(spark, cluster, source, "drinks", replace(options, columns=ColumnChoice(value="no_column")))
+    with cluster.admin() as admin:
+        assert admin.list_topics() == {}
+    notes = Notes()
+    done = backfill(spark, cluster, source, "drinks", options, progress=notes)
+    assert (done.records, done.created, done.partitions) == (2, True, 3)
+    assert notes.heard == ["topic drinks is created, with 3 partitions"]
+    again = backfill(spark, cluster, source, "drinks", replace(options, partitions=None))
+    assert (again.records, again.created, again.partitions) == (0, False, 3)
+    with pytest.raises(ConfigError, match="topic 'drinks' has 3 partitions, not 2; leave the number out"):
+        backfill(spark, cluster, source, "drinks", replace(options, partitions=2))
+
+
+class Notes(NoProgress):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.heard.append(text)
 
 
 def test_load_that_is_stopped_goes_on_with_the_files_that_are_left_and_those_that_come(

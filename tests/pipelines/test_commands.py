@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -37,9 +38,30 @@ def test_query_prints_rows_or_writes_files(
     for given in ("csv", "parquet"):
         assert invoke("spark", "query", sql, "-f", given, "-o", tmp_path / given).exit_code == 0
     assert spark.read.parquet(str(tmp_path / "parquet")).count() == 3
+    timed = invoke("spark", "query", f"SELECT timestamp FROM `{topic}`", "-f", "parquet", "-o", tmp_path / "times")
+    assert timed.exit_code == 0
+    assert str(pq.read_table(tmp_path / "times").schema.field("timestamp").type) == "timestamp[us, tz=UTC]"
     assert spark.read.option("header", "true").csv(str(tmp_path / "csv")).count() == 3
     plan = invoke("spark", "query", f"SELECT offset FROM `{topic}` WHERE key IN ('key-1', X'FF')", "--explain").stdout
     assert "In(key, ['key-1', X'FF'])" in plan
+
+
+def test_prompt_runs_the_statements_of_a_script_in_one_session(
+    spark: SparkSession, server: str, filled_topic: FilledTopic
+) -> None:
+    topic = filled_topic(3)
+    script = f"""
+        SET spark.sql.shuffle.partitions=2;
+        CREATE TEMPORARY VIEW keys AS SELECT string(key) AS k FROM `{topic}`;
+        SELECT count(*) AS n -- of; all
+        FROM `{topic}`;
+        SELECT max(k) AS n FROM keys;
+        DROP VIEW keys; SELECT nothing FROM `{topic}`; SELECT 'not run' AS n"""
+    ran = invoke("spark", "sql", "--format", "csv", stdin=script.encode())
+    assert ran.stdout.splitlines()[-4:] == ["n", "3", "n", "key-2"]
+    assert ran.exit_code == 2
+    assert "stratalog: A column, variable, or function parameter with name `nothing`" in ran.stderr
+    assert topic in invoke("spark", "sql", stdin=b"\\d\n").stdout
 
 
 def test_mistakes_in_a_query_are_one_line(spark: SparkSession, server: str) -> None:
@@ -76,7 +98,10 @@ def test_interrupted_export_keeps_what_is_done_and_goes_on(
         finally:
             run.kill()
     assert (run.returncode, said) == (130, "")
-    assert complained == "stratalog: interrupted; what is done is kept: the same command goes on from there\n"
+    first, *lines, last = complained.splitlines()
+    assert last == "stratalog: interrupted; what is done is kept: the same command goes on from there"
+    assert first == "starting Spark …"
+    assert all(line.startswith("exporting: ") for line in lines)
     filled_topic(5, name=topic)
     done = invoke("spark", "export", topic, "--to", table)
     assert done.stdout == f"5 records exported to {table} in 1 step\n"

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -15,7 +19,7 @@ from stratalog.pipelines import delta
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.export import Exported, ExportOptions, export
 from stratalog.pipelines.table_files import HadoopFiles, LocalFiles, table_files
-from tests.pipelines.conftest import FilledTopic
+from tests.pipelines.conftest import HOUR_MS, START_MS, FilledTopic
 from tests.pipelines.stopping import StopAfter, StoppedError
 
 
@@ -48,6 +52,28 @@ def test_table_has_each_record_once_by_topic_and_day(
         "date=2026-01-01",
         "date=2026-01-02",
     ]
+
+
+def test_times_are_utc_for_every_reader_of_parquet(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
+) -> None:
+    topic, table = filled_topic(30), tmp_path / "table"
+    export(spark, cluster, [topic], str(table), ExportOptions(step_records=10, merge_from=2))
+    utc = pa.timestamp("us", tz="UTC")
+    assert {pq.read_schema(path).field("timestamp").type for path in table.rglob("*.parquet")} == {utc}
+    expected = [START_MS + n * HOUR_MS for n in range(30)]
+    readers = {
+        "pyarrow.parquet": pq.read_table(table),
+        "pyarrow.dataset": pa_dataset.dataset(table, partitioning="hive").to_table(),
+        # Whatever lies below the folder, as readers do that have no rule for hidden names.
+        "each file": pa.concat_tables(pq.ParquetFile(path).read() for path in table.rglob("*") if path.is_file()),
+        "pandas": pa.table({"timestamp": pd.read_parquet(table)["timestamp"].astype("datetime64[us, UTC]")}),
+    }
+    for reader, found in readers.items():
+        times = sorted(int(time.timestamp() * 1000) for time in found["timestamp"].to_pylist())
+        assert times == expected, reader
+    assert spark.read.parquet(str(table)).count() == 30
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"  # the session's own, as it was
 
 
 def test_records_that_went_before_they_were_exported_are_told(
@@ -135,3 +161,8 @@ def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_p
     files.delete("a")
     assert files.files("a") == []
     assert files.folders("a") == []
+    assert files.exists("_file")
+    for other in (HadoopFiles(spark, f"file://{tmp_path}/orders"), LocalFiles(tmp_path / "orders")):
+        assert other.beside() == "../.orders.stratalog"
+        assert other.place("../.orders.stratalog").endswith(f"{tmp_path}/.orders.stratalog")
+    assert HadoopFiles(spark, "file:///orders").beside() is None  # as in a bucket: there is nothing above

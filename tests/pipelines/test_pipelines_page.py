@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,22 +13,20 @@ from stratalog.testing import BrokerProcess
 from tests.cli.running import invoke
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
-TOPICS = ("drinks", "drinks-by-kind")
 
 
-def test_snippets_of_the_page_run(
-    spark: SparkSession, stratalog_broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_snippets_run_on_a_broker_that_has_no_topics(
+    spark: SparkSession,
+    stratalog_new_broker: Callable[[], BrokerProcess],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     snippets = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(snippets) == 1
-    stratalog_broker.create_topic("drinks")
-    try:
-        for code in snippets:
-            exec(code.replace("localhost:9092", stratalog_broker.bootstrap_servers), {"__name__": "__snippet__"})
-    finally:
-        for topic in TOPICS:
-            stratalog_broker.delete_topic(topic, if_exists=True)
+    address = stratalog_new_broker().bootstrap_servers
+    for code in snippets:
+        exec(code.replace("localhost:9092", address), {"__name__": "__snippet__"})
 
 
 def test_options_that_the_page_names_are_there() -> None:

@@ -81,3 +81,13 @@ def test_faults_of_the_sql_are_sparks_to_tell(
     with pytest.raises(AnalysisException, match="no_such_column"):
         query(spark, cluster, f"SELECT no_such_column FROM `{topic}`")
     assert not spark.catalog.tableExists(f"`{topic}`")  # what the next query asks is the topic, as it is then
+
+
+def test_command_runs_once(spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic) -> None:
+    topic = filled_topic(3)
+    spark.conf.set(PUSH_DOWN, "true")
+    try:
+        query(spark, cluster, f"CREATE TEMPORARY VIEW copy_of_it AS SELECT key FROM `{topic}`", runs_once=True)
+        assert query(spark, cluster, "SELECT count(*) FROM copy_of_it", runs_once=True).collect()[0][0] == 3
+    finally:
+        spark.catalog.dropTempView("copy_of_it")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from stratalog.pipelines import streams
 from stratalog.pipelines.cluster import ClusterAddress
+from stratalog.pipelines.job_watch import Counts
 from stratalog.pipelines.progress import NoProgress
 from stratalog.pipelines.streams import _sorted_by_time, run_stream
 
@@ -30,10 +32,17 @@ def test_task_without_rows_gives_none() -> None:
     assert list(_sorted_by_time(iter([]))) == []
 
 
+@pytest.fixture(autouse=True)
+def _step_under_way_has_read_three_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark would be asked; test_job_watch.py asks it."""
+    monkeypatch.setattr(streams, "counts_of", lambda _, group, *, only_running: Counts(read=3 if group == "run" else 0))
+
+
 class Query:
     """Ends after some polls, or fails with a message; reports each step several times."""
 
     def __init__(self, polls: int, failure: str = "") -> None:
+        self.runId = "run"
         self._polls = polls
         self._failure = failure
         self.stopped = False
@@ -56,6 +65,7 @@ class Frame:
     """As much of a frame as is written with; gives these queries one after another."""
 
     def __init__(self, *queries: Query) -> None:
+        self.sparkSession = None
         self._queries = list(queries)
         self.given: dict[str, Any] = {}
 
@@ -114,3 +124,14 @@ def test_job_that_is_told_to_stop_stops_its_stream() -> None:
     stop.set()
     run(query, stop=stop)
     assert query.stopped
+
+
+def test_records_of_the_step_under_way_are_told_before_it_ends() -> None:
+    class Within(NoProgress):
+        told: ClassVar[list[int]] = []
+
+        def within(self, done: int) -> None:
+            self.told.append(done)
+
+    assert run_stream(Frame(Query(2)).frame, ClusterAddress("host:1"), "orders", "state", Within()) == 12
+    assert Within.told == [5 + 3, 5 + 7 + 3]

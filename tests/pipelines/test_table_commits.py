@@ -8,7 +8,6 @@ import pytest
 
 from stratalog.errors import StorageError
 from stratalog.pipelines.table_commits import (
-    COMMITS,
     Commit,
     TableCommits,
     TableInUseError,
@@ -83,7 +82,7 @@ def test_files_get_names_that_are_never_used_twice(tmp_path: Path) -> None:
         f"{DAY}/00000000000000000001-00001.parquet",
         f"{DAY}/00000000000000000002-00000.parquet",
     ]
-    assert not list((tmp_path / "_stratalog" / "staging").iterdir())
+    assert not list((tmp_path / commits.home / "staging").iterdir())
 
 
 @pytest.mark.parametrize("changes", range(8))
@@ -101,7 +100,7 @@ def test_run_that_dies_at_any_change_leaves_each_record_once(tmp_path: Path, cha
     assert visible(tmp_path) == (["ab"] if last.number == 2 else ["a", "b"])
     step(TableCommits(files), tmp_path, ["c"])
     assert visible(tmp_path) == (["ab", "c"] if last.number == 2 else ["a", "b", "c"])
-    assert not list((tmp_path / "_stratalog" / "staging").iterdir())
+    assert not list((tmp_path / TableCommits(files).home / "staging").iterdir())
 
 
 def test_second_export_of_the_same_step_is_refused(tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_old_commits_are_forgotten(tmp_path: Path) -> None:
     commits = TableCommits(LocalFiles(tmp_path))
     for number in range(1, 105):
         commits.commit(Commit(number, {"orders": {0: number}}))
-    assert len(list((tmp_path / COMMITS).iterdir())) == 100
+    assert len(list((tmp_path / commits.home / "commits").iterdir())) == 100
     assert commits.last().offsets == {"orders": {0: 104}}
 
 
@@ -137,3 +136,32 @@ def test_commit_reads_as_it_was_written() -> None:
 def test_damaged_commit_is_an_error_with_its_place(content: bytes) -> None:
     with pytest.raises(StorageError, match="here: "):
         parse_commit(content, "here")
+
+
+def test_reader_of_every_file_below_the_table_meets_no_state(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    commits = TableCommits(LocalFiles(table))
+    step(commits, table, ["a"])
+    assert [path.suffix for path in table.rglob("*") if path.is_file()] == [".parquet"]
+    assert commits.home == "../.orders.stratalog"
+
+
+def test_table_with_its_state_inside_goes_on_there(tmp_path: Path) -> None:
+    (tmp_path / "_stratalog" / "commits").mkdir(parents=True)
+    (tmp_path / "_stratalog" / "commits" / f"{7:020d}.json").write_bytes(format_commit(Commit(7, {"orders": {0: 5}})))
+    commits = TableCommits(LocalFiles(tmp_path))
+    assert commits.recover().offsets == {"orders": {0: 5}}
+    assert step(commits, tmp_path, ["a"]).number == 8
+    assert TableCommits(LocalFiles(tmp_path)).last().number == 8
+
+
+def test_table_that_was_moved_without_its_state_is_not_exported_again(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    step(TableCommits(LocalFiles(table)), table, ["a"])
+    table.rename(tmp_path / "moved")
+    with pytest.raises(StorageError, match=r"its state is not in .*/\.moved\.stratalog; move the state there too"):
+        TableCommits(LocalFiles(tmp_path / "moved")).recover()
+    with pytest.raises(StorageError, match=r"orders: the table is gone, .*remove that folder to export everything"):
+        TableCommits(LocalFiles(table)).recover()
+    (tmp_path / ".orders.stratalog").rename(tmp_path / ".moved.stratalog")
+    assert TableCommits(LocalFiles(tmp_path / "moved")).recover().number == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,24 +21,28 @@ SNIPPET = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.timeout(600)
-def test_snippets_run_in_their_order(spark: SparkSession, stratalog_broker: BrokerProcess, tmp_path: Path) -> None:
+def test_snippets_run_in_their_order_on_a_broker_that_has_no_topics(
+    spark: SparkSession, stratalog_new_broker: Callable[[], BrokerProcess], tmp_path: Path
+) -> None:
     snippets = SNIPPET.findall(PAGE.read_text())
+    broker = stratalog_new_broker()
     assert len(snippets) >= 6
     names: dict[str, object] = {"__name__": "__snippet__"}
     for number, code in enumerate(snippets):
-        located = code.replace(ADDRESS, stratalog_broker.bootstrap_servers)
+        located = code.replace(ADDRESS, broker.bootstrap_servers)
         located = located.replace('"checkpoints/', f'"{tmp_path}/')  # a relative one counts from where Java was started
         exec(compile(located, f"docs/spark.md, snippet {number}", "exec"), names)
 
 
 def test_readme_sums_up_what_the_producer_above_it_sent(
-    spark: SparkSession, stratalog_broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, stratalog_new_broker: Callable[[], BrokerProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Producer(stratalog_broker.bootstrap_servers) as producer:
+    address = stratalog_new_broker().bootstrap_servers
+    with Producer(address) as producer:
         for number in range(100_000):
             producer.send("numbers", b"%d" % number)
     (code,) = re.findall(r"^```py\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    exec(compile(code.replace(ADDRESS, stratalog_broker.bootstrap_servers), "README.md", "exec"), {})
+    exec(compile(code.replace(ADDRESS, address), "README.md", "exec"), {})
     assert capsys.readouterr().out == "4999950000\n"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stratalog.client.administration.topics import CHOSEN_BY_BROKER
 from stratalog.errors import ConfigError
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.job_state import JobState
@@ -21,6 +22,7 @@ from stratalog.pipelines.record_columns import ColumnChoice, record_columns
 from stratalog.pipelines.spark_errors import first_line
 from stratalog.pipelines.streams import in_order_of_time, options_text, run_stream
 from stratalog.pipelines.table_files import absolute_path
+from stratalog.pipelines.target_topic import find_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +37,8 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
 class BackfillOptions:
     """`format`: None: as the path's end says, else parquet. `reading`: options of Spark's reader for it, like sep.
     `step_bytes`: files of about so many bytes a step, at least one file.
-    `schema`: in Spark's DDL; without it, it is found out from the files, which for CSV and JSON reads them once."""
+    `schema`: in Spark's DDL; without it, it is found out from the files, which for CSV and JSON reads them once.
+    `partitions`: of a topic that is created; None: as many as the broker gives a new topic."""
 
     format: str | None = None
     columns: ColumnChoice = field(default_factory=ColumnChoice)
@@ -45,17 +48,21 @@ class BackfillOptions:
     step_bytes: int = 256 * 1024**2
     every: float | None = None
     dry_run: bool = False
+    partitions: int | None = None
 
 
 @dataclass(frozen=True)
 class Loaded:
     """`records`: by this run; in a dry run, all that the files have, also those that are loaded. `columns`: what
-    becomes what. `goes_on`: whether a run before this one has loaded files."""
+    becomes what. `goes_on`: whether a run before this one has loaded files. `created`: whether this run created the
+    topic, or in a dry run would. `partitions`: of the topic; None where a dry run can't know."""
 
     records: int
     state: str
     columns: Mapping[str, str]
     goes_on: bool = False
+    created: bool = False
+    partitions: int | None = None
 
 
 def backfill(
@@ -68,30 +75,41 @@ def backfill(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Loaded:
-    """Load files into a topic that exists; what is older than its retention goes again soon. Raises ConfigError,
-    UnknownTopicError, and Spark's errors for the files."""
+    """Load files into a topic, which is created where it is missing; what is older than its retention goes again soon.
+    Raises ConfigError, and Spark's errors for the files."""
     given, told = options or BackfillOptions(), progress or NoProgress()
     if given.step_bytes < 1:
         raise ConfigError(f"step_bytes is {given.step_bytes}; it must be 1 or more")
     kind = format_of(path, given.format)
     path = absolute_path(spark, path)
     reading = {**_DEFAULTS.get(kind, {}), **given.reading}
-    with cluster.admin() as admin:
-        admin.describe_topic(topic)
-    schema = _schema(spark, path, kind, reading, given)
     state = JobState(spark, given.state, {"job": "backfill", "topic": topic}, "backfill", topic)
+    with cluster.admin() as admin:
+        target = find_target(admin, topic, given.partitions, state)
+    partitions = given.partitions if target is None else len(target.partitions)
+    schema = _schema(spark, path, kind, reading, given)
     if given.dry_run:
         frame = spark.read.format(kind).options(**reading).schema(schema).load(path)
         columns = record_columns(frame, given.columns)
-        return Loaded(frame.count(), state.path, columns, state.is_started)
+        return Loaded(frame.count(), state.path, columns, state.is_started, target is None, partitions)
     stepwise = options_text({**reading, "maxBytesPerTrigger": given.step_bytes})
     frame = spark.readStream.format(kind).options(**stepwise).schema(schema).load(_streamed(path))
     columns = record_columns(frame, given.columns)
     state.claim()
+    if target is None:
+        # Not before: a mistake in the columns leaves no topic behind.
+        partitions = _create(cluster, topic, given.partitions)
+        told.note(f"topic {topic} is created, with {partitions} partition{'s' if partitions != 1 else ''}")
     told.begin(f"loading {topic}", None, "records")
     ordered = _in_order(frame.selectExpr(*(f"{sql} as {name}" for name, sql in columns.items())), columns)
     records = run_stream(ordered, cluster, topic, state.path, told, every=given.every, stop=stop)
-    return Loaded(records, state.path, columns, state.is_started)
+    return Loaded(records, state.path, columns, state.is_started, target is None, partitions)
+
+
+def _create(cluster: ClusterAddress, topic: str, partitions: int | None) -> int:
+    with cluster.admin() as admin:
+        admin.create_topic(topic, CHOSEN_BY_BROKER if partitions is None else partitions)
+        return len(admin.describe_topic(topic).partitions)
 
 
 def format_of(path: str, given: str | None) -> str:

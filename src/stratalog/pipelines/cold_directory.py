@@ -100,8 +100,9 @@ def opened_in_task(
                 shutil.copyfile(directory / name, scratch / name)
         disk, clock = Disk(), SystemClock()
         recovery_points, starts, cleaner_offsets = (OffsetCheckpoint(disk, scratch / name) for name in _CHECKPOINTS)
-        open_segments, deletions = OpenSegments(_OPEN_SEGMENTS), Deletions(disk, clock)
-        home = LogHome(disk, clock, open_segments, recovery_points, starts, cleaner_offsets, deletions)
+        open_segments, active_segments = OpenSegments(_OPEN_SEGMENTS), OpenSegments(_OPEN_SEGMENTS)
+        deletions = Deletions(disk, clock)
+        home = LogHome(disk, clock, open_segments, active_segments, recovery_points, starts, cleaner_offsets, deletions)
         with Log(partition, directory / str(partition), config, home, clean=clean) as log:
             yield log
         deletions.run(everything=True)

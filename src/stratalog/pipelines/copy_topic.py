@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.client.admin import Admin, ConfigResource
-from stratalog.errors import ConfigError, TopicExistsError, UnknownTopicError
+from stratalog.errors import ConfigError, TopicExistsError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of
 from stratalog.pipelines.export_plan import Bounds
 from stratalog.pipelines.job_state import JobState
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import as_bytes
 from stratalog.pipelines.streams import in_order_of_time, run_stream
+from stratalog.pipelines.target_topic import find_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,19 +142,9 @@ def _check_target(
     admin: Admin, target: str, source_partitions: int, options: CopyOptions, state: JobState
 ) -> tuple[int, bool]:
     """How many partitions it has or is to get, and whether it is there."""
-    wanted = options.partitions
-    if wanted is not None and wanted < 1:
-        raise ConfigError(f"partitions is {wanted}; it must be 1 or more")
-    try:
-        found = admin.describe_topic(target)
-    except UnknownTopicError:
-        if state.is_started:
-            what = f"the state in {state.path} says that records were copied to {target!r}, and there is no such topic"
-            raise ConfigError(f"{what}; remove the state to copy all again, or name another cluster") from None
-        return wanted or source_partitions, False
-    if wanted is not None and wanted != len(found.partitions):
-        what = f"topic {target!r} has {len(found.partitions)} partitions, not {wanted}"
-        raise ConfigError(f"{what}; leave the number out (--partitions), or name another target")
+    found = find_target(admin, target, options.partitions, state)
+    if found is None:
+        return options.partitions or source_partitions, False
     is_empty = all(bound.latest == 0 for bound in bounds_of(admin, [found]).values())
     if not is_empty and not state.is_started and not options.append:
         what = f"topic {target!r} has records already, and no state of this job says that they are its own"

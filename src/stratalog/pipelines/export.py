@@ -18,8 +18,10 @@ from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
 from stratalog.pipelines import delta
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of, range_options
 from stratalog.pipelines.export_plan import Bounds, Step, after, plan_merges, plan_step
+from stratalog.pipelines.job_watch import Counts, watched
+from stratalog.pipelines.parquet_times import utc_times
 from stratalog.pipelines.progress import NoProgress, Progress
-from stratalog.pipelines.table_commits import HOME, Commit, TableCommits, moves_for
+from stratalog.pipelines.table_commits import Commit, TableCommits, moves_for
 from stratalog.pipelines.table_files import TableFile, table_files
 from stratalog.spark.scan_request import OffsetRange
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 MIB = 1024**2
 PARQUET, DELTA = "parquet", "delta"
 _NO_LIMIT = 2**63
+_TASK_RECORDS = 250_000
 _COLUMNS = ("key", "value", "headers", "partition", "offset", "timestamp", "timestampType", "topic")
 # Not to_date(): that goes by the session's time zone, and a table must not depend on who exports.
 _DAY = "date_from_unix_date(cast(floor(unix_micros(timestamp) / 86400000000) as int)) as date"
@@ -93,6 +96,7 @@ class _Export:
         self._topics = topics
         self._options = options
         self._progress = progress
+        self._reached = 0  # records, of those that the progress is told of
         self._lost: dict[tuple[str, int, int], int] = {}
         self._files = table_files(spark, table)
         self._commits = TableCommits(self._files)
@@ -101,8 +105,6 @@ class _Export:
             delta.check(spark)
 
     def run(self, stop: threading.Event) -> Exported:
-        if not self._options.dry_run:
-            self._files.make_folder(HOME)
         last = self._commits.last() if self._options.dry_run else self._commits.recover()
         done = Exported()
         with self._cluster.admin() as admin:
@@ -127,15 +129,15 @@ class _Export:
         """Steps up to where the partitions ended when they were looked at."""
         self._progress.begin("exporting", plan_step(last.offsets, bounds, _NO_LIMIT).size, "records")
         topic_ids = {topic.name: str(topic.id) for topic in topics if topic.id}
-        reached = 0
+        self._reached = 0
         while not stop.is_set():
             step = plan_step(last.offsets, bounds, self._options.step_records)
             self._note_loss(step, last)
             if not step.ranges:
                 break
             last = self._write(last, step, topic_ids)
-            reached += step.size
-            self._progress.reached(reached)
+            self._reached += step.size
+            self._progress.reached(self._reached)
             records = last.records
             last, merged = self._merge(last)
             done = Exported(done.records + records, done.steps + 1, done.merged_files + merged)
@@ -164,7 +166,8 @@ class _Export:
         frame = self._read(step).observe(seen, f.count(f.lit(1)).alias("records"))
         # Rebalanced, rows of a day come together, in pieces of the size that Spark advises for a partition.
         frame = frame.hint("rebalance", "topic", "date").sortWithinPartitions("topic", "date", "partition", "offset")
-        frame.write.partitionBy("topic", "date").parquet(f"{self._files.root}/{folder}")
+        with utc_times(self._spark), watched(self._spark, lambda counts: self._tell(step, counts)):
+            frame.write.partitionBy("topic", "date").parquet(f"{self._files.root}/{folder}")
         staged = [file.path for file in self._files.files(folder)]
         commit = Commit(
             number,
@@ -176,8 +179,14 @@ class _Export:
         self._commits.commit(commit)
         return commit
 
+    def _tell(self, step: Step, counts: Counts) -> None:
+        """A record is read, goes through a shuffle, and is written: a third each."""
+        self._progress.within(self._reached + min(step.size, sum(counts) // 3))
+
     def _read(self, step: Step) -> DataFrame:
         options = {**self._cluster.read_options(), **range_options(step.ranges)}
+        if step.size > _TASK_RECORDS:  # more tasks than partitions, so that all cores read, and progress is seen
+            options["minPartitions"] = str(-(-step.size // _TASK_RECORDS))
         options["failOnDataLoss"] = str(not self._options.allow_data_loss).lower()
         return self._spark.read.format(FORMAT).options(**options).load().selectExpr(*_COLUMNS, _DAY)
 
@@ -204,14 +213,15 @@ class _Export:
         root, home = self._files.root, group[0].path.rpartition("/")[0]
         frame = self._spark.read.parquet(*(f"{root}/{file.path}" for file in group))
         one = frame.drop("topic", "date").coalesce(1).sortWithinPartitions("partition", "offset")
-        one.write.mode("append").parquet(f"{root}/{folder}/{home}")
+        with utc_times(self._spark):
+            one.write.mode("append").parquet(f"{root}/{folder}/{home}")
 
     # Delta
 
     def _delta(self, last: Commit, step: Step, topic_ids: dict[str, str]) -> Commit:
         """The plan is durable before the write, and Delta takes a write of one number once: so it may be repeated."""
         number = last.number + 1
-        plan_path = f"{HOME}/plans/{number:020d}.json"
+        plan_path = f"{self._commits.home}/plans/{number:020d}.json"
         step = self._planned(plan_path, step)
         writer = self._read(step).write.format(DELTA).mode("append").partitionBy("topic", "date")
         with delta.of_this_spark(self._spark):

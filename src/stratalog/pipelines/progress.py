@@ -14,6 +14,9 @@ class Progress(Protocol):
     def reached(self, done: int) -> None:
         """So many units of what began last are done."""
 
+    def within(self, done: int) -> None:
+        """About so many are done, with what has been done so far of a step that has not ended, and may be undone."""
+
     def note(self, text: str) -> None:
         """One line worth reading, while it goes on."""
 
@@ -23,6 +26,9 @@ class NoProgress:
         pass
 
     def reached(self, done: int) -> None:
+        pass
+
+    def within(self, done: int) -> None:
         pass
 
     def note(self, text: str) -> None:

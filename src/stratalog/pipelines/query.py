@@ -35,9 +35,14 @@ def query(spark: SparkSession, cluster: ClusterAddress, sql: str, *, runs_once: 
     only one: why not else is in stratalog.spark.push_down."""
     silence_raised_errors()  # those that are answered here are no news
     frame = _planned(spark, cluster, sql, push=False)
-    if runs_once and spark.conf.get(_PUSH_DOWN) == "true" and _count_scans(frame) == 1:
+    if runs_once and not _has_run(frame) and spark.conf.get(_PUSH_DOWN) == "true" and _count_scans(frame) == 1:
         return _planned(spark, cluster, sql, push=True)
     return frame
+
+
+def _has_run(frame: DataFrame) -> bool:
+    """Spark runs a command, as CREATE VIEW is one, when it is planned: planned again, it would run again."""
+    return str(frame._jdf.queryExecution().commandExecuted().getClass().getSimpleName()) == "CommandResult"
 
 
 def _count_scans(frame: DataFrame) -> int:

@@ -6,10 +6,10 @@ cancels what runs; the rounds before it are done.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from stratalog.pipelines.job_watch import Polling
 from stratalog.pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIECES_A_CORE = 8  # a round; many enough that one that is slow matters little
-_POLL_SECONDS = 0.2
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -38,8 +37,9 @@ def share_out(
     for some in rounds(pieces, size_of, context.defaultParallelism * PIECES_A_CORE):
         sized = [(piece, size_of(piece)) for piece in some]
         context.setJobDescription(f"stratalog: {what}")
-        with _Watch(done, progress):
+        with Polling(lambda: progress.within(done.value)):
             results: list[R] = context.parallelize(sized, len(sized)).map(_Counted(work, done)).collect()
+        progress.reached(done.value)
         yield list(zip(some, results, strict=True))
 
 
@@ -60,25 +60,3 @@ class _Counted(Generic[P, R]):
         result = self._work(piece)
         self._done.add(size)
         return result
-
-
-class _Watch:
-    """Tells how far a round is, from a thread: the one that waits for it hears nothing before its end."""
-
-    def __init__(self, done: Accumulator[int], progress: Progress) -> None:
-        self._done = done
-        self._progress = progress
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stratalog-progress", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._progress.reached(self._done.value)
-
-    def _run(self) -> None:
-        while not self._ended.wait(_POLL_SECONDS):
-            self._progress.reached(self._done.value)

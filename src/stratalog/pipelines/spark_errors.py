@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from stratalog.spark.failures import known_failure
+
 # The last line of a traceback that a worker sent: the type with its module, and the message.
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): (.+)$", re.MULTILINE)
 # What py4j tells of an exception of Java's, in its second line.
@@ -15,7 +17,11 @@ _PLACE = re.compile(r"\.?; line (\d+) pos (\d+);?$")
 
 
 def first_line(error: BaseException) -> str:
-    """What matters of it: what a worker raised, or the first line without Spark's codes."""
+    """What matters of it: a known failure of Spark's with its remedy, or what a worker raised, or the first line
+    without Spark's codes."""
+    known = known_failure(str(error))
+    if known is not None:
+        return known
     text = str(error).partition("\nJVM stacktrace:")[0].partition("Driver stacktrace:")[0]
     told = _RAISED.findall(text)[-1:] or _THROWN.findall(text)[:1] or text.strip().splitlines()[:1]
     line = _SQLSTATE.sub("", _BEFORE.sub("", told[0] if told else type(error).__name__))

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress
+from stratalog.pipelines.job_watch import counts_of
 from stratalog.pipelines.progress import Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS = 1
@@ -44,7 +45,7 @@ def run_stream(
     options = {**cluster.options(), "topic": topic, "checkpointLocation": state}
     writer = frame.writeStream.format(FORMAT).options(**options)
     writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
-    rows = _Rows(progress)
+    rows = _Rows(frame.sparkSession, progress)
     for start in range(_MOST_STARTS):
         try:
             _wait(writer.start(), rows, stop)
@@ -59,6 +60,7 @@ def _wait(query: StreamingQuery, rows: _Rows, stop: threading.Event | None) -> N
     try:
         while not query.awaitTermination(_POLL_SECONDS) and not (stop is not None and stop.is_set()):
             rows.add(query)
+            rows.add_running(query)
     finally:
         # Also on an interrupt: the step under way is not committed, and is done again by the next run.
         query.stop()
@@ -68,8 +70,9 @@ def _wait(query: StreamingQuery, rows: _Rows, stop: threading.Event | None) -> N
 class _Rows:
     """Adds up what a query reports of its steps; each is reported several times, and only the last hundred are kept."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, spark: SparkSession, progress: Progress) -> None:
         self.total = 0
+        self._spark = spark
         self._progress = progress
         self._by_step: dict[int, int] = {}
 
@@ -78,6 +81,12 @@ class _Rows:
             self._by_step[report["batchId"]] = int(report["numInputRows"])
         self.total = sum(self._by_step.values())
         self._progress.reached(self.total)
+
+    def add_running(self, query: StreamingQuery) -> None:
+        """And what the step under way has read so far."""
+        running = counts_of(self._spark, str(query.runId), only_running=True)
+        if running.read:
+            self._progress.within(self.total + running.read)
 
 
 def in_order_of_time(frame: DataFrame) -> DataFrame:

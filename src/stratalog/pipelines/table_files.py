@@ -27,6 +27,16 @@ class TableFiles(Protocol):
     def root(self) -> str:
         """As Spark takes it."""
 
+    def place(self, path: str) -> str:
+        """Where that is, for people."""
+
+    def beside(self) -> str | None:
+        """A folder next to the table, by its path from the table; None where there can be none from which a file is
+        moved into the table: the table is a bucket or a disk, or the folder above it can't be written to."""
+
+    def exists(self, path: str) -> bool:
+        """A file or a folder."""
+
     def files(self, folder: str) -> list[TableFile]:
         """All in a folder and below, sorted; none where it is not there. Hidden ones (._) are left out."""
 
@@ -51,24 +61,45 @@ class TableFiles(Protocol):
 
 class LocalFiles:
     def __init__(self, root: Path) -> None:
-        self._root = root.absolute()
+        # Without links: Spark takes `..` for the folder above in the path's text, Linux for the one above on the disk.
+        self._root = root.resolve()
 
     @property
     def root(self) -> str:
         return self._root.as_uri()
 
+    def place(self, path: str) -> str:
+        return str(self._at(path))
+
+    def _at(self, path: str) -> Path:
+        return Path(os.path.normpath(self._root / path))  # Linux finds no way back up from a folder that is not there
+
+    def beside(self) -> str | None:
+        above = self._root.parent
+        if not self._root.name or self._root.is_mount():
+            return None
+        found = above / _beside(self._root.name)
+        while not above.exists():
+            above = above.parent
+        return f"../{found.name}" if found.exists() or os.access(above, os.W_OK | os.X_OK) else None
+
+    def exists(self, path: str) -> bool:
+        return self._at(path).exists()
+
     def files(self, folder: str) -> list[TableFile]:
         found = []
-        for directory, folders, files in os.walk(self._root / folder):
+        top = self._at(folder)
+        for directory, folders, files in os.walk(top):
             folders[:] = [name for name in folders if not _is_hidden(name)]
             for name in files:
                 path = Path(directory, name)
                 if not _is_hidden(name):
-                    found.append(TableFile(str(path.relative_to(self._root)), path.stat().st_size))
+                    below = str(path.relative_to(top))
+                    found.append(TableFile(f"{folder}/{below}" if folder else below, path.stat().st_size))
         return sorted(found)
 
     def make_folder(self, folder: str) -> None:
-        path = self._root / folder
+        path = self._at(folder)
         try:
             path.mkdir(parents=True, exist_ok=True)
             reason = "" if os.access(path, os.W_OK | os.X_OK) else "permission denied"
@@ -79,18 +110,18 @@ class LocalFiles:
 
     def folders(self, folder: str) -> list[str]:
         try:
-            return sorted(entry.name for entry in (self._root / folder).iterdir() if entry.is_dir())
+            return sorted(entry.name for entry in self._at(folder).iterdir() if entry.is_dir())
         except FileNotFoundError:
             return []
 
     def read(self, path: str) -> bytes | None:
         try:
-            return (self._root / path).read_bytes()
+            return self._at(path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, path: str, content: bytes) -> None:
-        target = self._root / path
+        target = self._at(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         written = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
@@ -104,17 +135,17 @@ class LocalFiles:
             written.unlink(missing_ok=True)
 
     def move(self, source: str, target: str) -> None:
-        wanted = self._root / target
+        wanted = self._at(target)
         wanted.parent.mkdir(parents=True, exist_ok=True)
         try:
-            (self._root / source).rename(wanted)
+            self._at(source).rename(wanted)
         except FileNotFoundError:
             if not wanted.exists():
                 raise
         _sync(wanted.parent)
 
     def delete(self, path: str) -> None:
-        doomed = self._root / path
+        doomed = self._at(path)
         if doomed.is_dir():
             shutil.rmtree(doomed, ignore_errors=True)
         else:
@@ -133,6 +164,17 @@ class HadoopFiles:
     @property
     def root(self) -> str:
         return self._root
+
+    def place(self, path: str) -> str:
+        return str(self._path(path).toString())
+
+    def beside(self) -> str | None:
+        root = self._path("")
+        is_below_another = root.getParent() is not None and not root.getParent().isRoot()
+        return f"../{_beside(root.getName())}" if is_below_another else None
+
+    def exists(self, path: str) -> bool:
+        return bool(self._system.exists(self._path(path)))
 
     def _file_system(self, configuration: Any) -> Any:
         from py4j.protocol import Py4JJavaError
@@ -228,6 +270,11 @@ def absolute_path(spark: SparkSession, path: str) -> str:
     """A path of this machine from here on, and not from where Java was started; others as they are."""
     files = table_files(spark, path)
     return path if isinstance(files, HadoopFiles) or urlsplit(path).scheme else str(Path(path).expanduser().absolute())
+
+
+def _beside(name: str) -> str:
+    """Hidden, so that readers of all tables of a folder pass it by."""
+    return f".{name}.stratalog"
 
 
 def _is_hidden(name: str) -> bool:

@@ -142,7 +142,7 @@ def _home_without_vector_module(runtime: Path) -> Path:
     """Made once a runtime; one that is being made by another process at the same time is used."""
     name = f"java-{sha256(os.fsencode(runtime.resolve())).hexdigest()[:16]}"
     script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(runtime.resolve() / "bin" / "java")))
-    home = _cache_directory() / name
+    home = cache_directory() / name
     if _is_made(home, script):
         return home
     shutil.rmtree(home, ignore_errors=True)
@@ -174,7 +174,7 @@ def _make_home(home: Path, runtime: Path, script: str) -> None:
     java.chmod(0o755)
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
     """The user's; where that can't be written, a new one that goes with the process: a name in a shared directory that
     others can foresee is one that they can take."""
     named = os.environ.get("XDG_CACHE_HOME", "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _STDERR = 2
@@ -20,8 +20,9 @@ _IS_ERROR = b" ERROR "  # as log4j2.properties has it
 
 
 @contextmanager
-def quiet_start() -> Iterator[None]:
-    """Around what starts the JVM. Where that fails, all that was said is written to stderr."""
+def quiet_start(explain: Callable[[Exception, str], str] | None = None) -> Iterator[None]:
+    """Around what starts the JVM. Where that fails, all that was said is written to stderr, and before it the line that
+    `explain` makes of the error and what was said."""
     sys.stderr.flush()
     reading, writing = os.pipe()
     shown = os.dup(_STDERR)
@@ -30,8 +31,11 @@ def quiet_start() -> Iterator[None]:
     relay = _Relay(reading, shown)
     try:
         yield
-    except BaseException:
-        relay.start_is_over(_FAILED)
+    except BaseException as error:
+        said = relay.start_is_over(_FAILED)
+        if explain is not None and isinstance(error, Exception):
+            relay.write(f"stratalog: {explain(error, said.decode(errors='replace'))}\n".encode())
+        relay.write(said)
         raise
     else:
         relay.start_is_over(_STARTED)
@@ -47,30 +51,34 @@ class _Relay:
         self._reading = reading
         self._writing = writing
         self._is_over = threading.Event()
+        self._said = b""
         threading.Thread(target=self._run, name="stratalog-stderr", daemon=True).start()
 
-    def start_is_over(self, mark: bytes) -> None:
-        """While stderr is still the pipe. Returns when what is to be shown of the start is shown."""
+    def start_is_over(self, mark: bytes) -> bytes:
+        """While stderr is still the pipe. What was said up to now; of a start that went well, errors are shown."""
         os.write(_STDERR, mark)
         self._is_over.wait(_PATIENCE_SECONDS)
+        return self._said
 
     def _run(self) -> None:
         kept = b""
         while piece := os.read(self._reading, 65_536):
             if self._is_over.is_set():
-                self._write(piece)
+                self.write(piece)
                 continue
             kept = (kept + piece)[-_MOST_KEPT:]
             for mark in (_STARTED, _FAILED):
                 before, found, behind = kept.partition(mark)
                 if found:
-                    lines = before.splitlines(keepends=True)
-                    self._write(b"".join(line for line in lines if mark == _FAILED or _IS_ERROR in line) + behind)
+                    self._said = before
+                    if mark == _STARTED:
+                        self.write(b"".join(line for line in before.splitlines(keepends=True) if _IS_ERROR in line))
+                    self.write(behind)
                     self._is_over.set()
         os.close(self._reading)
         os.close(self._writing)
 
-    def _write(self, piece: bytes) -> None:
+    def write(self, piece: bytes) -> None:
         try:
             os.write(self._writing, piece)
         except OSError:

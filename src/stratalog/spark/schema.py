@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # not before it is needed: Spark starts processes that ask for no more than a source's name
     from pyspark.sql.types import StructType
 
 KEY, VALUE, TOPIC, PARTITION = "key", "value", "topic", "partition"
@@ -31,16 +31,6 @@ _DDL = {
     TIMESTAMP_TYPE: "int",
     HEADERS: "array<struct<key:string,value:binary>>",
 }
-_ARROW = {
-    KEY: pa.binary(),
-    VALUE: pa.binary(),
-    TOPIC: pa.string(),
-    PARTITION: pa.int32(),
-    OFFSET: pa.int64(),
-    TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    TIMESTAMP_TYPE: pa.int32(),
-    HEADERS: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
-}
 
 
 def ddl(include_headers: bool) -> str:
@@ -50,7 +40,26 @@ def ddl(include_headers: bool) -> str:
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """What a scan of these columns yields: Spark takes batches of exactly these types, and no others."""
-    return pa.schema([pa.field(name, _ARROW[name]) for name in columns])
+    import pyarrow as pa
+
+    types = _arrow_types()
+    return pa.schema([pa.field(name, types[name]) for name in columns])
+
+
+@cache
+def _arrow_types() -> dict[str, pa.DataType]:
+    import pyarrow as pa
+
+    return {
+        KEY: pa.binary(),
+        VALUE: pa.binary(),
+        TOPIC: pa.string(),
+        PARTITION: pa.int32(),
+        OFFSET: pa.int64(),
+        TIMESTAMP: pa.timestamp("us", tz="UTC"),
+        TIMESTAMP_TYPE: pa.int32(),
+        HEADERS: pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+    }
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.errors import ConfigError, StratalogError
+from stratalog.spark.failures import known_failure
 from stratalog.spark.quiet_start import quiet_start
 
 if TYPE_CHECKING:
@@ -33,11 +34,20 @@ DEFAULTS = {
     "spark.log.level": "ERROR",
 }
 # One machine: nobody else has a reason to connect, and a host name that does not resolve must not matter.
-LOCAL_DEFAULTS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOCAL_DEFAULTS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # With them tasks tell how far they are. Within one process they cost nothing.
+    "spark.executor.heartbeatInterval": "1s",
+}
 
 
 class SparkMissingError(StratalogError):
     """PySpark is not installed."""
+
+
+class SparkStartError(StratalogError):
+    """Spark did not start. The message is the cause, where that is known with a remedy."""
 
 
 def session(master: str | None = None, app_name: str = "stratalog", **config: object) -> SparkSession:
@@ -49,15 +59,19 @@ def session(master: str | None = None, app_name: str = "stratalog", **config: ob
     """
     settings = settings_for(master, config)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkMissingError(f"pyspark can't be imported ({error}); pip install 'stratalog[spark]'") from None
+    check_pyspark()
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if SparkSession.getActiveSession() is None and not is_submitted:
+        from stratalog.spark.class_archive import java_options
         from stratalog.spark.java import find_java_home
 
-        os.environ["JAVA_HOME"] = str(find_java_home())
+        java_home = find_java_home()
+        os.environ["JAVA_HOME"] = str(java_home)
+        given = settings.get(_DRIVER_OPTIONS, "")
+        # First, so that what is given counts.
+        settings[_DRIVER_OPTIONS] = " ".join(filter(None, (java_options(java_home, given), given)))
     builder = SparkSession.builder.appName(app_name)
     if master is not None or not is_submitted:
         builder = builder.master(master or LOCAL_MASTER)
@@ -67,8 +81,30 @@ def session(master: str | None = None, app_name: str = "stratalog", **config: ob
         silence_raised_errors()
     if SparkSession.getActiveSession() is not None or is_submitted:
         return builder.getOrCreate()
-    with quiet_start():
-        return builder.getOrCreate()
+    return _start(builder)
+
+
+def check_pyspark() -> None:
+    """Raises SparkMissingError."""
+    try:
+        import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        raise SparkMissingError(f"pyspark can't be imported ({error}); pip install 'stratalog[spark]'") from None
+
+
+def _start(builder: SparkSession.Builder) -> SparkSession:
+    causes: list[str] = []
+
+    def explain(error: Exception, said: str) -> str:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        causes.append("Spark did not start: " + (known_failure(said) or known_failure(str(error)) or first))
+        return causes[0]
+
+    try:
+        with quiet_start(explain):
+            return builder.getOrCreate()
+    except Exception as error:
+        raise SparkStartError(causes[0]) from error
 
 
 def silence_raised_errors() -> None:
@@ -86,9 +122,11 @@ def settings_for(master: str | None, given: Mapping[str, object]) -> dict[str, s
             raise ConfigError(f"{name} is no setting of Spark: they begin with 'spark.', like spark.driver.memory")
     local = LOCAL_DEFAULTS if (master or LOCAL_MASTER).startswith("local") else {}
     settings = DEFAULTS | local | {name: _text(value) for name, value in given.items()}
+    own = []
     if settings["spark.log.level"] == DEFAULTS["spark.log.level"]:
-        own = f"-Dlog4j2.configurationFile=file:{_LOG_SETTINGS}"
-        settings[_DRIVER_OPTIONS] = " ".join(filter(None, (settings.get(_DRIVER_OPTIONS), own)))
+        own.append(f"-Dlog4j2.configurationFile=file:{_LOG_SETTINGS}")
+    own.append("-XX:+DisplayVMOutputToStderr")  # why Java did not start is no output of the program
+    settings[_DRIVER_OPTIONS] = " ".join(filter(None, (settings.get(_DRIVER_OPTIONS), *own)))
     return settings
 
 

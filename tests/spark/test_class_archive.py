@@ -1,0 +1,41 @@
+"""The archive of Spark's classes is used where it is there and fits, and never in the way of who gives options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratalog.spark.class_archive import ClassArchiveError, archive_path, create, java_options
+
+JAVA = Path("/usr/lib/jvm/some-java")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "stratalog"
+
+
+def test_archive_that_is_there_is_used_by_the_java_it_was_made_with(cache: Path) -> None:
+    assert java_options(JAVA) == ""
+    archive = archive_path(JAVA)
+    archive.touch()
+    assert archive.parent == cache
+    assert f"-XX:SharedArchiveFile={archive}" in java_options(JAVA)
+    assert java_options(Path("/usr/lib/jvm/another")) == ""
+
+
+def test_archive_that_the_user_names_counts() -> None:
+    archive_path(JAVA).touch()
+    assert java_options(JAVA, "-Xmx1g -Xshare:off") == ""
+    assert java_options(JAVA, "-XX:SharedArchiveFile=mine.jsa") == ""
+
+
+def test_java_that_makes_no_archive_is_told_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ClassArchiveError, match="jobs run as before, without it"):
+        create()
+    assert list(cache.glob("*.jsa")) == []
+    assert list(cache.glob("class-archive-*")) == []

@@ -1,0 +1,62 @@
+"""A failure of Spark's own is one line with its cause and what to do, before any trace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stratalog.pipelines.spark_errors import first_line
+from stratalog.spark.failures import known_failure
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "remedy"),
+    [
+        (
+            "py4j.protocol.Py4JJavaError: An error occurred while calling o38.count.\n: org.apache.spark."
+            "SparkException: Python worker failed to connect back.\n\tat org.apache.spark",
+            "a Python worker of Spark's did not start within ten seconds",
+            "local[1]",
+        ),
+        (
+            "java.net.BindException: Cannot assign requested address: Service 'sparkDriver' failed after 16 retries "
+            "(on a random free port)! Consider explicitly setting",
+            "no address or port to listen on (sparkDriver)",
+            "spark.driver.bindAddress",
+        ),
+        ("java.net.UnknownHostException: box: box: Name or service not known", "(box)", "/etc/hosts"),
+        ("Caused by: java.lang.OutOfMemoryError: Java heap space", "(Java heap space)", "spark.driver.memory"),
+        ('Cannot run program "python9": error=2, No such file', "(python9)", "PYSPARK_PYTHON"),
+        ("[JAVA_GATEWAY_EXITED] Java gateway process exited before", "Java ended before Spark was up", "JAVA_HOME"),
+    ],
+)
+def test_known_failure_is_its_cause_and_a_remedy(said: str, cause: str, remedy: str) -> None:
+    line = known_failure(said)
+    assert line is not None
+    assert cause in line.partition(";")[0]
+    assert remedy in line.partition(";")[2]
+    assert first_line(Exception(said)) == line
+
+
+def test_what_is_not_known_is_left_to_the_first_line() -> None:
+    assert known_failure("[CAST_INVALID_INPUT] The value 'a' cannot be cast") is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from stratalog.spark import session; session(**{'spark.driver.extraJavaOptions': '-agentlib:nosuchthing'})",
+        "import sys; sys.argv[1:] = ['spark', 'query', 'SELECT 1', '--conf', "
+        "'spark.driver.extraJavaOptions=-agentlib:nosuchthing']; from stratalog.cli.main import run; run()",
+    ],
+)
+def test_java_that_does_not_start_is_told_before_what_it_says(program: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
+    lines = [line for line in ran.stderr.splitlines() if not line.startswith("starting Spark")]
+    assert ran.returncode != 0
+    assert lines[0].startswith("stratalog: Spark did not start: Java ended before Spark was up; what it said is below")
+    assert "JAVA_HOME" in lines[0]
+    assert any("nosuchthing" in line for line in lines[1:])  # Java's own words
