@@ -37,3 +37,12 @@ def one_line_error(result: Result) -> str:
     assert result.stderr.startswith("stratalog: ")
     assert result.stderr.count("\n") == 1
     return result.stderr
+
+
+def error_with_a_note(result: Result) -> tuple[str, str]:
+    """The two lines of stderr: what went wrong, and how far it came."""
+    assert result.exit_code == 2
+    error, note = result.stderr.splitlines()
+    assert error.startswith("stratalog: ")
+    assert note.startswith("stratalog: ")
+    return error, note.removeprefix("stratalog: ")

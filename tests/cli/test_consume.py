@@ -215,3 +215,53 @@ def test_broker_that_goes_is_waited_for_in_so_many_words(stratalog_fresh_broker:
         assert process.stderr.readline() == f"stratalog: the broker at {server} is back\n".encode()
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == b"stratalog: interrupted\n"
+
+
+@pytest.fixture
+def shops(empty_server: str) -> str:
+    """Three topics with a record each."""
+    for name in ("orders-eu", "orders-us", "payments"):
+        assert invoke("topic", "create", name, "--partitions", 1).exit_code == 0
+        write_topic(empty_server, name, [Seen(b"k", f"of {name}".encode())])
+    return empty_server
+
+
+@pytest.mark.parametrize("arguments", [["orders-eu", "orders-us"], ["--pattern", "orders-.*"]])
+@pytest.mark.parametrize("group", [[], ["--group", "shop", "--count", 2]])
+def test_several_topics_are_read_at_once(shops: str, arguments: list[str], group: list[object]) -> None:
+    assert sorted(consumed(*arguments, *group)) == ["of orders-eu", "of orders-us"]
+
+
+def test_pattern_must_match_a_whole_name(shops: str) -> None:
+    assert "matches no topic as a whole" in one_line_error(invoke("consume", "--pattern", "orders"))
+
+
+def test_partition_must_be_in_each_of_several_topics(shops: str) -> None:
+    assert "has only partition 0" in one_line_error(invoke("consume", "orders-eu", "payments", "-p", 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name the topics to read"),
+        (["orders", "--pattern", "x"], "one of them"),
+        (["--pattern", "("], "no regular expression"),
+        (["orders", "--format", "%k %q"], "'%q', which is not known; give one of %t, %p, "),
+        (["orders", "--format", "100%"], "ends with a single %"),
+        (["orders", "--format", "\\q"], "--format is"),
+        (["orders", "--format", "%s", "--json"], "leave out --json"),
+    ],
+)
+def test_choice_and_format_that_can_not_be_are_one_line(arguments: list[str], said: str) -> None:
+    assert said in one_line_error(invoke("consume", *arguments))
+
+
+def test_format_prints_what_its_tokens_say(server: str, stratalog_topic: str) -> None:
+    records = [Seen(b"ada", b"\xfftea", (("h", b"1"), ("n", None))), Seen(None, None), Seen(b"", b"")]
+    write_topic(server, stratalog_topic, records)
+    shown = invoke("consume", stratalog_topic, "--format", r"%p\t%o %T %k(%K) %s(%S) %h 100%%\x21\n").stdout_bytes
+    assert shown == (
+        b"0\t0 %d ada(3) \xfftea(4) h=1,n=NULL 100%%!\n0\t1 %d (-1) (-1)  100%%!\n0\t2 %d (0) (0)  100%%!\n"
+        % (START, START + 1000, START + 2000)
+    )
+    assert consumed(stratalog_topic, "--format", "%t;", "--count", 2) == [f"{stratalog_topic};" * 2]

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from stratalog.client import Admin
+from stratalog.client.metadata import TopicPartition
 from tests.cli.running import invoke, json_of, one_line_error
 from tests.cli.topics import Seen, write_topic
 
@@ -57,7 +59,7 @@ def described(group: str) -> dict[str, Any]:
     return description
 
 
-def committed(group: str) -> dict[int, int]:
+def committed(group: str) -> dict[int, int | None]:
     return {one["partition"]: one["committed_offset"] for one in described(group)["partitions"]}
 
 
@@ -81,6 +83,7 @@ def test_description_has_lag(server: str, billing: None) -> None:
         "topic": "orders",
         "partition": 0,
         "committed_offset": 4,
+        "start_offset": 0,
         "end_offset": 10,
         "lag": 6,
         "member": None,
@@ -91,12 +94,38 @@ def test_description_has_lag(server: str, billing: None) -> None:
     assert first.split() == ["orders", "0", "4", "10", "6", "-", "-", "-"]
 
 
+def test_lag_counts_partitions_without_a_commit(server: str) -> None:
+    write_topic(server, "orders", [Seen(None, b"%d" % number, partition=1) for number in range(3)])
+    done("reset", "billing", "--topic", "orders:0", "--to-offset", 4)
+    description = described("billing")
+    assert committed("billing") == {0: 4, 1: None}
+    assert [one["lag"] for one in description["partitions"]] == [6, 3]
+    assert description["lag"] == 9
+    title, _, _, second, note = done("describe", "billing").splitlines()
+    assert "lag 9" in title
+    assert second.split() == ["orders", "1", "-", "3", "3", "-", "-", "-"]
+    assert "from the start of the log" in note
+
+
+def test_lag_without_a_commit_leaves_out_deleted_records(server: str) -> None:
+    with Admin(server) as admin:
+        admin.delete_records({TopicPartition("orders", 0): 8}).check()
+    done("reset", "billing", "--topic", "orders:1", "--to-offset", 0)
+    assert [one["lag"] for one in described("billing")["partitions"]] == [2, 0]
+
+
+def test_commits_of_a_deleted_topic_have_no_lag(server: str, billing: None, member: None) -> None:
+    assert invoke("topic", "delete", "orders").exit_code == 0
+    assert described("shipping")["lag"] == 0
+    assert "from the start" not in done("describe", "shipping")
+
+
 def test_description_has_members(server: str, member: None) -> None:
     description = described("shipping")
     (one,) = description["members"]
     assert (one["client"], one["partitions"]) == ("truck", [["orders", 0], ["orders", 1]])
     assert [part["member"] for part in description["partitions"]] == [one["member"]] * 2
-    assert [part["lag"] for part in description["partitions"]] == [None, None]
+    assert [part["lag"] for part in description["partitions"]] == [10, 0]
     assert "truck" in done("describe", "shipping")
 
 
@@ -184,3 +213,14 @@ def test_group_that_is_not_there_is_one_sentence(server: str) -> None:
     said = one_line_error(invoke("group", "describe", "biling"))
     assert ".;" not in said
     assert "; check the name" in said
+
+
+def test_mistyped_group_is_answered_with_the_one_that_was_meant(server: str, billing: None) -> None:
+    assert one_line_error(invoke("group", "describe", "biling")).endswith("; did you mean 'billing'?\n")
+
+
+def test_control_characters_of_a_group_do_not_reach_the_terminal(server: str) -> None:
+    done("reset", "a\x1b[2Jb", "--topic", "orders", "--to-end")
+    shown = done("list") + done("describe", "a\x1b[2Jb") + done("delete", "a\x1b[2Jb")
+    assert "\x1b" not in shown
+    assert "deleted a\\x1b[2Jb\n" in shown

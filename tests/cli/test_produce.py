@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.testing import BrokerProcess
-from tests.cli.running import COMMAND, invoke, one_line_error
+from tests.cli.running import COMMAND, error_with_a_note, invoke, one_line_error
 from tests.cli.topics import Seen, read_topic
 from tests.clients.waiting import wait_until
 
@@ -39,7 +40,9 @@ def test_key_ends_at_the_separator(server: str, stratalog_topic: str, separator:
 
 
 def test_line_without_the_separator_is_refused_and_those_before_it_are_sent(server: str, stratalog_topic: str) -> None:
-    refused = one_line_error(invoke("produce", stratalog_topic, "--key-separator", ":", stdin=b"a:b\nno key\nc:d\n"))
+    done = invoke("produce", stratalog_topic, "--key-separator", ":", stdin=b"a:b\nno key\nc:d\n")
+    refused, note = error_with_a_note(done)
+    assert "go on with line 2" in note
     assert "stdin, line 2" in refused
     assert "--key-separator" in refused
     assert read_topic(server, stratalog_topic, 1) == [Seen(b"a", b"b")]
@@ -98,17 +101,54 @@ def test_many_lines_go_to_the_partition_that_is_named(server: str, stratalog_top
 
 
 def test_line_without_the_separator_among_many_is_named(server: str, stratalog_topic: str) -> None:
-    refused = one_line_error(invoke("produce", stratalog_topic, "-K", ":", stdin=b"a:b\n" * 4000 + b"no key\n"))
+    done = invoke("produce", stratalog_topic, "-K", ":", stdin=b"a:b\n" * 4000 + b"no key\n")
+    refused, note = error_with_a_note(done)
     assert "stdin, line 4001" in refused
+    assert note == (
+        "4,000 records acknowledged, not sent from line 4,001 on; go on with line 4,001: "
+        f"tail -n +4001 FILE | stratalog produce {stratalog_topic} ..."
+    )
     assert len(read_topic(server, stratalog_topic, 4000)) == 4000
+
+
+def test_without_acknowledgements_none_are_claimed(server: str, stratalog_topic: str) -> None:
+    _, note = error_with_a_note(invoke("produce", stratalog_topic, "-K", ":", "--acks", "0", stdin=b"a:b\nno key\n"))
+    assert note.startswith("1 record sent without acknowledgement, not sent from line 2 on; ")
 
 
 def test_many_lines_that_are_not_delivered_are_named(stratalog_fresh_broker: BrokerProcess) -> None:
     stratalog_fresh_broker.create_topic("orders", config={"max.message.bytes": 1000})
     server = stratalog_fresh_broker.bootstrap_servers
-    refused = one_line_error(invoke("produce", "orders", "-b", server, stdin=(b"." * 1500 + b"\n") * 2500))
+    done = invoke("produce", "orders", "-b", server, stdin=(b"." * 1500 + b"\n") * 2500)
+    refused, note = error_with_a_note(done)
     assert "max.message.bytes" in refused
     assert "delivered" in refused
+    assert note.startswith("0 records acknowledged, ")
+    assert "; go on with line 1: tail -n +1 FILE | stratalog produce orders ..." in note
+
+
+def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
+    stratalog_fresh_broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Long lines are in batches of their own, which are larger than the topic allows."""
+    stratalog_fresh_broker.create_topic("orders", config={"max.message.bytes": 300_000})
+    server = stratalog_fresh_broker.bootstrap_servers
+    (tmp_path / "some orders").write_bytes(b"tea\n" * 5000 + b"." * 400_000 + b"\n" + b"tea\n" * 5000)
+    refused, note = error_with_a_note(invoke("produce", "orders", "-b", server, "--file", tmp_path / "some orders"))
+    assert "some orders, lines 1 to 10,001: not all were delivered" in refused
+    match = re.fullmatch(
+        r"([0-9,]+) records acknowledged, ([0-9,]+) failed; go on with line ([0-9,]+): "
+        r"tail -n \+([0-9]+) '.*some orders' \| stratalog produce orders \.\.\."
+        r"( \(of what follows, ([0-9,]+) records acknowledged would be sent again\))?",
+        note,
+    )
+    assert match is not None, note
+    acknowledged, failed, line, tail = (int(match[group].replace(",", "")) for group in (1, 2, 3, 4))
+    again = int((match[6] or "0").replace(",", ""))
+    assert acknowledged + failed == 10_001
+    assert line == tail <= 5001
+    assert line - 1 + again == acknowledged
+    assert len(read_topic(server, "orders", acknowledged)) == acknowledged
 
 
 @pytest.mark.parametrize(
@@ -141,11 +181,13 @@ def test_broker_that_is_not_there_is_named() -> None:
 
 
 def test_record_that_is_too_large_is_an_error_with_a_count(server: str, stratalog_topic: str) -> None:
-    refused = one_line_error(
-        invoke("produce", stratalog_topic, "--set", "max.request.size=9000000", stdin=b"tea\n" + bytes(5_000_000))
+    lines = b"tea\n" + bytes(5_000_000)
+    refused, note = error_with_a_note(
+        invoke("produce", stratalog_topic, "--set", "max.request.size=9000000", stdin=lines)
     )
-    assert "of 2 records were not delivered" in refused
+    assert "stdin, line 2: not delivered" in refused
     assert "max.message.bytes" in refused
+    assert note.startswith("1 record acknowledged, 1 failed; go on with line 2: tail -n +2 FILE | stratalog produce ")
 
 
 def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(server: str, stratalog_topic: str) -> None:
@@ -160,7 +202,10 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(ser
         process.stdin.flush()
         _wait_for_records(server, stratalog_topic, 1)
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == b"stratalog: interrupted; 1 record acknowledged\n"
+        assert process.stderr.read() == (
+            b"stratalog: interrupted; 1 record acknowledged, not sent from line 2 on; go on with line 2: tail -n +2 "
+            b"FILE | stratalog produce %b ...\n" % stratalog_topic.encode()
+        )
     assert process.returncode == 130
 
 
@@ -180,18 +225,21 @@ def test_interrupt_counts_what_was_not_acknowledged(stratalog_fresh_broker: Brok
         process.stdin.flush()
         wait_until(lambda: dropped.met > 0, "the request that gets no answer")
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == b"stratalog: interrupted; 57 records acknowledged, 3 were not\n"
+        assert process.stderr.read() == (
+            b"stratalog: interrupted; 57 records acknowledged, 3 without an answer, not sent from line 61 on; go on "
+            b"with line 58: tail -n +58 FILE | stratalog produce orders ...\n"
+        )
     assert process.returncode == 130
 
 
 @pytest.mark.parametrize("count", [1, 2, 5000])
 def test_partition_that_a_line_names_and_the_topic_lacks(server: str, stratalog_topic: str, count: int) -> None:
     lines = b'{"value": "a", "partition": 0}\n' * count + b'{"value": "b", "partition": 9}\n'
-    refused = one_line_error(invoke("produce", stratalog_topic, "--json", stdin=lines))
+    refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--json", stdin=lines))
     assert f"stdin, line {count + 1}: partition is 9; {stratalog_topic} has only partition 0; give another" in refused
     assert "use --by-key" in refused
-    before = "1 record before it was sent" if count == 1 else f"{count:,} records before it were sent"
-    assert refused.endswith(f"; {before}\n")
+    before = "1 record acknowledged" if count == 1 else f"{count:,} records acknowledged"
+    assert note.startswith(f"{before}, not sent from line {count + 1:,} on; go on with line {count + 1:,}: tail ")
     assert len(read_topic(server, stratalog_topic, count)) == count
 
 
@@ -214,8 +262,9 @@ def test_many_envelopes_are_what_few_are(server: str, stratalog_topic: str) -> N
 
 @pytest.mark.stratalog_topic(config={"cleanup.policy": "compact"})
 def test_record_without_a_key_for_a_compacted_topic_says_how_to_give_one(stratalog_topic: str) -> None:
-    refused = one_line_error(invoke("produce", stratalog_topic, stdin=b"tea\n"))
-    assert "1 of 1 record was not delivered" in refused
+    refused, note = error_with_a_note(invoke("produce", stratalog_topic, stdin=b"tea\n"))
+    assert "stdin, line 1: not delivered" in refused
+    assert note.startswith("0 records acknowledged, 1 failed; go on with line 1: ")
     assert "--key-separator" in refused
 
 

@@ -13,10 +13,24 @@ import stratalog
 from tests.cli.running import COMMAND, invoke, one_line_error, run
 from tests.inspect.written_logs import write_log
 
-COMMANDS = ("dump-log", "lookup", "page-cache", "verify", "demo", "produce", "consume", "topic", "group")
+COMMANDS = (
+    "dump-log",
+    "lookup",
+    "page-cache",
+    "verify",
+    "demo",
+    "produce",
+    "consume",
+    "topic",
+    "group",
+    "delete-records",
+    "config",
+    "broker",
+)
 SUBCOMMANDS = {
     "topic": ("list", "describe", "create", "delete", "alter", "add-partitions"),
     "group": ("list", "describe", "reset", "delete"),
+    "config": ("get", "set", "delete"),
 }
 
 
@@ -67,6 +81,11 @@ def test_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
 )
 def test_bad_usage_is_one_line_that_leads_to_the_help(arguments: list[str]) -> None:
     assert "--help" in one_line_error(invoke(*arguments))
+
+
+def test_command_that_is_mistyped_is_answered_in_whole_sentences() -> None:
+    said = one_line_error(invoke("consme"))
+    assert said.endswith("'consume'? See stratalog --help\n")
 
 
 def test_bad_usage_in_its_own_process_is_exit_code_2() -> None:

@@ -62,6 +62,7 @@ def test_a_port_in_use_is_said_with_what_to_do(tmp_path: Path) -> None:
         done = serve("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--metrics", address)
         assert done.returncode == 2
         assert f"can't serve metrics on {address}: the address is in use" in done.stderr
+        assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
@@ -78,6 +79,14 @@ def test_clients_that_are_told_another_address_are_mentioned(tmp_path: Path) -> 
     settings = {"advertised.listeners": "PLAINTEXT://kafka.example:9092"}
     with BrokerProcess(tmp_path / "data", settings) as broker:
         assert "clients are told kafka.example:9092 (advertised.listeners)" in broker.ready_line
+
+
+def test_clients_that_are_told_another_port_are_mentioned(tmp_path: Path) -> None:
+    settings = {"advertised.listeners": "PLAINTEXT://127.0.0.1:9"}
+    with BrokerProcess(tmp_path / "data", settings) as broker:
+        assert "clients are told 127.0.0.1:9 (advertised.listeners)" in broker.ready_line
+    with BrokerProcess(tmp_path / "data") as broker:
+        assert "clients are told" not in broker.ready_line
 
 
 def test_metrics_count_what_was_asked(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from stratalog.cli.spark_progress import TerminalProgress
 from stratalog.pipelines.spark_errors import first_line
 from tests.cli.running import invoke, one_line_error
 
-COMMANDS = ("query", "export", "backfill", "rekey", "repartition", "verify", "compact")
+COMMANDS = ("query", "sql", "export", "backfill", "rekey", "repartition", "verify", "compact")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -60,7 +60,7 @@ def test_examples_mean_in_a_shell_what_they_say(command: str) -> None:
 def test_help_says_what_an_option_takes_in_words(command: str) -> None:
     shown = invoke("spark", command, "--help").stdout
     assert not re.search("<[a-z]", shown)
-    assert re.search(rf"Usage: stratalog spark {command} \[OPTIONS\] [A-Z]", shown)
+    assert re.search(rf"Usage: stratalog spark {command} \[OPTIONS\]( [A-Z]|$)", shown, re.MULTILINE)
 
 
 def test_without_a_command_it_says_what_there_is() -> None:
@@ -238,7 +238,27 @@ def test_rows_as_a_table_are_counted_and_bounded(capsys: pytest.CaptureFixture[s
     assert many[-1].startswith("only the first 1,000 rows")
 
 
-def test_progress_is_for_people_and_notes_are_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_within_a_step_is_a_line_now_and_then_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    with TerminalProgress(lambda: now) as progress:
+        progress.begin("exporting", 1_286_632, "records")
+        for done in (100_000, 200_000, 300_000, 300_000, 400_000, 1_286_632):
+            now += 2.5
+            progress.within(done)
+        progress.begin("verifying", None, "bytes")
+        now += 10
+        progress.reached(3 * 1024**2)
+    assert capsys.readouterr().err.splitlines() == [
+        "exporting: 200,000 of 1,286,632 records",
+        "exporting: 300,000 of 1,286,632 records",
+        "exporting: 1,286,632 of 1,286,632 records",
+        "verifying: 3.0 MiB",
+    ]
+
+
+def test_what_is_over_soon_has_no_lines_and_notes_are_for_all(capsys: pytest.CaptureFixture[str]) -> None:
     with TerminalProgress() as progress:
         progress.begin("exporting", 10, "records")
         progress.reached(5)

@@ -105,3 +105,11 @@ def test_topic_that_is_not_there_is_named_in_words_of_the_command_line(server: s
     said = one_line_error(invoke("topic", *arguments, "nope"))
     assert said.startswith("stratalog: topic 'nope' does not exist; `stratalog topic list` shows those that do")
     assert ("stratalog topic create nope" in said) == (arguments != ["delete"])
+
+
+@pytest.mark.parametrize("command", [["topic", "describe"], ["topic", "delete"], ["consume"], ["topic", "alter"]])
+def test_mistyped_topic_is_answered_with_the_one_that_was_meant(empty_server: str, command: list[str]) -> None:
+    assert invoke("topic", "create", "orders", "payments").exit_code == 0
+    more = ["--set", "retention.ms=1"] if command[-1] == "alter" else []
+    said = one_line_error(invoke(*command, "ordrs", *more))
+    assert "topic 'ordrs' does not exist; did you mean 'orders'? `stratalog topic list` shows all topics" in said

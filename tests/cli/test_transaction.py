@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -40,14 +41,15 @@ def server(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def payments(server: str) -> Iterator[str]:
-    """A transactional id with a transaction open in orders-0."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": server, "transactional.id": "payments", "log_level": 0})
+def payments(server: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A transactional id with a transaction open in orders-0. A test may choose another id than `payments`."""
+    name = getattr(request, "param", "payments")
+    producer = confluent_kafka.Producer({"bootstrap.servers": server, "transactional.id": name, "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce("orders", b"v", partition=0)
     producer.flush(30)
-    yield "payments"
+    yield name
     with contextlib.suppress(confluent_kafka.KafkaException):  # where a test has ended it
         producer.abort_transaction(30)
 
@@ -99,13 +101,26 @@ def test_partition_that_can_not_be_read_is_told_so() -> None:
     assert "like orders:0" in one_line_error(invoke("transaction", "abort", "orders", "--producer-id", 1))
 
 
+def prepare(server: str, described: dict[str, Any]) -> None:
+    one = PreparedTransaction(described["transactional_id"], described["producer_id"], described["producer_epoch"])
+    with Admin(server) as admin:
+        admin._run(two_phase.prepare(admin._cluster, one, None, 30))
+
+
+@pytest.mark.parametrize("payments", ["pay\x1b[2Jments"], indirect=True)
+def test_control_characters_of_a_transactional_id_do_not_reach_the_terminal(payments: str, server: str) -> None:
+    (described,) = json_of("transaction", "describe", payments)
+    prepare(server, described)
+    shown = done("list") + done("describe", payments) + done("abort", "--id", payments)
+    assert "\x1b" not in shown
+    assert shown.count("pay\\x1b[2Jments") == 3
+
+
 def test_prepared_transaction_is_shown_as_such_and_can_be_ended(payments: str, server: str) -> None:
     (described,) = json_of("transaction", "describe", payments)
     assert described["prepared"] is False
     assert "no transaction that is prepared" in one_line_error(invoke("transaction", "abort", "--id", payments))
-    one = PreparedTransaction(payments, described["producer_id"], described["producer_epoch"])
-    with Admin(server) as admin:
-        admin._run(two_phase.prepare(admin._cluster, one, None, 30))
+    prepare(server, described)
     assert "Ongoing, prepared" in done("list")
     assert "Ongoing, prepared" in done("describe", payments)
     assert "no timeout" in done("describe", payments)

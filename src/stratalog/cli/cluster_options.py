@@ -8,11 +8,18 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stratalog.cli.program import BAD_INPUT, CommandError, complain, spoken
+from stratalog.cli.program import SERVER, BulkError, CommandError
 
 DEFAULT_SERVER = "localhost:9092"
 _ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 PATIENCE_MS = 10_000  # a person waits; programs have Kafka's minute
+
+
+def _note_server(context: typer.Context, server: str) -> str:
+    """For messages: the broker that a command asks is also who knows what a mistyped name could be."""
+    context.meta[SERVER] = server
+    return server
+
 
 BootstrapServer: TypeAlias = Annotated[
     str,
@@ -21,6 +28,7 @@ BootstrapServer: TypeAlias = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar="STRATALOG_BOOTSTRAP_SERVER",
+        callback=_note_server,
         help="A broker of the cluster, or several with commas.",
     ),
 ]
@@ -36,11 +44,9 @@ DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only say wha
 def end_with(errors: Iterable[Exception], *, can_make: bool = True) -> None:
     """Each is a line on stderr; with any, the command has failed, whatever else it did. `can_make`: whether a topic
     that is not there may be made instead."""
-    lines = [spoken(error, can_make=can_make) for error in errors]
-    for line in lines:
-        complain(line)
-    if lines:
-        raise typer.Exit(BAD_INPUT)
+    failed = list(errors)
+    if failed:
+        raise BulkError(failed, can_make)
 
 
 def parse_pairs(option: str, pairs: Sequence[str] | None, example: str) -> dict[str, str]:

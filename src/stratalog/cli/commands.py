@@ -7,8 +7,11 @@ from typing import Annotated
 import typer
 
 from stratalog.cli import (
+    broker,
     compaction,
+    config,
     consume,
+    delete_records,
     demo,
     dump_log,
     group,
@@ -27,6 +30,8 @@ HELP = """A Kafka-compatible commit log: a broker, commands for it and any other
 
 The tools (dump-log, lookup, page-cache, verify) only read, and work on a directory that a running broker is writing.
 
+Tab completes commands, options and the names of topics and groups, once `stratalog --install-completion` was run.
+
 \b
 Examples:
   stratalog demo
@@ -35,6 +40,8 @@ Examples:
   stratalog consume orders --follow
   stratalog topic describe orders
   stratalog group describe billing
+  stratalog config get topic orders
+  stratalog broker
   stratalog transaction list --hanging
   stratalog compaction status
   stratalog spark query 'SELECT count(*) FROM orders'
@@ -49,13 +56,17 @@ app = typer.Typer(
     cls=Program,
     help=HELP,
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command("serve", help=serve.HELP, short_help="Serve a data directory to Kafka clients.")(serve.command)
 app.command("produce", help=produce.HELP, short_help="Send lines to a topic.")(produce.command)
-app.command("consume", help=consume.HELP, short_help="Print a topic's records.")(consume.command)
+app.command("consume", help=consume.HELP, short_help="Print the records of topics.")(consume.command)
 app.add_typer(topic.app, name="topic", short_help="List, describe, create, change and delete topics.")
+app.command("delete-records", help=delete_records.HELP, short_help="Delete a topic's oldest records.")(
+    delete_records.command
+)
+app.add_typer(config.app, name="config", short_help="Show and change settings of topics, brokers and groups.")
+app.command("broker", help=broker.HELP, short_help="Show the cluster and its brokers.")(broker.command)
 app.add_typer(compaction.app, name="compaction", short_help="Show what is compacted, and what is not yet, and why.")
 app.add_typer(group.app, name="group", short_help="List, describe, move and delete consumer groups.")
 app.add_typer(transaction.app, name="transaction", short_help="List and describe transactions, end those that hang.")

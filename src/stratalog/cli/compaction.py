@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.cluster_options import (
     DEFAULT_SERVER,
     PATIENCE_MS,
@@ -55,7 +56,10 @@ def compaction(context: typer.Context) -> None:
 
 @app.command("status", help=_STATUS_HELP, short_help="Show how dirty logs are, and what a run waits for.")
 def status(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False, help="Only this topic.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="[TOPIC]", show_default=False, autocompletion=complete_topic, help="Only this topic."),
+    ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what a run would save now.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Show empty logs and internal topics too.")] = False,
@@ -79,7 +83,9 @@ def status(
 
 @app.command("explain", help=_EXPLAIN_HELP, short_help="Show a key's records, and why each is there.")
 def explain(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topic, help="The topic.")
+    ],
     key: Annotated[str, typer.Argument(metavar="KEY", show_default=False, help=r"The key; \\xff and the like count.")],
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     partition: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from stratalog.cli.broker_names import complete_group, complete_topic
 from stratalog.cli.cluster_options import (
     DEFAULT_SERVER,
     AsJson,
@@ -14,7 +15,7 @@ from stratalog.cli.cluster_options import (
     admin_config,
     end_with,
 )
-from stratalog.cli.program import CommandError
+from stratalog.cli.program import CommandError, printable
 
 HELP = """List consumer groups, show how far behind they are, move and delete them.
 
@@ -32,6 +33,10 @@ Examples:
   stratalog group list --state Empty --json
 """
 _DESCRIBE_HELP = """Show groups: what they have committed, how far that is behind (lag), and which member reads what.
+
+All partitions of the topics that a group reads, or has committed in, are shown. Where it has committed nothing, the
+committed offset is - and the lag counts from the start of the log: that is what a consumer with
+auto.offset.reset=earliest still has to read. The broker does not know that setting of the group's consumers.
 
 \b
 Examples:
@@ -58,7 +63,10 @@ Examples:
   stratalog group delete billing shipping
 """
 
-Names: TypeAlias = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False, help="Names of groups.")]
+Names: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(metavar="GROUP...", show_default=False, autocompletion=complete_group, help="Names of groups."),
+]
 
 app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
 
@@ -101,11 +109,19 @@ def describe(groups: Names, bootstrap_server: BootstrapServer = DEFAULT_SERVER, 
 
 @app.command("reset", help=_RESET_HELP, short_help="Set where a group goes on.")
 def reset(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False, help="The group's name.")],
+    group: Annotated[
+        str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_group, help="Its name.")
+    ],
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", metavar="TOPIC[:PARTITIONS]", help="Only here, like orders:0,3. Repeatable."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC[:PARTITIONS]",
+            autocompletion=complete_topic,
+            help="Only here, like orders:0,3. Repeatable.",
+        ),
     ] = None,
     to_offset: Annotated[
         str | None, typer.Option("--to-offset", metavar="OFFSET", show_default=False, help="To this offset.")
@@ -141,5 +157,5 @@ def delete(groups: Names, bootstrap_server: BootstrapServer = DEFAULT_SERVER) ->
     with Admin.from_config(admin_config(bootstrap_server)) as admin:
         outcomes = admin.delete_groups(list(dict.fromkeys(groups)))
     for name in outcomes.succeeded():
-        Output().line(f"deleted {name}")
+        Output().line(f"deleted {printable(name)}")
     end_with(outcomes.errors.values())

@@ -27,29 +27,35 @@ def list_lines(output: Output, groups: Sequence[GroupListing]) -> None:
 
 @dataclass(frozen=True)
 class GroupReport:
+    """All partitions of the topics in which the group has committed or reads.
+
+    Where it has no commit, the lag counts from the log's start: auto.offset.reset is a setting of the consumers, which
+    no broker knows.
+    """
+
     description: GroupDescription
     committed: Mapping[TopicPartition, int]
-    ends: Mapping[TopicPartition, int]  # not of topics that are gone
+    starts: Mapping[TopicPartition, int]  # these two lack topics that were deleted
+    ends: Mapping[TopicPartition, int]
     readers: Mapping[TopicPartition, GroupMember]
 
     @classmethod
     def of(cls, admin: Admin, description: GroupDescription) -> Self:
         committed = {place: one.offset for place, one in admin.list_group_offsets(description.name).items()}
         readers = {place: member for member in description.members for place in member.assignment}
-        wanted = dict.fromkeys([*committed, *readers], OffsetSpec.LATEST)
-        ends = (
-            {place: found.offset for place, found in admin.list_offsets(wanted).succeeded().items()} if wanted else {}
-        )
-        return cls(description, committed, ends, readers)
+        used = {*committed, *readers}
+        topics = admin.describe_topics(sorted({place.topic for place in used})).succeeded() if used else {}
+        there = [TopicPartition(name, one.partition) for name, info in topics.items() for one in info.partitions]
+        starts, ends = _offsets(admin, there, OffsetSpec.EARLIEST), _offsets(admin, there, OffsetSpec.LATEST)
+        return cls(description, committed, starts, ends, readers)
 
     @property
     def places(self) -> list[TopicPartition]:
-        return sorted({*self.committed, *self.readers})
+        return sorted({*self.committed, *self.readers, *self.ends})
 
     def lag(self, place: TopicPartition) -> int | None:
-        if place not in self.committed or place not in self.ends:
-            return None
-        return max(0, self.ends[place] - self.committed[place])
+        begin, end = self.committed.get(place, self.starts.get(place)), self.ends.get(place)
+        return None if begin is None or end is None else max(0, end - begin)
 
     @property
     def total_lag(self) -> int:
@@ -81,6 +87,8 @@ class GroupReport:
         if rows:
             columns = ("topic", "partition", "committed", "end", "lag", "client", "host", "member")
             print_table(output, columns, rows, "  ")
+            if any(place not in self.committed and place in self.ends for place in self.places):
+                output.line(("  without a committed offset (-), the lag counts from the start of the log", QUIET))
         else:
             output.line(("  nothing is committed, and nobody reads", QUIET))
         idle = [member for member in group.members if not member.assignment]
@@ -102,6 +110,7 @@ class GroupReport:
                     "topic": place.topic,
                     "partition": place.partition,
                     "committed_offset": self.committed.get(place),
+                    "start_offset": self.starts.get(place),
                     "end_offset": self.ends.get(place),
                     "lag": self.lag(place),
                     "member": self.readers[place].id if place in self.readers else None,
@@ -119,3 +128,10 @@ class GroupReport:
                 for member in group.members
             ],
         }
+
+
+def _offsets(admin: Admin, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+    if not places:
+        return {}
+    found = admin.list_offsets(dict.fromkeys(places, spec)).succeeded()
+    return {place: one.offset for place, one in found.items()}

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from stratalog.cli.bounds import AdminBounds
 from stratalog.cli.output import QUIET, STRONG, Output
+from stratalog.cli.partition_choice import parse_places
 from stratalog.cli.program import CommandError, printable
 from stratalog.cli.read_plan import Wanted
 from stratalog.cli.tables import print_table
-from stratalog.cli.wording import partitions_of, plural
+from stratalog.cli.wording import plural
 from stratalog.client.admin import Admin
 from stratalog.client.errors import GroupNotFoundError
 from stratalog.client.metadata import TopicPartition
@@ -77,17 +78,5 @@ class GroupReset:
             return sorted(committed)
         places: list[TopicPartition] = []
         for text in self._topics:
-            places += self._parse(text)
+            places += parse_places(self._admin, "--topic", text)
         return sorted(set(places))
-
-    def _parse(self, text: str) -> list[TopicPartition]:
-        """orders, or orders:0,3"""
-        name, colon, numbers = text.partition(":")
-        there = len(self._admin.describe_topic(name).partitions)
-        if not colon:
-            return [TopicPartition(name, partition) for partition in range(there)]
-        wanted = numbers.split(",")
-        for number in wanted:
-            if not (number.isascii() and number.isdigit()) or int(number) >= there:
-                raise CommandError(f"--topic is {text!r}; {name} has {partitions_of(there)}, like {name}:0")
-        return [TopicPartition(name, int(number)) for number in wanted]

@@ -15,7 +15,7 @@ def run() -> None:
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
-        app()
+        app(prog_name="stratalog")  # also as `python -m stratalog`: help and completion go by it
     except KeyboardInterrupt:
         sys.stderr.write("stratalog: interrupted\n")
         sys.exit(INTERRUPTED)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.cluster_options import (
     DEFAULT_SERVER,
     PATIENCE_MS,
@@ -25,8 +28,10 @@ HELP = """Send lines to a topic: each line of stdin, or of --file, is a record.
 
 A line is a record's value; with --key-separator, its key and its value; with --json, an object as `stratalog consume
 --json` prints it, with key, value, headers, timestamp and partition, and bytes as {"base64": "..."}. Records with the
-same key go to the same partition. When it ends, every record is acknowledged; if one could not be delivered, the exit
-code is 2 and the error says how many were.
+same key go to the same partition.
+
+When it ends, every record is acknowledged. If it fails or is interrupted, the exit code is not 0; it says how many
+records are acknowledged, and with which line to go on: the first that is not acknowledged.
 
 \b
 Examples:
@@ -34,13 +39,17 @@ Examples:
   stratalog produce orders --key-separator : < orders.txt
   stratalog produce orders --header source=import --compression zstd --file orders.txt
   stratalog consume orders --json | stratalog produce orders-copy --json
+  tail -n +5001 orders.txt | stratalog produce orders
 """
 _LINGER_MS = 20  # for what comes out of files and pipes; what is typed goes out at once
 _BATCH_BYTES = 256 * 1024
 
 
 def command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="Where to send to.")],
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topic, help="Where to send to."),
+    ],
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", show_default=False, help="Read lines from here.")
@@ -80,9 +89,11 @@ def command(
     added = _parse_headers(headers or [])
     config = client_config(bootstrap_server, _own_settings(compression, acks, file), settings)
     line_format = LineFormat(as_json, separator)
-    with _opened(file) as (name, stream), ProgressLine(also_if=file is not None or not sys.stdin.isatty()) as progress:
-        sending = Sending(config, topic, line_format, added, partition, by_key=by_key)
-        sending.run(stream, name, progress)
+    with _opened(file) as (name, stream):
+        progress = ProgressLine(also_if=not stream.isatty(), total_bytes=_bytes_left(stream))
+        with progress:
+            sending = Sending(config, topic, line_format, added, partition, by_key=by_key)
+            sending.run(stream, name, progress)
 
 
 def _own_settings(compression: str, acks: str, file: Path | None) -> dict[str, object]:
@@ -106,6 +117,15 @@ def _opened(file: Path | None) -> Iterator[tuple[str, BinaryIO]]:
         return
     with file.open("rb", buffering=io.DEFAULT_BUFFER_SIZE * 32) as opened:
         yield str(file), opened
+
+
+def _bytes_left(stream: BinaryIO) -> int | None:
+    """Of a file, also where it is given as stdin; a pipe does not tell."""
+    try:
+        about = os.fstat(stream.fileno())
+        return about.st_size - stream.tell() if stat.S_ISREG(about.st_mode) else None
+    except (OSError, ValueError):
+        return None
 
 
 def _parse_headers(headers: list[str]) -> list[tuple[str, bytes]]:

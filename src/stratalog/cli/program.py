@@ -23,10 +23,20 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 STDOUT = "stdout"
+SERVER = "stratalog.bootstrap_server"  # in a context's meta: whom the command asks
 
 
 class CommandError(Exception):
     """An expected error of the command line itself. The message says what to do next."""
+
+
+class BulkError(Exception):
+    """Of things that a command was to do one after the other; each error gets its line."""
+
+    def __init__(self, errors: Sequence[Exception], can_make: bool) -> None:
+        super().__init__(f"{len(errors)} errors")
+        self.errors = errors
+        self.can_make = can_make
 
 
 class Program(TyperGroup):
@@ -71,39 +81,64 @@ class Program(TyperGroup):
             complain("interrupted", str(error))
             raise typer.Exit(INTERRUPTED) from None
         except CommandError as error:
-            raise typer.Exit(complain(str(error))) from None
+            raise typer.Exit(complain(str(error), notes=notes_of(error))) from None
         except CorruptBatchError as error:
             complain(str(error), "stratalog verify DIR shows all that is wrong")
             raise typer.Exit(FOUND_PROBLEMS) from None
+        except BulkError as failed:
+            for each in failed.errors:
+                complain(spoken(each, can_make=failed.can_make, server=ctx.meta.get(SERVER)))
+            raise typer.Exit(BAD_INPUT) from None
         except StratalogError as error:
-            raise typer.Exit(complain(spoken(error))) from None
+            raise typer.Exit(complain(spoken(error, server=ctx.meta.get(SERVER)), notes=notes_of(error))) from None
         except OSError as error:
             if error.filename == STDOUT:
                 _let_go_of_stdout()
-            raise typer.Exit(complain(describe(error))) from None
+            raise typer.Exit(complain(describe(error), notes=notes_of(error))) from None
         return result
 
 
-def complain(message: str, advice: str = "") -> int:
-    """One line on stderr; the exit code that goes with it."""
-    line = printable(f"stratalog: {message}" + (f"; {advice}" if advice else ""))
-    print(line, file=sys.stderr)  # noqa: T201 - the place where errors are shown
+def complain(message: str, advice: str = "", *, notes: Sequence[str] = ()) -> int:
+    """One line on stderr, and one for each note; the exit code that goes with it."""
+    if advice:
+        message += f" {advice[0].upper()}{advice[1:]}" if message.endswith("?") else f"; {advice}"
+    for line in (message, *notes):
+        print(printable(f"stratalog: {line}"), file=sys.stderr)  # noqa: T201 - the place where errors are shown
     return BAD_INPUT
 
 
-def spoken(error: BaseException, *, can_make: bool = True) -> str:
-    """An error of the library's, with advice for who types commands and not for who writes programs."""
+def notes_of(error: BaseException) -> Sequence[str]:
+    """What a command added to an error: how far it came, and how to go on."""
+    return getattr(error, "__notes__", ())
+
+
+def spoken(error: BaseException, *, can_make: bool = True, server: str | None = None) -> str:
+    """An error of the library's, with advice for who types commands and not for who writes programs. `server` is asked
+    what a name that it does not know could mean."""
     about, text = getattr(error, "about", ""), str(error)
     if isinstance(error, UnknownTopicError) and about.startswith("topic "):
-        name = about.removeprefix("topic ").strip("'")
-        making = f", and `stratalog topic create {name}` makes it" if can_make else ""
-        return f"{about} does not exist; `stratalog topic list` shows those that do{making}"
+        return _no_such_topic(about.removeprefix("topic ").strip("'"), can_make, server)
+    if getattr(error, "name", "") == "GROUP_ID_NOT_FOUND" and about.startswith("group ") and server is not None:
+        from stratalog.cli.broker_names import similar_group
+
+        similar = similar_group(about.removeprefix("group ").strip("'"), server)
+        text += f"; did you mean {similar!r}?" if similar else ""
     if getattr(error, "name", "") == "INVALID_RECORD" and "key" in text:
         text += "; the topic is compacted: give keys, with --key-separator, or as fields with --json"
     return text.replace("Admin.create_topics, ", "").replace(
         "is a broker listening there?",
         "is a broker running there? start one: stratalog serve, or give --bootstrap-server",
     )
+
+
+def _no_such_topic(name: str, can_make: bool, server: str | None) -> str:
+    from stratalog.cli.broker_names import similar_topic
+
+    similar = similar_topic(name, server) if server is not None else None
+    making = f", and `stratalog topic create {name}` makes it" if can_make else ""
+    if similar is None:
+        return f"topic {name!r} does not exist; `stratalog topic list` shows those that do{making}"
+    return f"topic {name!r} does not exist; did you mean {similar!r}? `stratalog topic list` shows all topics{making}"
 
 
 @contextmanager
@@ -136,7 +171,7 @@ def _command(error: typer.TyperException) -> str:
 
 
 def _first_line(message: str) -> str:
-    return " ".join(message.split()).rstrip(".")
+    return " ".join(message.split()).rstrip(".").replace("Value error, ", "")
 
 
 def printable(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -16,29 +17,33 @@ from stratalog.cli import wording
 from stratalog.cli.output import QUIET, Output
 from stratalog.cli.program import CommandError, writing
 from stratalog.cli.tables import print_table
+from stratalog.pipelines.parquet_times import utc_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
 TABLE, JSON, CSV, PARQUET = "table", "json", "csv", "parquet"
-FORMATS = (TABLE, JSON, CSV, PARQUET)
+PRINTED_FORMATS = (TABLE, JSON, CSV)
+FORMATS = (*PRINTED_FORMATS, PARQUET)
 MOST_TABLE_ROWS = 1000
 _WIDEST = 80
 
 
-def check_format(given: str, path: str | None) -> None:
-    if given not in FORMATS:
-        raise CommandError(f"--format is {given!r}; it must be one of: {', '.join(FORMATS)}")
+def check_format(given: str, path: str | None, known: tuple[str, ...] = FORMATS) -> None:
+    if given not in known:
+        raise CommandError(f"--format is {given!r}; it must be one of: {', '.join(known)}")
     if given == PARQUET and path is None:
         raise CommandError("--format parquet needs --output DIR: it is no text that could be printed")
     if given == TABLE and path is not None:
         raise CommandError("--output needs --format json, csv or parquet: a table is for the screen")
 
 
-def show(frame: DataFrame, given: str) -> None:
+def show(frame: DataFrame, given: str, waiting: AbstractContextManager[None] | None = None) -> None:
+    """`waiting`: entered while Spark works and nothing is printed."""
     if given == TABLE:
-        rows = frame.limit(MOST_TABLE_ROWS + 1).collect()
+        with waiting or nullcontext():
+            rows = frame.limit(MOST_TABLE_ROWS + 1).collect()
         _show_table(Output(), frame.schema, [list(row) for row in rows])
     elif given == JSON:
         for row in frame.toLocalIterator():
@@ -79,7 +84,8 @@ def _write(frame: DataFrame, given: str, path: str) -> None:
         ]
         frame.selectExpr(*texts).write.option("header", "true").csv(path)
     else:
-        frame.write.format(given).save(path)
+        with utc_times(frame.sparkSession):
+            frame.write.format(given).save(path)
 
 
 def _show_table(output: Output, schema: StructType, rows: list[list[object]]) -> None:

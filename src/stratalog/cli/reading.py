@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from stratalog.cli.program import CommandError, writing
-from stratalog.cli.progress_line import ProgressLine
+from stratalog.cli.progress_line import ProgressLine, is_stderr_stdout
 from stratalog.cli.read_plan import Stretch, Wanted
 from stratalog.cli.record_lines import LineFormat
+from stratalog.cli.topic_choice import TopicChoice
 from stratalog.cli.wording import partitions_of
 from stratalog.client.admin import Admin
 from stratalog.client.admin_settings import AdminSettings
@@ -30,16 +31,18 @@ _LAST_SECONDS = 5.0  # for leaving a group whose coordinator may be gone
 
 class Reading:
     def __init__(
-        self, config: Mapping[str, Any], topic: str, line_format: LineFormat, count: int | None, follow: bool
+        self, config: Mapping[str, Any], choice: TopicChoice, line_format: LineFormat, count: int | None, follow: bool
     ) -> None:
         self._config = config
         common = set(AdminSettings.names())
         self._admin_config = {name: value for name, value in config.items() if name in common}
-        self._topic = topic
+        self._choice = choice
         self._format = line_format
         self._left = count
         self._follow = follow
-        self._progress = ProgressLine(also_if=not sys.stdout.isatty())
+        is_free = not sys.stdout.isatty()
+        self._progress = ProgressLine(also_if=is_free, in_pipe=is_free and not is_stderr_stdout() and not follow)
+        self._progress.total = count
 
     def run(self, wanted: Wanted, partitions: Sequence[int]) -> None:
         """On its own, in all partitions or some."""
@@ -48,7 +51,8 @@ class Reading:
             plan = wanted.plan(consumer, places)
             if not self._follow:
                 plan = {place: stretch for place, stretch in plan.items() if stretch.start < stretch.end}
-                self._progress.total = sum(end - start for start, end in plan.values())
+                there = sum(end - start for start, end in plan.values())
+                self._progress.total = there if self._left is None else min(self._left, there)
             consumer.assign(list(plan))
             for place, stretch in plan.items():
                 consumer.seek(place, stretch.start)
@@ -60,7 +64,7 @@ class Reading:
     def run_in_group(self) -> None:
         self._places(())  # a name that does not exist would be waited for, for ever
         with self._consumer() as consumer, self._progress:
-            consumer.subscribe([self._topic])
+            consumer.subscribe(self._choice.pattern or self._choice.topics)
             ends: dict[TopicPartition, int] = {}
             while self._left != 0 and not self._is_group_done(consumer, ends):
                 printed = self._print_polled(consumer, None)
@@ -78,11 +82,15 @@ class Reading:
     def _places(self, partitions: Sequence[int]) -> list[TopicPartition]:
         """An admin is told at once that there is no such topic; a consumer would wait for it."""
         with Admin.from_config(self._admin_config) as admin:
-            there = sorted(one.partition for one in admin.describe_topic(self._topic).partitions)
-        for partition in partitions:
-            if partition not in there:
-                raise CommandError(f"--partition is {partition}; {self._topic} has {partitions_of(len(there))}")
-        return [TopicPartition(self._topic, partition) for partition in dict.fromkeys(partitions or there)]
+            topics = self._choice.find(admin)
+        places: list[TopicPartition] = []
+        for topic in topics:
+            there = sorted(one.partition for one in topic.partitions)
+            for partition in partitions:
+                if partition not in there:
+                    raise CommandError(f"--partition is {partition}; {topic.name} has {partitions_of(len(there))}")
+            places += [TopicPartition(topic.name, partition) for partition in dict.fromkeys(partitions or there)]
+        return places
 
     def _print_polled(
         self, consumer: Consumer, plan: Mapping[TopicPartition, Stretch] | None

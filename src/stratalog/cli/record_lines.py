@@ -14,6 +14,7 @@ from stratalog.cli.program import CommandError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stratalog.cli.record_template import RecordTemplate
     from stratalog.client.consumer import ConsumerRecord
 
 _SHOWN = 60
@@ -34,10 +35,12 @@ def chunks_of_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 @dataclass(frozen=True)
 class LineFormat:
-    """How a record is written on a line: as JSON, or its value, or its key, the separator and its value."""
+    """How a record is written on a line: as JSON, or its value, or its key, the separator and its value. A template is
+    for `consume` only."""
 
     as_json: bool = False
     key_separator: bytes | None = None
+    template: RecordTemplate | None = None
 
     def read(
         self, lines: Iterable[bytes], name: str, first: int, headers: Sequence[tuple[str, bytes]]
@@ -86,6 +89,8 @@ class LineFormat:
         return {"key": [key for key, _, _ in parts], "value": [value for _, _, value in parts]}
 
     def write(self, record: ConsumerRecord) -> bytes:
+        if self.template is not None:
+            return self.template.write(record)
         if self.as_json:
             line = envelopes.to_line(
                 record.topic,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WORTH_A_LINE = 100
 _HIGHEST_PORT = 65535
 HELP = """Serve a data directory to Kafka clients.
 
@@ -69,26 +68,42 @@ async def _serve(
     data_dir: Path, config: BrokerConfig, host: str, port: int, metrics_address: tuple[str, int] | None
 ) -> None:
     from stratalog.broker.broker import Broker
+    from stratalog.cli.opening_progress import OpeningProgress
 
+    if metrics_address is not None:
+        _check_free(*metrics_address)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, _stop, stopping, number)
     try:
-        broker = await Broker.start(data_dir, config, host, port, progress=_progress)
+        broker = await Broker.start(data_dir, config, host, port, progress=OpeningProgress())
     except OSError as error:
         raise CommandError(f"can't listen on {shown(host, port)}: {_advice(error, '--listen', host)}") from error
     try:
         where = "" if metrics_address is None else await _serve_metrics(broker, *metrics_address)
-        partitions = sum(1 for _ in broker.topics.all_partitions())
         typer.echo(
-            f"ready on {shown(host, broker.port)}, {partitions} partitions in {data_dir}{where}{_told(broker, host)}"
+            f"ready on {shown(host, broker.port)}, {_partitions(broker)} in {data_dir}{where}{_told(broker, host)}"
         )
         sys.stdout.flush()
         await stopping.wait()
     finally:
         await broker.stop()
         logger.info("stopped, everything is flushed")
+
+
+def _check_free(host: str, port: int) -> None:
+    """Before the data directory is made: the address for metrics is taken when there are some."""
+    from stratalog.net.server import bind
+
+    try:
+        bind(host, port).close()
+    except OSError as error:
+        raise _no_metrics(host, port, error) from error
+
+
+def _no_metrics(host: str, port: int, error: OSError) -> CommandError:
+    return CommandError(f"can't serve metrics on {shown(host, port)}: {_advice(error, '--metrics', host)}")
 
 
 async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
@@ -99,16 +114,20 @@ async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
     try:
         bound = await page.listen(host, port)
     except OSError as error:
-        raise CommandError(
-            f"can't serve metrics on {shown(host, port)}: {_advice(error, '--metrics', host)}"
-        ) from error
+        raise _no_metrics(host, port, error) from error
     return f", metrics on http://{shown(host, bound)}/metrics"
 
 
+def _partitions(broker: Broker) -> str:
+    partitions = list(broker.topics.all_partitions())
+    offline = sum(partition.is_offline for partition in partitions)
+    return f"{len(partitions)} partitions" + (f" ({offline} offline: see the log)" if offline else "")
+
+
 def _told(broker: Broker, host: str) -> str:
-    """Where clients are told another address than the one that was asked for."""
+    """Where clients are told another address than the one that is listened on."""
     told = broker.address()
-    return "" if told.host == host else f", clients are told {shown(*told)} (advertised.listeners)"
+    return "" if told == (host, broker.port) else f", clients are told {shown(*told)} (advertised.listeners)"
 
 
 def _stop(stopping: asyncio.Event, number: signal.Signals) -> None:
@@ -163,14 +182,8 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
 
 
 def _use_all_descriptors() -> None:
-    """A partition and a connection take one each; the usual soft limit of 1024 is for programs that use select()."""
+    """A connection takes one, and so does a partition in use; the usual soft limit of 1024 is for programs that use
+    select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _progress(done: int, total: int) -> None:
-    """Of opening the logs, for people who wait: after a crash the tails of all logs are read."""
-    if total >= _WORTH_A_LINE and sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        sys.stderr.write(f"\ropened {done} of {total} partitions{end}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from stratalog.cli import spark_copies, spark_directories, spark_topics
+from stratalog.cli import spark_copies, spark_directories, spark_prepare, spark_sql, spark_topics
 
 HELP = """Export, load, query, copy, verify and compact topics with Spark.
 
@@ -14,12 +14,14 @@ or newer), or comes with that. A job that is stopped, by Ctrl-C or a crash, goes
 \b
 Examples:
   stratalog spark query 'SELECT partition, count(*) FROM orders GROUP BY partition'
+  stratalog spark sql
   stratalog spark export orders --to warehouse/orders
   stratalog spark backfill orders --from old-orders.parquet
   stratalog spark rekey orders orders-by-customer --key "get_json_object(string(value), '$.customer')"
   stratalog spark repartition orders orders-wide --partitions 24
   stratalog spark verify data
   stratalog spark compact backup --topic accounts --dry-run
+  stratalog spark prepare
 """
 
 app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
@@ -32,5 +34,7 @@ def spark(context: typer.Context) -> None:
 
 
 spark_topics.add_to(app)
+spark_sql.add_to(app)
 spark_copies.add_to(app)
 spark_directories.add_to(app)
+spark_prepare.add_to(app)

@@ -98,16 +98,18 @@ def rekey(
     from stratalog.pipelines.copy_topic import rekey as run
 
     options = copying.options(key, sort_by_time=sort_by_time)
+    address = cluster.address()
     with on.session() as (spark, progress):
-        done = run(spark, cluster.address(), copying.source, copying.target, options, progress=progress)
+        done = run(spark, address, copying.source, copying.target, options, progress=progress)
     _show(done, copying)
 
 
 def repartition(copying: Copying, cluster: ReadClusterOptions, on: SparkOptions) -> None:
     from stratalog.pipelines.copy_topic import repartition as run
 
+    address = cluster.address()
     with on.session() as (spark, progress):
-        done = run(spark, cluster.address(), copying.source, copying.target, copying.options(), progress=progress)
+        done = run(spark, address, copying.source, copying.target, copying.options(), progress=progress)
     _show(done, copying)
 
 

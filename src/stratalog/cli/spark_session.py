@@ -12,10 +12,12 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import IO, TYPE_CHECKING
 
-from stratalog.cli.program import CommandError
+import typer
+
+from stratalog.cli.program import BAD_INPUT, CommandError, complain, spoken
 from stratalog.errors import StratalogError
 
 if TYPE_CHECKING:
@@ -29,10 +31,16 @@ _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|spark:/
 def spark_session(master: str, settings: Mapping[str, str], advice: str) -> Iterator[SparkSession]:
     """`advice`: what an interrupt is answered with. A session that is there already, in a process that runs commands
     beside other things, is used, and not stopped."""
+    from stratalog.spark.session import settings_for
+
     check_master(master)
     with tempfile.TemporaryFile() as said:
         was_there = _is_there()
-        session = _start(master, settings, said)
+        if not was_there:
+            check_installed()
+            settings_for(master, settings)
+        with nullcontext() if was_there else _announced():
+            session = _start(master, settings, said)
         try:
             yield session
         except KeyboardInterrupt:
@@ -51,14 +59,36 @@ def check_master(master: str) -> None:
         raise CommandError(f"--master is {master!r}; it must be one of Spark's: {known}")
 
 
+def check_installed() -> None:
+    """Before anything is said of starting: raises SparkMissingError, JavaNotFoundError."""
+    from stratalog.spark.java import find_java_home
+    from stratalog.spark.session import check_pyspark
+
+    check_pyspark()
+    find_java_home()
+
+
+@contextmanager
+def _announced() -> Iterator[None]:
+    """That Spark starts, which takes seconds: at a terminal while it does, elsewhere as a line that stays."""
+    is_terminal = sys.stderr.isatty()
+    sys.stderr.write("starting Spark …" if is_terminal else "starting Spark …\n")
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if is_terminal:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
 def _is_there() -> bool:
     pyspark = sys.modules.get("pyspark.sql")
     return pyspark is not None and pyspark.SparkSession.getActiveSession() is not None
 
 
 def _start(master: str, settings: Mapping[str, str], said: IO[bytes]) -> SparkSession:
-    from stratalog.pipelines.spark_errors import first_line
-    from stratalog.spark import session
+    from stratalog.spark.session import SparkStartError, session
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     # What py4j logs when an interrupt comes while it waits for Java: a traceback, as if it were a fault.
@@ -67,14 +97,14 @@ def _start(master: str, settings: Mapping[str, str], said: IO[bytes]) -> SparkSe
     try:
         with _stderr_to(said):
             return session(master, "stratalog", **(defaults | dict(settings)))
-    except StratalogError:
-        raise
-    except Exception as error:
+    except SparkStartError as error:
+        complain(f"{error} (--master {master})")
         said.seek(0)
-        lines = said.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
-        for line in lines:
+        lines = said.read().decode(errors="replace").splitlines()
+        # The cause is above, and not behind Java's words, where nobody finds it.
+        for line in [line for line in lines if not line.startswith("stratalog: ")][-_LAST_LINES:]:
             print(line, file=sys.stderr)  # noqa: T201 - Java's own words, where there are no others
-        raise CommandError(f"Spark did not start with --master {master}: {first_line(error)}") from error
+        raise typer.Exit(BAD_INPUT) from error
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -92,6 +122,14 @@ def _stderr_to(file: IO[bytes]) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def explained_error(error: Exception) -> str:
+    """An error of a job as one line."""
+    plain = _plain(error)
+    if isinstance(plain, StratalogError):
+        return spoken(plain)
+    return str(plain) or type(plain).__name__
 
 
 def _plain(error: Exception) -> Exception:

@@ -39,13 +39,14 @@ BACKFILL_HELP = """Load files into a topic, with their keys and timestamps.
 
 Columns called key, value, headers and timestamp are taken as such; a table that export made has them. Others are named
 by --key, --value and --timestamp, which may be any expression in SQL, or the value is --value-as-json of all other
-columns. Started again, it loads the files that have come since.
+columns. Started again, it loads the files that have come since. A topic that is missing is created, with --partitions
+partitions and the broker's retention: for older records, create it first with retention.ms=-1.
 
 \b
 Examples:
   stratalog spark backfill orders --from warehouse/orders
   stratalog spark backfill flights --from flights.csv --key carrier --timestamp time_hour --value-as-json
-  stratalog spark backfill orders --from 'archive/*.json' --value payload --dry-run
+  stratalog spark backfill orders --from 'archive/*.json' --value payload --partitions 12 --dry-run
 """
 
 
@@ -73,14 +74,16 @@ def query(
     from stratalog.pipelines.query import query as run
 
     query_results.check_format(output_format, output)
-    with on.session(advice="") as (spark, _):
-        frame = run(spark, cluster.address(), sql, runs_once=True)
+    address = cluster.address()
+    with on.session(advice="") as (spark, progress):
+        frame = run(spark, address, sql, runs_once=True)
         if explain:
             query_results.show_plan(explained(frame))
         elif output is None:
-            query_results.show(frame, output_format)
+            query_results.show(frame, output_format, progress.of_query(spark))
         else:
-            query_results.write(frame, output_format, output)
+            with progress.of_query(spark):
+                query_results.write(frame, output_format, output)
 
 
 def export(
@@ -115,8 +118,9 @@ def export(
     from stratalog.pipelines.export import export as run
 
     options = ExportOptions(output_format, step_records, every, file_bytes, merge_from, allow_data_loss, dry_run)
+    address = cluster.address()
     with on.session() as (spark, progress):
-        done = run(spark, cluster.address(), topics, to, options, progress=progress)
+        done = run(spark, address, topics, to, options, progress=progress)
     output = Output(as_json=as_json)
     if as_json:
         output.json({**asdict(done), "dry_run": dry_run})
@@ -128,7 +132,9 @@ def export(
 
 
 def backfill(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic; it must exist.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic; created if it is missing.")
+    ],
     source: Annotated[
         str, typer.Option("--from", metavar="PATH", show_default=False, help="Files: a folder, a pattern, a URL.")
     ],
@@ -152,6 +158,16 @@ def backfill(
     schema: Annotated[
         str | None, typer.Option("--schema", metavar="DDL", show_default=False, help="The files' columns.")
     ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions",
+            metavar="COUNT",
+            min=1,
+            show_default=False,
+            help="Of a topic that is created; by default as the broker chooses.",
+        ),
+    ] = None,
     step_bytes: Annotated[
         int, typer.Option("--step-bytes", metavar="BYTES", min=1, help="About so many bytes of files a step.")
     ] = 256 * 1024**2,
@@ -171,12 +187,22 @@ def backfill(
 
     columns = ColumnChoice(key, value, timestamp, value_as_json, keep_partitions)
     given = parse_pairs("--option", reading, "sep=;")
-    options = BackfillOptions(input_format, columns, given, schema, state, step_bytes, every, dry_run)
+    options = BackfillOptions(input_format, columns, given, schema, state, step_bytes, every, dry_run, partitions)
+    address = cluster.address()
     with on.session() as (spark, progress):
-        done = run(spark, cluster.address(), source, topic, options, progress=progress)
+        done = run(spark, address, source, topic, options, progress=progress)
     output = Output(as_json=as_json)
     if as_json:
-        output.json({"records": done.records, "state": done.state, "columns": dict(done.columns), "dry_run": dry_run})
+        output.json(
+            {
+                "records": done.records,
+                "state": done.state,
+                "columns": dict(done.columns),
+                "partitions": done.partitions,
+                "created": done.created,
+                "dry_run": dry_run,
+            }
+        )
         return
     if dry_run:
         for name, expression in done.columns.items():
@@ -188,3 +214,6 @@ def backfill(
         output.line(f"of {records}, those in files that are not loaded yet would be loaded into {topic}")
     else:
         output.line(f"{records} would be loaded into {topic}")
+    if dry_run and done.created:
+        count = "as many partitions as the broker chooses" if not partitions else plural(partitions, "partition")
+        output.line(f"topic {topic} would be created, with {count}")

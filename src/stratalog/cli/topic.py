@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.cluster_options import (
     DEFAULT_SERVER,
     AsJson,
@@ -72,8 +73,16 @@ Examples:
   stratalog topic add-partitions orders 12 --dry-run
 """
 
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic's name.")]
-Names: TypeAlias = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="Names of topics.")]
+Name: TypeAlias = Annotated[
+    str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topic, help="The topic's name.")
+]
+Names: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topic, help="Names of topics."),
+]
+NewNames: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="Names of the new topics.")
+]
 Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--set", "--config", metavar="NAME=VALUE", help="A setting, by Kafka's name. Repeatable."),
@@ -118,7 +127,7 @@ def describe(topics: Names, bootstrap_server: BootstrapServer = DEFAULT_SERVER, 
 
 @app.command("create", help=_CREATE_HELP, short_help="Create topics.")
 def create(
-    topics: Names,
+    topics: NewNames,
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, show_default="the broker's num.partitions")

@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.cluster_options import (
     DEFAULT_SERVER,
     AsJson,
@@ -78,7 +79,10 @@ def list_transactions(
     ] = None,
     hanging: Annotated[bool, typer.Option("--hanging", help="Open transactions that nobody will end.")] = False,
     topics: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="With --hanging: only in this topic. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", autocompletion=complete_topic, help="With --hanging: only in this topic. Repeatable."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -126,7 +130,7 @@ def abort(
     dry_run: DryRun = False,
 ) -> None:
     from stratalog.cli.output import Output
-    from stratalog.cli.program import CommandError
+    from stratalog.cli.program import CommandError, printable
     from stratalog.cli.transaction_report import hanging_one, place_of, prepared_one
     from stratalog.client.admin import Admin
 
@@ -136,7 +140,8 @@ def abort(
             prepared = prepared_one(admin, transactional_id)
             if not dry_run:
                 admin.finish_transactions([prepared], commit=False)
-        Output().line(f"{done} the prepared transaction of {transactional_id}, producer {prepared.producer_id}")
+        whose = f"{printable(transactional_id)}, producer {prepared.producer_id}"
+        Output().line(f"{done} the prepared transaction of {whose}")
         return
     if partition is None or producer_id is None or transactional_id is not None:
         raise CommandError("say what to abort: TOPIC:PARTITION and --producer-id, or --id for one that is prepared")

@@ -1,0 +1,106 @@
+"""stratalog spark sql: a prompt for queries over topics, in one session of Spark's."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stratalog.cli.option_groups import spread
+from stratalog.cli.program import BAD_INPUT
+from stratalog.cli.spark_options import ReadClusterOptions, SparkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from stratalog.cli.spark_progress import TerminalProgress
+    from stratalog.pipelines.cluster import ClusterAddress
+
+SQL_HELP = """Ask SQL queries at a prompt, in which every topic is a view.
+
+Spark starts once, and then a query takes a second. A statement ends with a semicolon, and may have many lines. Tab
+completes topics, columns and keywords; the history is kept. Ctrl-C stops the query that runs; \\d lists the topics,
+\\q or Ctrl-D ends. Without a terminal, statements are read from stdin, and the first that fails ends the run. Columns
+and names of topics are as for `stratalog spark query`.
+
+\b
+Examples:
+  stratalog spark sql
+  echo 'SELECT count(*) FROM orders; SELECT max(timestamp) FROM orders' | stratalog spark sql --format csv
+  stratalog spark sql --conf spark.driver.memory=4g
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("sql", help=SQL_HELP, short_help="Ask SQL queries over topics at a prompt.")(spread(sql))
+
+
+def sql(
+    output_format: Annotated[
+        str, typer.Option("--format", "-f", metavar="FORMAT", help="table, json or csv.")
+    ] = "table",
+    *,
+    cluster: ReadClusterOptions,
+    on: SparkOptions,
+) -> None:
+    from stratalog.cli import query_results
+    from stratalog.cli.sql_completion import Completion
+    from stratalog.cli.sql_prompt import HELP, Prompt
+
+    query_results.check_format(output_format, None, query_results.PRINTED_FORMATS)
+    address = cluster.address()
+    is_interactive = sys.stdin.isatty()
+    with on.session(advice="") as (spark, progress):
+        engine = SparkEngine(spark, address, output_format, progress)
+        if is_interactive:
+            sys.stdout.write(HELP)
+        done = Prompt(engine, Completion(engine.topics), is_interactive=is_interactive).run()
+    if not done:
+        raise typer.Exit(BAD_INPUT)
+
+
+class SparkEngine:
+    """Runs the statements of a prompt as `stratalog spark query` runs its one."""
+
+    def __init__(
+        self, spark: SparkSession, cluster: ClusterAddress, output_format: str, progress: TerminalProgress
+    ) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self._format = output_format
+        self._progress = progress
+
+    def run(self, statement: str) -> None:
+        from stratalog.cli import query_results
+        from stratalog.pipelines.query import query
+
+        frame = query(self._spark, self._cluster, statement, runs_once=True)
+        if frame.columns:  # a SET or a CREATE VIEW has no rows to show
+            query_results.show(frame, self._format, self._progress.of_query(self._spark))
+
+    def cancel(self) -> None:
+        self._spark.sparkContext.cancelAllJobs()
+
+    def topics(self) -> list[str]:
+        with self._cluster.admin() as admin:
+            return list(admin.list_topics())
+
+    def describe(self, topic: str) -> None:
+        from stratalog.cli.output import Output
+        from stratalog.cli.tables import print_table
+        from stratalog.spark.schema import ddl
+
+        with self._cluster.admin() as admin:
+            if not topic:
+                rows = [(name, len(info.partitions)) for name, info in admin.list_topics().items()]
+                print_table(Output(), ("topic", "partitions"), rows)
+                return
+            admin.describe_topic(topic)
+        columns = [tuple(column.split(" ", 1)) for column in ddl(include_headers=True).split(", ")]
+        print_table(Output(), ("column", "type"), columns)
+
+    def explain(self, error: Exception) -> str:
+        from stratalog.cli.spark_session import explained_error
+
+        return explained_error(error)
