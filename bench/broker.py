@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import broker_life
+from bench import broker_admin, broker_life
 from bench.broker_frames import batch_of, produce_ring
 from bench.broker_processes import GENERATOR_CORE
 from bench.broker_sides import MIB, FetchLoad, Options, ProduceLoad, Result, against
@@ -86,8 +86,9 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "produce-64k": lambda options: produce(options, MIB // 16, "64 KiB", 0.70),
     "fetch": fetch,
     "small": small,
-    "ready": lambda options: broker_life.ready(options.parent),
+    "ready": lambda options: broker_life.ready(options.parent, options.partitions),
     "memory": lambda options: broker_life.memory(options.parent),
+    "admin": lambda options: broker_admin.admin(options.parent),
 }
 
 
@@ -102,6 +103,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--in-flight", type=int, default=5, help="requests under way on a connection")
     parser.add_argument("--receive", choices=["discard", "copy"], default="copy", help="of fetched records")
     parser.add_argument("--wake-bytes", type=int, default=1, help="wake the generator when so many were fetched")
+    parser.add_argument("--partitions", type=int, default=1_000, help="of the broker that is started and killed")
     parser.add_argument("--kafka", action="store_true", help="against Apache Kafka instead of the bare peers")
     return parser.parse_args()
 
@@ -117,6 +119,7 @@ def main() -> int:
         given.receive == "discard",
         given.wake_bytes,
         given.rounds,
+        given.partitions,
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 16_384)), hard))

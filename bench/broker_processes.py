@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-READY_SECONDS = 60
-STOP_SECONDS = 30
+READY_SECONDS = 120
+STOP_SECONDS = 120  # each of 10,000 logs is flushed
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 CORES = sorted(os.sched_getaffinity(0))

@@ -44,6 +44,7 @@ class Options:
     discard: bool
     wake_bytes: int
     rounds: int
+    partitions: int = 1_000  # of the broker that is started and killed
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import io
 import socket
 import time
 import uuid
+from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,8 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.api_versions.v3.response import ApiVersionsResponse
 from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import CreateTopicsResponse
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v5.response import DeleteTopicsResponse
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -54,15 +57,22 @@ class Wire:
         self._call(MetadataRequest(topics=None, include_topic_authorized_operations=False), MetadataResponse)
 
     def create_topic(self, name: str, partitions: int = 1, settings: dict[str, str] | None = None) -> None:
+        self.create_topics([name], partitions, settings)
+
+    def create_topics(self, names: Sequence[str], partitions: int, settings: dict[str, str] | None = None) -> None:
+        """All in one request."""
         configs = tuple(CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items())
-        topic = CreatableTopic(
-            name=TopicName(name),
-            num_partitions=i32(partitions),
-            replication_factor=i16(1),
-            assignments=(),
-            configs=configs,
+        topics = tuple(
+            CreatableTopic(
+                name=TopicName(name),
+                num_partitions=i32(partitions),
+                replication_factor=i16(1),
+                assignments=(),
+                configs=configs,
+            )
+            for name in names
         )
-        for answer in self._call(CreateTopicsRequest(topics=(topic,)), CreateTopicsResponse).topics:
+        for answer in self._call(CreateTopicsRequest(topics=topics, timeout=WAIT), CreateTopicsResponse).topics:
             if answer.error_code:
                 raise WrongAnswerError(f"CreateTopics: {answer.error_code!r} {answer.error_message}")
 
@@ -78,10 +88,23 @@ class Wire:
             time.sleep(0.01)
 
     def delete_topic(self, name: str) -> None:
-        request = DeleteTopicsRequest(topic_names=(TopicName(name),), timeout=WAIT)
+        self.delete_topics([name])
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        """All in one request."""
+        request = DeleteTopicsRequest(topic_names=tuple(TopicName(name) for name in names), timeout=WAIT)
         for answer in self._call(request, DeleteTopicsResponse).responses:
             if answer.error_code:
                 raise WrongAnswerError(f"DeleteTopics: {answer.error_code!r} {answer.error_message}")
+
+    def delete_records(self, name: str, partitions: Sequence[int]) -> None:
+        """All that these partitions of a topic hold, in one request."""
+        wanted = tuple(DeleteRecordsPartition(partition_index=i32(index), offset=i64(-1)) for index in partitions)
+        topic = DeleteRecordsTopic(name=TopicName(name), partitions=wanted)
+        request = DeleteRecordsRequest(topics=(topic,), timeout=WAIT)
+        for answer in self._call(request, DeleteRecordsResponse).topics[0].partitions:
+            if answer.error_code:
+                raise WrongAnswerError(f"DeleteRecords of {name}-{answer.partition_index}: {answer.error_code!r}")
 
     def topic_id(self, name: str) -> uuid.UUID:
         asked = MetadataRequestTopic(topic_id=None, name=TopicName(name))
