@@ -300,6 +300,19 @@ def answers(wires: tuple[Wire, Wire]) -> list[tuple[Any, Any]]:
     return list(zip(kafka, ours, strict=True))
 
 
+def test_both_show_the_brokers_settings_alike(wires: tuple[Wire, Wire]) -> None:
+    asked = ["fetch.max.bytes", "num.partitions", "max.connections"]
+    resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": asked}
+
+    def shown(wire: Wire) -> Any:
+        [result] = wire.ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [resource], "include_synonyms": True}).results
+        configs = {one.name: (one.value, one.read_only, one.config_source, one.config_type) for one in result.configs}
+        return result.error_code, result.error_message, configs
+
+    kafka, ours = map(shown, wires)
+    assert ours == kafka
+
+
 @pytest.mark.parametrize("number", range(len(STORY)), ids=lambda n: f"{n}-{STORY[n][0].name}-v{STORY[n][1]}")
 def test_both_answer_the_same(answers: list[tuple[Any, Any]], number: int) -> None:
     kafka, ours = answers[number]

@@ -320,6 +320,84 @@ def test_the_same_becomes_of_an_empty_group_that_changes_its_kind(brokers: tuple
     assert answers[0] == answers[1]
 
 
+def test_the_same_becomes_of_a_running_group_that_changes_its_kind(brokers: tuple[Broker, Broker]) -> None:
+    """A classic consumer has the group; one of KIP-848 joins, takes its share, and leaves."""
+    sides = [running_group_that_changes(broker) for broker in brokers]
+    assert sides[0] == sides[1]
+
+
+def running_group_that_changes(broker: Broker) -> list[Any]:
+    group, metadata = {"group_id": "rolling"}, bytes.fromhex("0001 00000001 0005 726f6c6c73 ffffffff 00000000")
+    broker.create(rolls=4)
+    join = group | {
+        "session_timeout": 30_000,
+        "rebalance_timeout": 30_000,
+        "member_id": "",
+        "group_instance_id": "static",  # who has its id at once
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": metadata}],
+    }
+    everything = bytes.fromhex("0001 00000001 0005 726f6c6c73 00000004 00000000 00000001 00000002 00000003 ffffffff")
+    member_id = broker.wire.ask(ApiKey.JOIN_GROUP, 9, join).member_id
+    join["member_id"] = member_id
+    member = group | {"member_id": member_id, "group_instance_id": "static"}
+    sync = member | {"protocol_type": "consumer", "protocol_name": "range"}
+    seen: list[Any] = []
+
+    def heartbeat(generation: int) -> None:
+        seen.append(broker.wire.ask(ApiKey.HEARTBEAT, 4, member | {"generation_id": generation}).error_code.name)
+
+    def rejoin() -> None:
+        answer = broker.wire.ask(ApiKey.JOIN_GROUP, 9, join)
+        seen.append((answer.error_code.name, answer.generation_id, answer.protocol_name, answer.leader == member_id))
+
+    def resync(generation: int, shares: Any = ()) -> None:
+        answer = broker.wire.ask(ApiKey.SYNC_GROUP, 5, sync | {"generation_id": generation, "assignments": shares})
+        seen.append((answer.error_code.name, answer.assignment.hex()))
+
+    def commit(generation: int) -> None:
+        partition = {
+            "partition_index": 0,
+            "committed_offset": 5,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+        request = member | {"generation_id_or_member_epoch": generation}
+        request |= {"topics": [{"name": "rolls", "partitions": [partition]}]}
+        answer = broker.wire.ask(ApiKey.OFFSET_COMMIT, 8, request)
+        seen.append(answer.topics[0].partitions[0].error_code.name)
+
+    def new_member(epoch: int, **fields: Any) -> None:
+        answer = broker.heartbeat(**beat("rolling", "new", epoch, **fields))
+        seen.append((answer["error"], answer["epoch"], answer["assignment"]))
+
+    resync(1, [{"member_id": member_id, "assignment": everything}])
+    heartbeat(1)
+    joined = broker.heartbeat(**joining("rolling", "new", "rolls"))
+    seen.append((joined["error"], joined["epoch"], joined["assignment"]))
+    described = broker.describe("rolling")
+    seen.append((described["state"], described["epochs"], described["members"][member_id][1:]))
+    heartbeat(1)
+    commit(1)
+    resync(1)  # it has to rejoin first
+    rejoin()
+    heartbeat(1)
+    resync(2)
+    heartbeat(2)
+    commit(1)
+    commit(2)
+    new_member(2)
+    new_member(-1)
+    seen.append(broker.await_described("rolling", "group_id_not_found"))
+    heartbeat(2)
+    commit(2)
+    resync(2)
+    rejoin()
+    resync(3, [{"member_id": member_id, "assignment": everything}])
+    heartbeat(3)
+    return seen
+
+
 PATTERNS = [
     *("orders", "orders.*", "ord", r"orders\.eu", "orders[.]eu", r"\Qorders.eu\E", "^orders$", "$orders", "orders^"),
     *("(?i)ORDERS", "(?i:O)RDERS", "(?-i)orders", "(?sUm)o.*", "(?x)o", "(?i", "(?:o", "(?P<n>o).*", "(?<n>o).*"),
