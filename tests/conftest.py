@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import hypothesis  # before kio, which registers its types with it if it is there
 import pytest
 
+from tests.cost_report import CostReport
 from tests.spark_sessions import small_session
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ hypothesis.settings.load_profile("stratalog")
 def pytest_addoption(parser: pytest.Parser) -> None:
     # Here and not in tests/client, whose conftest is not read before the command line unless it is named there.
     parser.addoption("--kafka", action="store_true", help="run tests/client against Apache Kafka (see make compat)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CostReport(config))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

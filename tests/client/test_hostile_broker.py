@@ -524,4 +524,4 @@ def test_a_coordinator_that_says_nonsense_is_survived(broker: FakeBroker, key: A
         assert set(subscribed(broker, protocol, 0.15)) <= {b"value"}
     except StratalogError as error:
         assert str(error)
-    assert len(broker.requests) < 1000, "it asks without a pause"
+    assert len(broker.requests) < 300, "it asks without a pause"

@@ -39,7 +39,8 @@ def _step_under_way_has_read_three_records(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Query:
-    """Ends after some polls, or fails with a message; reports each step several times."""
+    """Ends after some polls, or fails with a message; reports each step several times, the last as Spark does when it
+    is idle: the step before once more, without rows."""
 
     def __init__(self, polls: int, failure: str = "") -> None:
         self.runId = "run"
@@ -58,7 +59,8 @@ class Query:
 
     @property
     def recentProgress(self) -> list[dict[str, int]]:  # noqa: N802 - Spark's name
-        return [{"batchId": 0, "numInputRows": 5}, {"batchId": 1, "numInputRows": 0 if self._polls > 0 else 7}]
+        reports = [{"batchId": 0, "numInputRows": 5}, {"batchId": 1, "numInputRows": 0 if self._polls > 0 else 7}]
+        return [*reports, {"batchId": 1, "numInputRows": 0}]
 
 
 class Frame:

@@ -68,7 +68,8 @@ def _wait(query: StreamingQuery, rows: _Rows, stop: threading.Event | None) -> N
 
 
 class _Rows:
-    """Adds up what a query reports of its steps; each is reported several times, and only the last hundred are kept."""
+    """Adds up the rows that a query reports for its steps. Spark keeps the last hundred reports. It reports a step
+    several times, and once more with 0 rows when it has become idle."""
 
     def __init__(self, spark: SparkSession, progress: Progress) -> None:
         self.total = 0
@@ -78,7 +79,8 @@ class _Rows:
 
     def add(self, query: StreamingQuery) -> None:
         for report in query.recentProgress:
-            self._by_step[report["batchId"]] = int(report["numInputRows"])
+            step, rows = report["batchId"], int(report["numInputRows"])
+            self._by_step[step] = max(rows, self._by_step.get(step, 0))
         self.total = sum(self._by_step.values())
         self._progress.reached(self.total)
 

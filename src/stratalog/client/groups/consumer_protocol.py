@@ -152,11 +152,13 @@ class ConsumerMembership(Membership):
                 revoked, added = owned - places, places - owned
                 if revoked:
                     await self._handoff.carry_out(Change.REVOKED, revoked)
-                if self._target is None and (added or revoked or not self._was_assigned):
+                is_news = bool(added or revoked or not self._was_assigned)
+                if self._target is None and is_news:
                     await self._handoff.carry_out(Change.ASSIGNED, added)
                     self._was_assigned = True
-                self._said.pop("topic_partitions", None)  # said even if it is as before: the coordinator waits for it
-                self._kick.set()
+                self._said.pop("topic_partitions", None)  # reported even if unchanged: the coordinator waits for it
+                if is_news:  # a coordinator that repeats an assignment gets its report at the usual interval
+                    self._kick.set()
         except ClientError as error:
             logger.warning("group %s: the assignment can't be followed yet: %s", self.group_id, error)
             self._is_lost = True
