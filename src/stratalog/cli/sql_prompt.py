@@ -56,31 +56,34 @@ class Prompt:
     def _interactive(self) -> bool:
         history = History(self._completion)
         try:
-            while (line := self._typed()) is not None:
-                if line.strip().startswith("\\") and not self._statements.is_within_one:
-                    if line.split()[0] == "\\q":
+            while True:
+                try:
+                    if not self._take_line():
                         break
-                    self._command(line.strip())
-                    continue
-                for statement in self._statements.add(line):
-                    if not self._execute(statement):
-                        self._statements.rest()
-                        break
+                except KeyboardInterrupt:  # at any point between two queries: drop what is typed, keep the prompt
+                    self._statements.rest()
+                    sys.stdout.write("\n")
         finally:
             history.save()
         return True
 
-    def _typed(self) -> str | None:
-        """A line; None at the end."""
-        while True:
-            try:
-                return input(WITHIN if self._statements.is_within_one else PROMPT)
-            except EOFError:
-                sys.stdout.write("\n")
-                return None
-            except KeyboardInterrupt:
+    def _take_line(self) -> bool:
+        """Read a line and run the statements that it completes. Return False at the end of input."""
+        try:
+            line = input(WITHIN if self._statements.is_within_one else PROMPT)
+        except EOFError:
+            sys.stdout.write("\n")
+            return False
+        if line.strip().startswith("\\") and not self._statements.is_within_one:
+            if line.split()[0] == "\\q":
+                return False
+            self._command(line.strip())
+            return True
+        for statement in self._statements.add(line):
+            if not self._execute(statement):
                 self._statements.rest()
-                sys.stdout.write("\n")
+                break
+        return True
 
     def _script(self) -> bool:
         for line in sys.stdin:
@@ -119,7 +122,7 @@ class Prompt:
         which would be confused by an answer that nobody took."""
         job = _Job(work)
         try:
-            job.wait()
+            job.run()
         except KeyboardInterrupt:
             for _ in _ticks(_PATIENCE_SECONDS):
                 self._engine.cancel()
@@ -144,9 +147,10 @@ class _Job:
         self.error: Exception | None = None
         self._work = work
         self._ended = threading.Event()
-        threading.Thread(target=self._run, name="stratalog-sql", daemon=True).start()
 
-    def wait(self) -> None:
+    def run(self) -> None:
+        """Start the work and wait for its end. An interrupt ends the wait, not the work."""
+        threading.Thread(target=self._run, name="stratalog-sql", daemon=True).start()
         self._ended.wait()
 
     def has_ended(self, seconds: float) -> bool:

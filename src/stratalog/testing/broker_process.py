@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,18 +24,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from stratalog.errors import StratalogError
+from stratalog.lab.broker_child import STOP_SECONDS, BrokerChild
 from stratalog.testing.command_line import CommandLine
 from stratalog.testing.controls import BrokerClock, Fault
 from stratalog.testing.held_port import HeldPort
 
 START_SECONDS = 60.0
-STOP_SECONDS = 30.0
-_SHOWN_LINES = 20
 
-# Nobody wants to wait in a test for what makes sense for many members, or for a hundred logs of internal topics.
+# Settings that make tests quick and steady: no wait for further members of a group, few internal partitions, and no
+# record is deleted because a test gave it an old timestamp.
 FOR_TESTS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
+    "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }
@@ -60,12 +60,10 @@ class BrokerProcess:
         self.settings = FOR_TESTS | {name: _text(value) for name, value in (settings or {}).items()}
         """Kafka's names. Changes count at the next start."""
         self.data_dir = self._directory / "data"
-        self.log_file = self._directory / "broker.log"
         self.host = host
         self.clock = BrokerClock(self._ask)
-        self.is_paused = False
         self._held_port = HeldPort(host)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child = BrokerChild(self._directory / "broker.log")
         self._commands: CommandLine | None = None
 
     @property
@@ -83,32 +81,30 @@ class BrokerProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._child.is_running
+
+    @property
+    def is_paused(self) -> bool:
+        return self._child.is_paused
+
+    @property
+    def log_file(self) -> Path:
+        return self._child.log_file
 
     @property
     def logs(self) -> str:
-        """All that it has logged so far, over all restarts."""
-        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+        """Everything it has logged so far, over all restarts."""
+        return self._child.logs
 
     # Life
 
     def start(self) -> Self:
-        """Clients can connect when it returns."""
+        """Return when clients can connect."""
         if self.is_running:
             raise BrokerFailedError(f"the broker on {self.bootstrap_servers} runs already; restart() stops it first")
         self._forget()
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with self.log_file.open("ab") as log:
-            # A session of its own: Ctrl-C is for the tests, which end it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stratalog.testing.child"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                bufsize=0,
-                start_new_session=True,
-            )
-        self._commands = CommandLine(self._process)
+        process = self._child.spawn([sys.executable, "-m", "stratalog.testing.child"], stdin=subprocess.PIPE)
+        self._commands = CommandLine(process)
         start = {
             "data_dir": str(self.data_dir.resolve()),
             "settings": self.settings,
@@ -127,24 +123,21 @@ class BrokerProcess:
         return self
 
     def stop(self) -> None:
-        """In order, as SIGTERM does it: requests under way are answered, everything is flushed."""
-        process = self._running()
-        process.send_signal(signal.SIGTERM)
-        self.resume()
+        """Stop it as SIGTERM does: requests under way are answered, and everything is flushed."""
+        self._running()
         try:
-            code = process.wait(STOP_SECONDS)
+            code = self._child.stop()
         except subprocess.TimeoutExpired:
-            self.kill()
-            raise BrokerFailedError(f"the broker did not stop within {STOP_SECONDS:g} s{self._last_lines()}") from None
-        self._forget()
+            message = f"the broker did not stop within {STOP_SECONDS:g} s{self._child.last_log_lines()}"
+            raise BrokerFailedError(message) from None
+        finally:
+            self._forget()
         if code != 0:
-            raise BrokerFailedError(f"the broker stopped with exit code {code}{self._last_lines()}")
+            raise BrokerFailedError(f"the broker stopped with exit code {code}{self._child.last_log_lines()}")
 
     def kill(self) -> None:
-        """SIGKILL: no time for anything. One that does not run is left alone."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(STOP_SECONDS)
+        """Send SIGKILL. A broker that is not running is left alone."""
+        self._child.kill()
         self._forget()
 
     def restart(self) -> None:
@@ -155,13 +148,13 @@ class BrokerProcess:
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, and nothing answers."""
-        self._running().send_signal(signal.SIGSTOP)
-        self.is_paused = True
+        self._running()
+        self._child.pause()
 
     def resume(self) -> None:
         """On after pause(); what was asked for meanwhile is answered now."""
-        self._running().send_signal(signal.SIGCONT)
-        self.is_paused = False
+        self._running()
+        self._child.resume()
 
     def close(self) -> None:
         """End it, and remove what is temporary."""
@@ -185,7 +178,7 @@ class BrokerProcess:
     def put_right(self) -> None:
         """Undo what a test did to it: it runs, has no faults, and the system's time. An error says that it had ended,
         and not by stop() or kill(); it runs again all the same."""
-        if self._process is not None:
+        if self._child.process is not None:
             try:
                 self.resume()
                 self.heal()
@@ -249,28 +242,24 @@ class BrokerProcess:
         assert self._commands is not None
         line = self._commands.exchange(json.dumps(what), START_SECONDS)
         if not line:
-            raise BrokerFailedError(f"the broker on {self.bootstrap_servers} ended or hangs{self._last_lines()}")
+            raise BrokerFailedError(
+                f"the broker on {self.bootstrap_servers} ended or hangs{self._child.last_log_lines()}"
+            )
         answer = json.loads(line)
         if "error" in answer:
             raise BrokerFailedError(f"the broker on {self.bootstrap_servers}: {answer['error']}")
         return answer["result"]
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            raise BrokerFailedError(
-                f"the broker on {self.bootstrap_servers} does not run; start() it first{self._last_lines()}"
-            )
-        return self._process
+        process = self._child.process
+        if process is None or process.poll() is not None:
+            message = f"the broker on {self.bootstrap_servers} is not running; call start() first"
+            raise BrokerFailedError(message + self._child.last_log_lines())
+        return process
 
     def _forget(self) -> None:
-        if self._commands is not None:
-            self._commands.close()
-        self._process = self._commands = None
-        self.is_paused = False
-
-    def _last_lines(self) -> str:
-        lines = self.logs.splitlines()[-_SHOWN_LINES:]
-        return "\n".join(["; the last lines of its log:", *lines]) if lines else "; its log is empty"
+        self._child.forget()
+        self._commands = None
 
 
 def _text(value: object) -> str:

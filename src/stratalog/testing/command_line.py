@@ -28,7 +28,3 @@ class CommandLine:
             if not readable.poll(seconds * 1000):
                 return ""
             return self._stdout.readline().decode()
-
-    def close(self) -> None:
-        self._stdin.close()
-        self._stdout.close()
