@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo serve test check compat bench faults format clean
+.PHONY: demo serve test test-slow check compat bench faults format clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -21,7 +21,10 @@ serve: $(READY)
 	@$(BIN)/stratalog serve
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 4 --dist worksteal --durations=40 -o cache_dir=.pytest_cache/test
+	@$(BIN)/python -m pytest -n 4 --durations=20 -o cache_dir=.pytest_cache/test
+
+test-slow: $(READY)
+	@$(BIN)/python -m pytest -m slow -n 4 --durations=20 -o cache_dir=.pytest_cache/test-slow
 
 check: $(READY)
 	@$(BIN)/ruff check .
@@ -34,8 +37,8 @@ compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kcat
 	@$(BIN)/python -m tests.compat.fetch_spark_kafka
 	@status=0; \
-	$(BIN)/python -m pytest -m compat -n 2 --dist loadfile --durations=15 -o cache_dir=.pytest_cache/compat tests/compat || status=1; \
-	$(BIN)/python -m pytest -m any_broker --kafka -n 2 --dist loadfile -o cache_dir=.pytest_cache/any_broker tests/client || status=1; \
+	$(BIN)/python -m pytest -m compat -n 2 --durations=15 -o cache_dir=.pytest_cache/compat tests/compat || status=1; \
+	$(BIN)/python -m pytest -m any_broker --kafka -n 2 -o cache_dir=.pytest_cache/any_broker tests/client || status=1; \
 	exit $$status
 
 bench: $(READY)

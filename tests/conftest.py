@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis  # before kio, which registers its types with it if it is there
 import pytest
 
+from tests import scheduling
 from tests.cost_report import CostReport
 from tests.spark_sessions import small_session
 
@@ -24,9 +24,6 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
 # Who starts the tests in the background of a shell has them ignore Ctrl-C, and what they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-_HERE = Path(__file__).parent
-_WITH_SPARK = {"spark", "pipelines", "demo"}
 
 hypothesis.settings.register_profile("stratalog", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("stratalog")
@@ -42,8 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with Spark first: they take longest, and so one process of several has them all, and one session."""
-    items.sort(key=lambda item: item.path.relative_to(_HERE).parts[0] not in _WITH_SPARK)
+    scheduling.in_order_of_cost(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return scheduling.scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from stratalog.client.errors import (
 )
 from stratalog.client.producer import Delivery, Producer
 from tests.broker.process import BrokerProcess
+from tests.campaigns import slow
 from tests.client.read_back import read_partition
 from tests.clients.admin import create_topic, delete_topic
 from tests.clients.waiting import wait_until
@@ -72,7 +73,7 @@ class Load:
 
 
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize(("codec", "kills"), [("none", 20), ("lz4", 5)])
+@pytest.mark.parametrize(("codec", "kills"), [slow("none", 20), ("lz4", 3)])
 def test_kills_lose_nothing_double_nothing_and_keep_the_order(
     own_broker: BrokerProcess, codec: str, kills: int
 ) -> None:

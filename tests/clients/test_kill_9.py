@@ -6,27 +6,30 @@ import random
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.broker.process import BrokerProcess
+from tests.campaigns import quick_and_full
 from tests.clients.admin import create_topic
 from tests.clients.produce_load import RECOVERING, ProduceLoad
 
-ROUNDS = 30
 PARTITIONS = 3
 # Small segments, so that rolls are interrupted too; what is flushed at a roll survives anyway.
 SETTINGS = {"log.segment.bytes": 256 * 1024, "log.index.interval.bytes": 1024}
 
 
-def test_thirty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", quick_and_full(3, 30))
+def test_kills_lose_nothing_and_double_nothing(tmp_path: Path, kills: int) -> None:
     chance = random.Random(3)
     with BrokerProcess(tmp_path / "data", SETTINGS) as broker:
         create_topic(broker.address, "load", PARTITIONS)
         with ProduceLoad(broker.address, "load", PARTITIONS) as load:
-            for _ in range(ROUNDS):
+            for _ in range(kills):
                 load.wait_for_more(1)
                 time.sleep(chance.uniform(0, 0.1))  # not to wait for anything: to die at any moment of the load
                 broker.kill()
                 broker.start()
             load.finish()
         load.check(broker.address)
-        assert broker.log.read_text().count(RECOVERING) == ROUNDS
+        assert broker.log.read_text().count(RECOVERING) == kills
         assert broker.errors() == []

@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.broker.process import BrokerProcess
+from tests.campaigns import slow
 from tests.clients.admin import create_topic
 from tests.clients.confluent import QUIET, SECONDS
 from tests.clients.conftest import SETTINGS
@@ -194,7 +195,7 @@ def expected(address: str, topic: str) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("new_one_first", [False, True], ids=["old one goes first", "new one comes first"])
-@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("assignor", ["range", slow("cooperative-sticky")])
 def test_a_rolling_upgrade_and_downgrade_loses_nothing_and_doubles_nothing(
     assignor: str, new_one_first: bool, broker: BrokerProcess, name: str
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_rolling_upgrade_and_downgrade_loses_nothing_and_doubles_nothing(
     assert f"group {name}: downgraded to a classic group" in log
 
 
+@pytest.mark.slow
 def test_kills_in_the_middle_of_a_rolling_upgrade_and_downgrade_lose_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", SETTINGS) as broker:
         create_topic(broker.address, "rolled", PARTITIONS)

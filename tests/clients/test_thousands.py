@@ -120,6 +120,7 @@ async def run(port: int) -> int:
     return sum(task.result() for task in reading)
 
 
+@pytest.mark.slow
 def test_a_thousand_connections_and_partitions_and_a_million_records(
     broker_with_a_thousand_partitions: BrokerProcess,
 ) -> None:

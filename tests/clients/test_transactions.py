@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.process import BrokerProcess
+from tests.campaigns import quick_and_full, slow
 from tests.clients.aio import LoopThread
 from tests.clients.copy_rounds import copy_under_kills
 from tests.clients.everyone import make_client
@@ -20,7 +21,10 @@ NewTopic = Callable[[int], list[Place]]
 Make = Callable[..., TransactionalProducer]
 
 
-@pytest.fixture(params=TRANSACTIONAL_CLIENTS)
+IN_EVERY_RUN = ("stratalog", "confluent-kafka")  # the other clients are for `make test-slow`
+
+
+@pytest.fixture(params=[name if name in IN_EVERY_RUN else slow(name) for name in TRANSACTIONAL_CLIENTS])
 def client_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -111,5 +115,6 @@ def test_second_producer_of_an_id_fences_the_first_and_drops_what_it_had_open(
     assert committed_values(client, broker.address, places, 1) == [b"new"]
 
 
-def test_read_process_write_has_each_input_once_over_kills(client_name: str, tmp_path: Path) -> None:
-    copy_under_kills(tmp_path, client_name, kills=8, seed=3)
+@pytest.mark.parametrize("kills", quick_and_full(1, 8))
+def test_read_process_write_has_each_input_once_over_kills(client_name: str, kills: int, tmp_path: Path) -> None:
+    copy_under_kills(tmp_path, client_name, kills=kills, seed=3)

@@ -42,6 +42,7 @@ def processes_of(output: Path) -> list[str]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_flights_become_a_chart_and_a_table_and_nothing_else_is_left(tmp_path: Path) -> None:
     output = tmp_path / "result"
     with demo(output) as process:
@@ -61,6 +62,7 @@ def test_flights_become_a_chart_and_a_table_and_nothing_else_is_left(tmp_path: P
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_interrupt_stops_every_process_and_leaves_no_work(tmp_path: Path) -> None:
     output = tmp_path / "result"
     with demo(output) as process:

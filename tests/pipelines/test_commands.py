@@ -83,6 +83,7 @@ def test_directory_is_verified_and_compacted(spark: SparkSession, tmp_path: Path
     assert (lines[-1]["type"], lines[-1]["errors"]) == ("summary", 1)
 
 
+@pytest.mark.slow
 def test_interrupted_export_keeps_what_is_done_and_goes_on(
     spark: SparkSession, server: str, filled_topic: FilledTopic, tmp_path: Path
 ) -> None:

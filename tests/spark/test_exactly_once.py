@@ -20,6 +20,7 @@ LONG = 1800  # sessions take ten seconds to start, or minutes on a machine that 
 
 
 @pytest.mark.timeout(LONG)
+@pytest.mark.slow
 def test_stream_is_in_the_topic_once_whatever_dies(tmp_path: Path) -> None:
     """Planted: workers before and behind their preparation, the driver behind the decision. Then five at random."""
     kinds = ("worker", "broker", "worker and broker", "broker", "driver and broker")
@@ -27,6 +28,7 @@ def test_stream_is_in_the_topic_once_whatever_dies(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(LONG)
+@pytest.mark.slow
 def test_batch_write_of_a_killed_driver_is_there_wholly_or_not_at_all(tmp_path: Path) -> None:
     """Of two in one topic: driver and broker are killed when all tasks of one have prepared their rows and nothing is
     decided, and the other is decided and its driver has not heard of it. Readers are not held up for ever."""

@@ -107,6 +107,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_machine_without_java_runs_spark_on_the_wheels(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment["PATH"] = os.pathsep.join(_without_java(environment["PATH"], tmp_path))

@@ -101,6 +101,7 @@ def said(log: Path, pattern: str) -> str:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_a_cluster_of_two_workers_reads_writes_and_streams(
     stratalog_fresh_broker: BrokerProcess, tmp_path: Path
 ) -> None:

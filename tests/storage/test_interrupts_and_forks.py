@@ -15,6 +15,7 @@ import pytest
 from stratalog.errors import DirectoryLockedError, LogClosedError, StorageError
 from stratalog.records import build_batch
 from stratalog.storage import Log, LogDirectory
+from tests.campaigns import slow
 from tests.storage.faults.damaged_files import UnsyncedDisk
 from tests.storage.log_builder import LogBuilder
 
@@ -50,7 +51,7 @@ def interrupted_at(line: int, call: Callable[[], object]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("doing", ["roll", "append", "append of a producer"])
+@pytest.mark.parametrize("doing", [slow("roll"), "append", slow("append of a producer")])
 def test_interrupt_at_any_line_loses_nothing_that_was_acknowledged(tmp_path: Path, doing: str) -> None:
     line = 1
     struck = True

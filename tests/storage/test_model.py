@@ -289,11 +289,16 @@ class LogAndList(RuleBasedStateMachine):
                     self.log.read(outside, 100)
 
 
-TestLogAndList = LogAndList.TestCase
-TestLogAndList.settings = settings(
-    max_examples=1500 if IS_LONG else 250,
-    stateful_step_count=60 if IS_LONG else 30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-TestLogAndList.pytestmark = [pytest.mark.timeout(3600 if IS_LONG else 300)]  # type: ignore[attr-defined]
+class TestLogAndList(LogAndList.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+class TestLogAndListAtLength(LogAndList.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(
+        max_examples=1500 if IS_LONG else 250,
+        stateful_step_count=60 if IS_LONG else 30,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )

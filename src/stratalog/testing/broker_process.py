@@ -31,12 +31,12 @@ from stratalog.testing.held_port import HeldPort
 
 START_SECONDS = 60.0
 
-# Settings that make tests quick and steady: no wait for further members of a group, few internal partitions, and no
-# record is deleted because a test gave it an old timestamp.
+# Settings that make tests quick and steady: no wait for further members of a group, few internal partitions. Retention
+# is applied by clock.advance() alone, so no record vanishes because a test gave it an old timestamp.
 FOR_TESTS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
-    "log.retention.ms": "-1",
+    "log.retention.check.interval.ms": str(24 * 60 * 60 * 1000),
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
 }

@@ -9,6 +9,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from tests.campaigns import slow
 from tests.client.conftest import NewTopic
 from tests.client.groups.members import MemberThread, wait_until, wait_until_shared
 
@@ -57,7 +58,7 @@ class Load:
 
 
 @pytest.mark.any_broker
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way if way in ("range", "KIP-848") else slow(way) for way in WAYS])
 def test_nothing_is_lost_or_read_twice_while_members_come_and_go(
     way: str, bootstrap: str, name: str, new_topic: NewTopic
 ) -> None:

@@ -244,11 +244,16 @@ class LogAndTable(RuleBasedStateMachine):
                     self.log.read(outside, 100)
 
 
-TestLogAndTable = LogAndTable.TestCase
-TestLogAndTable.settings = settings(
-    max_examples=1000 if IS_LONG else 60,
-    stateful_step_count=60 if IS_LONG else 25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-TestLogAndTable.pytestmark = [pytest.mark.timeout(3600 if IS_LONG else 300)]  # type: ignore[attr-defined]
+class TestLogAndTable(LogAndTable.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+class TestLogAndTableAtLength(LogAndTable.TestCase):  # type: ignore[misc,valid-type]
+    settings = settings(
+        max_examples=1000 if IS_LONG else 100,
+        stateful_step_count=60 if IS_LONG else 30,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )

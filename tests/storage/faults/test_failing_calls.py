@@ -12,6 +12,7 @@ from stratalog.errors import StorageError
 from stratalog.records._records import Record
 from stratalog.storage import LogDirectory
 from stratalog.storage.names import CLEAN_SHUTDOWN
+from tests.campaigns import quick_and_full, slow
 from tests.storage.faults.failing_calls import FailingCalls, open_descriptors
 from tests.storage.faults.failing_disk import FAULTS, FailingDisk
 from tests.storage.faults.faulty_disk import FaultyDisk
@@ -19,12 +20,15 @@ from tests.storage.log_builder import PARTITION, LogBuilder
 
 # A seed each, and how far apart the calls are that fail: all of them are for bench.faults.
 SAMPLES = [
-    ("ENOSPC", 47, 1),
-    ("short write", 19, 1),
-    ("EIO", 59, 1),
-    ("EMFILE", 29, 1),
-    ("EIO", 73, 4),
-    ("ENOSPC", 83, 9),
+    ("ENOSPC", 397, 1),
+    ("short write", 97, 1),
+    ("EIO", 397, 4),
+    slow("ENOSPC", 47, 1),
+    slow("short write", 19, 1),
+    slow("EIO", 59, 1),
+    slow("EMFILE", 29, 1),
+    slow("EIO", 73, 4),
+    slow("ENOSPC", 83, 9),
 ]
 
 
@@ -46,13 +50,14 @@ def test_failing_call_leaves_no_torn_state(scratch: Path, fault: str, apart: int
     assert nth > apart, "the fault never struck"
 
 
+@pytest.mark.parametrize("apart", quick_and_full(13, 3))
 @pytest.mark.parametrize("fault", list(FAULTS))
-def test_directory_that_failed_to_open_can_be_opened(tmp_path: Path, fault: str) -> None:
+def test_directory_that_failed_to_open_can_be_opened(tmp_path: Path, fault: str, apart: int) -> None:
     """No lock, no descriptor and no half-made file stays behind, whichever call of opening fails."""
     expected = LogBuilder(tmp_path / "data", segment_bytes=1024).append_until(4000).close().expected
     before = open_descriptors()
     disk = FailingDisk()
-    for nth in range(1, 200, 3):
+    for nth in range(1, 200, apart):
         disk.arm(fault, nth)
         try:
             _read_all(tmp_path / "data", disk)

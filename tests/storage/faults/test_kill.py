@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.campaigns import quick_and_full
 from tests.storage.faults.killing import kill_rounds
 
-ROUNDS = 50  # many more in bench.faults
 
-
-def test_kill_loses_nothing_that_was_acknowledged() -> None:
+@pytest.mark.parametrize("rounds", quick_and_full(8, 50))  # many more in bench.faults
+def test_kill_loses_nothing_that_was_acknowledged(rounds: int) -> None:
     seen: list[int] = []
-    assert kill_rounds(ROUNDS, 1000, seen.append) == ROUNDS
-    assert seen == list(range(1, ROUNDS + 1))
+    assert kill_rounds(rounds, 1000, seen.append) == rounds
+    assert seen == list(range(1, rounds + 1))
