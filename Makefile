@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
 
-.PHONY: demo serve test test-slow check compat bench faults format clean
+.PHONY: demo serve test test-slow check compat bench faults docs wheel format clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,6 +51,14 @@ bench: $(READY)
 
 faults: $(READY)
 	@$(BIN)/python -m bench.faults
+
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+wheel: $(READY)
+	@$(BIN)/python -m build --no-isolation --outdir dist > build.log 2>&1 || { cat build.log; exit 1; }
+	@rm build.log; ls -1 dist
 
 format: $(READY)
 	@$(BIN)/ruff check --fix .
