@@ -19,6 +19,7 @@ from stratalog.client._batch cimport Batch, Delivery, monotonic, pack_headers, w
 from stratalog.client._direct cimport DirectPath
 from stratalog.client._partitioner cimport partition_of_key
 from stratalog.client._queues cimport PartitionQueue, TopicQueues
+from stratalog.records.format cimport HEADER_SIZE
 
 import os
 import threading
@@ -26,7 +27,6 @@ import threading
 from stratalog.client.errors import BufferExhaustedError, RecordTooLargeError
 
 cdef enum:
-    _HEADER = 61
     _STICKY_BYTES = 16384        # a keyless partition is left at the end of a batch once it got this much
     _MESSAGE_TOO_LARGE = 10
     _SMALLEST_POOLED = 65536
@@ -112,7 +112,7 @@ cdef class Accumulator:
             + (0 if key_content is None else PyBytes_GET_SIZE(key_content))
             + (0 if packed_headers is None else PyBytes_GET_SIZE(packed_headers))
         )
-        if size + _HEADER > self.max_request_size or size + _HEADER > self.buffer_memory:
+        if size + HEADER_SIZE > self.max_request_size or size + HEADER_SIZE > self.buffer_memory:
             raise _too_large(topic, size, self)
         delivery = Delivery.__new__(Delivery)
         is_sticky = partition is None and key_content is None
@@ -185,7 +185,7 @@ cdef class Accumulator:
 
     cdef int _open(self, PartitionQueue queue, Py_ssize_t record_size, double *deadline) except -1:
         """Give the partition a new batch. 0: look again, time has passed."""
-        cdef Py_ssize_t capacity = max(min(queue._expected, self.batch_size), record_size + _HEADER)
+        cdef Py_ssize_t capacity = max(min(queue._expected, self.batch_size), record_size + HEADER_SIZE)
         cdef bytearray memory = None
         cdef Batch batch
         if capacity > self.batch_size // 2:
@@ -195,7 +195,7 @@ cdef class Accumulator:
         if self.used - self._not_encoded + capacity + len(self._pool) * self.batch_size > self.buffer_memory:
             self._pool.clear()
         if self.used + capacity > self.buffer_memory:
-            capacity = record_size + _HEADER
+            capacity = record_size + HEADER_SIZE
             if self.used + capacity > self.buffer_memory:
                 self._wait_for_room(capacity, deadline)
                 return 0

@@ -15,6 +15,11 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from stratalog.records._crc32c cimport crc32c_of
 from stratalog.records._varint cimport store16, store32, store64, varint_size, write_varint
+from stratalog.records.format cimport (
+    ATTRIBUTES_POSITION, BASE_OFFSET_POSITION, BASE_SEQUENCE_POSITION, BASE_TIMESTAMP_POSITION, BATCH_LENGTH_POSITION,
+    CRC_POSITION, CURRENT_MAGIC, HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, LEADER_EPOCH_POSITION, LOG_OVERHEAD,
+    MAGIC_POSITION, MAX_TIMESTAMP_POSITION, PRODUCER_EPOCH_POSITION, PRODUCER_ID_POSITION, RECORD_COUNT_POSITION,
+)
 
 import asyncio
 import logging
@@ -26,9 +31,6 @@ from stratalog.client.errors import ForkedClientError
 from stratalog.records import compression
 
 cdef enum:
-    _HEADER = 61
-    _CRC_AT = 17
-    _ATTRIBUTES_AT = 21
     _KEEPS_THE_GIL = 32000  # bytes: crc32c_of releases it for more
 
 _logger = logging.getLogger("stratalog.client.producer")
@@ -79,7 +81,7 @@ cdef class Batch:
         self.data = PyByteArray_FromStringAndSize(NULL, capacity)
         self._bytes = <unsigned char *> PyByteArray_AS_STRING(self.data)
         self._capacity = self.charged = capacity
-        self._size = _HEADER
+        self._size = HEADER_SIZE
         self.max_timestamp = self.base_timestamp = -1
         self.producer_id = self.producer_epoch = self.base_sequence = -1
         self.base_offset = self.append_time = -1
@@ -191,8 +193,8 @@ cdef class Batch:
             return 0
         if codec:
             with memoryview(self.data) as whole:
-                packed = compression.compress(codec, whole[_HEADER:self._size], level)
-            data = bytearray(_HEADER)
+                packed = compression.compress(codec, whole[HEADER_SIZE:self._size], level)
+            data = bytearray(HEADER_SIZE)
             data += packed
             self.data = data
             self._size = len(data)
@@ -217,31 +219,31 @@ cdef class Batch:
         cdef Py_ssize_t position, length
         if p == NULL:
             raise ValueError("the batch is done: whoever closed the producer did not wait for its thread")
-        store64(p, 0)                                       # base offset
-        store32(p + 8, <unsigned int> (self._size - 12))
-        store32(p + 12, 0xFFFFFFFF)                         # leader epoch
-        p[16] = 2                                           # magic
-        store16(p + _ATTRIBUTES_AT, <unsigned short> codec)
-        store32(p + 23, <unsigned int> (self.record_count - 1))
-        store64(p + 27, <unsigned long long> self.base_timestamp)
-        store64(p + 35, <unsigned long long> self.max_timestamp)
-        store64(p + 43, <unsigned long long> self.producer_id)
-        store16(p + 51, <unsigned short> self.producer_epoch)
-        store32(p + 53, <unsigned int> self.base_sequence)
-        store32(p + 57, <unsigned int> self.record_count)
+        store64(p + BASE_OFFSET_POSITION, 0)
+        store32(p + BATCH_LENGTH_POSITION, <unsigned int> (self._size - LOG_OVERHEAD))
+        store32(p + LEADER_EPOCH_POSITION, 0xFFFFFFFF)
+        p[MAGIC_POSITION] = CURRENT_MAGIC
+        store16(p + ATTRIBUTES_POSITION, <unsigned short> codec)
+        store32(p + LAST_OFFSET_DELTA_POSITION, <unsigned int> (self.record_count - 1))
+        store64(p + BASE_TIMESTAMP_POSITION, <unsigned long long> self.base_timestamp)
+        store64(p + MAX_TIMESTAMP_POSITION, <unsigned long long> self.max_timestamp)
+        store64(p + PRODUCER_ID_POSITION, <unsigned long long> self.producer_id)
+        store16(p + PRODUCER_EPOCH_POSITION, <unsigned short> self.producer_epoch)
+        store32(p + BASE_SEQUENCE_POSITION, <unsigned int> self.base_sequence)
+        store32(p + RECORD_COUNT_POSITION, <unsigned int> self.record_count)
         if self._is_of_rows:
             # A thread that sends columns is busy without the GIL, and would wait for it here after each batch. The view
             # keeps the memory in place, should another thread give the batch up meanwhile.
             with memoryview(self.data):
-                store32(p + _CRC_AT, crc32c_of(p + _ATTRIBUTES_AT, self._size - _ATTRIBUTES_AT, 0))
+                store32(p + CRC_POSITION, crc32c_of(p + ATTRIBUTES_POSITION, self._size - ATTRIBUTES_POSITION, 0))
             return
         # In pieces that keep the GIL: who gives it away to a busy thread gets it back after 5 ms; this takes less than 0.1.
-        position = _ATTRIBUTES_AT
+        position = ATTRIBUTES_POSITION
         while position < self._size:
             length = min(self._size - position, _KEEPS_THE_GIL)
             crc = crc32c_of(p + position, length, crc)
             position += length
-        store32(p + _CRC_AT, crc)
+        store32(p + CRC_POSITION, crc)
 
     def acknowledge(self, long long base_offset, long long append_time):
         if not self.is_done:

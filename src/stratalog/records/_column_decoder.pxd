@@ -3,6 +3,14 @@
 from stratalog.records._column_memory cimport BinaryOut, Memory
 from stratalog.records._record_fields cimport RecordFields
 
+cdef enum:  # columns, as bits
+    KEY_COLUMN = 1
+    VALUE_COLUMN = 2
+    HEADERS_COLUMN = 4
+    OFFSET_COLUMN = 8
+    TIMESTAMP_COLUMN = 16
+    TIMESTAMP_TYPE_COLUMN = 32
+
 
 cdef class ColumnDecoder:
     cdef int _columns

@@ -18,20 +18,12 @@ from stratalog.records._record_fields cimport (
 from stratalog.errors import CorruptBatchError
 
 # Columns, as bits.
-KEY = 1
-VALUE = 2
-HEADERS = 4
-OFFSET = 8
-TIMESTAMP = 16
-TIMESTAMP_TYPE = 32
-
-cdef enum:
-    KEY_BIT = 1
-    VALUE_BIT = 2
-    HEADERS_BIT = 4
-    OFFSET_BIT = 8
-    TIMESTAMP_BIT = 16
-    TIMESTAMP_TYPE_BIT = 32
+KEY = KEY_COLUMN
+VALUE = VALUE_COLUMN
+HEADERS = HEADERS_COLUMN
+OFFSET = OFFSET_COLUMN
+TIMESTAMP = TIMESTAMP_COLUMN
+TIMESTAMP_TYPE = TIMESTAMP_TYPE_COLUMN
 
 
 # Large blocks are kept when their column is gone, a few of them, and filled again: fresh memory costs a page fault for
@@ -150,14 +142,14 @@ cdef class ColumnDecoder:
         self._columns = columns
         self._limit = column_limit
         if content >= WORTH_KEEPING:
-            if columns & KEY_BIT:
+            if columns & KEY_COLUMN:
                 take_kept(&self._key.data, content)
-            if columns & VALUE_BIT:
+            if columns & VALUE_COLUMN:
                 take_kept(&self._value.data, content)
         if rows * sizeof(long long) >= WORTH_KEEPING:
-            if columns & OFFSET_BIT:
+            if columns & OFFSET_COLUMN:
                 take_kept(&self._offset, rows * sizeof(long long))
-            if columns & TIMESTAMP_BIT:
+            if columns & TIMESTAMP_COLUMN:
                 take_kept(&self._timestamp, rows * sizeof(long long))
         self._make_room(rows, content)
 
@@ -210,7 +202,7 @@ cdef class ColumnDecoder:
             self._make_room(1, content)
             self._put_object(record.key, record.value)
             self._put_place(record.offset, record.timestamp, record.timestamp_type)
-            if self._columns & HEADERS_BIT:
+            if self._columns & HEADERS_COLUMN:
                 self._put_header_offset()
             self.rows += 1
             self._check_limit()
@@ -238,41 +230,41 @@ cdef class ColumnDecoder:
     def finish(self):
         """The columns by their bit: buffers as Arrow lays them out."""
         columns = {}
-        if self._columns & KEY_BIT:
-            columns[KEY_BIT] = finish_binary(&self._key)
-        if self._columns & VALUE_BIT:
-            columns[VALUE_BIT] = finish_binary(&self._value)
-        if self._columns & HEADERS_BIT:
+        if self._columns & KEY_COLUMN:
+            columns[KEY_COLUMN] = finish_binary(&self._key)
+        if self._columns & VALUE_COLUMN:
+            columns[VALUE_COLUMN] = finish_binary(&self._value)
+        if self._columns & HEADERS_COLUMN:
             if grow(&self._header_offsets, sizeof(int)):
                 raise MemoryError
             self._put_header_offset()
             header_rows = self._header_key.rows
-            columns[HEADERS_BIT] = (
+            columns[HEADERS_COLUMN] = (
                 hand_over(&self._header_offsets), header_rows, finish_binary(&self._header_key),
                 finish_binary(&self._header_value),
             )
-        if self._columns & OFFSET_BIT:
-            columns[OFFSET_BIT] = hand_over(&self._offset)
-        if self._columns & TIMESTAMP_BIT:
-            columns[TIMESTAMP_BIT] = hand_over(&self._timestamp)
-        if self._columns & TIMESTAMP_TYPE_BIT:
-            columns[TIMESTAMP_TYPE_BIT] = hand_over(&self._timestamp_type)
+        if self._columns & OFFSET_COLUMN:
+            columns[OFFSET_COLUMN] = hand_over(&self._offset)
+        if self._columns & TIMESTAMP_COLUMN:
+            columns[TIMESTAMP_COLUMN] = hand_over(&self._timestamp)
+        if self._columns & TIMESTAMP_TYPE_COLUMN:
+            columns[TIMESTAMP_TYPE_COLUMN] = hand_over(&self._timestamp_type)
         return columns
 
     cdef int _make_room(self, Py_ssize_t rows, Py_ssize_t content) except -1:
         """Room for so many rows with so many bytes in all, before a loop that does not ask. Headers do ask."""
         cdef int failed = 0
-        if self._columns & KEY_BIT:
+        if self._columns & KEY_COLUMN:
             failed |= make_room(&self._key, rows, content)
-        if self._columns & VALUE_BIT:
+        if self._columns & VALUE_COLUMN:
             failed |= make_room(&self._value, rows, content)
-        if self._columns & HEADERS_BIT:
+        if self._columns & HEADERS_COLUMN:
             failed |= grow(&self._header_offsets, rows * sizeof(int))
-        if self._columns & OFFSET_BIT:
+        if self._columns & OFFSET_COLUMN:
             failed |= grow(&self._offset, rows * sizeof(long long))
-        if self._columns & TIMESTAMP_BIT:
+        if self._columns & TIMESTAMP_COLUMN:
             failed |= grow(&self._timestamp, rows * sizeof(long long))
-        if self._columns & TIMESTAMP_TYPE_BIT:
+        if self._columns & TIMESTAMP_TYPE_COLUMN:
             failed |= grow(&self._timestamp_type, rows * sizeof(int))
         if failed:
             raise MemoryError
@@ -297,12 +289,12 @@ cdef class ColumnDecoder:
         # In locals throughout: what memcpy writes might be fields of self, for all that a compiler knows, and it would
         # load them again for each record.
         cdef const unsigned char *end = p + size
-        cdef bint has_key = (self._columns & KEY_BIT) != 0
-        cdef bint has_value = (self._columns & VALUE_BIT) != 0
-        cdef bint has_headers = (self._columns & HEADERS_BIT) != 0
-        cdef long long *offsets = <long long *>self._offset.data if self._columns & OFFSET_BIT else NULL
-        cdef long long *timestamps = <long long *>self._timestamp.data if self._columns & TIMESTAMP_BIT else NULL
-        cdef int *types = <int *>self._timestamp_type.data if self._columns & TIMESTAMP_TYPE_BIT else NULL
+        cdef bint has_key = (self._columns & KEY_COLUMN) != 0
+        cdef bint has_value = (self._columns & VALUE_COLUMN) != 0
+        cdef bint has_headers = (self._columns & HEADERS_COLUMN) != 0
+        cdef long long *offsets = <long long *>self._offset.data if self._columns & OFFSET_COLUMN else NULL
+        cdef long long *timestamps = <long long *>self._timestamp.data if self._columns & TIMESTAMP_COLUMN else NULL
+        cdef int *types = <int *>self._timestamp_type.data if self._columns & TIMESTAMP_TYPE_COLUMN else NULL
         cdef BinaryOut keys = self._key
         cdef BinaryOut values = self._value
         cdef Py_ssize_t row = self.rows
@@ -359,13 +351,13 @@ cdef class ColumnDecoder:
         return -1
 
     cdef void _put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
-        if self._columns & OFFSET_BIT:
+        if self._columns & OFFSET_COLUMN:
             (<long long *>self._offset.data)[self.rows] = offset
             self._offset.size += sizeof(long long)
-        if self._columns & TIMESTAMP_BIT:
+        if self._columns & TIMESTAMP_COLUMN:
             (<long long *>self._timestamp.data)[self.rows] = timestamp
             self._timestamp.size += sizeof(long long)
-        if self._columns & TIMESTAMP_TYPE_BIT:
+        if self._columns & TIMESTAMP_TYPE_COLUMN:
             (<int *>self._timestamp_type.data)[self.rows] = timestamp_type
             self._timestamp_type.size += sizeof(int)
 
@@ -374,12 +366,12 @@ cdef class ColumnDecoder:
         self._header_offsets.size += sizeof(int)
 
     cdef int _put_object(self, bytes key, bytes value) except -1:
-        if self._columns & KEY_BIT:
+        if self._columns & KEY_COLUMN:
             if key is None:
                 put(&self._key, NULL, -1)
             else:
                 put(&self._key, key, <int>len(key))
-        if self._columns & VALUE_BIT:
+        if self._columns & VALUE_COLUMN:
             if value is None:
                 put(&self._value, NULL, -1)
             else:
@@ -416,13 +408,13 @@ cdef class ColumnDecoder:
 
 cdef void set_rows(ColumnDecoder decoder, Py_ssize_t rows) noexcept nogil:
     decoder.rows = rows
-    if decoder._columns & HEADERS_BIT:
+    if decoder._columns & HEADERS_COLUMN:
         decoder._header_offsets.size = rows * sizeof(int)
-    if decoder._columns & OFFSET_BIT:
+    if decoder._columns & OFFSET_COLUMN:
         decoder._offset.size = rows * sizeof(long long)
-    if decoder._columns & TIMESTAMP_BIT:
+    if decoder._columns & TIMESTAMP_COLUMN:
         decoder._timestamp.size = rows * sizeof(long long)
-    if decoder._columns & TIMESTAMP_TYPE_BIT:
+    if decoder._columns & TIMESTAMP_TYPE_COLUMN:
         decoder._timestamp_type.size = rows * sizeof(int)
 
 
