@@ -22,7 +22,7 @@ KERNELS = (
     "stratalog.protocol._wire",
     "stratalog.protocol._produce_client",
     "stratalog.net._receive",
-    "stratalog.net._send_now",
+    "stratalog.net._pipeline",
     "stratalog.protocol._fetch_response",
     "stratalog.client._consumer_records",
     "stratalog.client._partitioner",

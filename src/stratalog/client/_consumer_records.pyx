@@ -38,7 +38,7 @@ cdef class ConsumerRecord:
 
     # No garbage collection: a record holds no container that could come to hold the record, but for what a user's
     # deserializer makes, and that would have to be made to point back at it by hand.
-    cdef tuple _place
+    cdef tuple topic_partition
     cdef readonly long long offset
     cdef readonly long long timestamp
     cdef readonly int timestamp_type
@@ -51,7 +51,7 @@ cdef class ConsumerRecord:
         self, str topic, int partition, long long offset, *, long long timestamp=-1, int timestamp_type=0, key=None,
         value=None, tuple headers=(), int leader_epoch=-1,
     ):
-        self._place = (topic, partition)
+        self.topic_partition = (topic, partition)
         self.offset = offset
         self.timestamp = timestamp
         self.timestamp_type = timestamp_type
@@ -62,15 +62,15 @@ cdef class ConsumerRecord:
 
     @property
     def topic(self):
-        return self._place[0]
+        return self.topic_partition[0]
 
     @property
     def partition(self):
-        return self._place[1]
+        return self.topic_partition[1]
 
     def _fields(self):
         return (
-            self._place[0], self._place[1], self.offset, self.timestamp, self.timestamp_type, self.key, self.value,
+            self.topic_partition[0], self.topic_partition[1], self.offset, self.timestamp, self.timestamp_type, self.key, self.value,
             self.headers, self.leader_epoch,
         )
 
@@ -270,10 +270,10 @@ cdef class FetchedRecords:
             rows += <int>load32(data + end + RECORD_COUNT_POSITION)
             content += <int>load32(data + end + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
             end += <int>load32(data + end + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
-        if rows == 0 or max(decoder._key.data.size, decoder._value.data.size) + content > decoder._limit:
+        if rows == 0 or max(decoder.key.data.size, decoder.value.data.size) + content > decoder.most_content:
             return False
         mark = decoder.mark()
-        decoder._make_room(rows, content)
+        decoder.reserve(rows, content)
         with nogil:
             behind = self._decode_plain(decoder, data, end, start_offset, &last, &good_rows, &good_header_rows)
         if behind < end:
@@ -281,7 +281,7 @@ cdef class FetchedRecords:
         if last < 0:
             return False
         try:
-            decoder._check_limit()
+            decoder.check_limit()
         except OverflowError:  # by headers
             decoder.cut(mark)
             return False
@@ -320,12 +320,12 @@ cdef class FetchedRecords:
         while at < end:
             batch = data + at
             size = <Py_ssize_t><int>load32(batch + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
-            good_rows[0], good_header_rows[0] = decoder.rows, decoder._header_key.rows
+            good_rows[0], good_header_rows[0] = decoder.rows, decoder.header_key.rows
             if self._check_crcs:
                 if crc32c_fast(batch + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION) != load32(batch + CRC_POSITION):
                     break
             is_append_time = (load16(batch + ATTRIBUTES_POSITION) & TIMESTAMP_TYPE_BIT) != 0
-            if decoder._decode(
+            if decoder.decode(
                 batch + HEADER_SIZE, size - HEADER_SIZE, <int>load32(batch + RECORD_COUNT_POSITION),
                 <long long>load64(batch), <long long>load64(batch + BASE_TIMESTAMP_POSITION), is_append_time,
                 <long long>load64(batch + MAX_TIMESTAMP_POSITION), start_offset, _LAST_OFFSET,
@@ -437,7 +437,7 @@ cdef class FetchedRecords:
                     self._advance(self._next_batch_offset)
                 continue
             record = ConsumerRecord.__new__(ConsumerRecord)
-            record._place = <tuple>self.place
+            record.topic_partition = <tuple>self.place
             record.offset = offset
             record.leader_epoch = self._header.leader_epoch
             record.timestamp_type = self._timestamp_type
@@ -485,7 +485,7 @@ cdef class FetchedRecords:
                 self._legacy.pop()
                 continue
             made = ConsumerRecord.__new__(ConsumerRecord)
-            made._place = <tuple>self.place
+            made.topic_partition = <tuple>self.place
             made.offset = found.offset
             made.timestamp = found.timestamp
             made.timestamp_type = found.timestamp_type

@@ -58,24 +58,24 @@ cdef class BinaryColumn:
 
     def __cinit__(self, validity, offsets, data, Py_ssize_t start, Py_ssize_t rows, bint is_large):
         cdef Py_ssize_t width = 8 if is_large else 4
-        self._column.start = start
-        self._column.rows = rows
-        self._column.is_large = is_large
+        self.column.start = start
+        self.column.rows = rows
+        self.column.is_large = is_large
         if rows == 0:
             return
         PyObject_GetBuffer(offsets, &self._offsets, PyBUF_SIMPLE)
-        self._column.offsets = self._offsets.buf
+        self.column.offsets = self._offsets.buf
         if start < 0 or rows < 0 or self._offsets.len < (start + rows + 1) * width:
             raise ValueError(f"offsets have {self._offsets.len} bytes, too few for rows {start}..{start + rows}")
         if validity is not None:
             PyObject_GetBuffer(validity, &self._validity, PyBUF_SIMPLE)
-            self._column.validity = <const unsigned char *>self._validity.buf
+            self.column.validity = <const unsigned char *>self._validity.buf
             if self._validity.len * 8 < start + rows:
                 raise ValueError(f"validity has {self._validity.len} bytes, too few for {start + rows} rows")
         if data is not None:
             PyObject_GetBuffer(data, &self._data, PyBUF_SIMPLE)
-            self._column.data = <const unsigned char *>self._data.buf
-            self._column.data_size = self._data.len
+            self.column.data = <const unsigned char *>self._data.buf
+            self.column.data_size = self._data.len
 
     def __dealloc__(self):
         PyBuffer_Release(&self._validity)
@@ -106,14 +106,14 @@ cdef class ColumnEncoder:
         self.rows = rows
         self._no_timestamp = no_timestamp
         for column in (key, value):
-            if column is not None and (<BinaryColumn>column)._column.rows != rows:
-                raise ValueError(f"a column has {(<BinaryColumn>column)._column.rows} rows, not {rows}")
+            if column is not None and (<BinaryColumn>column).column.rows != rows:
+                raise ValueError(f"a column has {(<BinaryColumn>column).column.rows} rows, not {rows}")
         self._key_owner, self._value_owner = key, value
         self._header_key_owner, self._header_value_owner = header_keys, header_values
         if key is not None:
-            self._key = key._column
+            self._key = key.column
         if value is not None:
-            self._value = value._column
+            self._value = value.column
         if timestamps is not None:
             PyObject_GetBuffer(timestamps, &self._timestamps, PyBUF_SIMPLE)
             if self._timestamps.len < rows * 8:
@@ -121,8 +121,8 @@ cdef class ColumnEncoder:
         if header_offsets is not None:
             if header_keys is None or header_values is None:
                 raise ValueError("header offsets without header keys and values")
-            self._header_key = header_keys._column
-            self._header_value = header_values._column
+            self._header_key = header_keys.column
+            self._header_value = header_values.column
             PyObject_GetBuffer(header_offsets, &self._header_offsets, PyBUF_SIMPLE)
             if self._header_offsets.len < (rows + 1) * 4:
                 raise ValueError(f"header offsets have {self._header_offsets.len} bytes, too few for {rows} rows")

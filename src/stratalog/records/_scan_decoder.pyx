@@ -318,7 +318,7 @@ cdef class ScanDecoder:
                 number = self._header.record_count - self._left
                 raise self._corrupt(f"record {number} of {self._header.record_count}: {self._problem.decode()}")
             else:
-                out._check_limit()
+                out.check_limit()
                 return outcome == FULL
 
     cdef int _make_room(self, ColumnDecoder out) except -1:
@@ -326,7 +326,7 @@ cdef class ScanDecoder:
         cdef Py_ssize_t size = min(self._payload_end - self._p, max(self._most_bytes - self._content, 0))
         self._room = max(size, self._needed)
         self._row_room = min(out.rows + self._left, self._most_rows)
-        out._make_room(self._row_room - out.rows, self._room)
+        out.reserve(self._row_room - out.rows, self._room)
         return 0
 
     cdef Outcome _decode(self, ColumnDecoder out) noexcept nogil:
@@ -370,15 +370,15 @@ cdef class ScanDecoder:
                     outcome = FAILED
                     break
                 if columns & KEY_COLUMN:
-                    put(&out._key, fields.key, fields.key_length)
+                    put(&out.key, fields.key, fields.key_length)
                 if columns & VALUE_COLUMN:
-                    put(&out._value, fields.value, fields.value_length)
+                    put(&out.value, fields.value, fields.value_length)
                 if columns & OFFSET_COLUMN:
-                    (<long long *>out._offset.data)[out.rows] = offset
-                    out._offset.size += sizeof(long long)
+                    (<long long *>out.offset.data)[out.rows] = offset
+                    out.offset.size += sizeof(long long)
                 if columns & TIMESTAMP_TYPE_COLUMN:
-                    (<int *>out._timestamp_type.data)[out.rows] = self._timestamp_type
-                    out._timestamp_type.size += sizeof(int)
+                    (<int *>out.timestamp_type.data)[out.rows] = self._timestamp_type
+                    out.timestamp_type.size += sizeof(int)
                 out.rows += 1
                 if columns & (KEY_COLUMN | VALUE_COLUMN | HEADERS_COLUMN):
                     self._room -= fields.end - p
@@ -401,29 +401,29 @@ cdef class ScanDecoder:
         if timestamp > MOST_MILLISECONDS or timestamp < -MOST_MILLISECONDS:
             self._problem = b"timestamp has more than 64 bits as microseconds"
             return
-        (<long long *>out._timestamp.data)[out.rows] = timestamp * 1000
-        out._timestamp.size += sizeof(long long)
+        (<long long *>out.timestamp.data)[out.rows] = timestamp * 1000
+        out.timestamp.size += sizeof(long long)
 
     cdef int _put_headers(self, ColumnDecoder out, RecordFields *fields) noexcept nogil:
         cdef const unsigned char *cursor = fields.headers
         cdef HeaderFields header
         cdef int i
-        out._put_header_offset()
+        out.put_header_offset()
         for i in range(fields.header_count):
             self._problem = read_header(&cursor, fields.end, &header)
             if self._problem != NULL:
                 return -1
             if (
-                make_room(&out._header_key, 1, header.key_length)
-                or make_room(&out._header_value, 1, header.value_length if header.value_length > 0 else 0)
+                make_room(&out.header_key, 1, header.key_length)
+                or make_room(&out.header_value, 1, header.value_length if header.value_length > 0 else 0)
             ):
                 self._problem = b"there is no memory for its headers"
                 return -1
             if is_utf8(header.key, header.key_length):
-                put(&out._header_key, header.key, header.key_length)
+                put(&out.header_key, header.key, header.key_length)
             elif self._put_replaced(out, &header):
                 return -1
-            put(&out._header_value, header.value, header.value_length)
+            put(&out.header_value, header.value, header.value_length)
         if cursor != fields.end:
             self._problem = b"length leaves bytes over"
             return -1
@@ -434,12 +434,12 @@ cdef class ScanDecoder:
         cdef bytes text
         try:
             text = header.key[:header.key_length].decode("utf-8", "replace").encode()
-            if make_room(&out._header_key, 1, len(text)):
+            if make_room(&out.header_key, 1, len(text)):
                 raise MemoryError
         except MemoryError:
             self._problem = b"there is no memory for its headers"
             return -1
-        put(&out._header_key, text, <int>len(text))
+        put(&out.header_key, text, <int>len(text))
         return 0
 
     cdef bint _take_legacy(self) except -1:
@@ -461,26 +461,26 @@ cdef class ScanDecoder:
 
     cdef int _put_record(self, ColumnDecoder out, record) except -1:
         cdef Py_ssize_t size = len(record.key or b"") + len(record.value or b"")
-        out._make_room(1, size)
+        out.reserve(1, size)
         self._row_room = out.rows  # what is left of the room is not known any more
         self._room = 0
         self._content += size
         if self._columns & HEADERS_COLUMN:
-            out._put_header_offset()
+            out.put_header_offset()
         if self._columns & TIMESTAMP_COLUMN:
             self._problem = NULL
             self._put_timestamp(out, record.timestamp)
             if self._problem != NULL:
                 raise CorruptBatchError(f"record at offset {record.offset}: {self._problem.decode()}")
-        out._put_object(record.key, record.value)
+        out.put_object(record.key, record.value)
         if self._columns & OFFSET_COLUMN:
-            (<long long *>out._offset.data)[out.rows] = record.offset
-            out._offset.size += sizeof(long long)
+            (<long long *>out.offset.data)[out.rows] = record.offset
+            out.offset.size += sizeof(long long)
         if self._columns & TIMESTAMP_TYPE_COLUMN:
-            (<int *>out._timestamp_type.data)[out.rows] = record.timestamp_type
-            out._timestamp_type.size += sizeof(int)
+            (<int *>out.timestamp_type.data)[out.rows] = record.timestamp_type
+            out.timestamp_type.size += sizeof(int)
         out.rows += 1
-        out._check_limit()
+        out.check_limit()
         return 0
 
     cdef _corrupt(self, str problem):
