@@ -5,15 +5,13 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections import deque
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from stratalog.client.producer import Delivery, Producer
-from stratalog.net._send_now import is_idle, send_now
-from stratalog.net.broker_connection import InFlight
+from stratalog.net._pipeline import Pipeline
 from stratalog.protocol.api_keys import ApiKey
 from tests.client.conftest import NewTopic
 from tests.client.read_back import read_partition
@@ -127,26 +125,28 @@ def test_interrupts_lose_and_double_nothing(bootstrap: str, topic: str) -> None:
     assert [value for value in stored if value in set(acknowledged)] == acknowledged
 
 
-def connection(**changed: Any) -> Any:
-    state = {"is_closed": False, "_in_flight": deque(), "_out": deque(), "_timer_at": 5.0, "_correlation_id": 2**31 - 1}
-    return SimpleNamespace(**(state | {"last_used": 0.0} | changed))
+def pipeline(sock: socket.socket, correlation_id: int = 0) -> Pipeline:
+    made = Pipeline(sock.fileno(), b"\0\2id", correlation_id)
+    made.timer_at = 5.0
+    return made
 
 
-def post(to: Any, sock: socket.socket, body: bytes) -> bool:
-    return send_now(to, sock.fileno(), InFlight, ApiKey.PRODUCE, 9, True, b"\0\2id", body, 1.0, 6.0, print)
+def post(to: Pipeline, body: bytes) -> bool:
+    return to.send_now(ApiKey.PRODUCE, 9, True, body, 1.0, 6.0, print)
 
 
 def test_a_request_is_framed_and_noted() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        to = connection()
-        assert post(to, ours, b"body")
+        to = pipeline(ours, 2**31 - 1)
+        assert post(to, b"body")
         frame = bytes.fromhex("00000011 0000 0009 7fffffff 0002 6964 00") + b"body"
         assert theirs.recv(100) == frame
-        assert to._correlation_id == 0
-        [noted] = to._in_flight
+        assert to.number() == 0
+        [noted] = to.in_flight
         assert (noted.correlation_id, noted.flexible, noted.deadline) == (2**31 - 1, True, 6.0)
         assert noted.what == "PRODUCE v9"
+        assert to.last_used == 1.0
 
 
 def test_what_the_socket_does_not_take_is_left_for_the_loop() -> None:
@@ -156,17 +156,26 @@ def test_what_the_socket_does_not_take_is_left_for_the_loop() -> None:
         with pytest.raises(BlockingIOError):
             while True:
                 ours.send(bytes(4096))
-        to = connection()
-        assert not post(to, ours, b"body")
-        assert bytes(to._out[0]).endswith(b"body")
-    to = connection()
-    assert not post(to, ours, b"body")  # closed: the loop finds out when it writes
-    assert len(to._out[0]) == 21
+        to = pipeline(ours)
+        assert not post(to, b"body")
+        assert bytes(to.out[0]).endswith(b"body")
+        to = pipeline(ours)
+    assert not post(to, b"body")  # closed: the loop finds out when it writes
+    assert len(to.out[0]) == 21
 
 
-@pytest.mark.parametrize(
-    "changed", [{"is_closed": True}, {"_in_flight": deque([1])}, {"_out": deque([1])}, {"_timer_at": 7.0}]
-)
-def test_a_connection_with_something_to_do_is_not_idle(changed: dict[str, Any]) -> None:
-    assert is_idle(connection(), 6.0)
-    assert not is_idle(connection(**changed), 6.0)
+def test_a_connection_with_something_to_do_is_not_idle() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        to = pipeline(ours)
+        assert to.is_idle(6.0)
+        to.timer_at = 7.0
+        assert not to.is_idle(6.0), "its timer is set too late"
+        to.timer_at = 5.0
+        to.out.append(memoryview(b"unsent"))
+        assert not to.is_idle(6.0)
+        to.out.clear()
+        to.expect(True, 6.0, print, ApiKey.PRODUCE, 9)
+        assert not to.is_idle(6.0)
+        assert len(to.close()) == 1
+        assert not to.is_idle(6.0), "it is closed"

@@ -20,8 +20,8 @@ from stratalog.client.groups.member_data import Assignment, Subscription, encode
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import MalformedResponseError, StratalogError
 from stratalog.protocol.api_keys import ApiKey
-from stratalog.protocol.encoding import write_varint
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.fields import write_varint
 from stratalog.records._crc32c import crc32c
 from stratalog.records.builder import BATCH_HEADER, build_batch
 from stratalog.records.format import Codec

@@ -13,9 +13,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stratalog.broker.groups.record_fields import FieldReader
 from stratalog.broker.transactions.state import Identity
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.fields import FieldReader
 from stratalog.records import Batch, Record, batches, build_batch, read_control, records_of
 from tests.compat.test_admin_answers import Wire, creation, topic
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol._wire import parse_fetch, parse_produce, parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
-from stratalog.protocol.encoding import write_varint
+from stratalog.protocol.fields import write_varint
 from stratalog.protocol.limits import MOST_ELEMENTS
 from tests.protocol.kio_messages import request_body, request_header
 

@@ -1,8 +1,10 @@
-"""format.py and the kernels, which have the same numbers as C constants, mean the same bytes."""
+"""format.py and format.pxd, the kernels' copy of it, have the same numbers, and the kernels mean the same bytes."""
 
 from __future__ import annotations
 
+import re
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,24 @@ FIELDS = [
     ("base_sequence", format.BASE_SEQUENCE_POSITION, ">i", 0x12131415),
     ("record_count", format.RECORD_COUNT_POSITION, ">i", 0x22232425),
 ]
+
+
+_NUMBER = re.compile(r"^    (\w+) = (\w+)", re.MULTILINE)
+
+
+def numbers_of_the_kernels() -> dict[str, int]:
+    declarations = Path(format.__file__).with_suffix(".pxd").read_text()
+    return {name: int(value, 0) for name, value in _NUMBER.findall(declarations)}
+
+
+def test_the_kernels_have_the_numbers_of_format() -> None:
+    of_enums = {"CODEC_ZSTD": max(format.Codec), "CONTROL_TYPE_ABORT": format.ControlType.ABORT}
+    expected = {
+        name: of_enums[name] if name in of_enums else getattr(format, name) for name in numbers_of_the_kernels()
+    }
+    assert numbers_of_the_kernels() == expected
+    positions = {name for name in vars(format) if name.endswith(("_POSITION", "_BIT", "_MASK", "_MINIMUM"))}
+    assert positions <= expected.keys(), "a number of the format that kernels might write by hand"
 
 
 def header_bytes() -> bytearray:

@@ -19,6 +19,7 @@ from stratalog.client._batch cimport Batch, Delivery, monotonic, pack_headers, w
 from stratalog.client._direct cimport DirectPath
 from stratalog.client._partitioner cimport partition_of_key
 from stratalog.client._queues cimport PartitionQueue, TopicQueues
+from stratalog.records.format cimport HEADER_SIZE
 
 import os
 import threading
@@ -26,7 +27,6 @@ import threading
 from stratalog.client.errors import BufferExhaustedError, RecordTooLargeError
 
 cdef enum:
-    _HEADER = 61
     _STICKY_BYTES = 16384        # a keyless partition is left at the end of a batch once it got this much
     _MESSAGE_TOO_LARGE = 10
     _SMALLEST_POOLED = 65536
@@ -105,20 +105,20 @@ cdef class Accumulator:
         when = wall_clock_ms() if timestamp is None else _milliseconds(timestamp)
         if partition is not None:
             number = _partition_number(partition)
-            if number >= topics._count:
+            if number >= topics.count:
                 topics = self._find_topic(topic, number, self.max_block)
         size = (
             48 + (0 if content is None else PyBytes_GET_SIZE(content))
             + (0 if key_content is None else PyBytes_GET_SIZE(key_content))
             + (0 if packed_headers is None else PyBytes_GET_SIZE(packed_headers))
         )
-        if size + _HEADER > self.max_request_size or size + _HEADER > self.buffer_memory:
+        if size + HEADER_SIZE > self.max_request_size or size + HEADER_SIZE > self.buffer_memory:
             raise _too_large(topic, size, self)
         delivery = Delivery.__new__(Delivery)
         is_sticky = partition is None and key_content is None
         if partition is None and not is_sticky:
             number = partition_of_key(
-                <const unsigned char *> PyBytes_AS_STRING(key_content), PyBytes_GET_SIZE(key_content), topics._count
+                <const unsigned char *> PyBytes_AS_STRING(key_content), PyBytes_GET_SIZE(key_content), topics.count
             )
         while True:
             # Whole under the GIL, until the record is written or there is no room for it: once sends are refused, nothing
@@ -137,18 +137,18 @@ cdef class Accumulator:
                 queue.close(True)
                 has_closed = True
                 if is_sticky:
-                    topics._sticky_bytes = self.batch_size + _STICKY_BYTES
+                    topics.sticky_bytes = self.batch_size + _STICKY_BYTES
                     continue
             self._open(queue, size, &deadline)
-        delivery._batch = batch
-        delivery._index = batch.record_count - 1
-        delivery._timestamp = when
+        delivery.batch = batch
+        delivery.index = batch.record_count - 1
+        delivery.timestamp_ms = when
         if is_sticky:
-            topics._sticky_bytes += size
+            topics.sticky_bytes += size
         if not self._is_woken and (
             has_closed
-            or batch._size >= self.batch_size
-            or (delivery._index == 0 and batch.created + self.linger < self._next_wake)
+            or batch.size >= self.batch_size
+            or (delivery.index == 0 and batch.created + self.linger < self._next_wake)
         ):
             if self.direct is None or has_closed or self.waiting or not self._post(queue, batch):
                 self._wake_sender()
@@ -168,24 +168,24 @@ cdef class Accumulator:
     ) except -1:
         """1: the record is in the batch. 0: it does not fit."""
         cdef Py_ssize_t needed, capacity
-        needed = batch._size + batch.record_size(
+        needed = batch.size + batch.record_size(
             -1 if value is None else PyBytes_GET_SIZE(value), -1 if key is None else PyBytes_GET_SIZE(key),
             1 if headers is None else PyBytes_GET_SIZE(headers), timestamp,
         )
         if needed > self.batch_size and batch.record_count:
             return 0
-        if needed > batch._capacity:
-            capacity = max(min(2 * batch._capacity, self.batch_size), needed)
-            if self.used + capacity - batch._capacity > self.buffer_memory:
+        if needed > batch.capacity:
+            capacity = max(min(2 * batch.capacity, self.batch_size), needed)
+            if self.used + capacity - batch.capacity > self.buffer_memory:
                 return 0
-            self.used += capacity - batch._capacity
+            self.used += capacity - batch.capacity
             batch.reserve(capacity)
         batch.write(value, key, headers, timestamp)
         return 1
 
     cdef int _open(self, PartitionQueue queue, Py_ssize_t record_size, double *deadline) except -1:
         """Give the partition a new batch. 0: look again, time has passed."""
-        cdef Py_ssize_t capacity = max(min(queue._expected, self.batch_size), record_size + _HEADER)
+        cdef Py_ssize_t capacity = max(min(queue.expected_size, self.batch_size), record_size + HEADER_SIZE)
         cdef bytearray memory = None
         cdef Batch batch
         if capacity > self.batch_size // 2:
@@ -195,20 +195,20 @@ cdef class Accumulator:
         if self.used - self._not_encoded + capacity + len(self._pool) * self.batch_size > self.buffer_memory:
             self._pool.clear()
         if self.used + capacity > self.buffer_memory:
-            capacity = record_size + _HEADER
+            capacity = record_size + HEADER_SIZE
             if self.used + capacity > self.buffer_memory:
                 self._wait_for_room(capacity, deadline)
                 return 0
         if memory is not None and capacity == self.batch_size:
-            batch = Batch.__new__(Batch, queue, queue._batches, 0)
+            batch = Batch.__new__(Batch, queue, queue.batch_count, 0)
             batch.fill(memory)
         else:
-            batch = Batch.__new__(Batch, queue, queue._batches, capacity)
+            batch = Batch.__new__(Batch, queue, queue.batch_count, capacity)
         self._refuse_if_closed()
         # Whole under the GIL from here on.
         if queue.open is not None or self.used + capacity > self.buffer_memory:
             return 0
-        queue._batches += 1
+        queue.batch_count += 1
         self.used += capacity
         queue.open = batch
         self.incomplete.add(batch)
@@ -216,26 +216,26 @@ cdef class Accumulator:
         return 1
 
     cdef void _list(self, PartitionQueue queue) noexcept:
-        if not queue._is_active:
-            queue._is_active = True
+        if not queue.is_active:
+            queue.is_active = True
             self._active.append(queue)
 
     cdef PartitionQueue _stick(self, TopicQueues topic):
         """Where keyless records go: one partition until it got a batch of them, then another. Of two that are drawn it
         is the one with less to send, so that a slow broker gets less; one without a leader only if there is no other."""
-        cdef PartitionQueue now = topic._sticky
+        cdef PartitionQueue now = topic.sticky
         cdef PartitionQueue first, second
-        if now is not None and (now.open is not None or topic._sticky_bytes < _STICKY_BYTES) and now.leader >= 0:
+        if now is not None and (now.open is not None or topic.sticky_bytes < _STICKY_BYTES) and now.leader >= 0:
             return now
-        if topic._count == 1:
+        if topic.count == 1:
             first = <PartitionQueue> topic.partitions[0]
         else:
             first, second = self._draw(topic, now), self._draw(topic, now)
             if second.leader >= 0 and (first.leader < 0 or _backlog(second) < _backlog(first)):
                 first = second
         if first is not now:
-            topic._sticky = first
-        topic._sticky_bytes = 0
+            topic.sticky = first
+        topic.sticky_bytes = 0
         return first
 
     cdef PartitionQueue _draw(self, TopicQueues topic, PartitionQueue other):
@@ -245,9 +245,9 @@ cdef class Accumulator:
         self._random ^= self._random << 13
         self._random ^= self._random >> 7
         self._random ^= self._random << 17
-        number = <int> (self._random % <unsigned long long> topic._count)
-        for tried in range(topic._count):
-            drawn = <PartitionQueue> topic.partitions[(number + tried) % topic._count]
+        number = <int> (self._random % <unsigned long long> topic.count)
+        for tried in range(topic.count):
+            drawn = <PartitionQueue> topic.partitions[(number + tried) % topic.count]
             if drawn is not other and drawn.leader >= 0:
                 return drawn
         return <PartitionQueue> topic.partitions[number]
@@ -305,15 +305,15 @@ cdef class Accumulator:
             if self.used + size > self.buffer_memory:
                 self._wait_for_room(size, &deadline)
                 continue
-            batch = Batch.of_rows(queue, queue._batches, encode, size, record_count, base_timestamp, max_timestamp)
+            batch = Batch.of_rows(queue, queue.batch_count, encode, size, record_count, base_timestamp, max_timestamp)
             if self._refusal is not None or self.used + size > self.buffer_memory:
                 continue
             break
         # Whole under the GIL from here on.
         if queue.open is not None:
             queue.close(False)
-        batch.number = queue._batches
-        queue._batches += 1
+        batch.number = queue.batch_count
+        queue.batch_count += 1
         self.used += size
         self._not_encoded += size
         queue.closed.append(batch)
@@ -332,7 +332,7 @@ cdef class Accumulator:
 
     def stuck(self, TopicQueues topic not None, Py_ssize_t size):
         """So many bytes of keyless rows went there."""
-        topic._sticky_bytes += size
+        topic.sticky_bytes += size
 
     # The I/O thread's.
 
@@ -350,7 +350,7 @@ cdef class Accumulator:
         for queue in self._active:
             head = <Batch> queue.closed[0] if queue.closed else queue.open
             if head is None:
-                queue._is_active = False
+                queue.is_active = False
                 continue
             kept.append(queue)
             if head.record_count == 0:
@@ -387,7 +387,7 @@ cdef class Accumulator:
     def pack(self, Batch batch not None, int codec, level):
         """Encode it where that was left until now, and compress it: from here on nothing is written into it."""
         cdef Py_ssize_t size
-        if batch._encode is not None:
+        if batch.encode is not None:
             self._encode_rows(batch)
         size = batch.pack(codec, level)
         if size:
@@ -396,11 +396,11 @@ cdef class Accumulator:
     cdef int _encode_rows(self, Batch batch) except -1:
         """Where the last one lay that was acknowledged, if it can be: there are few such places, and the processor may
         still have them in its caches."""
-        cdef Py_ssize_t capacity = self.batch_size if 2 * batch._size > self.batch_size else 0
-        encode, batch._encode = batch._encode, None
-        self._not_encoded -= batch._size
+        cdef Py_ssize_t capacity = self.batch_size if 2 * batch.size > self.batch_size else 0
+        encode, batch.encode = batch.encode, None
+        self._not_encoded -= batch.size
         batch.data = encode(self.spare() if capacity else None, capacity)
-        batch._bytes = <unsigned char *> PyByteArray_AS_STRING(batch.data)
+        batch.memory = <unsigned char *> PyByteArray_AS_STRING(batch.data)
         return 0
 
     def give_back(self, Py_ssize_t size):
@@ -414,9 +414,9 @@ cdef class Accumulator:
         """A batch that is done and that nobody sends any more."""
         cdef bytearray memory = batch.data
         self.incomplete.discard(batch)
-        if batch._encode is not None:
-            batch._encode = None
-            self._not_encoded -= batch._size
+        if batch.encode is not None:
+            batch.encode = None
+            self._not_encoded -= batch.size
         size, batch.charged = batch.charged, 0
         batch.data = None
         if memory is not None:

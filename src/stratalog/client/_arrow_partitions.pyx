@@ -21,7 +21,7 @@ def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
     cdef Py_buffer view
     cdef const int *names = NULL
     cdef BinaryIn column
-    cdef bint has_keys = keys is not None and keys._column.offsets != NULL
+    cdef bint has_keys = keys is not None and keys.column.offsets != NULL
     cdef int *chosen
     cdef int *ends
     cdef int *numbers
@@ -30,9 +30,9 @@ def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
     if partitions < 1 or rows > INT_MAX:
         raise ValueError(f"{rows} rows can't be spread over {partitions} partitions")
     if keys is not None:
-        if keys._column.rows != rows:
-            raise ValueError(f"there are {keys._column.rows} keys for {rows} rows")
-        column = keys._column
+        if keys.column.rows != rows:
+            raise ValueError(f"there are {keys.column.rows} keys for {rows} rows")
+        column = keys.column
     order = PyByteArray_FromStringAndSize(NULL, rows * sizeof(int))
     numbers = <int *> PyByteArray_AS_STRING(order)
     chosen = <int *> calloc(rows + 1, sizeof(int))

@@ -3,9 +3,9 @@
 cdef class Batch:
     cdef readonly object queue             # of its partition
     cdef readonly bytearray data           # room for the header, then the records
-    cdef unsigned char *_bytes             # of `data`
-    cdef Py_ssize_t _size                  # of what is written in it
-    cdef Py_ssize_t _capacity
+    cdef unsigned char *memory             # of `data`
+    cdef readonly Py_ssize_t size          # of what is written, with the header: before it is packed, uncompressed
+    cdef Py_ssize_t capacity
     cdef readonly Py_ssize_t charged       # bytes of buffer.memory that it holds
     cdef readonly int record_count
     cdef readonly long long base_timestamp
@@ -25,7 +25,7 @@ cdef class Batch:
     cdef readonly long long append_time
     cdef readonly list parts               # of one that was split: [Batch, ...], in order
     cdef bint _is_of_rows                  # of a table, encoded in one go
-    cdef object _encode                    # what does that; None: it is done, or begun
+    cdef object encode                     # what does that; None: it is done, or begun
     cdef long long _generation
     cdef list _waiters
     cdef list _callbacks
@@ -39,9 +39,9 @@ cdef class Batch:
 
 
 cdef class Delivery:
-    cdef Batch _batch
-    cdef int _index
-    cdef long long _timestamp
+    cdef Batch batch
+    cdef int index
+    cdef long long timestamp_ms
 
     cdef Batch settled(self, int *index)
 

@@ -15,6 +15,11 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from stratalog.records._crc32c cimport crc32c_of
 from stratalog.records._varint cimport store16, store32, store64, varint_size, write_varint
+from stratalog.records.format cimport (
+    ATTRIBUTES_POSITION, BASE_OFFSET_POSITION, BASE_SEQUENCE_POSITION, BASE_TIMESTAMP_POSITION, BATCH_LENGTH_POSITION,
+    CRC_POSITION, CURRENT_MAGIC, HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, LEADER_EPOCH_POSITION, LOG_OVERHEAD,
+    MAGIC_POSITION, MAX_TIMESTAMP_POSITION, PRODUCER_EPOCH_POSITION, PRODUCER_ID_POSITION, RECORD_COUNT_POSITION,
+)
 
 import asyncio
 import logging
@@ -26,9 +31,6 @@ from stratalog.client.errors import ForkedClientError
 from stratalog.records import compression
 
 cdef enum:
-    _HEADER = 61
-    _CRC_AT = 17
-    _ATTRIBUTES_AT = 21
     _KEEPS_THE_GIL = 32000  # bytes: crc32c_of releases it for more
 
 _logger = logging.getLogger("stratalog.client.producer")
@@ -77,9 +79,9 @@ cdef class Batch:
         self.start = start
         self.created = monotonic() if created is None else created
         self.data = PyByteArray_FromStringAndSize(NULL, capacity)
-        self._bytes = <unsigned char *> PyByteArray_AS_STRING(self.data)
-        self._capacity = self.charged = capacity
-        self._size = _HEADER
+        self.memory = <unsigned char *> PyByteArray_AS_STRING(self.data)
+        self.capacity = self.charged = capacity
+        self.size = HEADER_SIZE
         self.max_timestamp = self.base_timestamp = -1
         self.producer_id = self.producer_epoch = self.base_sequence = -1
         self.base_offset = self.append_time = -1
@@ -91,26 +93,21 @@ cdef class Batch:
         """A batch of a table's rows, which are encoded when it is sent: `encode(memory, capacity)` gives the `size` bytes
         of it, with room for the header in front. It holds the table until then."""
         cdef Batch batch = Batch.__new__(Batch, queue, number, 0)
-        batch._encode = encode
-        batch._size = batch._capacity = batch.charged = size
+        batch.encode = encode
+        batch.size = batch.capacity = batch.charged = size
         batch.record_count = record_count
         batch.base_timestamp = base_timestamp
         batch.max_timestamp = max_timestamp
         batch._is_of_rows = True
         return batch
 
-    @property
-    def size(self):
-        """Bytes with the header: before it is packed, uncompressed."""
-        return self._size
-
     # What senders call: whole under the GIL.
 
     cdef void fill(self, bytearray data) noexcept:
         """Write into this from now on; there is nothing in it yet."""
         self.data = data
-        self._bytes = <unsigned char *> PyByteArray_AS_STRING(data)
-        self._capacity = self.charged = len(data)
+        self.memory = <unsigned char *> PyByteArray_AS_STRING(data)
+        self.capacity = self.charged = len(data)
 
     cdef Py_ssize_t record_size(
         self, Py_ssize_t value, Py_ssize_t key, Py_ssize_t headers, long long timestamp
@@ -127,14 +124,14 @@ cdef class Batch:
 
     cdef int reserve(self, Py_ssize_t capacity) except -1:
         PyByteArray_Resize(self.data, capacity)
-        self._bytes = <unsigned char *> PyByteArray_AS_STRING(self.data)
-        self.charged += capacity - self._capacity
-        self._capacity = capacity
+        self.memory = <unsigned char *> PyByteArray_AS_STRING(self.data)
+        self.charged += capacity - self.capacity
+        self.capacity = capacity
         return 0
 
     cdef void write(self, bytes value, bytes key, bytes headers, long long timestamp) noexcept:
         """A record; there is room for it. `headers` None: there are none."""
-        cdef unsigned char *p = self._bytes + self._size
+        cdef unsigned char *p = self.memory + self.size
         cdef Py_ssize_t value_length = -1 if value is None else PyBytes_GET_SIZE(value)
         cdef Py_ssize_t key_length = -1 if key is None else PyBytes_GET_SIZE(key)
         cdef Py_ssize_t headers_length = 1 if headers is None else PyBytes_GET_SIZE(headers)
@@ -166,7 +163,7 @@ cdef class Batch:
         else:
             memcpy(p, PyBytes_AS_STRING(headers), headers_length)
             p += headers_length
-        self._size = p - self._bytes
+        self.size = p - self.memory
         self.record_count += 1
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
@@ -176,12 +173,12 @@ cdef class Batch:
     def add(self, bytes value, bytes key, headers, long long timestamp):
         """A record, whatever room there is for it."""
         cdef bytes packed = pack_headers(headers)
-        cdef Py_ssize_t size = self._size + self.record_size(
+        cdef Py_ssize_t size = self.size + self.record_size(
             -1 if value is None else len(value), -1 if key is None else len(key), 1 if packed is None else len(packed),
             timestamp,
         )
-        if size > self._capacity:
-            self.reserve(max(size, 2 * self._capacity))
+        if size > self.capacity:
+            self.reserve(max(size, 2 * self.capacity))
         self.write(value, key, packed, timestamp)
 
     def pack(self, int codec, level):
@@ -191,17 +188,17 @@ cdef class Batch:
             return 0
         if codec:
             with memoryview(self.data) as whole:
-                packed = compression.compress(codec, whole[_HEADER:self._size], level)
-            data = bytearray(_HEADER)
+                packed = compression.compress(codec, whole[HEADER_SIZE:self.size], level)
+            data = bytearray(HEADER_SIZE)
             data += packed
             self.data = data
-            self._size = len(data)
+            self.size = len(data)
         else:
-            PyByteArray_Resize(self.data, self._size)
-        self._bytes = <unsigned char *> PyByteArray_AS_STRING(self.data)
-        if self._size < self._capacity // 2 or codec:
-            self.charged = min(self._size, before)
-            self._capacity = self._size
+            PyByteArray_Resize(self.data, self.size)
+        self.memory = <unsigned char *> PyByteArray_AS_STRING(self.data)
+        if self.size < self.capacity // 2 or codec:
+            self.charged = min(self.size, before)
+            self.capacity = self.size
         self.is_packed = True
         return before - self.charged
 
@@ -212,36 +209,36 @@ cdef class Batch:
 
     def seal(self, int codec):
         """Write the header. May be done again, with another sequence number."""
-        cdef unsigned char *p = self._bytes
+        cdef unsigned char *p = self.memory
         cdef unsigned int crc = 0
         cdef Py_ssize_t position, length
         if p == NULL:
             raise ValueError("the batch is done: whoever closed the producer did not wait for its thread")
-        store64(p, 0)                                       # base offset
-        store32(p + 8, <unsigned int> (self._size - 12))
-        store32(p + 12, 0xFFFFFFFF)                         # leader epoch
-        p[16] = 2                                           # magic
-        store16(p + _ATTRIBUTES_AT, <unsigned short> codec)
-        store32(p + 23, <unsigned int> (self.record_count - 1))
-        store64(p + 27, <unsigned long long> self.base_timestamp)
-        store64(p + 35, <unsigned long long> self.max_timestamp)
-        store64(p + 43, <unsigned long long> self.producer_id)
-        store16(p + 51, <unsigned short> self.producer_epoch)
-        store32(p + 53, <unsigned int> self.base_sequence)
-        store32(p + 57, <unsigned int> self.record_count)
+        store64(p + BASE_OFFSET_POSITION, 0)
+        store32(p + BATCH_LENGTH_POSITION, <unsigned int> (self.size - LOG_OVERHEAD))
+        store32(p + LEADER_EPOCH_POSITION, 0xFFFFFFFF)
+        p[MAGIC_POSITION] = CURRENT_MAGIC
+        store16(p + ATTRIBUTES_POSITION, <unsigned short> codec)
+        store32(p + LAST_OFFSET_DELTA_POSITION, <unsigned int> (self.record_count - 1))
+        store64(p + BASE_TIMESTAMP_POSITION, <unsigned long long> self.base_timestamp)
+        store64(p + MAX_TIMESTAMP_POSITION, <unsigned long long> self.max_timestamp)
+        store64(p + PRODUCER_ID_POSITION, <unsigned long long> self.producer_id)
+        store16(p + PRODUCER_EPOCH_POSITION, <unsigned short> self.producer_epoch)
+        store32(p + BASE_SEQUENCE_POSITION, <unsigned int> self.base_sequence)
+        store32(p + RECORD_COUNT_POSITION, <unsigned int> self.record_count)
         if self._is_of_rows:
             # A thread that sends columns is busy without the GIL, and would wait for it here after each batch. The view
             # keeps the memory in place, should another thread give the batch up meanwhile.
             with memoryview(self.data):
-                store32(p + _CRC_AT, crc32c_of(p + _ATTRIBUTES_AT, self._size - _ATTRIBUTES_AT, 0))
+                store32(p + CRC_POSITION, crc32c_of(p + ATTRIBUTES_POSITION, self.size - ATTRIBUTES_POSITION, 0))
             return
         # In pieces that keep the GIL: who gives it away to a busy thread gets it back after 5 ms; this takes less than 0.1.
-        position = _ATTRIBUTES_AT
-        while position < self._size:
-            length = min(self._size - position, _KEEPS_THE_GIL)
+        position = ATTRIBUTES_POSITION
+        while position < self.size:
+            length = min(self.size - position, _KEEPS_THE_GIL)
             crc = crc32c_of(p + position, length, crc)
             position += length
-        store32(p + _CRC_AT, crc)
+        store32(p + CRC_POSITION, crc)
 
     def acknowledge(self, long long base_offset, long long append_time):
         if not self.is_done:
@@ -265,7 +262,7 @@ cdef class Batch:
     def _complete(self):
         self.is_done = True
         self.data = None  # the connection may still hold it
-        self._bytes = NULL
+        self.memory = NULL
         callbacks, self._callbacks = self._callbacks, None
         self._wake_waiters()
         if callbacks is not None:
@@ -342,9 +339,9 @@ cdef class Delivery:
 
     cdef Batch settled(self, int *index):
         """The batch that the record is in now, as batches may be split; its place in it."""
-        cdef Batch batch = self._batch
+        cdef Batch batch = self.batch
         cdef Batch part
-        cdef int place = self._index
+        cdef int place = self.index
         while batch.parts is not None:
             for part in batch.parts:
                 if place < part.record_count:
@@ -371,7 +368,7 @@ cdef class Delivery:
             batch.queue.topic,
             batch.queue.partition,
             -1 if batch.base_offset < 0 else batch.base_offset + index,
-            self._timestamp if batch.append_time < 0 else batch.append_time,
+            self.timestamp_ms if batch.append_time < 0 else batch.append_time,
         )
 
     def exception(self, timeout=None):

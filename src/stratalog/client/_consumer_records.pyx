@@ -15,30 +15,17 @@ from stratalog.records._framing cimport BatchHeader, checksum, fill_header
 from stratalog.records._record_fields cimport (
     SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record,
 )
-
 from stratalog.records._varint cimport load16, load32, load64
+from stratalog.records.format cimport (
+    ATTRIBUTES_POSITION, BASE_TIMESTAMP_POSITION, BATCH_LENGTH_POSITION, CODEC_MASK, CONTROL_BIT, CONTROL_KEY_SIZE,
+    CONTROL_TYPE_ABORT, CONTROL_TYPE_POSITION, CRC_POSITION, CURRENT_MAGIC, HEADER_SIZE, LAST_OFFSET_DELTA_POSITION,
+    LEADER_EPOCH_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAX_TIMESTAMP_POSITION, RECORD_COUNT_POSITION,
+    TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT,
+)
 
 from stratalog.errors import CorruptBatchError, StratalogError
 from stratalog.records import compression, legacy
 from stratalog.records.batch import Batch
-
-cdef enum:
-    _HEADER_SIZE = 61
-    _LOG_OVERHEAD = 12
-    _LEADER_EPOCH_AT = 12
-    _MAGIC_AT = 16
-    _CRC_AT = 17
-    _ATTRIBUTES_AT = 21
-    _LAST_OFFSET_DELTA_AT = 23
-    _BASE_TIMESTAMP_AT = 27
-    _MAX_TIMESTAMP_AT = 35
-    _RECORD_COUNT_AT = 57
-    _CODEC_MASK = 0x07
-    _TIMESTAMP_TYPE_BIT = 0x08
-    _TRANSACTIONAL_BIT = 0x10
-    _CONTROL_BIT = 0x20
-    _ABORT_MARKER = 0
-    _CONTROL_KEY_SIZE = 4
 
 cdef long long _LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
 
@@ -51,7 +38,7 @@ cdef class ConsumerRecord:
 
     # No garbage collection: a record holds no container that could come to hold the record, but for what a user's
     # deserializer makes, and that would have to be made to point back at it by hand.
-    cdef tuple _place
+    cdef tuple topic_partition
     cdef readonly long long offset
     cdef readonly long long timestamp
     cdef readonly int timestamp_type
@@ -64,7 +51,7 @@ cdef class ConsumerRecord:
         self, str topic, int partition, long long offset, *, long long timestamp=-1, int timestamp_type=0, key=None,
         value=None, tuple headers=(), int leader_epoch=-1,
     ):
-        self._place = (topic, partition)
+        self.topic_partition = (topic, partition)
         self.offset = offset
         self.timestamp = timestamp
         self.timestamp_type = timestamp_type
@@ -75,15 +62,15 @@ cdef class ConsumerRecord:
 
     @property
     def topic(self):
-        return self._place[0]
+        return self.topic_partition[0]
 
     @property
     def partition(self):
-        return self._place[1]
+        return self.topic_partition[1]
 
     def _fields(self):
         return (
-            self._place[0], self._place[1], self.offset, self.timestamp, self.timestamp_type, self.key, self.value,
+            self.topic_partition[0], self.topic_partition[1], self.offset, self.timestamp, self.timestamp_type, self.key, self.value,
             self.headers, self.leader_epoch,
         )
 
@@ -208,16 +195,16 @@ cdef class FetchedRecords:
         cdef Py_ssize_t size
         self.end_offset = self.fetch_offset
         self.end_epoch = -1
-        while self._end - at > _MAGIC_AT:
-            size = <Py_ssize_t><int>load32(data + at + 8) + _LOG_OVERHEAD
-            if size <= _MAGIC_AT:
+        while self._end - at > MAGIC_POSITION:
+            size = <Py_ssize_t><int>load32(data + at + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
+            if size <= MAGIC_POSITION:
                 return 0
             if size > self._end - at:
                 break
-            if data[at + _MAGIC_AT] == 2 and size >= _HEADER_SIZE:
-                self.end_offset = <long long>load64(data + at) + <int>load32(data + at + _LAST_OFFSET_DELTA_AT) + 1
-                self.end_epoch = <int>load32(data + at + _LEADER_EPOCH_AT)
-                self.record_count += min(load32(data + at + _RECORD_COUNT_AT), <unsigned int>(size // SMALLEST_RECORD))
+            if data[at + MAGIC_POSITION] == CURRENT_MAGIC and size >= HEADER_SIZE:
+                self.end_offset = <long long>load64(data + at) + <int>load32(data + at + LAST_OFFSET_DELTA_POSITION) + 1
+                self.end_epoch = <int>load32(data + at + LEADER_EPOCH_POSITION)
+                self.record_count += min(load32(data + at + RECORD_COUNT_POSITION), <unsigned int>(size // SMALLEST_RECORD))
             else:
                 self.end_offset = <long long>load64(data + at) + 1
             at += size
@@ -278,15 +265,15 @@ cdef class FetchedRecords:
         if self._check_crcs and not crc32c_is_fast():
             return False
         while self._is_plain(data + end, self._end - end, start_offset):
-            if rows + <int>load32(data + end + _RECORD_COUNT_AT) > most:
+            if rows + <int>load32(data + end + RECORD_COUNT_POSITION) > most:
                 break
-            rows += <int>load32(data + end + _RECORD_COUNT_AT)
-            content += <int>load32(data + end + 8) + _LOG_OVERHEAD
-            end += <int>load32(data + end + 8) + _LOG_OVERHEAD
-        if rows == 0 or max(decoder._key.data.size, decoder._value.data.size) + content > decoder._limit:
+            rows += <int>load32(data + end + RECORD_COUNT_POSITION)
+            content += <int>load32(data + end + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
+            end += <int>load32(data + end + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
+        if rows == 0 or max(decoder.key.data.size, decoder.value.data.size) + content > decoder.most_content:
             return False
         mark = decoder.mark()
-        decoder._make_room(rows, content)
+        decoder.reserve(rows, content)
         with nogil:
             behind = self._decode_plain(decoder, data, end, start_offset, &last, &good_rows, &good_header_rows)
         if behind < end:
@@ -294,7 +281,7 @@ cdef class FetchedRecords:
         if last < 0:
             return False
         try:
-            decoder._check_limit()
+            decoder.check_limit()
         except OverflowError:  # by headers
             decoder.cut(mark)
             return False
@@ -308,14 +295,14 @@ cdef class FetchedRecords:
         """Whether a whole batch is there whose records are the user's, as they lie there."""
         cdef Py_ssize_t size
         cdef int count, last_offset_delta
-        if left < _HEADER_SIZE or batch[_MAGIC_AT] != 2:
+        if left < HEADER_SIZE or batch[MAGIC_POSITION] != CURRENT_MAGIC:
             return False
-        size = <Py_ssize_t><int>load32(batch + 8) + _LOG_OVERHEAD
-        count = <int>load32(batch + _RECORD_COUNT_AT)
-        last_offset_delta = <int>load32(batch + _LAST_OFFSET_DELTA_AT)
-        if size < _HEADER_SIZE or size > left or count <= 0 or count > (size - _HEADER_SIZE) // SMALLEST_RECORD:
+        size = <Py_ssize_t><int>load32(batch + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
+        count = <int>load32(batch + RECORD_COUNT_POSITION)
+        last_offset_delta = <int>load32(batch + LAST_OFFSET_DELTA_POSITION)
+        if size < HEADER_SIZE or size > left or count <= 0 or count > (size - HEADER_SIZE) // SMALLEST_RECORD:
             return False
-        if load16(batch + _ATTRIBUTES_AT) & (_CODEC_MASK | _CONTROL_BIT):
+        if load16(batch + ATTRIBUTES_POSITION) & (CODEC_MASK | CONTROL_BIT):
             return False
         if last_offset_delta < 0 or <long long>load64(batch) + last_offset_delta < start_offset:
             return False
@@ -332,16 +319,16 @@ cdef class FetchedRecords:
         cdef bint is_append_time
         while at < end:
             batch = data + at
-            size = <Py_ssize_t><int>load32(batch + 8) + _LOG_OVERHEAD
-            good_rows[0], good_header_rows[0] = decoder.rows, decoder._header_key.rows
+            size = <Py_ssize_t><int>load32(batch + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
+            good_rows[0], good_header_rows[0] = decoder.rows, decoder.header_key.rows
             if self._check_crcs:
-                if crc32c_fast(batch + _ATTRIBUTES_AT, size - _ATTRIBUTES_AT) != load32(batch + _CRC_AT):
+                if crc32c_fast(batch + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION) != load32(batch + CRC_POSITION):
                     break
-            is_append_time = (load16(batch + _ATTRIBUTES_AT) & _TIMESTAMP_TYPE_BIT) != 0
-            if decoder._decode(
-                batch + _HEADER_SIZE, size - _HEADER_SIZE, <int>load32(batch + _RECORD_COUNT_AT),
-                <long long>load64(batch), <long long>load64(batch + _BASE_TIMESTAMP_AT), is_append_time,
-                <long long>load64(batch + _MAX_TIMESTAMP_AT), start_offset, _LAST_OFFSET,
+            is_append_time = (load16(batch + ATTRIBUTES_POSITION) & TIMESTAMP_TYPE_BIT) != 0
+            if decoder.decode(
+                batch + HEADER_SIZE, size - HEADER_SIZE, <int>load32(batch + RECORD_COUNT_POSITION),
+                <long long>load64(batch), <long long>load64(batch + BASE_TIMESTAMP_POSITION), is_append_time,
+                <long long>load64(batch + MAX_TIMESTAMP_POSITION), start_offset, _LAST_OFFSET,
             ):
                 break
             last[0] = at
@@ -387,7 +374,7 @@ cdef class FetchedRecords:
     cdef const unsigned char *_payload_start(self):
         if self._is_inflated:
             return <const unsigned char *>self._payload_view.buf
-        return <const unsigned char *>self._view.buf + self._header.position + _HEADER_SIZE
+        return <const unsigned char *>self._view.buf + self._header.position + HEADER_SIZE
 
     cdef bint _skip_taken(self) except -1:
         """Whether the next record lies before the position; then it is stepped over."""
@@ -450,7 +437,7 @@ cdef class FetchedRecords:
                     self._advance(self._next_batch_offset)
                 continue
             record = ConsumerRecord.__new__(ConsumerRecord)
-            record._place = <tuple>self.place
+            record.topic_partition = <tuple>self.place
             record.offset = offset
             record.leader_epoch = self._header.leader_epoch
             record.timestamp_type = self._timestamp_type
@@ -498,7 +485,7 @@ cdef class FetchedRecords:
                 self._legacy.pop()
                 continue
             made = ConsumerRecord.__new__(ConsumerRecord)
-            made._place = <tuple>self.place
+            made.topic_partition = <tuple>self.place
             made.offset = found.offset
             made.timestamp = found.timestamp
             made.timestamp_type = found.timestamp_type
@@ -537,7 +524,7 @@ cdef class FetchedRecords:
     cdef int _advance(self, long long offset) noexcept:
         if offset > self.progress.offset:
             self.progress.offset = offset
-        if self._header.magic == 2:
+        if self._header.magic == CURRENT_MAGIC:
             self.progress.leader_epoch = self._header.leader_epoch
         return 0
 
@@ -582,38 +569,40 @@ cdef class FetchedRecords:
     cdef bint _is_hidden(self) except -1:
         """Whether the batch is no business of the user: a control batch, or with read_committed an aborted one."""
         cdef BatchHeader header = self._header
-        if header.magic != 2:
+        if header.magic != CURRENT_MAGIC:
             return False
         if self._read_committed and header.producer_id >= 0:
             while self._aborted and self._aborted[len(self._aborted) - 1][0] < self._next_batch_offset:
                 self._aborted_producers.add(self._aborted.pop()[1])
-            if header.attributes & _CONTROL_BIT:
+            if header.attributes & CONTROL_BIT:
                 if self._is_abort_marker():
                     self._aborted_producers.discard(header.producer_id)
-            elif header.attributes & _TRANSACTIONAL_BIT and header.producer_id in self._aborted_producers:
+            elif header.attributes & TRANSACTIONAL_BIT and header.producer_id in self._aborted_producers:
                 return True
-        return (header.attributes & _CONTROL_BIT) != 0
+        return (header.attributes & CONTROL_BIT) != 0
 
     cdef bint _is_abort_marker(self) except -1:
         cdef RecordFields fields
         cdef const unsigned char *batch = <const unsigned char *>self._view.buf + self._header.position
-        cdef const char *problem = read_record(batch + _HEADER_SIZE, batch + self._header.size, &fields)
+        cdef const char *problem = read_record(batch + HEADER_SIZE, batch + self._header.size, &fields)
         if problem != NULL:
             raise self._corrupt(problem.decode())
-        return fields.key_length >= _CONTROL_KEY_SIZE and (fields.key[2] << 8 | fields.key[3]) == _ABORT_MARKER
+        return fields.key_length >= CONTROL_KEY_SIZE and (
+            load16(fields.key + CONTROL_TYPE_POSITION) == CONTROL_TYPE_ABORT
+        )
 
     cdef int _load_payload(self) except -1:
         cdef BatchHeader header = self._header
         cdef const unsigned char *batch = <const unsigned char *>self._view.buf + header.position
-        if header.magic != 2:
+        if header.magic != CURRENT_MAGIC:
             return self._load_legacy()
         if self._check_crcs and checksum(batch, header) != header.crc:
             raise self._corrupt(f"its checksum is not the one in its header, {header.crc:#010x}")
-        self._p = batch + _HEADER_SIZE
+        self._p = batch + HEADER_SIZE
         self._payload_end = batch + header.size
-        if header.attributes & _CODEC_MASK:
+        if header.attributes & CODEC_MASK:
             self._inflate()
-        self._timestamp_type = 1 if header.attributes & _TIMESTAMP_TYPE_BIT else 0
+        self._timestamp_type = 1 if header.attributes & TIMESTAMP_TYPE_BIT else 0
         if header.record_count < 0 or header.record_count > (self._payload_end - self._p) // SMALLEST_RECORD:
             raise self._corrupt(
                 f"record count is {header.record_count}, which {self._payload_end - self._p} bytes of records can't be"
@@ -623,9 +612,9 @@ cdef class FetchedRecords:
 
     cdef int _inflate(self) except -1:
         cdef BatchHeader header = self._header
-        packed = memoryview(self._body)[header.position + _HEADER_SIZE : header.position + header.size]
+        packed = memoryview(self._body)[header.position + HEADER_SIZE : header.position + header.size]
         try:
-            self._inflated = compression.decompress(header.attributes & _CODEC_MASK, packed, self._max_inflated)
+            self._inflated = compression.decompress(header.attributes & CODEC_MASK, packed, self._max_inflated)
         except StratalogError as error:
             raise self._corrupt(getattr(error, "reason", str(error)), type(error)) from error
         PyObject_GetBuffer(self._inflated, &self._payload_view, PyBUF_SIMPLE)

@@ -1,6 +1,9 @@
+from collections.abc import Callable
+
 from stratalog.client._batch import Batch
 from stratalog.client.producer_ids import ProducerIds
-from stratalog.client.sender import Broker, Sender
+from stratalog.client.sender import Broker
+from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
 
 class ProduceRequest:
@@ -16,22 +19,28 @@ class ProduceRequest:
     @property
     def batches(self) -> list[Batch]: ...
 
+class UnderWay:
+    expires_at: float
+    timer_at: float
+    def __new__(cls, delivery_timeout: float) -> UnderWay: ...
+    @property
+    def requests(self) -> set[ProduceRequest]: ...
+    def add(self, request: ProduceRequest) -> None: ...
+
 class DirectPath:
     def __new__(cls, acks: int, timeout_ms: int, delivery_timeout: float, is_idempotent: bool) -> DirectPath: ...
     @property
     def io_thread_waits(self) -> bool: ...
     @property
     def is_stuck(self) -> bool: ...
-    def open(
+    def attach(
         self,
-        sender: Sender,
+        under_way: UnderWay,
         ids: ProducerIds,
         attributes: int,
-        node_id: int,
-        broker: Broker,
-        connection: BrokerConnection,
-        version: int,
+        answered: Callable[[ProduceRequest, memoryview | None, ClientError | None], None],
     ) -> None: ...
+    def open(self, node_id: int, broker: Broker, connection: BrokerConnection, version: int) -> None: ...
     def close(self) -> None: ...
     def write_on(self) -> None: ...
     def tell(self, io_thread_waits: bool) -> None: ...

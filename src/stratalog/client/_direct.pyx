@@ -10,6 +10,7 @@ cimport cython
 
 from stratalog.client._batch cimport Batch, monotonic
 from stratalog.client._queues cimport PartitionQueue
+from stratalog.net._pipeline cimport Pipeline
 
 cdef extern from "Python.h":
     int PyGC_Disable()
@@ -17,8 +18,6 @@ cdef extern from "Python.h":
 
 from functools import partial
 
-from stratalog.net._send_now import is_idle, send_now
-from stratalog.net.broker_connection import InFlight
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.produce_client import encode_produce_request
 from stratalog.protocol.requests import has_flexible_answer
@@ -26,6 +25,7 @@ from stratalog.protocol.requests import has_flexible_answer
 cdef enum:
     _MOST_BYTES = 12288  # of a batch; more is worth a system call without the GIL
 
+cdef double _NEVER = 1e300  # as the accumulator has it
 cdef object _PRODUCE = ApiKey.PRODUCE
 
 
@@ -41,8 +41,28 @@ cdef class ProduceRequest:
 
 
 @cython.final
+cdef class UnderWay:
+    """What a producer has sent and has no response to. The sender and the direct path add to it."""
+
+    def __cinit__(self, double delivery_timeout):
+        self.requests = set()
+        self.expires_at = self.timer_at = _NEVER
+        self._delivery_timeout = delivery_timeout
+
+    cpdef int add(self, ProduceRequest request) except -1:
+        """A request that is about to be sent, or just was."""
+        cdef Batch batch
+        for batch in request.batches:
+            if batch.created + self._delivery_timeout < self.expires_at:
+                self.expires_at = batch.created + self._delivery_timeout
+        self.requests.add(request)
+        request.broker.in_flight += 1
+        return 0
+
+
+@cython.final
 cdef class DirectPath:
-    """Of one producer. `open` and `close` are for the I/O thread."""
+    """Of one producer. `attach`, `open` and `close` are for the I/O thread."""
 
     def __cinit__(self, int acks, int timeout_ms, double delivery_timeout, bint is_idempotent):
         self._acks = acks
@@ -52,11 +72,14 @@ cdef class DirectPath:
         self._delivery_timeout = delivery_timeout
         self._ways = {}
 
-    def open(self, sender, ids, attributes, int node_id, broker, connection, int version):
+    def attach(self, UnderWay under_way not None, ids, attributes, answered):
+        """`answered(request, response, error)` is called in the I/O thread for each request that is sent here."""
+        self._under_way, self._ids, self._attributes, self._answered = under_way, ids, attributes, answered
+
+    def open(self, int node_id, broker, connection, int version):
         """From now on there is a way to this broker."""
-        self._sender, self._ids, self._attributes = sender, ids, attributes
         flexible = has_flexible_answer(_PRODUCE, version)
-        self._ways[node_id] = (broker, connection, version, flexible)
+        self._ways[node_id] = (broker, connection, connection.pipeline, version, flexible)
 
     def close(self):
         self._ways.clear()
@@ -64,7 +87,7 @@ cdef class DirectPath:
     def write_on(self):
         """What sockets did not take, in the I/O thread."""
         self.is_stuck = False
-        for _, connection, _, _ in list(self._ways.values()):
+        for _, connection, _, _, _ in list(self._ways.values()):
             connection.write_on()
 
     def tell(self, bint io_thread_waits):
@@ -75,7 +98,7 @@ cdef class DirectPath:
         """Send the partition's open batch, if that is simple; whether it was."""
         cdef int collects
         cdef double now
-        if not self.io_thread_waits or self.is_stuck or batch._size > _MOST_BYTES:
+        if not self.io_thread_waits or self.is_stuck or batch.size > _MOST_BYTES:
             return False
         collects = PyGC_Disable()
         try:
@@ -87,7 +110,8 @@ cdef class DirectPath:
                 PyGC_Enable()
 
     cdef bint _may_send(self, PartitionQueue queue, Batch batch, tuple way, double now) except -1:
-        broker, connection, _, _ = way
+        cdef Pipeline pipeline
+        broker, connection, pipeline, _, _ = way
         return not (
             queue.open is not batch
             or queue.closed
@@ -99,13 +123,13 @@ cdef class DirectPath:
             or broker.muted_until > now
             or (self._is_idempotent and self._ids.producer_id < 0)
             or self._ids.lost is not None
-            or self._sender._timer_at > batch.created + self._delivery_timeout
-            or not is_idle(connection, now + self._request_timeout)
+            or self._under_way.timer_at > batch.created + self._delivery_timeout
+            or not pipeline.is_idle(now + self._request_timeout)
         )
 
     cdef bint _send(self, PartitionQueue queue, Batch batch, tuple way, double now) except -1:
-        broker, connection, version, flexible = way
-        sender = self._sender
+        cdef Pipeline pipeline
+        broker, connection, pipeline, version, flexible = way
         queue.close(False)
         batch.pack(0, None)
         queue.take(self._ids.producer_id, self._ids.producer_epoch)
@@ -115,15 +139,12 @@ cdef class DirectPath:
                 version, self._acks, self._timeout_ms, {queue.topic: [(queue.partition, batch.data)]}, None
             )
             request = ProduceRequest(broker, connection, version, [batch])
-            self.is_stuck = not send_now(
-                connection, connection._fd, InFlight, _PRODUCE, version, flexible, connection._client_id,
-                b"".join(pieces), now, now + self._request_timeout, partial(sender._answered, request),
+            self.is_stuck = not pipeline.send_now(
+                _PRODUCE, version, flexible, b"".join(pieces), now, now + self._request_timeout,
+                partial(self._answered, request),
             )
         except MemoryError:
             queue.put_back([batch])
             return False
-        sender._requests.add(request)
-        broker.in_flight += 1
-        if batch.created + self._delivery_timeout < sender._expires_at:
-            sender._expires_at = batch.created + self._delivery_timeout
+        self._under_way.add(request)
         return not self.is_stuck

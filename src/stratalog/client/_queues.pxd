@@ -16,9 +16,9 @@ cdef class PartitionQueue:
     cdef readonly int next_sequence
     cdef readonly int last_acknowledged    # sequence number, -1: none under this epoch
     cdef public bint needs_new_epoch       # a sequence number is missing, and nobody will send it
-    cdef bint _is_active                   # listed in the accumulator
-    cdef Py_ssize_t _expected              # size of the next batch
-    cdef long long _batches
+    cdef bint is_active                    # listed in the accumulator
+    cdef Py_ssize_t expected_size           # size of the next batch
+    cdef long long batch_count            # that were ever opened
 
     cdef void close(self, bint is_full) noexcept
 
@@ -26,6 +26,6 @@ cdef class PartitionQueue:
 cdef class TopicQueues:
     cdef readonly str topic
     cdef readonly list partitions
-    cdef int _count                        # of partitions that records are spread over
-    cdef PartitionQueue _sticky
-    cdef Py_ssize_t _sticky_bytes
+    cdef readonly int count                # of partitions that records are spread over
+    cdef PartitionQueue sticky             # that records without a key go to for now
+    cdef Py_ssize_t sticky_bytes           # that it got

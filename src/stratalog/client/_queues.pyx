@@ -21,15 +21,15 @@ cdef class PartitionQueue:
         self.leader = leader
         self.closed = []
         self.producer_id = self.producer_epoch = self.last_acknowledged = -1
-        self._expected = _FIRST_CAPACITY
+        self.expected_size = _FIRST_CAPACITY
 
     cdef void close(self, bint is_full) noexcept:
         """The open batch, so that it is sent as it is."""
         cdef Batch batch = self.open
         if is_full:
-            self._expected = batch._capacity
+            self.expected_size = batch.capacity
         else:
-            self._expected = max(_SMALLEST_CAPACITY, batch._size + batch._size // 4)
+            self.expected_size = max(_SMALLEST_CAPACITY, batch.size + batch.size // 4)
         self.closed.append(batch)
         self.open = None
 
@@ -115,10 +115,6 @@ cdef class TopicQueues:
         self.topic = topic
         self.partitions = []
 
-    @property
-    def count(self):
-        return self._count
-
     def update(self, list leaders):
         """The node id of each partition's leader, -1: there is none. No partition is forgotten: it may hold records."""
         cdef Py_ssize_t number
@@ -129,6 +125,6 @@ cdef class TopicQueues:
                 self.partitions.append(PartitionQueue(self.topic, number, leader))
         for number in range(len(leaders), len(self.partitions)):
             (<PartitionQueue> self.partitions[number]).leader = -1
-        if self._sticky is not None and self._sticky.partition >= len(leaders):
-            self._sticky = None
-        self._count = len(leaders)
+        if self.sticky is not None and self.sticky.partition >= len(leaders):
+            self.sticky = None
+        self.count = len(leaders)

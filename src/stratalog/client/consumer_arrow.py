@@ -74,7 +74,7 @@ class ArrowColumns:
         parts, rows = self._parts, self._decoder.rows
         buffers = self._decoder.finish()
         self._decoder, self._parts = None, []
-        columns = [arrow._array(field, buffers[bit], rows) for field, bit in _DECODED]
+        columns = [arrow.array_of(field, buffers[bit], rows) for field, bit in _DECODED]
         places = {"topic": self._topic(parts, rows), "partition": self._partition(parts, rows)}
         columns = [places[name] if name in places else columns.pop(0) for name in SCHEMA.names]
         self._batches.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))

@@ -93,6 +93,19 @@ class IoThread:
         """What to call when the interpreter exits with this thread running; it must not take long."""
         self._at_exit = close
 
+    def close_at_exit(self) -> None:
+        if self._at_exit is not None:
+            self._at_exit()
+        self.close(timeout=_EXIT_SECONDS)
+
+    def disown_in_child(self) -> None:
+        """Refuse every further call: this is a fork's child, and the thread is the parent's."""
+        self._lock = threading.RLock()  # another thread of the parent's may hold it
+        self.unusable = ForkedClientError(
+            f"{self.name} was made before a fork, and its thread and connections stay with the parent; make a new "
+            f"one in this process"
+        )
+
     def close(self, last: Coroutine[Any, Any, object] | None = None, timeout: float | None = None) -> None:
         """Run `last`, for at most `timeout` seconds; cancel all the rest; end the thread. A second call does nothing,
         and so does one in a fork's child."""
@@ -141,18 +154,12 @@ _running: weakref.WeakSet[IoThread] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     for thread in list(_running):
-        if thread._at_exit is not None:
-            thread._at_exit()
-        thread.close(timeout=_EXIT_SECONDS)
+        thread.close_at_exit()
 
 
 def _mark_child() -> None:
     for thread in list(_running):
-        thread._lock = threading.RLock()  # another thread of the parent's may hold it
-        thread.unusable = ForkedClientError(
-            f"{thread.name} was made before a fork, and its thread and connections stay with the parent; make a new "
-            f"one in this process"
-        )
+        thread.disown_in_child()
     _running.clear()
 
 

@@ -1,137 +1,88 @@
-"""Offsets by time, the first and the last ones: ListOffsets, asked of the partitions' leaders, with retries."""
+"""ListOffsets: offsets by time, the first and the last ones, as a consumer looks them up and as an admin client lists
+them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from stratalog.client.backoff import Backoff
+from stratalog.client.administration.group_offsets import by_topic
 from stratalog.client.cluster import Cluster
-from stratalog.client.errors import REFRESHES_METADATA, error_of, is_retriable
+from stratalog.client.leader_calls import LeaderCaller
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.offsets import OffsetAndTimestamp
 from stratalog.client.settings import CommonSettings
-from stratalog.errors import ClientError, RequestTimeoutError
+from stratalog.errors import RequestTimeoutError
 from stratalog.protocol.api_keys import ApiKey
-from stratalog.protocol.error_codes import ErrorCode
 
 _CONSUMER = -1
 NONE_FOUND = -1
 
 
+def list_offsets_body(
+    timestamps: Mapping[TopicPartition, int],
+    leader_epoch: Callable[[TopicPartition], int],
+    *,
+    read_committed: bool,
+    timeout_ms: int,
+) -> dict[str, Any]:
+    topics = [
+        {
+            "name": name,
+            "partitions": [
+                {
+                    "partition_index": index,
+                    "current_leader_epoch": leader_epoch(TopicPartition(name, index)),
+                    "timestamp": timestamp,
+                }
+                for index, timestamp in indexes.items()
+            ],
+        }
+        for name, indexes in by_topic(timestamps).items()
+    ]
+    return {
+        "replica_id": _CONSUMER,
+        "isolation_level": int(read_committed),
+        "topics": topics,
+        "timeout": timeout_ms,
+    }
+
+
 class OffsetLookup:
+    """Looks up offsets of partitions whose leaders the cluster's metadata has."""
+
     def __init__(self, cluster: Cluster, settings: CommonSettings, *, read_committed: bool) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._read_committed = read_committed
-        self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        def body(timestamps: Mapping[TopicPartition, int]) -> dict[str, Any]:
+            return list_offsets_body(
+                timestamps, known_epoch, read_committed=read_committed, timeout_ms=settings.request_timeout_ms
+            )
+
+        def known_epoch(partition: TopicPartition) -> int:
+            leader = cluster.metadata.leader_of(*partition)
+            return -1 if leader is None else leader.leader_epoch
+
+        self._caller = LeaderCaller(cluster, ApiKey.LIST_OFFSETS, body, _result, lowest=1, trusts_metadata=True)
 
     async def offsets(
-        self, wanted: Mapping[TopicPartition, int], timeout: float
+        self, timestamps: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """For each partition the first record at or after the timestamp, or what -1 (end) and -2 (start) ask for. An
-        offset of -1: there is none. Raises what can't be retried, and after `timeout` what was in the way."""
-        deadline = asyncio.get_running_loop().time() + timeout
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
-        failures = 0
-        while len(found) < len(wanted):
-            missing = {place: timestamp for place, timestamp in wanted.items() if place not in found}
-            problems = await self._ask(missing, found, deadline)
-            if len(found) == len(wanted):
-                break
-            failures += 1
-            wait = self._backoff.seconds(failures)
-            if asyncio.get_running_loop().time() + wait > deadline:
-                raise self._too_late(missing, problems, timeout)
-            await asyncio.sleep(wait)
-        return found
+        """Return for each partition the first record at or after the timestamp, or what -1 (end) and -2 (start) mean.
 
-    async def _ask(
-        self, missing: Mapping[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp], deadline: float
-    ) -> list[ClientError]:
-        problems: list[ClientError] = []
-        by_leader: dict[int, list[TopicPartition]] = {}
-        unknown = [place for place in missing if self._cluster.metadata.leader_of(*place) is None]
-        if unknown:  # at first always: a consumer that has just begun has not heard of the topic
-            problems += await self._learn(unknown)
-        for place in missing:
-            leader = self._cluster.metadata.leader_of(*place)
-            if leader is not None:
-                by_leader.setdefault(leader.leader, []).append(place)
-        left = max(0.001, deadline - asyncio.get_running_loop().time())
-        asked = [self._ask_leader(leader, places, missing, left) for leader, places in by_leader.items()]
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(answer, ClientError) and answer.is_retriable:
-                problems.append(answer)
-                self._cluster.refresh_soon()
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                problems += self._read(answer, found)
-        return problems
-
-    async def _learn(self, places: Iterable[TopicPartition]) -> list[ClientError]:
-        try:
-            await self._cluster.refresh({place.topic for place in places})
-        except ClientError as error:
+        An offset of -1: there is no such record. Raises what can't be retried, and after `timeout` seconds the last
+        error.
+        """
+        collected = await self._caller.call(timestamps, timeout)
+        for error in collected.errors.values():
             if not error.is_retriable:
-                raise
-            return [error]
-        problems: list[ClientError] = []
-        for place in places:
-            info = self._cluster.metadata.topics.get(place.topic)
-            if info is not None and info.error_code and not is_retriable(info.error_code):
-                raise error_of(info.error_code, about=place.topic)
-            if self._cluster.metadata.leader_of(*place) is None:
-                code = ErrorCode.unknown_topic_or_partition
-                if info is not None and place.partition < len(info.partitions):
-                    code = ErrorCode.leader_not_available
-                problems.append(error_of(int(code), about=str(place)))
-        return problems
+                raise error
+        for error in reversed(collected.errors.values()):
+            raise error
+        missing = [str(partition) for partition in timestamps if partition not in collected.results]
+        if missing:
+            names = ", ".join(missing[:10])
+            raise RequestTimeoutError(f"the offsets of {names} could not be looked up within {timeout:g} s")
+        return collected.results
 
-    async def _ask_leader(
-        self, leader: int, places: list[TopicPartition], wanted: Mapping[TopicPartition, int], timeout: float
-    ) -> Any:
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for place in places:
-            known = self._cluster.metadata.leader_of(*place)
-            one = {
-                "partition_index": place.partition,
-                "current_leader_epoch": -1 if known is None else known.leader_epoch,
-                "timestamp": wanted[place],
-            }
-            topics.setdefault(place.topic, []).append(one)
-        body = {
-            "replica_id": _CONSUMER,
-            "isolation_level": int(self._read_committed),
-            "topics": [{"name": topic, "partitions": partitions} for topic, partitions in topics.items()],
-            "timeout": self._settings.request_timeout_ms,
-        }
-        timeout = min(timeout, self._settings.request_timeout_ms / 1000)
-        return await self._cluster.request(leader, ApiKey.LIST_OFFSETS, body, lowest=1, timeout=timeout)
 
-    def _read(self, answer: Any, found: dict[TopicPartition, OffsetAndTimestamp]) -> list[ClientError]:
-        problems: list[ClientError] = []
-        for topic in answer.topics:
-            for one in topic.partitions:
-                place = TopicPartition(topic.name, one.partition_index)
-                code = int(one.error_code)
-                if code == 0:
-                    found[place] = OffsetAndTimestamp(one.offset, one.timestamp, getattr(one, "leader_epoch", -1))
-                    continue
-                problem = error_of(code, about=str(place))
-                if not problem.is_retriable:
-                    raise problem
-                problems.append(problem)
-                if code in REFRESHES_METADATA:
-                    self._cluster.refresh_soon()
-        return problems
-
-    def _too_late(
-        self, missing: Mapping[TopicPartition, int], problems: list[ClientError], timeout: float
-    ) -> ClientError:
-        if problems:
-            return problems[-1]
-        names = ", ".join(str(place) for place in list(missing)[:10])
-        return RequestTimeoutError(f"the offsets of {names} could not be looked up within {timeout:g} s")
+def _result(one: Any) -> OffsetAndTimestamp:
+    return OffsetAndTimestamp(one.offset, one.timestamp, getattr(one, "leader_epoch", -1))

@@ -170,6 +170,10 @@ class Producer(SendPath, TransactionCalls):
         except ClientError:
             pass
 
+    def disown_in_child(self) -> None:
+        """Refuse every further call: this is a fork's child, and the producer is the parent's."""
+        self._accumulator.refuse_in_child(_forked)
+
     def __repr__(self) -> str:
         servers = ",".join(str(server) for server in self.settings.bootstrap_servers)
         return f"<Producer of {servers}{', closed' if self._is_closed else ''}>"
@@ -283,7 +287,7 @@ def _forked() -> ForkedClientError:
 
 def _mark_child() -> None:
     for producer in list(_producers):
-        producer._accumulator.refuse_in_child(_forked)
+        producer.disown_in_child()
     _producers.clear()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from stratalog.client._accumulator import Accumulator
 from stratalog.client._batch import Batch
-from stratalog.client._direct import ProduceRequest
+from stratalog.client._direct import ProduceRequest, UnderWay
 from stratalog.client._queues import PartitionQueue
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
@@ -95,16 +95,17 @@ class Sender:
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
         self._brokers: dict[int, Broker] = {}
-        self._requests: set[ProduceRequest] = set()
-        self._expires_at = NEVER  # no batch under way is given up before
+        self._under_way = UnderWay(self._delivery_timeout)
+        self._requests = self._under_way.requests
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = NEVER
         self._tasks: set[asyncio.Task[None]] = set()
         self._has_more = False  # whether a partition that was just sent a batch of has another
         self._quiet: asyncio.Future[None] | None = None  # done when nothing is under way
         self._on_acknowledged: Callable[[], None] | None = None
         self._is_closed = False
         self._wake_fd = -1
+        if accumulator.direct is not None:
+            accumulator.direct.attach(self._under_way, ids, self._attributes, self._answered)
         cluster.on_change(self._on_metadata)
 
     def start(self) -> None:
@@ -140,12 +141,12 @@ class Sender:
 
     def _drain(self) -> None:
         now = self._loop.time()
-        if self._expires_at <= now:
+        if self._under_way.expires_at <= now:
             self._expire_in_flight(now)
         wake = self._send_ready(now)
         while self._has_more:  # a request has one batch of a partition; those behind it go with the next
             wake = self._send_ready(now)
-        self._wake_at(min(wake, self._expires_at))
+        self._wake_at(min(wake, self._under_way.expires_at))
         self._tell_if_quiet()
 
     def _send_ready(self, now: float) -> float:
@@ -222,20 +223,17 @@ class Sender:
     def _post(self, broker: Broker, connection: BrokerConnection, batches: list[Batch]) -> None:
         topics: dict[str, list[tuple[int, bytearray]]] = {}
         for batch in batches:
-            queue, due = batch.queue, batch.created + self._delivery_timeout
+            queue = batch.queue
             if queue.topic in topics:
                 topics[queue.topic].append((queue.partition, batch.data))
             else:
                 topics[queue.topic] = [(queue.partition, batch.data)]
-            if due < self._expires_at:
-                self._expires_at = due
         acks, ids = self._settings.acks, self.ids
         version = min(broker.version, ids.highest_produce)
         timeout_ms = self._settings.request_timeout_ms
         body = encode_produce_request(version, acks, timeout_ms, topics, ids.transactional_id)
         request = ProduceRequest(broker, connection, version, batches)
-        broker.in_flight += 1
-        self._requests.add(request)
+        self._under_way.add(request)
         connection.post(
             ApiKey.PRODUCE,
             version,
@@ -258,7 +256,7 @@ class Sender:
             direct = self._accumulator.direct
             if direct is not None:
                 version = min(broker.version, self.ids.highest_produce)
-                direct.open(self, self.ids, self._attributes, leader, broker, connection, version)
+                direct.open(leader, broker, connection, version)
         except ClientError as error:
             logger.debug("node %d can't be sent to: %s", leader, error)
             self._note(leader, error)
@@ -395,7 +393,7 @@ class Sender:
 
     def _expire_in_flight(self, now: float) -> None:
         """Whoever waits is told; the memory is given back with the answer, or with the connection."""
-        self._expires_at = NEVER
+        self._under_way.expires_at = NEVER
         for request in self._requests:
             for batch in request.batches:
                 due = batch.created + self._delivery_timeout
@@ -403,8 +401,8 @@ class Sender:
                     if not batch.is_done:
                         batch.fail(error := self._too_late(batch))
                         self.ids.failed(batch, error)
-                elif due < self._expires_at:
-                    self._expires_at = due
+                elif due < self._under_way.expires_at:
+                    self._under_way.expires_at = due
 
     def _too_late(self, batch: Batch) -> DeliveryTimeoutError:
         if not batch.attempts:
@@ -420,16 +418,16 @@ class Sender:
         )
 
     def _wake_at(self, when: float) -> None:
-        if self._timer_at <= when:
+        if self._under_way.timer_at <= when:
             return  # a timer that comes early is cheaper than one that is always set anew
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._on_timer)
-        self._timer_at = when
+        self._under_way.timer_at = when
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._timer_at = NEVER
+        self._under_way.timer_at = NEVER
         self.drain()
 
     # Transactions: until something is over, and what to do with the rest

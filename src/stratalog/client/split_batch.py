@@ -7,10 +7,10 @@ a record nothing else has changed.
 from __future__ import annotations
 
 from stratalog.client._batch import Batch
+from stratalog.records.format import HEADER_SIZE
 from stratalog.records.reader import read_records
 
 _SEQUENCES = 2**31
-_HEADER = 61
 
 
 def split_batch(whole: Batch) -> list[Batch]:
@@ -25,7 +25,9 @@ def split_batch(whole: Batch) -> list[Batch]:
     filled = 0
     for place, (record, size) in enumerate(zip(records, sizes, strict=True)):
         if part is None or filled + size > half:
-            part = Batch(whole.queue, whole.number, _HEADER + min(half, size * 2), whole.start + place, whole.created)
+            part = Batch(
+                whole.queue, whole.number, HEADER_SIZE + min(half, size * 2), whole.start + place, whole.created
+            )
             part.attempts = whole.attempts
             if whole.base_sequence >= 0:
                 sequence = (whole.base_sequence + place) % _SEQUENCES

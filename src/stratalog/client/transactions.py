@@ -43,10 +43,10 @@ from stratalog.client.transaction_state import Phase, TransactionState
 from stratalog.net.broker_connection import Answered
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce_client import HIGHEST
+from stratalog.records.format import TRANSACTIONAL_BIT
 
 logger = logging.getLogger("stratalog.client.producer")
 
-_TRANSACTIONAL = 0x10  # in a batch's attributes
 _LAST_PRODUCE_OF_VERSION_1 = 11
 _POLL_SECONDS = 0.02
 _NOT_OF_THE_GROUP = {
@@ -64,7 +64,7 @@ _FORGOTTEN = {ErrorCode.invalid_producer_id_mapping, ErrorCode.unknown_producer_
 
 
 class Transactions(ProducerIds):
-    attributes = _TRANSACTIONAL
+    attributes = TRANSACTIONAL_BIT
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, accumulator: Accumulator) -> None:
         assert settings.transactional_id is not None

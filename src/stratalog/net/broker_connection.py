@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple, Self
+from typing import Self
 from weakref import WeakSet
 
 from stratalog.errors import (
@@ -25,10 +24,10 @@ from stratalog.errors import (
     RequestTimeoutError,
     UnsupportedVersionError,
 )
+from stratalog.net._pipeline import InFlight, Pipeline, send_small
 from stratalog.net._receive import receive_now, receive_rest
-from stratalog.net._send_now import send_small
 from stratalog.net.answer_memory import AnswerMemory
-from stratalog.net.resolve import addresses_of
+from stratalog.net.connecting import connect
 from stratalog.protocol.api_keys import OWN_VERSIONS, VERSIONS, ApiKey, OwnApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.features import finalized_features
@@ -50,28 +49,12 @@ _RECEIVES = 16  # a turn; then others have theirs
 _PATIENCE_MS = (2, 20)  # with the next piece of a large answer, and with all of it, before others have their turn
 _SMALL = 16 * 1024  # requests up to so much are sent in one piece, which is worth the copy
 _MOST_PARTS = 64  # a system call; IOV_MAX is 1024
-_NUMBERS = 2**31
 _API_VERSIONS_BYTES = 1024 * 1024
 _GREETINGS = {b"HTTP": "HTTP", b"\x15\x03": "TLS", b"\x16\x03": "TLS", b"SSH-": "SSH"}
 
 
-class InFlight(NamedTuple):
-    """A request without an answer yet."""
-
-    correlation_id: int
-    flexible: bool
-    deadline: float
-    answered: Answered
-    key: ApiKey | OwnApiKey
-    version: int
-
-    @property
-    def what(self) -> str:
-        return f"{self.key.name} v{self.version}"
-
-
 class BrokerConnection:
-    """Made by `open`."""
+    """Made by `open`. Another thread may send a request through `pipeline`, as _pipeline.pyx says."""
 
     def __init__(self, sock: socket.socket, host: str, port: int, *, client_id: str, most_response_bytes: int) -> None:
         self.host = host
@@ -81,21 +64,20 @@ class BrokerConnection:
         self.versions: dict[int, tuple[int, int]] = {}  # that the broker serves
         self.features: dict[str, int] = {}  # that are finalized, and at which level
         self._loop = asyncio.get_running_loop()
-        self.last_used = self._loop.time()
         self._sock = sock
         self._fd = sock.fileno()
         self._client_id = encoded_client_id(client_id)
         self._most_response_bytes = most_response_bytes
-        self._correlation_id = 0
-        self._in_flight: deque[InFlight] = deque()
-        self._out: deque[memoryview] = deque()
+        self.pipeline = Pipeline(self._fd, self._client_id)
+        self.pipeline.last_used = self._loop.time()
+        self._in_flight = self.pipeline.in_flight
+        self._out = self.pipeline.out
         self._buffer = memoryview(bytearray(_RECEIVE))
         self._filled = 0
         self._memory = AnswerMemory()
         self._large: memoryview | None = None  # an answer that does not fit the buffer
         self._large_filled = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
         self._on_close: list[Callable[[ClientError], None]] = []
         self._loop.add_reader(self._fd, self._on_readable)
         _open_connections.add(self)
@@ -117,7 +99,7 @@ class BrokerConnection:
         connection: Self | None = None
         try:
             async with asyncio.timeout(timeout):
-                sock = await _connected(host, port, send_buffer, receive_buffer)
+                sock = await connect(host, port, send_buffer, receive_buffer)
                 connection = cls(sock, host, port, client_id=client_id, most_response_bytes=_API_VERSIONS_BYTES)
                 await connection._learn_versions(timeout)
                 connection._most_response_bytes = most_response_bytes
@@ -134,6 +116,11 @@ class BrokerConnection:
             if connection is not None:
                 connection.close()
             raise
+
+    @property
+    def last_used(self) -> float:
+        """When it last sent or received something, in the loop's time."""
+        return self.pipeline.last_used
 
     @property
     def in_flight(self) -> int:
@@ -200,17 +187,17 @@ class BrokerConnection:
         if self.is_closed:
             answered(None, BrokerUnreachableError(f"the connection to {self.host}:{self.port} is closed; ask again"))
             return
-        correlation_id = self._correlation_id
-        self._correlation_id = (correlation_id + 1) % _NUMBERS
+        pipeline = self.pipeline
         size = sum(map(len, body))
-        start = request_start(key, version, correlation_id, self._client_id, size)
-        self.last_used = self._loop.time()
+        pipeline.last_used = now = self._loop.time()
         if expects_answer:
-            deadline = self.last_used + timeout
-            flexible = has_flexible_answer(key, version)
-            self._in_flight.append(InFlight(correlation_id, flexible, deadline, answered, key, version))
-            if deadline < self._timer_at:
+            deadline = now + timeout
+            correlation_id = pipeline.expect(has_flexible_answer(key, version), deadline, answered, key, version)
+            if deadline < pipeline.timer_at:
                 self._wake_at(deadline)
+        else:
+            correlation_id = pipeline.number()
+        start = request_start(key, version, correlation_id, self._client_id, size)
         if self._out:
             self._out.append(memoryview(start))
             self._out.extend(map(memoryview, body))
@@ -224,7 +211,7 @@ class BrokerConnection:
             self._loop.call_soon(answered, memoryview(b""), None)
 
     def write_on(self) -> None:
-        """What a call of send_now left, which another thread made."""
+        """Write what `Pipeline.send_now` left, which another thread called."""
         if self._out and not self.is_closed:
             self._write()
 
@@ -237,6 +224,11 @@ class BrokerConnection:
         self.was_closed_here = True
         self._end(BrokerUnreachableError(f"the connection to {self.host}:{self.port} was closed by this client"))
 
+    def drop_in_child(self) -> None:
+        """Close a fork's copy of the socket: kept open, the broker would not see the parent close its own."""
+        self.is_closed = True
+        self._sock.close()
+
     def _end(self, error: ClientError) -> None:
         if self.is_closed:
             return
@@ -247,11 +239,9 @@ class BrokerConnection:
         self._sock.close()
         if self._timer is not None:
             self._timer.cancel()
-        self._out.clear()
         self._large = None
-        waiting, self._in_flight = self._in_flight, deque()
-        for one in waiting:
-            one.answered(None, error)
+        for request in self.pipeline.close():
+            request.answered(None, error)
         for callback in self._on_close:
             callback(error)
         self._on_close.clear()
@@ -403,7 +393,7 @@ class BrokerConnection:
             )
         body = answer_body(frame, oldest.flexible)
         self._in_flight.popleft()
-        self.last_used = self._loop.time()
+        self.pipeline.last_used = self._loop.time()
         try:
             oldest.answered(body, None)
         except Exception as error:  # a fault of ours must not cost the others their answers
@@ -428,15 +418,15 @@ class BrokerConnection:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(deadline, self._on_timer)
-        self._timer_at = deadline
+        self.pipeline.timer_at = deadline
 
     def _on_timer(self) -> None:
         """One timer a connection, set anew when it fires: most requests are answered long before."""
         self._timer = None
-        self._timer_at = float("inf")
+        self.pipeline.timer_at = float("inf")
         if not self._in_flight:
             return
-        first = min(self._in_flight, key=lambda one: one.deadline)
+        first = min(self._in_flight, key=_deadline)
         if first.deadline > self._loop.time():
             self._wake_at(first.deadline)
             return
@@ -448,42 +438,8 @@ class BrokerConnection:
         )
 
 
-async def _connected(host: str, port: int, send_buffer: int, receive_buffer: int) -> socket.socket:
-    """To the first of the host's addresses that takes the connection."""
-    loop = asyncio.get_running_loop()
-    try:
-        addresses = await addresses_of(host, port)
-    except OSError as error:
-        raise BrokerUnreachableError(
-            f"the name of {host}:{port} can't be resolved: {error.strerror or error}"
-        ) from error
-    failure: Exception | None = None
-    for family, address in addresses:
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setblocking(False)
-            _set_up(sock, send_buffer, receive_buffer)
-            await loop.sock_connect(sock, address)
-        except (OSError, OverflowError) as error:  # OverflowError: a port past 65535, which a broker can tell us
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return sock
-    number = getattr(failure, "errno", None)  # asyncio's own words for it have the address once more
-    why = os.strerror(number) if number else failure or "it has no address"
-    raise BrokerUnreachableError(f"{host}:{port} can't be reached: {why}; is a broker listening there?") from failure
-
-
-def _set_up(sock: socket.socket, send_buffer: int, receive_buffer: int) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if send_buffer >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-    if receive_buffer >= 0:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+def _deadline(request: InFlight) -> float:
+    return request.deadline
 
 
 @cache
@@ -499,10 +455,8 @@ _open_connections: WeakSet[BrokerConnection] = WeakSet()
 
 
 def _close_in_child() -> None:
-    """A fork's child has copies of the sockets: kept open, the broker would not see the parent close its own."""
     for connection in list(_open_connections):
-        connection.is_closed = True
-        connection._sock.close()
+        connection.drop_in_child()
     _open_connections.clear()
 
 

@@ -1,5 +1,5 @@
 """An event loop that tells whether it does nothing but wait for events: then nothing that only its thread changes is
-half changed, and another thread that holds the GIL may do something in its stead (_send_now.pyx)."""
+half changed, and another thread that holds the GIL may do something in its stead (_pipeline.pyx)."""
 
 from __future__ import annotations
 

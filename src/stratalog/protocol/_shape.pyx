@@ -9,8 +9,10 @@ operations of what they hold.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, uint8_t
 from libc.string cimport memcpy
+
+from stratalog.protocol._wire_fields cimport Cursor, open_cursor
 
 from stratalog.errors import MalformedRequestError
 
@@ -24,187 +26,85 @@ cpdef enum Operation:
     NULLABLE = 6  # a byte, negative for null; argument: how many numbers describe what follows
     TAGS = 7  # tagged fields, none of which is known
 
-cdef enum Fault:
-    _FINE = 0
-    _TOO_SHORT = 1
-    _NULL = 2
-    _VARINT = 3
-    _TOO_MANY = 4
-
-cdef struct Walk:
-    const uint8_t* data
-    int64_t position
-    int64_t end
-    int64_t elements  # that there may still be
-    bint tagged  # whether there were tagged fields
-    uint8_t* out  # where all but tagged fields is copied to, if anywhere
-    int64_t out_size
-    int64_t copied  # up to where
+cdef struct Stripped:
+    bint has_tags        # whether there were tagged fields
+    uint8_t *out         # where everything else is copied to; NULL: nowhere
+    Py_ssize_t size      # of what is there
+    Py_ssize_t copied    # up to where of the frame
 
 
-cdef inline Fault take(Walk* walk, int64_t count) noexcept nogil:
-    if count < 0 or count > walk.end - walk.position:
-        return _TOO_SHORT
-    walk.position += count
-    return _FINE
-
-
-cdef Fault read_varint(Walk* walk, int64_t* value) noexcept nogil:
-    cdef int shift = 0
-    cdef uint8_t byte
-    value[0] = 0
-    while True:
-        if walk.position >= walk.end:
-            return _TOO_SHORT
-        byte = walk.data[walk.position]
-        walk.position += 1
-        value[0] |= <int64_t> (byte & 0x7F) << shift
-        if not byte & 0x80:
-            if value[0] >> 32:
-                return _VARINT
-            return _FINE
-        shift += 7
-        if shift > 28:
-            return _VARINT
-
-
-cdef Fault read_length(Walk* walk, int32_t operation, int64_t* length) noexcept nogil:
+cdef inline Py_ssize_t _length(Cursor cursor, int32_t operation) except? -2:
     """-1 is null."""
-    cdef Fault fault
-    cdef const uint8_t* at = walk.data + walk.position
     if operation == COMPACT or operation == COMPACT_ARRAY:
-        fault = read_varint(walk, length)
-        length[0] -= 1
-        return fault
-    if operation == STRING:
-        fault = take(walk, 2)
-        if fault == _FINE:
-            length[0] = <int16_t> ((at[0] << 8) | at[1])
-        return fault
-    fault = take(walk, 4)
-    if fault == _FINE:
-        length[0] = <int32_t> ((<uint32_t> at[0] << 24) | (at[1] << 16) | (at[2] << 8) | at[3])
-    return fault
+        return cursor.varint() - 1
+    return cursor.int16() if operation == STRING else cursor.int32()
 
 
-cdef Fault skip_tags(Walk* walk) noexcept nogil:
-    cdef int64_t count, number
-    cdef int64_t start = walk.position
-    cdef Fault fault = read_varint(walk, &count)
-    if fault != _FINE:
-        return fault
-    if count:
-        walk.tagged = True
-        walk.elements -= count
-        if walk.elements < 0:
-            return _TOO_MANY
-    while fault == _FINE and count > 0:
-        count -= 1
-        fault = read_varint(walk, &number)
-        if fault == _FINE:
-            fault = read_varint(walk, &number)
-        if fault == _FINE:
-            fault = take(walk, number)
-    if fault == _FINE and walk.out != NULL:
-        copy_up_to(walk, start)
-        walk.out[walk.out_size] = 0
-        walk.out_size += 1
-        walk.copied = walk.position
-    return fault
+cdef int _skip_tags(Cursor cursor, Stripped *stripped) except -1:
+    cdef Py_ssize_t start = cursor.position
+    cdef bint has_tags = cursor.left() > 0 and cursor.data[start] != 0
+    cursor.skip_tags()
+    stripped.has_tags = stripped.has_tags or has_tags
+    if stripped.out != NULL:
+        _copy_up_to(cursor, stripped, start)
+        stripped.out[stripped.size] = 0
+        stripped.size += 1
+        stripped.copied = cursor.position
+    return 0
 
 
-cdef void copy_up_to(Walk* walk, int64_t end) noexcept nogil:
-    memcpy(walk.out + walk.out_size, walk.data + walk.copied, end - walk.copied)
-    walk.out_size += end - walk.copied
+cdef void _copy_up_to(Cursor cursor, Stripped *stripped, Py_ssize_t end) noexcept:
+    memcpy(stripped.out + stripped.size, cursor.data + stripped.copied, end - stripped.copied)
+    stripped.size += end - stripped.copied
 
 
-cdef Fault walk_array(Walk* walk, const int32_t* shape, int64_t count) noexcept nogil:
-    """`shape` is that of the array; of its elements if there is no null."""
-    cdef Fault fault
-    if count > walk.end - walk.position:  # an element has a byte at least
-        return _TOO_SHORT
-    walk.elements -= count
-    if walk.elements < 0:
-        return _TOO_MANY
-    while count > 0:
-        count -= 1
-        fault = follow(walk, shape + 3, shape[2])
-        if fault != _FINE:
-            return fault
-    return _FINE
-
-
-cdef Fault follow(Walk* walk, const int32_t* shape, int32_t size) noexcept nogil:
+cdef int _follow(Cursor cursor, Stripped *stripped, const int32_t *shape, int32_t size) except -1:
     cdef int32_t at = 0
     cdef int32_t operation, argument
-    cdef int64_t length
-    cdef Fault fault
+    cdef Py_ssize_t length
     while at < size:
         operation = shape[at]
         argument = shape[at + 1]
         if operation == FIXED:
-            fault = take(walk, argument)
+            cursor.take(argument)
         elif operation == TAGS:
-            fault = skip_tags(walk)
+            _skip_tags(cursor, stripped)
         elif operation == NULLABLE:
-            fault = take(walk, 1)
-            if fault == _FINE and <signed char> walk.data[walk.position - 1] >= 0:
-                fault = follow(walk, shape + at + 2, argument)
+            if cursor.int8() >= 0:
+                _follow(cursor, stripped, shape + at + 2, argument)
             at += argument
         else:
-            fault = read_length(walk, operation, &length)
-            if fault == _FINE and length < 0:
+            length = _length(cursor, operation)
+            if length < 0:
                 if length != -1 or not argument:
-                    fault = _NULL
-            elif fault == _FINE and operation < ARRAY:
-                fault = take(walk, length)
-            elif fault == _FINE:
-                fault = walk_array(walk, shape + at, length)
+                    raise cursor.fail(f"the length before position {cursor.position} is negative")
+            elif operation < ARRAY:
+                cursor.take(length)
+            else:
+                cursor.spend_array(length, 1)  # an element has a byte at least
+                while length > 0:
+                    length -= 1
+                    _follow(cursor, stripped, shape + at + 3, shape[at + 2])
             if operation >= ARRAY:
                 at += 1 + shape[at + 2]
-        if fault != _FINE:
-            return fault
         at += 2
-    return _FINE
+    return 0
 
 
-def check_shape(const uint8_t[::1] frame not None, const int32_t[::1] shape not None, Py_ssize_t most_elements):
+def check_shape(frame not None, const int32_t[::1] shape not None, Py_ssize_t most_elements):
     """The frame must begin with this shape, with so many elements of arrays (and tagged fields) at most, in all.
 
     What follows is left alone, as Kafka does it: librdkafka's Metadata for all topics ends in three bytes too many.
     None, or where there are tagged fields, the same request without them.
     """
-    cdef Walk walk = start_walk(frame, most_elements)
-    cdef Fault fault = follow(&walk, &shape[0], <int32_t> shape.shape[0])
-    if fault != _FINE:
-        raise MalformedRequestError(explain(&walk, fault, most_elements))
-    if not walk.tagged:
+    cdef Cursor cursor = open_cursor(frame, 0, True, most_elements, MalformedRequestError, "")
+    cdef Stripped stripped = Stripped(has_tags=False, out=NULL, size=0, copied=0)
+    _follow(cursor, &stripped, &shape[0], <int32_t> shape.shape[0])
+    if not stripped.has_tags:
         return None
-    stripped = PyBytes_FromStringAndSize(NULL, walk.end)
-    walk = start_walk(frame, most_elements)
-    walk.out = <uint8_t*> PyBytes_AS_STRING(stripped)
-    follow(&walk, &shape[0], <int32_t> shape.shape[0])
-    copy_up_to(&walk, walk.end)
-    return memoryview(stripped)[:walk.out_size]
-
-
-cdef Walk start_walk(const uint8_t[::1] frame, Py_ssize_t most_elements):
-    cdef Walk walk
-    walk.data = &frame[0] if frame.shape[0] else NULL
-    walk.position = walk.out_size = walk.copied = 0
-    walk.end = frame.shape[0]
-    walk.elements = most_elements
-    walk.tagged = False
-    walk.out = NULL
-    return walk
-
-
-cdef str explain(Walk* walk, Fault fault, Py_ssize_t most_elements):
-    where = f"at position {walk.position} of {walk.end}"
-    if fault == _TOO_SHORT:
-        return f"more bytes or elements are announced {where} than are left"
-    if fault == _NULL:
-        return f"a length {where} is negative"
-    if fault == _VARINT:
-        return f"a length {where} does not fit 32 bits"
-    return f"more than {most_elements} elements in arrays, counted up to the one {where}"
+    copy = PyBytes_FromStringAndSize(NULL, cursor.end)
+    cursor = open_cursor(frame, 0, True, most_elements, MalformedRequestError, "")
+    stripped.out = <uint8_t *> PyBytes_AS_STRING(copy)
+    _follow(cursor, &stripped, &shape[0], <int32_t> shape.shape[0])
+    _copy_up_to(cursor, &stripped, cursor.end)
+    return memoryview(copy)[:stripped.size]

@@ -16,6 +16,8 @@ from struct import Struct
 from types import NoneType
 from typing import Any, get_args, get_origin
 
+from stratalog.protocol.fields import INT16, INT32, write_varint
+
 Encoder = Callable[[bytearray, Any], None]
 
 FIXED_TYPES = {
@@ -33,8 +35,6 @@ FIXED_TYPES = {
     "datetime_i64": "q",
 }
 _NO_ID = bytes(16)
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -179,7 +179,7 @@ def _string(flexible: bool, nullable: bool) -> Encoder:
             out += b"\xff\xff"
             return
         data = value.encode()
-        out += _INT16.pack(len(data))
+        out += INT16.pack(len(data))
         out += data
 
     return compact if flexible else plain
@@ -198,7 +198,7 @@ def _bytes(flexible: bool, nullable: bool) -> Encoder:
     def plain(out: bytearray, value: bytes | None) -> None:
         if value is None and not nullable:
             raise EncodingError("null is not allowed")
-        out += _INT32.pack(-1 if value is None else len(value))
+        out += INT32.pack(-1 if value is None else len(value))
         out += value or b""
 
     return compact if flexible else plain
@@ -212,7 +212,7 @@ def _array(element: Encoder, flexible: bool, nullable: bool) -> Encoder:
         if flexible:
             write_varint(out, 0 if items is None else len(items) + 1)
         else:
-            out += _INT32.pack(-1 if items is None else len(items))
+            out += INT32.pack(-1 if items is None else len(items))
         for item in items or ():
             element(out, item)
 
@@ -249,13 +249,6 @@ def _tags(tagged: list[tuple[int, Field[Any]]], flexible: bool) -> Encoder:
             out += field
 
     return write
-
-
-def write_varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 def is_nullable(member: Field[Any]) -> bool:

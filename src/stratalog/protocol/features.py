@@ -10,47 +10,35 @@ they are wrong is said by who decodes the rest.
 from __future__ import annotations
 
 from stratalog.errors import MalformedResponseError
-from stratalog.protocol.requests import read_varint
+from stratalog.protocol.fields import FieldReader
 
 _FIRST_WITH_FEATURES = 3
 _FINALIZED = 2
 _MOST_FEATURES = 1000
-_ERROR_BYTES, _KEY_BYTES, _THROTTLE_BYTES, _LEVELS_BYTES = 2, 6, 4, 4
 
 
 def finalized_features(version: int, body: memoryview) -> dict[str, int]:
     """{name: the level that is in force}"""
     if version < _FIRST_WITH_FEATURES:
         return {}
+    fields = _reader(body)
     try:
-        keys, position = read_varint(body, _ERROR_BYTES)
-        for _ in range(min(keys - 1, len(body))):
-            position, _ = _tags(body, position + _KEY_BYTES)
-        _, tags = _tags(body, position + _THROTTLE_BYTES)
-        return _features(tags[_FINALIZED]) if _FINALIZED in tags else {}
-    except (MalformedResponseError, UnicodeDecodeError):
+        fields.int16()  # the error
+        fields.array(lambda: (fields.int16(), fields.int16(), fields.int16(), fields.tagged_fields()))
+        fields.int32()  # the throttle time
+        tagged = fields.tagged_fields()
+        return _features(_reader(tagged[_FINALIZED])) if _FINALIZED in tagged else {}
+    except MalformedResponseError:
         return {}
 
 
-def _features(body: memoryview) -> dict[str, int]:
-    found = {}
-    count, position = read_varint(body, 0)
-    for _ in range(min(count - 1, _MOST_FEATURES)):
-        size, position = read_varint(body, position)
-        name = str(body[position : position + size - 1], "utf-8")
-        position += size - 1
-        found[name] = int.from_bytes(body[position : position + 2], "big", signed=True)
-        position, _ = _tags(body, position + _LEVELS_BYTES)
-    return found
+def _features(fields: FieldReader) -> dict[str, int]:
+    def feature() -> tuple[str, int]:
+        name, highest, _, _ = fields.string(), fields.int16(), fields.int16(), fields.tagged_fields()
+        return name, highest
+
+    return dict(fields.array(feature, _MOST_FEATURES))
 
 
-def _tags(body: memoryview, position: int) -> tuple[int, dict[int, memoryview]]:
-    """(what follows them, {tag: its bytes})"""
-    found = {}
-    count, position = read_varint(body, position)
-    for _ in range(min(count, len(body))):
-        tag, position = read_varint(body, position)
-        size, position = read_varint(body, position)
-        found[tag] = body[position : position + size]
-        position += size
-    return position, found
+def _reader(data: bytes | memoryview) -> FieldReader:
+    return FieldReader(data, "a response to ApiVersions", flexible=True, error=MalformedResponseError)

@@ -16,15 +16,13 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from stratalog.protocol.encoding import write_varint
+from stratalog.protocol.fetch import FIRST_FLEXIBLE
+from stratalog.protocol.fields import INT32, FieldWriter
 
 FIRST_WITH_SESSIONS = 7
-FIRST_FLEXIBLE = 12
 FIRST_BY_ID = 13
 LOWEST, HIGHEST = 4, 18
 
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
 _START = Struct(">iiib")
 _SESSION = Struct(">ii")
 _FLEXIBLE_PARTITION = Struct(">iiqiqib")
@@ -57,74 +55,58 @@ def encode_fetch_request(
     rack_id: str = "",
 ) -> bytearray:
     """The body, without a header."""
-    out = bytearray()
     flexible = version >= FIRST_FLEXIBLE
+    fields = FieldWriter(flexible=flexible)
+    out = fields.out
     if version < 15:
-        out += _INT32.pack(_CONSUMER)
+        out += INT32.pack(_CONSUMER)
     out += _START.pack(max_wait_ms, min_bytes, max_bytes, int(read_committed))
     if version >= FIRST_WITH_SESSIONS:
         out += _SESSION.pack(session_id, session_epoch)
-    _write_count(out, len(topics), flexible)
+    fields.count(len(topics))
     for topic, partitions in topics.items():
-        _write_topic(out, topic, flexible)
-        _write_count(out, len(partitions), flexible)
+        if isinstance(topic, bytes):
+            out += topic
+        else:
+            fields.string(topic)
+        fields.count(len(partitions))
         for index, wanted in partitions:
-            _write_partition(out, version, index, wanted)
+            if flexible:
+                out += _FLEXIBLE_PARTITION.pack(
+                    index, wanted.leader_epoch, wanted.offset, wanted.last_epoch, -1, wanted.max_bytes, 0
+                )
+            else:
+                _write_old_partition(out, version, index, wanted)
         if flexible:
             out.append(0)
     if version >= FIRST_WITH_SESSIONS:
-        _write_forgotten(out, forgotten, flexible)
+        fields.count(len(forgotten))
+        for topic, indexes in forgotten.items():
+            _write_forgotten(fields, topic, indexes)
     if version >= 11:
-        _write_name(out, rack_id, flexible)
+        fields.string(rack_id)
     if flexible:
         out.append(0)
     return out
 
 
-def _write_partition(out: bytearray, version: int, index: int, wanted: WantedPartition) -> None:
-    if version >= FIRST_FLEXIBLE:
-        out += _FLEXIBLE_PARTITION.pack(
-            index, wanted.leader_epoch, wanted.offset, wanted.last_epoch, -1, wanted.max_bytes, 0
-        )
-        return
-    out += _INT32.pack(index)
+def _write_old_partition(out: bytearray, version: int, index: int, wanted: WantedPartition) -> None:
+    """As it is before the flexible versions."""
+    out += INT32.pack(index)
     if version >= 9:
-        out += _INT32.pack(wanted.leader_epoch)
+        out += INT32.pack(wanted.leader_epoch)
     out += wanted.offset.to_bytes(8, "big")
     if version >= 5:
         out += b"\xff" * 8  # the log start offset, which followers have
-    out += _INT32.pack(wanted.max_bytes)
+    out += INT32.pack(wanted.max_bytes)
 
 
-def _write_forgotten(out: bytearray, forgotten: Mapping[Topic, Sequence[int]], flexible: bool) -> None:
-    _write_count(out, len(forgotten), flexible)
-    for topic, indexes in forgotten.items():
-        _write_topic(out, topic, flexible)
-        _write_count(out, len(indexes), flexible)
-        for index in indexes:
-            out += _INT32.pack(index)
-        if flexible:
-            out.append(0)
-
-
-def _write_topic(out: bytearray, topic: Topic, flexible: bool) -> None:
+def _write_forgotten(fields: FieldWriter, topic: Topic, indexes: Sequence[int]) -> None:
     if isinstance(topic, bytes):
-        out += topic
+        fields.raw(topic)
     else:
-        _write_name(out, topic, flexible)
-
-
-def _write_name(out: bytearray, name: str, flexible: bool) -> None:
-    data = name.encode()
-    if flexible:
-        write_varint(out, len(data) + 1)
-    else:
-        out += _INT16.pack(len(data))
-    out += data
-
-
-def _write_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_varint(out, count + 1)
-    else:
-        out += _INT32.pack(count)
+        fields.string(topic)
+    fields.count(len(indexes))
+    for index in indexes:
+        fields.int32(index)
+    fields.tagged_fields()

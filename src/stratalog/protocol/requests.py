@@ -6,6 +6,7 @@ from struct import Struct
 
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol.api_keys import VERSIONS, ApiKey, OwnApiKey
+from stratalog.protocol.fields import FieldReader
 
 SIZE = Struct(">i")
 CORRELATION = Struct(">i")
@@ -45,28 +46,6 @@ def answer_body(frame: memoryview, flexible: bool) -> memoryview:
         return frame[position:]
     if len(frame) > position and frame[position] == 0:  # no tags, as from every broker so far
         return frame[position + 1 :]
-    return frame[_after_tags(frame, position) :]
-
-
-def _after_tags(frame: memoryview, position: int) -> int:
-    count, position = read_varint(frame, position)
-    for _ in range(min(count, len(frame))):
-        _, position = read_varint(frame, position)
-        size, position = read_varint(frame, position)
-        position += size
-    if position > len(frame):
-        raise MalformedResponseError(f"tagged fields in a response's header end at {position} of {len(frame)} bytes")
-    return position
-
-
-def read_varint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        if position >= len(frame):
-            break
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, position
-    raise MalformedResponseError(f"a length at position {position} of a response's header can't be read")
+    fields = FieldReader(frame[position:], "a response's header", flexible=True, error=MalformedResponseError)
+    fields.tagged_fields()
+    return frame[position + fields.position :]

@@ -18,20 +18,12 @@ from stratalog.records._record_fields cimport (
 from stratalog.errors import CorruptBatchError
 
 # Columns, as bits.
-KEY = 1
-VALUE = 2
-HEADERS = 4
-OFFSET = 8
-TIMESTAMP = 16
-TIMESTAMP_TYPE = 32
-
-cdef enum:
-    KEY_BIT = 1
-    VALUE_BIT = 2
-    HEADERS_BIT = 4
-    OFFSET_BIT = 8
-    TIMESTAMP_BIT = 16
-    TIMESTAMP_TYPE_BIT = 32
+KEY = KEY_COLUMN
+VALUE = VALUE_COLUMN
+HEADERS = HEADERS_COLUMN
+OFFSET = OFFSET_COLUMN
+TIMESTAMP = TIMESTAMP_COLUMN
+TIMESTAMP_TYPE = TIMESTAMP_TYPE_COLUMN
 
 
 # Large blocks are kept when their column is gone, a few of them, and filled again: fresh memory costs a page fault for
@@ -147,29 +139,29 @@ cdef class ColumnDecoder:
     """
 
     def __cinit__(self, int columns, Py_ssize_t rows=0, Py_ssize_t content=0, size_t column_limit=INT_MAX):
-        self._columns = columns
-        self._limit = column_limit
+        self.columns = columns
+        self.most_content = column_limit
         if content >= WORTH_KEEPING:
-            if columns & KEY_BIT:
-                take_kept(&self._key.data, content)
-            if columns & VALUE_BIT:
-                take_kept(&self._value.data, content)
+            if columns & KEY_COLUMN:
+                take_kept(&self.key.data, content)
+            if columns & VALUE_COLUMN:
+                take_kept(&self.value.data, content)
         if rows * sizeof(long long) >= WORTH_KEEPING:
-            if columns & OFFSET_BIT:
-                take_kept(&self._offset, rows * sizeof(long long))
-            if columns & TIMESTAMP_BIT:
-                take_kept(&self._timestamp, rows * sizeof(long long))
-        self._make_room(rows, content)
+            if columns & OFFSET_COLUMN:
+                take_kept(&self.offset, rows * sizeof(long long))
+            if columns & TIMESTAMP_COLUMN:
+                take_kept(&self.timestamp, rows * sizeof(long long))
+        self.reserve(rows, content)
 
     def __dealloc__(self):
-        free_binary(&self._key)
-        free_binary(&self._value)
-        free_binary(&self._header_key)
-        free_binary(&self._header_value)
-        free(self._header_offsets.data)
-        free(self._offset.data)
-        free(self._timestamp.data)
-        free(self._timestamp_type.data)
+        free_binary(&self.key)
+        free_binary(&self.value)
+        free_binary(&self.header_key)
+        free_binary(&self.header_value)
+        free(self.header_offsets.data)
+        free(self.offset.data)
+        free(self.timestamp.data)
+        free(self.timestamp_type.data)
 
     def add_batch(
         self, payload, int count, long long base_offset, long long base_timestamp, int timestamp_type,
@@ -193,118 +185,118 @@ cdef class ColumnDecoder:
         cdef int status
         if count < 0 or count > size // SMALLEST_RECORD:
             raise CorruptBatchError(f"record count is {count}, which {size} bytes of records can't be")
-        self._make_room(count, size)
+        self.reserve(count, size)
         with nogil:
-            status = self._decode(
+            status = self.decode(
                 payload, size, count, base_offset, base_timestamp, timestamp_type, append_time, start_offset, end_offset
             )
         if status:
             raise CorruptBatchError(f"record {self._problem_row} of {count}: {self._problem.decode()}")
-        return self._check_limit()
+        return self.check_limit()
 
     def add_records(self, records):
         """Add Record objects: for messages of a legacy magic, which have no headers."""
         cdef Py_ssize_t content = 0
         for record in records:
             content = len(record.key or b"") + len(record.value or b"")
-            self._make_room(1, content)
-            self._put_object(record.key, record.value)
-            self._put_place(record.offset, record.timestamp, record.timestamp_type)
-            if self._columns & HEADERS_BIT:
-                self._put_header_offset()
+            self.reserve(1, content)
+            self.put_object(record.key, record.value)
+            self.put_place(record.offset, record.timestamp, record.timestamp_type)
+            if self.columns & HEADERS_COLUMN:
+                self.put_header_offset()
             self.rows += 1
-            self._check_limit()
+            self.check_limit()
 
     @property
     def content(self):
         """Bytes of keys and values so far."""
-        return self._key.data.size + self._value.data.size
+        return self.key.data.size + self.value.data.size
 
     def mark(self):
         """What `cut` goes back to."""
-        return self.rows, self._header_key.rows
+        return self.rows, self.header_key.rows
 
     def cut(self, mark):
         """Drop all rows that came after a `mark`: also those of a batch that turned out to be damaged half-way."""
         rows, header_rows = mark
-        if not 0 <= rows <= self.rows or not 0 <= header_rows <= self._header_key.rows:
+        if not 0 <= rows <= self.rows or not 0 <= header_rows <= self.header_key.rows:
             raise ValueError(f"{self.rows} rows can't be cut to {rows}")
-        cut_binary(&self._key, rows)
-        cut_binary(&self._value, rows)
-        cut_binary(&self._header_key, header_rows)
-        cut_binary(&self._header_value, header_rows)
+        cut_binary(&self.key, rows)
+        cut_binary(&self.value, rows)
+        cut_binary(&self.header_key, header_rows)
+        cut_binary(&self.header_value, header_rows)
         set_rows(self, rows)
 
     def finish(self):
         """The columns by their bit: buffers as Arrow lays them out."""
         columns = {}
-        if self._columns & KEY_BIT:
-            columns[KEY_BIT] = finish_binary(&self._key)
-        if self._columns & VALUE_BIT:
-            columns[VALUE_BIT] = finish_binary(&self._value)
-        if self._columns & HEADERS_BIT:
-            if grow(&self._header_offsets, sizeof(int)):
+        if self.columns & KEY_COLUMN:
+            columns[KEY_COLUMN] = finish_binary(&self.key)
+        if self.columns & VALUE_COLUMN:
+            columns[VALUE_COLUMN] = finish_binary(&self.value)
+        if self.columns & HEADERS_COLUMN:
+            if grow(&self.header_offsets, sizeof(int)):
                 raise MemoryError
-            self._put_header_offset()
-            header_rows = self._header_key.rows
-            columns[HEADERS_BIT] = (
-                hand_over(&self._header_offsets), header_rows, finish_binary(&self._header_key),
-                finish_binary(&self._header_value),
+            self.put_header_offset()
+            header_rows = self.header_key.rows
+            columns[HEADERS_COLUMN] = (
+                hand_over(&self.header_offsets), header_rows, finish_binary(&self.header_key),
+                finish_binary(&self.header_value),
             )
-        if self._columns & OFFSET_BIT:
-            columns[OFFSET_BIT] = hand_over(&self._offset)
-        if self._columns & TIMESTAMP_BIT:
-            columns[TIMESTAMP_BIT] = hand_over(&self._timestamp)
-        if self._columns & TIMESTAMP_TYPE_BIT:
-            columns[TIMESTAMP_TYPE_BIT] = hand_over(&self._timestamp_type)
+        if self.columns & OFFSET_COLUMN:
+            columns[OFFSET_COLUMN] = hand_over(&self.offset)
+        if self.columns & TIMESTAMP_COLUMN:
+            columns[TIMESTAMP_COLUMN] = hand_over(&self.timestamp)
+        if self.columns & TIMESTAMP_TYPE_COLUMN:
+            columns[TIMESTAMP_TYPE_COLUMN] = hand_over(&self.timestamp_type)
         return columns
 
-    cdef int _make_room(self, Py_ssize_t rows, Py_ssize_t content) except -1:
+    cdef int reserve(self, Py_ssize_t rows, Py_ssize_t content) except -1:
         """Room for so many rows with so many bytes in all, before a loop that does not ask. Headers do ask."""
         cdef int failed = 0
-        if self._columns & KEY_BIT:
-            failed |= make_room(&self._key, rows, content)
-        if self._columns & VALUE_BIT:
-            failed |= make_room(&self._value, rows, content)
-        if self._columns & HEADERS_BIT:
-            failed |= grow(&self._header_offsets, rows * sizeof(int))
-        if self._columns & OFFSET_BIT:
-            failed |= grow(&self._offset, rows * sizeof(long long))
-        if self._columns & TIMESTAMP_BIT:
-            failed |= grow(&self._timestamp, rows * sizeof(long long))
-        if self._columns & TIMESTAMP_TYPE_BIT:
-            failed |= grow(&self._timestamp_type, rows * sizeof(int))
+        if self.columns & KEY_COLUMN:
+            failed |= make_room(&self.key, rows, content)
+        if self.columns & VALUE_COLUMN:
+            failed |= make_room(&self.value, rows, content)
+        if self.columns & HEADERS_COLUMN:
+            failed |= grow(&self.header_offsets, rows * sizeof(int))
+        if self.columns & OFFSET_COLUMN:
+            failed |= grow(&self.offset, rows * sizeof(long long))
+        if self.columns & TIMESTAMP_COLUMN:
+            failed |= grow(&self.timestamp, rows * sizeof(long long))
+        if self.columns & TIMESTAMP_TYPE_COLUMN:
+            failed |= grow(&self.timestamp_type, rows * sizeof(int))
         if failed:
             raise MemoryError
         return 0
 
-    cdef int _check_limit(self) except -1:
+    cdef int check_limit(self) except -1:
         if (
-            self._key.data.size > self._limit or self._value.data.size > self._limit
-            or self._header_key.data.size > self._limit or self._header_value.data.size > self._limit
-            or self._header_key.rows > INT_MAX
+            self.key.data.size > self.most_content or self.value.data.size > self.most_content
+            or self.header_key.data.size > self.most_content or self.header_value.data.size > self.most_content
+            or self.header_key.rows > INT_MAX
         ):
             raise OverflowError(
-                f"a column has more than {self._limit} bytes, the most that Arrow's binary type holds: "
+                f"a column has more than {self.most_content} bytes, the most that Arrow's binary type holds: "
                 "read fewer batches at a time"
             )
         return 0
 
-    cdef int _decode(
+    cdef int decode(
         self, const unsigned char *p, Py_ssize_t size, int count, long long base_offset, long long base_timestamp,
         int timestamp_type, long long append_time, long long start_offset, long long end_offset,
     ) noexcept nogil:
         # In locals throughout: what memcpy writes might be fields of self, for all that a compiler knows, and it would
         # load them again for each record.
         cdef const unsigned char *end = p + size
-        cdef bint has_key = (self._columns & KEY_BIT) != 0
-        cdef bint has_value = (self._columns & VALUE_BIT) != 0
-        cdef bint has_headers = (self._columns & HEADERS_BIT) != 0
-        cdef long long *offsets = <long long *>self._offset.data if self._columns & OFFSET_BIT else NULL
-        cdef long long *timestamps = <long long *>self._timestamp.data if self._columns & TIMESTAMP_BIT else NULL
-        cdef int *types = <int *>self._timestamp_type.data if self._columns & TIMESTAMP_TYPE_BIT else NULL
-        cdef BinaryOut keys = self._key
-        cdef BinaryOut values = self._value
+        cdef bint has_key = (self.columns & KEY_COLUMN) != 0
+        cdef bint has_value = (self.columns & VALUE_COLUMN) != 0
+        cdef bint has_headers = (self.columns & HEADERS_COLUMN) != 0
+        cdef long long *offsets = <long long *>self.offset.data if self.columns & OFFSET_COLUMN else NULL
+        cdef long long *timestamps = <long long *>self.timestamp.data if self.columns & TIMESTAMP_COLUMN else NULL
+        cdef int *types = <int *>self.timestamp_type.data if self.columns & TIMESTAMP_TYPE_COLUMN else NULL
+        cdef BinaryOut keys = self.key
+        cdef BinaryOut values = self.value
         cdef Py_ssize_t row = self.rows
         cdef Py_ssize_t i = 0
         cdef RecordFields fields, with_headers
@@ -319,7 +311,7 @@ cdef class ColumnDecoder:
             if offset < start_offset or offset >= end_offset:
                 if fields.header_count:
                     with_headers = fields
-                    if self._walk_headers(&with_headers, False):
+                    if self.walk_headers(&with_headers, False):
                         problem = self._problem
                         break
                 i += 1
@@ -329,10 +321,10 @@ cdef class ColumnDecoder:
             if has_value:
                 put(&values, fields.value, fields.value_length)
             if has_headers:
-                (<int *>self._header_offsets.data)[row] = <int>self._header_key.rows
+                (<int *>self.header_offsets.data)[row] = <int>self.header_key.rows
             if fields.header_count:
                 with_headers = fields
-                if self._walk_headers(&with_headers, has_headers):
+                if self.walk_headers(&with_headers, has_headers):
                     problem = self._problem
                     break
             if offsets != NULL:
@@ -349,8 +341,8 @@ cdef class ColumnDecoder:
             i += 1
         if problem == NULL and p != end:
             problem = b"bytes are left over behind the last record"
-        self._key = keys
-        self._value = values
+        self.key = keys
+        self.value = values
         set_rows(self, row)
         if problem == NULL:
             return 0
@@ -358,35 +350,35 @@ cdef class ColumnDecoder:
         self._problem_row = i
         return -1
 
-    cdef void _put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
-        if self._columns & OFFSET_BIT:
-            (<long long *>self._offset.data)[self.rows] = offset
-            self._offset.size += sizeof(long long)
-        if self._columns & TIMESTAMP_BIT:
-            (<long long *>self._timestamp.data)[self.rows] = timestamp
-            self._timestamp.size += sizeof(long long)
-        if self._columns & TIMESTAMP_TYPE_BIT:
-            (<int *>self._timestamp_type.data)[self.rows] = timestamp_type
-            self._timestamp_type.size += sizeof(int)
+    cdef void put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
+        if self.columns & OFFSET_COLUMN:
+            (<long long *>self.offset.data)[self.rows] = offset
+            self.offset.size += sizeof(long long)
+        if self.columns & TIMESTAMP_COLUMN:
+            (<long long *>self.timestamp.data)[self.rows] = timestamp
+            self.timestamp.size += sizeof(long long)
+        if self.columns & TIMESTAMP_TYPE_COLUMN:
+            (<int *>self.timestamp_type.data)[self.rows] = timestamp_type
+            self.timestamp_type.size += sizeof(int)
 
-    cdef void _put_header_offset(self) noexcept nogil:
-        (<int *>self._header_offsets.data)[self.rows] = <int>self._header_key.rows
-        self._header_offsets.size += sizeof(int)
+    cdef void put_header_offset(self) noexcept nogil:
+        (<int *>self.header_offsets.data)[self.rows] = <int>self.header_key.rows
+        self.header_offsets.size += sizeof(int)
 
-    cdef int _put_object(self, bytes key, bytes value) except -1:
-        if self._columns & KEY_BIT:
+    cdef int put_object(self, bytes key, bytes value) except -1:
+        if self.columns & KEY_COLUMN:
             if key is None:
-                put(&self._key, NULL, -1)
+                put(&self.key, NULL, -1)
             else:
-                put(&self._key, key, <int>len(key))
-        if self._columns & VALUE_BIT:
+                put(&self.key, key, <int>len(key))
+        if self.columns & VALUE_COLUMN:
             if value is None:
-                put(&self._value, NULL, -1)
+                put(&self.value, NULL, -1)
             else:
-                put(&self._value, value, <int>len(value))
+                put(&self.value, value, <int>len(value))
         return 0
 
-    cdef int _walk_headers(self, RecordFields *fields, bint keep) noexcept nogil:
+    cdef int walk_headers(self, RecordFields *fields, bint keep) noexcept nogil:
         """Check a record's headers, and add them to the columns where they are wanted."""
         cdef const unsigned char *cursor = fields.headers
         cdef HeaderFields header
@@ -401,13 +393,13 @@ cdef class ColumnDecoder:
             if not keep:
                 continue
             if (
-                make_room(&self._header_key, 1, header.key_length)
-                or make_room(&self._header_value, 1, header.value_length if header.value_length > 0 else 0)
+                make_room(&self.header_key, 1, header.key_length)
+                or make_room(&self.header_value, 1, header.value_length if header.value_length > 0 else 0)
             ):
                 self._problem = b"there is no memory for its headers"
                 return -1
-            put(&self._header_key, header.key, header.key_length)
-            put(&self._header_value, header.value, header.value_length)
+            put(&self.header_key, header.key, header.key_length)
+            put(&self.header_value, header.value, header.value_length)
         if cursor != fields.end:
             self._problem = b"length leaves bytes over"
             return -1
@@ -416,14 +408,14 @@ cdef class ColumnDecoder:
 
 cdef void set_rows(ColumnDecoder decoder, Py_ssize_t rows) noexcept nogil:
     decoder.rows = rows
-    if decoder._columns & HEADERS_BIT:
-        decoder._header_offsets.size = rows * sizeof(int)
-    if decoder._columns & OFFSET_BIT:
-        decoder._offset.size = rows * sizeof(long long)
-    if decoder._columns & TIMESTAMP_BIT:
-        decoder._timestamp.size = rows * sizeof(long long)
-    if decoder._columns & TIMESTAMP_TYPE_BIT:
-        decoder._timestamp_type.size = rows * sizeof(int)
+    if decoder.columns & HEADERS_COLUMN:
+        decoder.header_offsets.size = rows * sizeof(int)
+    if decoder.columns & OFFSET_COLUMN:
+        decoder.offset.size = rows * sizeof(long long)
+    if decoder.columns & TIMESTAMP_COLUMN:
+        decoder.timestamp.size = rows * sizeof(long long)
+    if decoder.columns & TIMESTAMP_TYPE_COLUMN:
+        decoder.timestamp_type.size = rows * sizeof(int)
 
 
 cdef void cut_binary(BinaryOut *column, Py_ssize_t rows) noexcept:

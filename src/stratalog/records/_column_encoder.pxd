@@ -4,7 +4,7 @@ from stratalog.records._column_memory cimport BinaryIn
 
 
 cdef class BinaryColumn:
-    cdef BinaryIn _column
+    cdef BinaryIn column
     cdef Py_buffer _validity
     cdef Py_buffer _offsets
     cdef Py_buffer _data

@@ -10,11 +10,11 @@ from libc.string cimport memset
 
 from stratalog.records._column_memory cimport BinaryIn, is_utf8, prefer_huge_pages, span, take, write_bytes, write_content
 from stratalog.records._varint cimport varint_size, write_varint
+from stratalog.records.format cimport HEADER_SIZE
 
 from stratalog.errors import InvalidRecordError, MessageTooLargeError
 
 cdef enum:
-    FIXED_PART = 61          # a batch's header
     LARGEST_OVERHEAD = 41    # of a record: length, attributes, two deltas, two lengths, header count
     LARGEST_HEADER = 10      # of a header: two lengths
     WORTH_HUGE_PAGES = 524288
@@ -58,24 +58,24 @@ cdef class BinaryColumn:
 
     def __cinit__(self, validity, offsets, data, Py_ssize_t start, Py_ssize_t rows, bint is_large):
         cdef Py_ssize_t width = 8 if is_large else 4
-        self._column.start = start
-        self._column.rows = rows
-        self._column.is_large = is_large
+        self.column.start = start
+        self.column.rows = rows
+        self.column.is_large = is_large
         if rows == 0:
             return
         PyObject_GetBuffer(offsets, &self._offsets, PyBUF_SIMPLE)
-        self._column.offsets = self._offsets.buf
+        self.column.offsets = self._offsets.buf
         if start < 0 or rows < 0 or self._offsets.len < (start + rows + 1) * width:
             raise ValueError(f"offsets have {self._offsets.len} bytes, too few for rows {start}..{start + rows}")
         if validity is not None:
             PyObject_GetBuffer(validity, &self._validity, PyBUF_SIMPLE)
-            self._column.validity = <const unsigned char *>self._validity.buf
+            self.column.validity = <const unsigned char *>self._validity.buf
             if self._validity.len * 8 < start + rows:
                 raise ValueError(f"validity has {self._validity.len} bytes, too few for {start + rows} rows")
         if data is not None:
             PyObject_GetBuffer(data, &self._data, PyBUF_SIMPLE)
-            self._column.data = <const unsigned char *>self._data.buf
-            self._column.data_size = self._data.len
+            self.column.data = <const unsigned char *>self._data.buf
+            self.column.data_size = self._data.len
 
     def __dealloc__(self):
         PyBuffer_Release(&self._validity)
@@ -106,14 +106,14 @@ cdef class ColumnEncoder:
         self.rows = rows
         self._no_timestamp = no_timestamp
         for column in (key, value):
-            if column is not None and (<BinaryColumn>column)._column.rows != rows:
-                raise ValueError(f"a column has {(<BinaryColumn>column)._column.rows} rows, not {rows}")
+            if column is not None and (<BinaryColumn>column).column.rows != rows:
+                raise ValueError(f"a column has {(<BinaryColumn>column).column.rows} rows, not {rows}")
         self._key_owner, self._value_owner = key, value
         self._header_key_owner, self._header_value_owner = header_keys, header_values
         if key is not None:
-            self._key = key._column
+            self._key = key.column
         if value is not None:
-            self._value = value._column
+            self._value = value.column
         if timestamps is not None:
             PyObject_GetBuffer(timestamps, &self._timestamps, PyBUF_SIMPLE)
             if self._timestamps.len < rows * 8:
@@ -121,8 +121,8 @@ cdef class ColumnEncoder:
         if header_offsets is not None:
             if header_keys is None or header_values is None:
                 raise ValueError("header offsets without header keys and values")
-            self._header_key = header_keys._column
-            self._header_value = header_values._column
+            self._header_key = header_keys.column
+            self._header_value = header_values.column
             PyObject_GetBuffer(header_offsets, &self._header_offsets, PyBUF_SIMPLE)
             if self._header_offsets.len < (rows + 1) * 4:
                 raise ValueError(f"header offsets have {self._header_offsets.len} bytes, too few for {rows} rows")
@@ -194,7 +194,7 @@ cdef class ColumnEncoder:
         cdef Py_buffer view
         cdef const int *numbers
         cdef unsigned char *out
-        if size < FIXED_PART:
+        if size < HEADER_SIZE:
             raise ValueError(f"a batch has more than {size} bytes")
         batch = into if into is not None and len(into) >= size else _new_batch(max(size, capacity))
         out = <unsigned char *>PyByteArray_AS_STRING(batch)
@@ -224,7 +224,7 @@ cdef class ColumnEncoder:
     ) noexcept nogil:
         """The bytes of a batch of the rows that fit, but at least the first; `place` moves behind them. -1: `_problem`
         says what is wrong with the one there."""
-        cdef Py_ssize_t size = FIXED_PART
+        cdef Py_ssize_t size = HEADER_SIZE
         cdef Py_ssize_t start = place[0]
         cdef Py_ssize_t row
         cdef long long timestamp, body
@@ -254,7 +254,7 @@ cdef class ColumnEncoder:
 
     cdef Py_ssize_t _most_bytes(self, Py_ssize_t start):
         """No less than what the rows from `start` on can take."""
-        cdef Py_ssize_t size = FIXED_PART + (self.rows - start) * LARGEST_OVERHEAD
+        cdef Py_ssize_t size = HEADER_SIZE + (self.rows - start) * LARGEST_OVERHEAD
         cdef Py_ssize_t headers
         size += span(&self._key, start) + span(&self._value, start)
         if self._header_offsets.buf != NULL:
@@ -266,7 +266,7 @@ cdef class ColumnEncoder:
         """What a batch of this row alone takes; if the row can't be written, encoding says so."""
         cdef Row found
         cdef long long body = self._find(row, 0, 0, &found)
-        return FIXED_PART + (body + 5 if body > 0 else 0)
+        return HEADER_SIZE + (body + 5 if body > 0 else 0)
 
     cdef long long _find(self, Py_ssize_t row, long long delta, long long timestamp_delta, Row *found) noexcept nogil:
         """Where key and value are, and a record's bytes behind its length. -1: `_problem` says why there are none."""
@@ -318,13 +318,13 @@ cdef class ColumnEncoder:
         long long base_timestamp, long long *max_timestamp,
     ) noexcept nogil:
         """Fill `out` behind the header's place with rows, or those of `order`; `place` moves on. The size, or -1."""
-        cdef unsigned char *p = out + FIXED_PART
+        cdef unsigned char *p = out + HEADER_SIZE
         cdef unsigned char *end = out + capacity
         cdef Py_ssize_t start = place[0]
         cdef Py_ssize_t row
         cdef long long timestamp, delta, timestamp_delta, body
         cdef Row found
-        memset(out, 0, FIXED_PART)
+        memset(out, 0, HEADER_SIZE)
         while place[0] < places:
             row = _row(order, place[0])
             if row < 0 or row >= self.rows:

@@ -21,6 +21,21 @@ from stratalog.records._varint cimport (
     varint_size,
     write_varint,
 )
+from stratalog.records.format cimport (
+    ATTRIBUTES_POSITION,
+    BATCH_LENGTH_POSITION,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_POSITION,
+    CURRENT_MAGIC,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_POSITION,
+    RECORD_COUNT_POSITION,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+)
 
 from stratalog.errors import CorruptBatchError
 
@@ -54,17 +69,6 @@ cdef extern from *:
 
 cdef enum:
     AHEAD = 32  # keys that are hashed before the first of them is looked up
-    HEADER_SIZE = 61
-    BATCH_LENGTH = 8
-    CRC = 17
-    ATTRIBUTES = 21
-    MAX_TIMESTAMP = 35
-    RECORD_COUNT = 57
-    CODEC_MASK = 0x07
-    LOG_APPEND_TIME = 0x08
-    TRANSACTIONAL = 0x10
-    CONTROL = 0x20
-    DELETE_HORIZON = 0x40
 
 SLOT_SIZE = sizeof(Slot)
 
@@ -194,7 +198,7 @@ cdef class KeyMap:
         while first < len(headers):
             header = headers[first]
             last = header.base_offset + header.last_offset_delta
-            if header.magic != 2 or header.producer_id >= 0 or header.attributes & CONTROL:
+            if header.magic != CURRENT_MAGIC or header.producer_id >= 0 or header.attributes & CONTROL_BIT:
                 break
             if header.base_offset < self._last_from or last > self.latest or self._has_last(header.base_offset, last):
                 break
@@ -233,7 +237,7 @@ cdef class KeyMap:
         try:
             for at in range(first, len(headers)):
                 header = headers[at]
-                if header.magic != 2 or header.attributes & (CODEC_MASK | TRANSACTIONAL | CONTROL):
+                if header.magic != CURRENT_MAGIC or header.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT):
                     return at - first
                 if header.position < 0 or header.size < HEADER_SIZE or header.position + header.size > view.len:
                     raise ValueError(f"the batch at position {header.position} goes past {view.len} bytes")
@@ -438,10 +442,10 @@ def reseal(bytearray batch, buffer, BatchHeader header, int record_count, long l
 
 
 cdef int _set_header(unsigned char *batch, Py_ssize_t size, int record_count, long long max_timestamp) except -1:
-    store32(batch + BATCH_LENGTH, <unsigned int>(size - BATCH_LENGTH - 4))
-    store64(batch + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
-    store32(batch + RECORD_COUNT, <unsigned int>record_count)
-    store32(batch + CRC, crc32c_of(batch + ATTRIBUTES, size - ATTRIBUTES))
+    store32(batch + BATCH_LENGTH_POSITION, <unsigned int>(size - LOG_OVERHEAD))
+    store64(batch + MAX_TIMESTAMP_POSITION, <unsigned long long>max_timestamp)
+    store32(batch + RECORD_COUNT_POSITION, <unsigned int>record_count)
+    store32(batch + CRC_POSITION, crc32c_of(batch + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION))
     return 0
 
 
@@ -466,9 +470,9 @@ def copy_plain(
     try:
         while at < len(headers):
             header = headers[at]
-            if header.magic != 2 or header.producer_id >= 0:
+            if header.magic != CURRENT_MAGIC or header.producer_id >= 0:
                 break
-            if header.attributes & (CODEC_MASK | TRANSACTIONAL | CONTROL):
+            if header.attributes & (CODEC_MASK | TRANSACTIONAL_BIT | CONTROL_BIT):
                 break
             last = header.base_offset + header.last_offset_delta
             if header.base_offset >= keys._last_from and last <= keys.latest:
@@ -481,7 +485,7 @@ def copy_plain(
             batch = <const unsigned char *>view.buf + header.position
             if checksum(batch, header) != header.crc:
                 break
-            drop = header.attributes & DELETE_HORIZON and header.base_timestamp <= now_ms
+            drop = header.attributes & DELETE_HORIZON_BIT and header.base_timestamp <= now_ms
             before = len(out)
             PyByteArray_Resize(out, before + header.size)
             room = <unsigned char *>PyByteArray_AS_STRING(out) + before + HEADER_SIZE
@@ -490,7 +494,7 @@ def copy_plain(
                     keys, batch + HEADER_SIZE, batch + header.size, header.record_count, header.base_offset,
                     header.last_offset_delta, drop, room, kept, &problem,
                 )
-            if problem != NULL or (kept.tombstones and not header.attributes & DELETE_HORIZON):
+            if problem != NULL or (kept.tombstones and not header.attributes & DELETE_HORIZON_BIT):
                 PyByteArray_Resize(out, before)
                 break
             at += 1
@@ -516,7 +520,7 @@ def copy_plain(
 
 
 cdef long long _max_timestamp(BatchHeader header, Kept kept) noexcept:
-    if header.attributes & LOG_APPEND_TIME:
+    if header.attributes & TIMESTAMP_TYPE_BIT:
         return header.max_timestamp
     # Unsigned: times that can't be may overflow, and must not be undefined.
     return <long long>(<unsigned long long>header.base_timestamp + <unsigned long long>kept.max_timestamp_delta)

@@ -4,34 +4,39 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
 from stratalog.records._crc32c cimport crc32c_of
-from stratalog.records._varint cimport (
-    load16, load32, load64, read_varint, read_varlong, store16, store32, store64,
+from stratalog.records._varint cimport load16, load32, load64, store16, store32, store64
+from stratalog.records.format cimport (
+    ATTRIBUTES_POSITION,
+    BASE_SEQUENCE_POSITION,
+    BASE_TIMESTAMP_POSITION,
+    BATCH_LENGTH_POSITION,
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_POSITION,
+    CURRENT_MAGIC,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_POSITION,
+    LEADER_EPOCH_POSITION,
+    LEGACY_ATTRIBUTES_POSITION,
+    LEGACY_CRC_POSITION,
+    LEGACY_TIMESTAMP_POSITION,
+    LEGACY_V0_MINIMUM,
+    LEGACY_V1_MINIMUM,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    PRODUCER_EPOCH_POSITION,
+    PRODUCER_ID_POSITION,
+    RECORD_COUNT_POSITION,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
 )
 
 from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedMagicError
 
-# The numbers of format.py, as C constants: a test keeps the two equal.
-cdef enum:
-    LOG_OVERHEAD = 12
-    LEADER_EPOCH = 12
-    MAGIC = 16
-    CRC = 17
-    ATTRIBUTES = 21
-    LAST_OFFSET_DELTA = 23
-    BASE_TIMESTAMP = 27
-    MAX_TIMESTAMP = 35
-    PRODUCER_ID = 43
-    PRODUCER_EPOCH = 51
-    BASE_SEQUENCE = 53
-    RECORD_COUNT = 57
-    HEADER_SIZE = 61
-    LEGACY_V0_MINIMUM = 26  # header, two lengths, nothing in them
-    LEGACY_V1_MINIMUM = 34
-    TIMESTAMP_TYPE_BIT = 0x08
-
-
 cdef class BatchHeader:
-    """What the first 61 bytes of a batch say. For legacy messages the fields that magic 0 and 1 lack are -1, and
+    """What the header of a batch says. For legacy messages the fields that magic 0 and 1 lack are -1, and
     a message counts as a batch of one (a compressed wrapper too: its offset is that of its last message)."""
 
     @property
@@ -51,23 +56,23 @@ cdef class BatchHeader:
 
     @property
     def codec(self):
-        return self.attributes & 0x07
+        return self.attributes & CODEC_MASK
 
     @property
     def timestamp_type(self):
-        return -1 if self.magic == 0 else (self.attributes >> 3) & 1
+        return -1 if self.magic == 0 else 1 if self.attributes & TIMESTAMP_TYPE_BIT else 0
 
     @property
     def is_transactional(self):
-        return self.magic == 2 and (self.attributes & 0x10) != 0
+        return self.magic == CURRENT_MAGIC and (self.attributes & TRANSACTIONAL_BIT) != 0
 
     @property
     def is_control(self):
-        return self.magic == 2 and (self.attributes & 0x20) != 0
+        return self.magic == CURRENT_MAGIC and (self.attributes & CONTROL_BIT) != 0
 
     @property
     def has_delete_horizon(self):
-        return self.magic == 2 and (self.attributes & 0x40) != 0
+        return self.magic == CURRENT_MAGIC and (self.attributes & DELETE_HORIZON_BIT) != 0
 
     def __repr__(self):
         return (
@@ -85,30 +90,30 @@ cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t p
     cdef int length
     if left < LOG_OVERHEAD:
         return 0
-    length = <int>load32(p + 8)
+    length = <int>load32(p + BATCH_LENGTH_POSITION)
     if length < LEGACY_V0_MINIMUM - LOG_OVERHEAD:
         raise CorruptBatchError(f"batch length is {length}, less than the smallest message", position=position)
-    if left <= MAGIC:
+    if left <= MAGIC_POSITION:
         return 0
     header.position = position
     header.size = <Py_ssize_t>length + LOG_OVERHEAD
     header.base_offset = <long long>load64(p)
-    header.magic = <signed char>p[MAGIC]
-    if header.magic == 2:
+    header.magic = <signed char>p[MAGIC_POSITION]
+    if header.magic == CURRENT_MAGIC:
         if header.size < HEADER_SIZE:
             raise CorruptBatchError(f"batch length is {length}, less than a batch header", position=position)
         if left < HEADER_SIZE:
             return 0
-        header.leader_epoch = <int>load32(p + LEADER_EPOCH)
-        header.crc = load32(p + CRC)
-        header.attributes = <short>load16(p + ATTRIBUTES)
-        header.last_offset_delta = <int>load32(p + LAST_OFFSET_DELTA)
-        header.base_timestamp = <long long>load64(p + BASE_TIMESTAMP)
-        header.max_timestamp = <long long>load64(p + MAX_TIMESTAMP)
-        header.producer_id = <long long>load64(p + PRODUCER_ID)
-        header.producer_epoch = <short>load16(p + PRODUCER_EPOCH)
-        header.base_sequence = <int>load32(p + BASE_SEQUENCE)
-        header.record_count = <int>load32(p + RECORD_COUNT)
+        header.leader_epoch = <int>load32(p + LEADER_EPOCH_POSITION)
+        header.crc = load32(p + CRC_POSITION)
+        header.attributes = <short>load16(p + ATTRIBUTES_POSITION)
+        header.last_offset_delta = <int>load32(p + LAST_OFFSET_DELTA_POSITION)
+        header.base_timestamp = <long long>load64(p + BASE_TIMESTAMP_POSITION)
+        header.max_timestamp = <long long>load64(p + MAX_TIMESTAMP_POSITION)
+        header.producer_id = <long long>load64(p + PRODUCER_ID_POSITION)
+        header.producer_epoch = <short>load16(p + PRODUCER_EPOCH_POSITION)
+        header.base_sequence = <int>load32(p + BASE_SEQUENCE_POSITION)
+        header.record_count = <int>load32(p + RECORD_COUNT_POSITION)
         return 1
     if header.magic != 0 and header.magic != 1:
         raise UnsupportedMagicError(f"magic is {header.magic} at position {position}; 0, 1 and 2 are known")
@@ -116,9 +121,9 @@ cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t p
         raise CorruptBatchError(f"message size is {length}, less than a magic 1 message", position=position)
     if left < LEGACY_V1_MINIMUM and (header.magic == 1 or left < LEGACY_V0_MINIMUM):
         return 0
-    header.crc = load32(p + 12)
-    header.attributes = p[17]
-    header.base_timestamp = header.max_timestamp = <long long>load64(p + 18) if header.magic == 1 else -1
+    header.crc = load32(p + LEGACY_CRC_POSITION)
+    header.attributes = p[LEGACY_ATTRIBUTES_POSITION]
+    header.base_timestamp = header.max_timestamp = <long long>load64(p + LEGACY_TIMESTAMP_POSITION) if header.magic == 1 else -1
     header.leader_epoch = header.producer_epoch = header.base_sequence = -1
     header.producer_id = -1
     header.last_offset_delta = 0
@@ -227,7 +232,7 @@ def stamp(buffer, list headers, long long base_offset, int leader_epoch, long lo
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     try:
         for header in headers:
-            if header.magic != 2:
+            if header.magic != CURRENT_MAGIC:
                 raise UnsupportedMagicError(f"magic is {header.magic}; only magic 2 can be stamped")
             if header.position + header.size > view.len:
                 raise ValueError(f"{header!r} is not the header of a batch in this buffer of {view.len} bytes")
@@ -235,12 +240,12 @@ def stamp(buffer, list headers, long long base_offset, int leader_epoch, long lo
             header.base_offset = base_offset
             header.leader_epoch = leader_epoch
             store64(p, <unsigned long long>base_offset)
-            store32(p + LEADER_EPOCH, <unsigned int>leader_epoch)
+            store32(p + LEADER_EPOCH_POSITION, <unsigned int>leader_epoch)
             if append_time >= 0:
                 header.attributes |= TIMESTAMP_TYPE_BIT
                 header.max_timestamp = append_time
-                store16(p + ATTRIBUTES, <unsigned short>header.attributes)
-                store64(p + MAX_TIMESTAMP, <unsigned long long>append_time)
+                store16(p + ATTRIBUTES_POSITION, <unsigned short>header.attributes)
+                store64(p + MAX_TIMESTAMP_POSITION, <unsigned long long>append_time)
                 _store_crc(header, p)
             base_offset += header.last_offset_delta + 1
         return base_offset
@@ -249,16 +254,16 @@ def stamp(buffer, list headers, long long base_offset, int leader_epoch, long lo
 
 
 def set_max_timestamp(buffer, BatchHeader header, long long max_timestamp):
-    """Correct the max timestamp of a batch in place, and its CRC."""
+    """Correct the max timestamp of a batch in place, and its CRC_POSITION."""
     cdef Py_buffer view
     cdef unsigned char *p
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
     try:
-        if header.magic != 2 or header.position + header.size > view.len:
+        if header.magic != CURRENT_MAGIC or header.position + header.size > view.len:
             raise ValueError(f"{header!r} is not the header of a batch in this buffer of {view.len} bytes")
         p = <unsigned char *>view.buf + header.position
         header.max_timestamp = max_timestamp
-        store64(p + MAX_TIMESTAMP, <unsigned long long>max_timestamp)
+        store64(p + MAX_TIMESTAMP_POSITION, <unsigned long long>max_timestamp)
         _store_crc(header, p)
     finally:
         PyBuffer_Release(&view)
@@ -266,12 +271,12 @@ def set_max_timestamp(buffer, BatchHeader header, long long max_timestamp):
 
 cdef _store_crc(BatchHeader header, unsigned char *p):
     header.crc = checksum(p, header)
-    store32(p + CRC, header.crc)
+    store32(p + CRC_POSITION, header.crc)
 
 
 cdef unsigned int checksum(const unsigned char *batch, BatchHeader header) except? 0:
     """The CRC-32C of a magic 2 batch that begins at `batch`."""
-    return crc32c_of(batch + ATTRIBUTES, header.size - ATTRIBUTES)
+    return crc32c_of(batch + ATTRIBUTES_POSITION, header.size - ATTRIBUTES_POSITION)
 
 
 def sound_count(buffer, list headers, Py_ssize_t first, long long previous, long long limit, bint checksums):
@@ -287,7 +292,7 @@ def sound_count(buffer, list headers, Py_ssize_t first, long long previous, long
             header = headers[at]
             if header.position < 0 or header.size < 0 or header.position + header.size > view.len:
                 raise ValueError(f"the batch at position {header.position} goes past the buffer of {view.len} bytes")
-            if header.magic != 2 or header.last_offset_delta < 0 or header.base_offset <= previous:
+            if header.magic != CURRENT_MAGIC or header.last_offset_delta < 0 or header.base_offset <= previous:
                 return at - first
             if header.base_offset >= limit - header.last_offset_delta:
                 return at - first

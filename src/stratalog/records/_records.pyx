@@ -17,6 +17,7 @@ from stratalog.records._record_fields cimport (
     SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record,
 )
 from stratalog.records._varint cimport varint_size, write_varint
+from stratalog.records.format cimport HEADER_SIZE
 
 from stratalog.errors import CorruptBatchError, InvalidRecordError, MessageTooLargeError
 
@@ -327,7 +328,7 @@ cdef class RecordsWriter:
         cdef Py_ssize_t needed = self.size + body + 5
         cdef Py_ssize_t capacity
         cdef void *grown
-        if needed > INT_MAX - 61:
+        if needed > INT_MAX - HEADER_SIZE:
             raise MessageTooLargeError(
                 f"records have {needed} bytes with record {self.record_count}; a batch holds less than 2 GiB"
             )

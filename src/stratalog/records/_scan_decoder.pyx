@@ -10,7 +10,9 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport LLONG_MAX, LLONG_MIN
 from libc.stdlib cimport free
 
-from stratalog.records._column_decoder cimport ColumnDecoder
+from stratalog.records._column_decoder cimport (
+    HEADERS_COLUMN, KEY_COLUMN, OFFSET_COLUMN, TIMESTAMP_COLUMN, TIMESTAMP_TYPE_COLUMN, VALUE_COLUMN, ColumnDecoder,
+)
 from stratalog.records._column_memory cimport is_utf8, make_room, put
 from stratalog.records._framing cimport BatchHeader, checksum, fill_header
 from stratalog.records._key_set cimport KeySet, fill_keys, has_key
@@ -18,25 +20,14 @@ from stratalog.records._record_fields cimport (
     SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record, read_record_rest, read_record_start,
 )
 from stratalog.records._varint cimport load16
+from stratalog.records.format cimport (
+    CODEC_MASK, CONTROL_BIT, CONTROL_KEY_SIZE, CONTROL_TYPE_ABORT, CONTROL_TYPE_POSITION, CURRENT_MAGIC, HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT,
+)
 
 from stratalog.errors import CorruptBatchError
 from stratalog.records import compression, legacy
 from stratalog.records.batch import Batch
-
-cdef enum:
-    KEY_BIT = 1
-    VALUE_BIT = 2
-    HEADERS_BIT = 4
-    OFFSET_BIT = 8
-    TIMESTAMP_BIT = 16
-    TIMESTAMP_TYPE_BIT = 32
-    HEADER_SIZE = 61
-    CODEC_MASK = 0x07
-    LOG_APPEND_TIME_BIT = 0x08
-    TRANSACTIONAL_BIT = 0x10
-    CONTROL_BIT = 0x20
-    ABORT_MARKER = 0
-    CONTROL_KEY_SIZE = 4
 
 cdef enum Outcome:
     FAILED = -1
@@ -203,7 +194,7 @@ cdef class ScanDecoder:
                 return False
             self.at_offset = header.base_offset
             self._check_order(data)
-            if header.magic == 2 and header.base_offset >= self._end:
+            if header.magic == CURRENT_MAGIC and header.base_offset >= self._end:
                 self.is_done = True
                 return False
             self.position += header.size
@@ -215,7 +206,7 @@ cdef class ScanDecoder:
             self.next_offset = self.last_fed + 1
             if self.next_offset >= self._end:
                 self.is_done = True
-            if header.magic != 2:
+            if header.magic != CURRENT_MAGIC:
                 self._legacy = legacy.records_of_message(Batch(self._data, header), self._max_inflated)
                 self._legacy_at = 0
                 return True
@@ -236,7 +227,7 @@ cdef class ScanDecoder:
             raise CorruptBatchError(
                 f"offsets {header.base_offset}..{last} follow offset {self.last_fed}", position=header.position
             )
-        if header.magic == 2 and header.base_offset >= self._end and header.base_offset != self.last_fed + 1:
+        if header.magic == CURRENT_MAGIC and header.base_offset >= self._end and header.base_offset != self.last_fed + 1:
             following = BatchHeader.__new__(BatchHeader)
             if (
                 fill_header(following, data, header.position + header.size, self._view.len)
@@ -249,7 +240,7 @@ cdef class ScanDecoder:
 
     cdef int _check(self, const unsigned char *data) except -1:
         cdef BatchHeader header = self._header
-        if header.magic != 2:
+        if header.magic != CURRENT_MAGIC:
             Batch(self._data, header).check_crc()
         elif checksum(data + header.position, header) != header.crc:
             raise CorruptBatchError(
@@ -263,7 +254,7 @@ cdef class ScanDecoder:
             return False
         if header.max_timestamp < self._from_timestamp:
             return False
-        if header.attributes & LOG_APPEND_TIME_BIT and header.max_timestamp >= self._until_timestamp:
+        if header.attributes & TIMESTAMP_TYPE_BIT and header.max_timestamp >= self._until_timestamp:
             return False  # all of its records have this time
         if header.attributes & TRANSACTIONAL_BIT and self._aborted:
             for first, last in self._aborted.get(header.producer_id, ()):
@@ -283,7 +274,7 @@ cdef class ScanDecoder:
             return 0
         if read_record(payload, payload + header.size - HEADER_SIZE, &fields) != NULL or fields.key_length < CONTROL_KEY_SIZE:
             raise CorruptBatchError("control record can't be read", position=header.position)
-        if load16(fields.key + 2) == ABORT_MARKER:
+        if load16(fields.key + CONTROL_TYPE_POSITION) == CONTROL_TYPE_ABORT:
             for transaction in transactions:
                 if transaction[1] == LAST and transaction[0] <= header.base_offset:
                     transaction[1] = header.base_offset
@@ -308,7 +299,7 @@ cdef class ScanDecoder:
             self._p = data + header.position + HEADER_SIZE
             size = header.size - HEADER_SIZE
         self._payload_end = self._p + size
-        self._timestamp_type = 1 if header.attributes & LOG_APPEND_TIME_BIT else 0
+        self._timestamp_type = 1 if header.attributes & TIMESTAMP_TYPE_BIT else 0
         if header.record_count < 0 or header.record_count > size // SMALLEST_RECORD:
             raise self._corrupt(f"record count is {header.record_count}, which {size} bytes of records can't be")
         self._left = header.record_count
@@ -327,7 +318,7 @@ cdef class ScanDecoder:
                 number = self._header.record_count - self._left
                 raise self._corrupt(f"record {number} of {self._header.record_count}: {self._problem.decode()}")
             else:
-                out._check_limit()
+                out.check_limit()
                 return outcome == FULL
 
     cdef int _make_room(self, ColumnDecoder out) except -1:
@@ -335,7 +326,7 @@ cdef class ScanDecoder:
         cdef Py_ssize_t size = min(self._payload_end - self._p, max(self._most_bytes - self._content, 0))
         self._room = max(size, self._needed)
         self._row_room = min(out.rows + self._left, self._most_rows)
-        out._make_room(self._row_room - out.rows, self._room)
+        out.reserve(self._row_room - out.rows, self._room)
         return 0
 
     cdef Outcome _decode(self, ColumnDecoder out) noexcept nogil:
@@ -371,25 +362,25 @@ cdef class ScanDecoder:
                     outcome = NEEDS_ROOM
                     break
                 self._problem = read_record_rest(&fields)
-                if self._problem == NULL and columns & HEADERS_BIT:
+                if self._problem == NULL and columns & HEADERS_COLUMN:
                     self._put_headers(out, &fields)
-                if self._problem == NULL and columns & TIMESTAMP_BIT:
+                if self._problem == NULL and columns & TIMESTAMP_COLUMN:
                     self._put_timestamp(out, timestamp)
                 if self._problem != NULL:
                     outcome = FAILED
                     break
-                if columns & KEY_BIT:
-                    put(&out._key, fields.key, fields.key_length)
-                if columns & VALUE_BIT:
-                    put(&out._value, fields.value, fields.value_length)
-                if columns & OFFSET_BIT:
-                    (<long long *>out._offset.data)[out.rows] = offset
-                    out._offset.size += sizeof(long long)
-                if columns & TIMESTAMP_TYPE_BIT:
-                    (<int *>out._timestamp_type.data)[out.rows] = self._timestamp_type
-                    out._timestamp_type.size += sizeof(int)
+                if columns & KEY_COLUMN:
+                    put(&out.key, fields.key, fields.key_length)
+                if columns & VALUE_COLUMN:
+                    put(&out.value, fields.value, fields.value_length)
+                if columns & OFFSET_COLUMN:
+                    (<long long *>out.offset.data)[out.rows] = offset
+                    out.offset.size += sizeof(long long)
+                if columns & TIMESTAMP_TYPE_COLUMN:
+                    (<int *>out.timestamp_type.data)[out.rows] = self._timestamp_type
+                    out.timestamp_type.size += sizeof(int)
                 out.rows += 1
-                if columns & (KEY_BIT | VALUE_BIT | HEADERS_BIT):
+                if columns & (KEY_COLUMN | VALUE_COLUMN | HEADERS_COLUMN):
                     self._room -= fields.end - p
                     self._content += fields.end - p
             p = fields.end
@@ -410,29 +401,29 @@ cdef class ScanDecoder:
         if timestamp > MOST_MILLISECONDS or timestamp < -MOST_MILLISECONDS:
             self._problem = b"timestamp has more than 64 bits as microseconds"
             return
-        (<long long *>out._timestamp.data)[out.rows] = timestamp * 1000
-        out._timestamp.size += sizeof(long long)
+        (<long long *>out.timestamp.data)[out.rows] = timestamp * 1000
+        out.timestamp.size += sizeof(long long)
 
     cdef int _put_headers(self, ColumnDecoder out, RecordFields *fields) noexcept nogil:
         cdef const unsigned char *cursor = fields.headers
         cdef HeaderFields header
         cdef int i
-        out._put_header_offset()
+        out.put_header_offset()
         for i in range(fields.header_count):
             self._problem = read_header(&cursor, fields.end, &header)
             if self._problem != NULL:
                 return -1
             if (
-                make_room(&out._header_key, 1, header.key_length)
-                or make_room(&out._header_value, 1, header.value_length if header.value_length > 0 else 0)
+                make_room(&out.header_key, 1, header.key_length)
+                or make_room(&out.header_value, 1, header.value_length if header.value_length > 0 else 0)
             ):
                 self._problem = b"there is no memory for its headers"
                 return -1
             if is_utf8(header.key, header.key_length):
-                put(&out._header_key, header.key, header.key_length)
+                put(&out.header_key, header.key, header.key_length)
             elif self._put_replaced(out, &header):
                 return -1
-            put(&out._header_value, header.value, header.value_length)
+            put(&out.header_value, header.value, header.value_length)
         if cursor != fields.end:
             self._problem = b"length leaves bytes over"
             return -1
@@ -443,12 +434,12 @@ cdef class ScanDecoder:
         cdef bytes text
         try:
             text = header.key[:header.key_length].decode("utf-8", "replace").encode()
-            if make_room(&out._header_key, 1, len(text)):
+            if make_room(&out.header_key, 1, len(text)):
                 raise MemoryError
         except MemoryError:
             self._problem = b"there is no memory for its headers"
             return -1
-        put(&out._header_key, text, <int>len(text))
+        put(&out.header_key, text, <int>len(text))
         return 0
 
     cdef bint _take_legacy(self) except -1:
@@ -470,26 +461,26 @@ cdef class ScanDecoder:
 
     cdef int _put_record(self, ColumnDecoder out, record) except -1:
         cdef Py_ssize_t size = len(record.key or b"") + len(record.value or b"")
-        out._make_room(1, size)
+        out.reserve(1, size)
         self._row_room = out.rows  # what is left of the room is not known any more
         self._room = 0
         self._content += size
-        if self._columns & HEADERS_BIT:
-            out._put_header_offset()
-        if self._columns & TIMESTAMP_BIT:
+        if self._columns & HEADERS_COLUMN:
+            out.put_header_offset()
+        if self._columns & TIMESTAMP_COLUMN:
             self._problem = NULL
             self._put_timestamp(out, record.timestamp)
             if self._problem != NULL:
                 raise CorruptBatchError(f"record at offset {record.offset}: {self._problem.decode()}")
-        out._put_object(record.key, record.value)
-        if self._columns & OFFSET_BIT:
-            (<long long *>out._offset.data)[out.rows] = record.offset
-            out._offset.size += sizeof(long long)
-        if self._columns & TIMESTAMP_TYPE_BIT:
-            (<int *>out._timestamp_type.data)[out.rows] = record.timestamp_type
-            out._timestamp_type.size += sizeof(int)
+        out.put_object(record.key, record.value)
+        if self._columns & OFFSET_COLUMN:
+            (<long long *>out.offset.data)[out.rows] = record.offset
+            out.offset.size += sizeof(long long)
+        if self._columns & TIMESTAMP_TYPE_COLUMN:
+            (<int *>out.timestamp_type.data)[out.rows] = record.timestamp_type
+            out.timestamp_type.size += sizeof(int)
         out.rows += 1
-        out._check_limit()
+        out.check_limit()
         return 0
 
     cdef _corrupt(self, str problem):

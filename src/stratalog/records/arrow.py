@@ -79,7 +79,7 @@ def to_arrow(
         _decode(decoder, batch, start, end, max_inflated)
     rows = decoder.rows
     buffers = decoder.finish()
-    arrays = [_array(field, buffers[BITS[field.name]], rows) for field in wanted]
+    arrays = [array_of(field, buffers[BITS[field.name]], rows) for field in wanted]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
@@ -186,7 +186,7 @@ def _decode(decoder: ColumnDecoder, batch: Batch, start: int, end: int, max_infl
         raise located(error, batch) from error
 
 
-def _array(field: pa.Field, buffers: Any, rows: int) -> pa.Array:
+def array_of(field: pa.Field, buffers: Any, rows: int) -> pa.Array:
     if field.name in ("key", "value"):
         return _binary(field.type, buffers, rows)
     if field.name == "headers":

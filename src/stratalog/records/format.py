@@ -1,4 +1,4 @@
-"""Every number of the record format, in one place. Prose and pictures: docs/record-format.md.
+"""Every number of the record format. format.pxd has them for the kernels. Prose and pictures: docs/record-format.md.
 
 A record batch (magic 2), big-endian, 61 bytes of header, then the records, compressed as a whole or not:
 
@@ -52,12 +52,18 @@ LEGACY_CRC_POSITION = 12
 LEGACY_ATTRIBUTES_POSITION = 17
 LEGACY_V0_HEADER_SIZE = 18  # up to the key length
 LEGACY_V1_HEADER_SIZE = 26
+LEGACY_TIMESTAMP_POSITION = 18
+LEGACY_V0_MINIMUM = 26  # header, two lengths, nothing in them
+LEGACY_V1_MINIMUM = 34
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
+
+CONTROL_KEY_SIZE = 4  # of a control record: version i16, control type i16
+CONTROL_TYPE_POSITION = 2
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1

@@ -11,6 +11,9 @@ from libc.limits cimport LLONG_MAX, LLONG_MIN
 
 from stratalog.records._framing cimport BatchHeader, checksum, fill_header
 from stratalog.records._record_fields cimport HeaderFields, RecordFields, read_header, read_record
+from stratalog.records.format cimport (
+    CODEC_MASK, CODEC_ZSTD, CONTROL_BIT, CURRENT_MAGIC, HEADER_SIZE, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT,
+)
 
 from stratalog.errors import (
     CorruptBatchError,
@@ -29,18 +32,12 @@ MAX_HELD = 16 * 1024 * 1024
 """A batch that inflates to more is checked piece by piece, as it is inflated."""
 
 cdef enum:
-    HEADER_SIZE = 61
-    CODEC_MASK = 0x07
-    TIMESTAMP_TYPE_BIT = 0x08
-    TRANSACTIONAL_BIT = 0x10
-    CONTROL_BIT = 0x20
-    LAST_CODEC = 4
     WORTH_RELEASING_THE_GIL = 16384
 
 
 cpdef check_header(BatchHeader header):
     """The rules that the header alone can break."""
-    if header.magic != 2:
+    if header.magic != CURRENT_MAGIC:
         raise UnsupportedMagicError(
             f"magic is {header.magic}; only magic 2 is written. Older messages: convert with legacy.up_convert first"
         )
@@ -49,7 +46,7 @@ cpdef check_header(BatchHeader header):
             f"record count is {header.record_count} and last offset delta {header.last_offset_delta}: "
             "the count must be at least 1 and one more than the delta"
         )
-    if header.attributes & CODEC_MASK > LAST_CODEC:
+    if header.attributes & CODEC_MASK > CODEC_ZSTD:
         raise UnsupportedCodecError(f"codec is {header.attributes & CODEC_MASK}; 0 to 4 are known")
     if header.producer_id >= 0:
         # Of transactional batches only clients' have sequences: see check_contents.

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from stratalog.protocol._shape import Operation
-from stratalog.protocol.encoding import write_varint
+from stratalog.protocol.fields import write_varint
 from stratalog.protocol.shapes import compile_shape
 
 _EXTREMES = (0, 1, -1, -2, 2**7 - 1, 2**15 - 1, -(2**15), 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 100_001)

@@ -61,5 +61,5 @@ def test_garbage_is_an_error_that_names_the_place(data: bytes) -> None:
 
 
 def test_counts_that_the_bytes_can_not_hold_are_refused_before_anything_is_made() -> None:
-    with pytest.raises(MalformedResponseError, match="2147483647 elements"):
+    with pytest.raises(MalformedResponseError, match="2147483647 items"):
         decode_assignment(bytes.fromhex("0001 7fffffff"))

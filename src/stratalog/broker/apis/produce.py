@@ -44,6 +44,7 @@ from stratalog.protocol import _wire
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce import FIRST_FLEXIBLE, ProducedPartition, encode_produce_response
 from stratalog.protocol.responses import frame_response
+from stratalog.records.format import PRODUCER_ID_POSITION
 from stratalog.records.validation import MAX_HELD
 from stratalog.storage.appending import MOST_REFUSED_NAMED, Appended, PreparedBatches, WouldWaitError
 from stratalog.storage.log import Log
@@ -69,7 +70,6 @@ _WITHOUT_LOG_START = (  # errors of which Kafka says no more than that nothing w
 _FEW = 8  # partitions; their appends take too little time to be measured
 _SECONDS_AT_ONCE = 0.005  # for one request, before others have their turn
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
-_PRODUCER_AT = 43
 _ASK_AGAIN = (
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
@@ -278,7 +278,7 @@ class ProduceApi:
         if transactional_id is None:
             said = "a transactional batch in a request without a transactional id"
             return _failed(index, ErrorCode.transactional_id_authorization_failed, said)
-        producer_id, epoch, base_sequence = _PRODUCER.unpack_from(frame, start + _PRODUCER_AT)
+        producer_id, epoch, base_sequence = _PRODUCER.unpack_from(frame, start + PRODUCER_ID_POSITION)
         operation = Operation.of_produce(version)
         error = self._admission.admit(transactional_id, partition, Identity(producer_id, epoch), operation)
         if error is ErrorCode.none:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from stratalog.broker.groups.record_fields import FieldReader, FieldWriter
+from stratalog.protocol.fields import FieldReader, FieldWriter
 
 PROTOCOL_TYPE = "consumer"
 MOST_TOPICS = 10_000  # in one subscription or assignment: what takes a few bytes here takes a hundred as a name

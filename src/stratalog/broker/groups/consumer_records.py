@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from stratalog.broker.groups.group import GroupRecord
-from stratalog.broker.groups.record_fields import FieldReader, FieldWriter
+from stratalog.protocol.fields import FieldReader, FieldWriter
 
 Assignment: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
 """Partitions by topic id. No topic has an empty set, so that equal assignments compare equal."""

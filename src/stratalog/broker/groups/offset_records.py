@@ -11,7 +11,7 @@ import uuid
 from typing import NamedTuple
 
 from stratalog.broker.groups.group import GroupRecord
-from stratalog.broker.groups.record_fields import FieldReader, FieldWriter
+from stratalog.protocol.fields import FieldReader, FieldWriter
 
 OFFSET_KEY_TYPES = (0, 1)  # the same fields; Kafka has written 1 since 0.8.2
 GROUP_KEY_TYPE = 2

@@ -14,8 +14,8 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 
-from stratalog.broker.groups.record_fields import FieldReader, FieldWriter
 from stratalog.broker.transactions.state import NO_PRODUCER_ID, NO_TIME, State, Transaction
+from stratalog.protocol.fields import FieldReader, FieldWriter
 from stratalog.storage.names import TopicPartition
 
 TransactionRecord = tuple[bytes, bytes | None]  # None: a tombstone

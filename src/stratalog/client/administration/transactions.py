@@ -13,10 +13,10 @@ from typing import Any
 
 from stratalog.client.administration.group_offsets import by_topic
 from stratalog.client.administration.outcomes import Collected, Outcomes
-from stratalog.client.administration.records import ask_leaders
 from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.errors import ClientError, error_of
+from stratalog.client.leader_calls import LeaderCaller
 from stratalog.client.metadata import TopicPartition, place_of
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol.api_keys import ApiKey
@@ -145,7 +145,8 @@ async def describe_producers(
         return tuple(_producer(each) for each in one.active_producers)
 
     wanted = dict.fromkeys((place_of(place) for place in places), 0)
-    return await ask_leaders(cluster, ApiKey.DESCRIBE_PRODUCERS, wanted, body, result, 0, timeout)
+    caller = LeaderCaller(cluster, ApiKey.DESCRIBE_PRODUCERS, body, result)
+    return (await caller.call(wanted, timeout)).outcomes()
 
 
 def _producer(one: Any) -> ActiveProducer:

@@ -14,16 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from struct import Struct
 from typing import ClassVar, Protocol
 
-from stratalog.client.groups.member_data import NO_GENERATION, FieldReader, Subscription, write_partitions
+from stratalog.client.groups.member_data import (
+    NO_GENERATION,
+    Subscription,
+    member_fields,
+    read_partitions,
+    write_partitions,
+)
 from stratalog.client.groups.sticky import balance
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ConfigError, MalformedResponseError
+from stratalog.protocol.fields import INT32, FieldWriter
 
 Partitions = dict[str, list[TopicPartition]]  # by member id
-_GENERATION = Struct(">i")
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,9 @@ class StickyAssignor:
     is_cooperative: ClassVar[bool] = False
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes | None:
-        out = bytearray()
-        write_partitions(out, owned)
-        return bytes(out) + _GENERATION.pack(generation)
+        fields = FieldWriter()
+        write_partitions(fields, owned)
+        return fields.int32(generation).done()
 
     def assign(self, counts: Mapping[str, int], members: Iterable[Member]) -> Partitions:
         ordered = sorted(members, key=lambda member: member.id)
@@ -114,10 +119,10 @@ class StickyAssignor:
         """Partitions, and the generation in which they were had."""
         if not subscription.user_data:
             return subscription.owned, subscription.generation
-        reader = FieldReader(subscription.user_data, "a member's user data for the sticky assignor")
+        fields = member_fields(subscription.user_data, "a member's user data for the sticky assignor")
         try:
-            partitions = reader.partitions()
-            return partitions, reader.int32() if reader.is_more else NO_GENERATION
+            partitions = read_partitions(fields)
+            return partitions, fields.int32() if fields.left else NO_GENERATION
         except MalformedResponseError:
             return (), NO_GENERATION  # another's format: it keeps nothing, and that is all
 
@@ -129,12 +134,12 @@ class CooperativeStickyAssignor(StickyAssignor):
     is_cooperative: ClassVar[bool] = True
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes | None:  # noqa: ARG002
-        return _GENERATION.pack(generation)
+        return INT32.pack(generation)
 
     def _had(self, subscription: Subscription) -> tuple[Iterable[TopicPartition], int]:
         generation = subscription.generation
-        if generation == NO_GENERATION and subscription.user_data and len(subscription.user_data) >= _GENERATION.size:
-            (generation,) = _GENERATION.unpack(subscription.user_data[-_GENERATION.size :])
+        if generation == NO_GENERATION and subscription.user_data and len(subscription.user_data) >= INT32.size:
+            (generation,) = INT32.unpack(subscription.user_data[-INT32.size :])
         return subscription.owned, generation
 
     def assign(self, counts: Mapping[str, int], members: Iterable[Member]) -> Partitions:

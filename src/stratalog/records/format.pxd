@@ -1,0 +1,39 @@
+# The numbers of format.py, for the kernels: the same names and values, which tests/records/test_format.py proves. The
+# kernels take each number of the record format from here.
+
+cdef enum:
+    LOG_OVERHEAD = 12
+    MAGIC_POSITION = 16
+    CURRENT_MAGIC = 2
+
+    BASE_OFFSET_POSITION = 0
+    BATCH_LENGTH_POSITION = 8
+    LEADER_EPOCH_POSITION = 12
+    CRC_POSITION = 17
+    ATTRIBUTES_POSITION = 21
+    LAST_OFFSET_DELTA_POSITION = 23
+    BASE_TIMESTAMP_POSITION = 27
+    MAX_TIMESTAMP_POSITION = 35
+    PRODUCER_ID_POSITION = 43
+    PRODUCER_EPOCH_POSITION = 51
+    BASE_SEQUENCE_POSITION = 53
+    RECORD_COUNT_POSITION = 57
+    HEADER_SIZE = 61
+
+    LEGACY_CRC_POSITION = 12
+    LEGACY_ATTRIBUTES_POSITION = 17
+    LEGACY_TIMESTAMP_POSITION = 18
+    LEGACY_V0_MINIMUM = 26
+    LEGACY_V1_MINIMUM = 34
+
+    CODEC_MASK = 0x07
+    TIMESTAMP_TYPE_BIT = 0x08
+    TRANSACTIONAL_BIT = 0x10
+    CONTROL_BIT = 0x20
+    DELETE_HORIZON_BIT = 0x40
+
+    CONTROL_KEY_SIZE = 4
+    CONTROL_TYPE_POSITION = 2
+
+    CODEC_ZSTD = 4              # Codec.ZSTD, the highest
+    CONTROL_TYPE_ABORT = 0      # ControlType.ABORT
