@@ -10,7 +10,6 @@ from typing import TypeVar
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.group import GroupRecord
@@ -156,7 +155,7 @@ def test_offsets_of_many_groups_survive_a_restart(tmp_path: Path) -> None:
         for number in range(20):
             assert await coordinator.prepare(f"g{number}") is ErrorCode.none
             assert commit(coordinator, f"g{number}", number) is ErrorCode.none
-        ClassicGroups(coordinator).delete("g3")
+        coordinator.delete("g3")
 
     async def after(place: Place) -> dict[str, int]:
         coordinator = place.coordinator()

@@ -66,7 +66,7 @@ def test_offsets_that_were_committed_are_all_there_after_a_restart_with_a_smalle
 def test_a_group_that_is_deleted_gives_all_of_it_back() -> None:
     coordinator = coordinator_of(MB)
     fill(coordinator)
-    assert ClassicGroups(coordinator).delete("g") is NONE
+    assert coordinator.delete("g") is NONE
     assert coordinator.budget.used == 0
     assert commit(coordinator, 0) is NONE
 
@@ -89,7 +89,7 @@ def test_a_member_gives_back_what_it_took_when_it_leaves_or_its_session_ends() -
     empty = coordinator.budget.used
     assert empty < MB
     for number in range(6):
-        assert groups.delete(f"g{number}") is NONE
+        assert coordinator.delete(f"g{number}") is NONE
     assert coordinator.budget.used == 0
 
 

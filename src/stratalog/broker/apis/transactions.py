@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Any, Protocol
 
+from stratalog.broker.apis.committed_offsets import commit_of
 from stratalog.broker.groups import offsets_topic
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_service import Committer, OffsetService
@@ -143,7 +144,7 @@ class TransactionApis:
                 answer = {"partition_index": one.partition_index, "error_code": ErrorCode.unknown_topic_or_partition}
                 partitions.append(answer)
                 if topic is not None and 0 <= one.partition_index < topic.partition_count:
-                    commits.append(_commit(topic, one))
+                    commits.append(commit_of(topic, one))
                     answers.append(answer)
             topics.append({"name": asked.name, "partitions": partitions})
         if commits:
@@ -199,14 +200,3 @@ def _by_topic(errors: dict[TopicPartition, ErrorCode]) -> list[Reply]:
     for (topic, index), error in errors.items():
         topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": error})
     return [{"name": topic, "results_by_partition": results} for topic, results in topics.items()]
-
-
-def _commit(topic: Topic, one: Any) -> Commit:
-    return Commit(
-        topic.name,
-        topic.id,
-        one.partition_index,
-        one.committed_offset,
-        getattr(one, "committed_leader_epoch", -1),
-        one.committed_metadata,
-    )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import Now
+from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import Group, GroupRecord, ReplayConsumerRecord, TimerHandle
 from stratalog.broker.groups.offset_records import (
@@ -362,7 +363,22 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 group.close(ErrorCode.coordinator_not_available)
 
-    # Forgetting
+    # Deleting
+
+    def delete(self, group_id: str) -> ErrorCode:
+        """Delete a group of either kind that has no members, with its offsets."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if not group.is_empty:
+            return ErrorCode.non_empty_group
+        try:
+            self.append_deletions(group_id, self.offsets.delete_group(group_id))
+            self.append(group_id, group.tombstones())
+        except StratalogError as error:
+            return append_error(error)
+        self.remove(group_id)
+        return ErrorCode.none
 
     def _schedule_expiry(self) -> None:
         seconds = self.config.offsets_retention_check_interval_ms / 1000
