@@ -16,7 +16,7 @@ from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import Group, GroupHost, GroupKind, GroupRecord
 from stratalog.broker.groups.offset_records import OffsetKey, group_key, parse_key
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.broker.state_topic import partition_of
 from stratalog.errors import StorageError, StratalogError
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
@@ -55,7 +55,7 @@ def commit(
     topic: str = "orders", api_version: int = 8,
 ) -> ErrorCode:  # fmt: skip
     who = Committer(group_id, member_id, generation, None, api_version)
-    (error,) = OffsetService(coordinator).commit(who, [Commit(topic, TOPIC_ID, 0, offset, 0, "")], None)
+    (error,) = OffsetService(coordinator).commit(who, [OffsetToCommit(topic, TOPIC_ID, 0, offset, 0, "")], None)
     return error
 
 
@@ -389,7 +389,7 @@ def test_thousands_of_tombstones_are_written_in_several_batches(monkeypatch: pyt
 
     async def test() -> None:
         coordinator = await started()
-        commits = [Commit("orders", TOPIC_ID, number, 1, 0, "") for number in range(20)]
+        commits = [OffsetToCommit("orders", TOPIC_ID, number, 1, 0, "") for number in range(20)]
         OffsetService(coordinator).commit(Committer("g", "", -1, None, 8), commits, None)
         before = coordinator.log.appends
         assert coordinator.delete("g") is NONE

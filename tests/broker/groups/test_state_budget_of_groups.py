@@ -11,7 +11,7 @@ from stratalog.broker.groups.classic_messages import MemberIdentity
 from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
 from tests.broker.groups.members import Join, join_request, subscription
 
@@ -28,7 +28,7 @@ def coordinator_of(limit: int, offsets_log: ListLog | None = None) -> ManualCoor
 
 def commit(coordinator: ManualCoordinator, partition: int, group_id: str = "g", metadata: str = "") -> ErrorCode:
     who = Committer(group_id, "", -1, None, 8)
-    (error,) = OffsetService(coordinator).commit(who, [Commit("t", TOPIC_ID, partition, 5, 0, metadata)], None)
+    (error,) = OffsetService(coordinator).commit(who, [OffsetToCommit("t", TOPIC_ID, partition, 5, 0, metadata)], None)
     return error
 
 

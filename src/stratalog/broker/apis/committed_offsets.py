@@ -21,7 +21,7 @@ from stratalog.broker.apis.groups import MOST_GROUPS
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.broker.metadata.store import Topic
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import MalformedRequestError
@@ -38,7 +38,7 @@ _UNSTABLE = ErrorCode.unstable_offset_commit
 _BROKERS_RETENTION = -1
 
 
-class Topics(Protocol):
+class OffsetTopics(Protocol):
     """What of the TopicRegistry is used here."""
 
     def get(self, name: str) -> Topic | None: ...
@@ -55,7 +55,7 @@ class _Asked(NamedTuple):
 
 
 class CommittedOffsetApis:
-    def __init__(self, coordinator: GroupCoordinator, topics: Topics) -> None:
+    def __init__(self, coordinator: GroupCoordinator, topics: OffsetTopics) -> None:
         self._coordinator = coordinator
         self._offsets = coordinator.offsets
         self._service = OffsetService(coordinator)
@@ -77,7 +77,7 @@ class CommittedOffsetApis:
     # OffsetCommit
 
     async def offset_commit(self, request: Any, context: RequestContext) -> Reply:
-        commits: list[Commit] = []
+        commits: list[OffsetToCommit] = []
         answers: list[Reply] = []  # of `commits`, in the same order
         topics = []
         for asked in request.topics:
@@ -96,7 +96,7 @@ class CommittedOffsetApis:
                 answer["error_code"] = error
         return {"topics": topics}
 
-    async def _commit(self, request: Any, version: int, commits: list[Commit]) -> list[ErrorCode]:
+    async def _commit(self, request: Any, version: int, commits: list[OffsetToCommit]) -> list[ErrorCode]:
         error = await self._coordinator.prepare(request.group_id, may_be_empty=True)
         if error is not ErrorCode.none:
             return [error for _ in commits]
@@ -211,9 +211,9 @@ def _unknown(found: _Asked, index: int) -> ErrorCode:
     return ErrorCode.none
 
 
-def commit_of(topic: Topic, one: Any) -> Commit:
+def commit_of(topic: Topic, one: Any) -> OffsetToCommit:
     """Return what a partition of an OffsetCommit or TxnOffsetCommit request commits."""
-    return Commit(
+    return OffsetToCommit(
         topic.name,
         topic.id,
         one.partition_index,

@@ -30,7 +30,7 @@ from stratalog.broker.groups.offset_records import (
     parse_key,
     parse_offset,
 )
-from stratalog.broker.groups.offsets import Change, Offsets
+from stratalog.broker.groups.offsets import OffsetChange, Offsets
 from stratalog.broker.groups.offsets_topic import OffsetsLog
 from stratalog.broker.state_budget import StateBudget
 from stratalog.broker.state_topic import partition_of
@@ -229,19 +229,19 @@ class GroupCoordinator:
         if records:
             self._log.append(self.partition_of(group_id), records, self._clock.now_ms())
 
-    def append_changes(self, group_id: str, changes: Sequence[Change], more: Sequence[GroupRecord] = ()) -> None:
+    def append_changes(self, group_id: str, changes: Sequence[OffsetChange], more: Sequence[GroupRecord] = ()) -> None:
         """Offsets that go or come, and then other records, all in one batch. Raises StratalogError."""
         self.append(group_id, [*(change.record() for change in changes), *more])
         self.offsets.apply(changes)
 
-    def append_deletions(self, group_id: str, changes: Iterable[Change]) -> None:
+    def append_deletions(self, group_id: str, changes: Iterable[OffsetChange]) -> None:
         """Tombstones, of which there may be more than a batch holds. Raises StratalogError; some may be done then."""
         for some in _in_batches(changes):
             self.append_changes(group_id, some)
 
     # Offsets in transactions
 
-    def append_pending(self, group_id: str, changes: Sequence[Change], producer_id: int, epoch: int) -> None:
+    def append_pending(self, group_id: str, changes: Sequence[OffsetChange], producer_id: int, epoch: int) -> None:
         """Offsets that count once the producer's transaction is committed. Raises StratalogError."""
         records = [change.record() for change in changes]
         self._log.append_in_transaction(self.partition_of(group_id), records, self._clock.now_ms(), producer_id, epoch)
@@ -349,7 +349,7 @@ class GroupCoordinator:
                     stored = parse_group(value)
                     self.new_classic_group(group_id).restore(stored)
             case OffsetKey() as offset_key:
-                self.offsets.apply([Change(offset_key, None if value is None else parse_offset(value))])
+                self.offsets.apply([OffsetChange(offset_key, None if value is None else parse_offset(value))])
 
     def close(self) -> None:
         """The broker stops: whoever waits is told, and no timer fires any more."""
@@ -434,8 +434,8 @@ def _fits_a_record(text: str) -> bool:
         return False
 
 
-def _in_batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    some: list[Change] = []
+def _in_batches(changes: Iterable[OffsetChange]) -> Iterator[list[OffsetChange]]:
+    some: list[OffsetChange] = []
     size = 0
     for change in changes:
         some.append(change)

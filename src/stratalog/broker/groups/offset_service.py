@@ -13,7 +13,7 @@ from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_rebalance import append_error, group_bytes
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_records import OffsetKey
-from stratalog.broker.groups.offsets import Change, Commit
+from stratalog.broker.groups.offsets import OffsetChange, OffsetToCommit
 from stratalog.broker.groups.pending_offsets import pending_bytes
 from stratalog.errors import StratalogError
 from stratalog.protocol.error_codes import ErrorCode
@@ -38,7 +38,9 @@ class OffsetService:
         self._coordinator = coordinator
         self._offsets = coordinator.offsets
 
-    def commit(self, committer: Committer, commits: Sequence[Commit], retention_ms: int | None) -> list[ErrorCode]:
+    def commit(
+        self, committer: Committer, commits: Sequence[OffsetToCommit], retention_ms: int | None
+    ) -> list[ErrorCode]:
         """Commit offsets of a group for which `prepare` returned no error; return an error code for each commit."""
         error = self._check_commit(committer)
         if error is not ErrorCode.none:
@@ -72,7 +74,7 @@ class OffsetService:
         )
 
     def commit_in_transaction(
-        self, committer: Committer, commits: Sequence[Commit], producer_id: int, epoch: int
+        self, committer: Committer, commits: Sequence[OffsetToCommit], producer_id: int, epoch: int
     ) -> list[ErrorCode]:
         """Commit offsets, which are pending until the producer's transaction is committed; return an error code for
         each. `check_in_transaction` must have returned no error."""
@@ -139,7 +141,7 @@ class OffsetService:
         return errors
 
 
-def _pending_bytes(changes: Sequence[Change]) -> int:
+def _pending_bytes(changes: Sequence[OffsetChange]) -> int:
     """Return the bytes of pending offsets. When the transaction is committed they replace others, or need no more."""
     return sum(pending_bytes(change.key, change.offset) for change in changes)
 
