@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratalog.broker.apis.groups import MOST_GROUPS, distinct
-from stratalog.broker.groups.topic_pattern import compile_pattern
-from stratalog.broker.groups.topic_pattern_syntax import TopicPatternError
+from stratalog.broker.groups.topic_pattern import TopicPatternError, compile_pattern
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
 from stratalog.broker.transactions.markers import Marker

@@ -39,8 +39,7 @@ from stratalog.broker.groups.consumer_records import (
     Tombstone,
 )
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse
-from stratalog.broker.groups.topic_pattern import compile_pattern
-from stratalog.broker.groups.topic_pattern_syntax import TopicPatternError
+from stratalog.broker.groups.topic_pattern import TopicPatternError, compile_pattern
 from stratalog.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
