@@ -17,7 +17,7 @@ from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import SyncRequest
 from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.records import build_batch
 from stratalog.storage import LogDirectory
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
@@ -46,8 +46,8 @@ def some_groups() -> ManualCoordinator:
     groups.sync("g", SyncRequest(member, "i", 1, None, None, {member: SHARE}), sync)
     assert sync.answer.error is ErrorCode.none
     who = Committer("g", member, 1, "i", 9)
-    offsets.commit(who, [Commit("orders", uuid.UUID(int=5), 2, 42, 3, "mé")], None)
-    offsets.commit(who, [Commit("payments", None, 1, 7, -1, "")], 60_000)
+    offsets.commit(who, [OffsetToCommit("orders", uuid.UUID(int=5), 2, 42, 3, "mé")], None)
+    offsets.commit(who, [OffsetToCommit("payments", None, 1, 7, -1, "")], 60_000)
     assert offsets.delete("g", [("payments", 1)]) == [ErrorCode.none]
     return coordinator
 

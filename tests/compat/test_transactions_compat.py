@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.broker.transactions.records import transaction_record
-from stratalog.broker.transactions.state import HIGHEST_EPOCH, Identity, State, Transaction
+from stratalog.broker.transactions.state import HIGHEST_EPOCH, ProducerIdAndEpoch, Transaction, TransactionState
 from stratalog.records import build_batch
 from stratalog.storage import LogDirectory
 from tests.broker.process import BrokerProcess
@@ -41,7 +41,9 @@ def use_up_epochs(data_dir: Path) -> None:
     """As after 32,766 transactions, which nobody wants to wait for."""
     with LogDirectory.open(data_dir, background=False) as directory:
         for number, name in enumerate(USED_UP):
-            used = Transaction(name, OLD_ID + number, LAST, 60_000, State.EMPTY, updated_ms=1_700_000_000_000)
+            used = Transaction(
+                name, OLD_ID + number, LAST, 60_000, TransactionState.EMPTY, updated_ms=1_700_000_000_000
+            )
             directory.log("__transaction_state", 0).append(build_batch([transaction_record(used)]))
 
 
@@ -79,7 +81,11 @@ def ends_of_older_clients(side: Side) -> None:
             side.end("t", who, commit=commit, version=version)
             side.end("t", who, commit=not commit, version=version)
         side.look("t", "t")
-    for other in (Identity(who.producer_id, 3), Identity(who.producer_id, -1), Identity(who.producer_id + 999, 0)):
+    for other in (
+        ProducerIdAndEpoch(who.producer_id, 3),
+        ProducerIdAndEpoch(who.producer_id, -1),
+        ProducerIdAndEpoch(who.producer_id + 999, 0),
+    ):
         for version in (1, 2, 4):
             side.end("t", other, commit=True, version=version)
     side.end("unknown", who, commit=True, version=4)
@@ -103,7 +109,11 @@ def ends_of_newer_clients(side: Side) -> None:
         side.end("t", who, commit=not commit)
         side.end("t", after, commit=True)
         who = after
-    for other in (Identity(who.producer_id, who.epoch + 1), Identity(who.producer_id, 0), Identity(9_999, 0)):
+    for other in (
+        ProducerIdAndEpoch(who.producer_id, who.epoch + 1),
+        ProducerIdAndEpoch(who.producer_id, 0),
+        ProducerIdAndEpoch(9_999, 0),
+    ):
         side.end("t", other, commit=True)
         side.end("t", other, commit=False)
     side.end("unknown", who, commit=True)
@@ -133,10 +143,14 @@ def producers_that_go_on(side: Side) -> None:
     second = side.init("t", first)
     side.init("t", first)
     third = side.init("t", second)
-    for claimed in (first, Identity(third.producer_id, 9), Identity(third.producer_id + 999, third.epoch)):
+    for claimed in (
+        first,
+        ProducerIdAndEpoch(third.producer_id, 9),
+        ProducerIdAndEpoch(third.producer_id + 999, third.epoch),
+    ):
         side.init("t", claimed)
         side.init("t", claimed, version=3)
-    for half in (Identity(third.producer_id, -1), Identity(-1, 0)):
+    for half in (ProducerIdAndEpoch(third.producer_id, -1), ProducerIdAndEpoch(-1, 0)):
         side.init("t", half)
     side.produce("t", third, "t", b"v")
     side.init_once("t")
@@ -154,8 +168,8 @@ def ids_and_timeouts(side: Side) -> None:
         side.init("t", timeout_ms=timeout_ms)
     side.init("")
     side.init(None)
-    side.init(None, Identity(5, 5))
-    side.init("new", Identity(5, 5))
+    side.init(None, ProducerIdAndEpoch(5, 5))
+    side.init("new", ProducerIdAndEpoch(5, 5))
     for version in range(6):
         side.init("t", version=version)
     side.look("t")
@@ -186,8 +200,8 @@ def partitions(side: Side) -> None:
         side.add("t", who, "t", 0, 1, version=version)
         side.add("t", who, "t", 0, 7, version=version)
         side.add("t", who, "nope", 0, version=version)
-        side.add("t", Identity(who.producer_id, 9), "t", 0, version=version)
-        side.add("t", Identity(who.producer_id + 999, 0), "t", 0, version=version)
+        side.add("t", ProducerIdAndEpoch(who.producer_id, 9), "t", 0, version=version)
+        side.add("t", ProducerIdAndEpoch(who.producer_id + 999, 0), "t", 0, version=version)
         side.add("unknown", who, "t", 0, version=version)
         side.add("", who, "t", 0, version=version)
     for version in (4, 5):
@@ -211,8 +225,8 @@ def batches_of_older_clients(side: Side) -> None:
     side.produce("t", who, "t", b"beside", sequence=1, version=9, transactional=False)
     side.produce(None, who, "t", b"no id", sequence=1, version=9)
     side.produce("unknown", who, "t", b"other id", sequence=1, version=9)
-    side.produce("t", Identity(who.producer_id, 4), "t", b"epoch to come", version=9)
-    side.produce("t", Identity(9_999, 0), "t", b"another's", version=9)
+    side.produce("t", ProducerIdAndEpoch(who.producer_id, 4), "t", b"epoch to come", version=9)
+    side.produce("t", ProducerIdAndEpoch(9_999, 0), "t", b"another's", version=9)
     side.look("t", "t")
     side.end("t", who, commit=True, version=4)
     for version in (9, 11):
@@ -233,7 +247,7 @@ def batches_of_newer_clients(side: Side) -> None:
     who = side.init("t")
     side.produce(None, who, "t", b"no id")
     side.produce("unknown", who, "t", b"other id")
-    side.produce("t", Identity(9_999, 0), "t", b"another's")
+    side.produce("t", ProducerIdAndEpoch(9_999, 0), "t", b"another's")
     side.produce("t", who, "t", b"gap", sequence=5)
     side.look("t", "t")
     side.produce("t", who, "t", b"a")
@@ -241,7 +255,7 @@ def batches_of_newer_clients(side: Side) -> None:
     side.produce("t", who, "t", b"beside", sequence=1, transactional=False)
     side.produce(None, who, "t", b"beside", sequence=1, transactional=False)
     side.produce(None, who, "t", b"no id", sequence=1)
-    side.produce("t", Identity(who.producer_id, 4), "t", b"epoch to come")
+    side.produce("t", ProducerIdAndEpoch(who.producer_id, 4), "t", b"epoch to come")
     side.look("t", "t")
     after = side.end("t", who, commit=True)
     side.produce("t", who, "t", b"late", sequence=1)
@@ -276,7 +290,7 @@ def sequences_that_wrap(side: Side) -> None:
 
 @story
 def epochs_that_are_used_up(side: Side) -> None:
-    used = [Identity(OLD_ID + number, LAST) for number in range(len(USED_UP))]
+    used = [ProducerIdAndEpoch(OLD_ID + number, LAST) for number in range(len(USED_UP))]
     for number, commit in ((1, True), (2, False)):
         name, old = USED_UP[number], used[number]
         side.produce(name, old, "t", b"last")
@@ -317,8 +331,8 @@ def offsets(side: Side) -> None:
     who = side.init("t")
     for version in (0, 2, 3, 4):
         side.commit_offset("t", who, "g", "t", 5, version)
-    side.add_offsets("t", Identity(who.producer_id, 7), "g", version=1)
-    side.add_offsets("t", Identity(who.producer_id, 7), "g")
+    side.add_offsets("t", ProducerIdAndEpoch(who.producer_id, 7), "g", version=1)
+    side.add_offsets("t", ProducerIdAndEpoch(who.producer_id, 7), "g")
     side.add_offsets("unknown", who, "g")
     side.add_offsets("", who, "g")
     side.add_offsets("t", who, "g")
@@ -326,13 +340,13 @@ def offsets(side: Side) -> None:
     side.commit_offset("t", who, "g", "nope", 5)
     side.commit_offset("t", who, "g", "t", 5, generation_id=4)
     side.commit_offset("t", who, "g", "t", 5, member_id="m", generation_id=0)
-    side.commit_offset("t", Identity(who.producer_id, 7), "g", "t", 5)
+    side.commit_offset("t", ProducerIdAndEpoch(who.producer_id, 7), "g", "t", 5)
     side.commit_offset("t", who, "other", "t", 5, 3)
     side.look("t")
     side.end("t", who, commit=True, version=4)
     side.commit_offset("t", who, "g", "t", 6, 4)
     side.commit_offset("t", who, "g", "t", 6, 5)
-    side.commit_offset("t", Identity(who.producer_id, 7), "g", "t", 6, 5)
+    side.commit_offset("t", ProducerIdAndEpoch(who.producer_id, 7), "g", "t", 6, 5)
     side.commit_offset("unknown", who, "g", "t", 6, 5)
     side.end("t", who, commit=False)
     side.commit_offset("t", who, "g", "t", 6, 5)
@@ -344,7 +358,7 @@ def markers_by_hand(side: Side) -> None:
     side.init("t")
     who = side.init("t")
     side.produce("t", who, "t", b"a")
-    side.write_marker(Identity(who.producer_id, who.epoch - 1), "t", commit=False)
+    side.write_marker(ProducerIdAndEpoch(who.producer_id, who.epoch - 1), "t", commit=False)
     side.write_marker(who, "nope", commit=False)
     side.look("t", "t")
     side.write_marker(who, "t", commit=False, coordinator_epoch=5)

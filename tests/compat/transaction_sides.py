@@ -13,13 +13,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.fields import FieldReader
 from stratalog.records import Batch, Record, batches, build_batch, read_control, records_of
 from tests.compat.test_admin_answers import Wire, creation, topic
 
-NOBODY = Identity(-1, -1)
+NOBODY = ProducerIdAndEpoch(-1, -1)
 TIMEOUT_MS = 60_000
 TIMESTAMP = time.time_ns() // 1_000_000  # of all records: much older ones would make a segment each
 PATIENCE_SECONDS = 30.0
@@ -44,7 +44,7 @@ class Described:
     error: ErrorCode
     state: str
     is_begun: bool
-    who: Identity
+    who: ProducerIdAndEpoch
     topics: list[tuple[str, list[int]]]
 
     @property
@@ -64,7 +64,7 @@ def parse_described(answer: bytes) -> Described:
         fields.tagged_fields()
         return name, indexes
 
-    return Described(error, state, started_ms > 0, Identity(producer_id, epoch), fields.array(topic))
+    return Described(error, state, started_ms > 0, ProducerIdAndEpoch(producer_id, epoch), fields.array(topic))
 
 
 class Side:
@@ -99,7 +99,7 @@ class Side:
     def _note(self, what: str, *answer: Any) -> None:
         self.seen.append(Seen(what, answer))
 
-    def _named(self, who: Identity) -> str:
+    def _named(self, who: ProducerIdAndEpoch) -> str:
         if who.producer_id < 0:
             return f"nobody:{who.epoch}"
         name = self._names.setdefault(who.producer_id, f"p{len(self._names)}")
@@ -138,10 +138,14 @@ class Side:
     # InitProducerId
 
     def init(
-        self, transactional_id: str | None, claimed: Identity = NOBODY, timeout_ms: int = TIMEOUT_MS, version: int = 5
-    ) -> Identity:
+        self,
+        transactional_id: str | None,
+        claimed: ProducerIdAndEpoch = NOBODY,
+        timeout_ms: int = TIMEOUT_MS,
+        version: int = 5,
+    ) -> ProducerIdAndEpoch:
         answer = self._again(lambda: self._init(transactional_id, claimed, timeout_ms, version))
-        who = Identity(answer.producer_id, answer.producer_epoch)
+        who = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
         what = f"init {transactional_id} as {self._named(claimed)}, {timeout_ms} ms, v{version}"
         self._note(what, answer.error_code.name, self._named(who))
         return who
@@ -150,7 +154,7 @@ class Side:
         """Without coming again."""
         self._note(f"init {transactional_id} once", self._init(transactional_id, NOBODY, TIMEOUT_MS, 5).error_code.name)
 
-    def _init(self, transactional_id: str | None, claimed: Identity, timeout_ms: int, version: int) -> Any:
+    def _init(self, transactional_id: str | None, claimed: ProducerIdAndEpoch, timeout_ms: int, version: int) -> Any:
         fields: dict[str, Any] = {"transactional_id": self._own_id(transactional_id), "transaction_timeout": timeout_ms}
         fields |= {"producer_id": claimed.producer_id, "producer_epoch": claimed.epoch}
         return self.ask(ApiKey.INIT_PRODUCER_ID, version, **fields)
@@ -158,7 +162,13 @@ class Side:
     # Partitions and offsets
 
     def add(
-        self, transactional_id: str, who: Identity, name: str, *indexes: int, version: int = 3, verify: bool = False
+        self,
+        transactional_id: str,
+        who: ProducerIdAndEpoch,
+        name: str,
+        *indexes: int,
+        version: int = 3,
+        verify: bool = False,
     ) -> None:
         fields: dict[str, Any] = {"transactional_id": self._own(transactional_id), "producer_id": who.producer_id}
         fields |= {"producer_epoch": who.epoch, "topics": [{"name": self._own(name), "partitions": list(indexes)}]}
@@ -179,7 +189,7 @@ class Side:
         what = f"add {name} {indexes} to {transactional_id} as {self._named(who)}, v{version}, verify {verify}"
         self._note(what, sorted(code.name for code in found))
 
-    def add_offsets(self, transactional_id: str, who: Identity, group: str, version: int = 3) -> None:
+    def add_offsets(self, transactional_id: str, who: ProducerIdAndEpoch, group: str, version: int = 3) -> None:
         answer = self._again(
             lambda: self.ask(
                 ApiKey.ADD_OFFSETS_TO_TXN,
@@ -194,7 +204,14 @@ class Side:
         self._note(what, answer.error_code.name)
 
     def commit_offset(
-        self, transactional_id: str, who: Identity, group: str, name: str, offset: int, version: int = 3, **more: Any
+        self,
+        transactional_id: str,
+        who: ProducerIdAndEpoch,
+        group: str,
+        name: str,
+        offset: int,
+        version: int = 3,
+        **more: Any,
     ) -> None:
         partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
         fields: dict[str, Any] = {"transactional_id": self._own(transactional_id), "group_id": self._own(group)}
@@ -215,7 +232,7 @@ class Side:
     def produce(
         self,
         transactional_id: str | None,
-        who: Identity,
+        who: ProducerIdAndEpoch,
         name: str,
         value: bytes,
         *,
@@ -248,7 +265,9 @@ class Side:
 
     # EndTxn
 
-    def end(self, transactional_id: str, who: Identity, *, commit: bool, version: int = 5) -> Identity:
+    def end(
+        self, transactional_id: str, who: ProducerIdAndEpoch, *, commit: bool, version: int = 5
+    ) -> ProducerIdAndEpoch:
         answer = self._again(
             lambda: self.ask(
                 ApiKey.END_TXN,
@@ -261,12 +280,12 @@ class Side:
         )
         if answer.error_code is ErrorCode.none:
             self._settled(transactional_id)  # Kafka's answer may come before the markers are written
-        told = Identity(answer.producer_id, answer.producer_epoch) if version >= 5 else NOBODY
+        told = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch) if version >= 5 else NOBODY
         what = f"{'commit' if commit else 'abort'} {transactional_id} as {self._named(who)}, v{version}"
         self._note(what, answer.error_code.name, self._named(told))
         return told if answer.error_code is ErrorCode.none and version >= 5 else who
 
-    def write_marker(self, who: Identity, name: str, *, commit: bool, coordinator_epoch: int = 0) -> None:
+    def write_marker(self, who: ProducerIdAndEpoch, name: str, *, commit: bool, coordinator_epoch: int = 0) -> None:
         topics = [{"name": self._own(name), "partition_indexes": [0]}]
         marker: dict[str, Any] = {
             "producer_id": who.producer_id,
@@ -319,7 +338,7 @@ class Side:
         (found,) = self.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=topics).topics[0].partitions
         return sorted(
             (
-                self._named(Identity(one.producer_id, one.producer_epoch)),
+                self._named(ProducerIdAndEpoch(one.producer_id, one.producer_epoch)),
                 one.last_sequence,
                 one.current_txn_start_offset,
             )
@@ -346,7 +365,7 @@ class Side:
         )
         (found,) = answer.responses[0].partitions
         aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
-        named = sorted((self._named(Identity(producer_id, 0)), first) for producer_id, first in aborted)
+        named = sorted((self._named(ProducerIdAndEpoch(producer_id, 0)), first) for producer_id, first in aborted)
         batches_found = [_in_words(batch) for batch in batches(bytes(found.records or b""))]
         return [found.high_watermark, found.last_stable_offset, named, batches_found]
 

@@ -178,7 +178,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes | bytearray], type[StratalogError], 
     "garbage for gzip": (lambda: with_payload(b"not gzip", Codec.GZIP), CorruptBatchError, "gzip"),
     "too large": (lambda: batch_of(1, size=4000), MessageTooLargeError, r"max\.message\.bytes is 4000"),
     "larger than a segment": (
-        lambda: batch_of(1, size=3000) * 3, BatchLargerThanSegmentError, r"do not fit segment\.bytes, 8000"
+        lambda: batch_of(1, size=3000) * 3, BatchLargerThanSegmentError, r"more than segment\.bytes, 8000"
     ),
     "transactional without producer": (lambda: with_field(21, "h", 16), InvalidRecordError, "producer id is -1"),
 }  # fmt: skip

@@ -67,9 +67,9 @@ def test_a_roll_is_left_to_another_thread(tmp_path: Path) -> None:
     with open_directory(tmp_path, segment_bytes=300) as directory:
         log = directory.log("orders", 0)
         log.append_at_once(batch_of(1, size=100))
-        refuses(log, batch_of(1, size=100), "new segment")
+        refuses(log, batch_of(1, size=100), "has to roll")
         prepared = log.prepare(batch_of(1, size=100))
-        with pytest.raises(WouldWaitError, match="new segment"):
+        with pytest.raises(WouldWaitError, match="has to roll"):
             log.append_prepared(prepared)
         log.get_ready(prepared)
         assert log.append_prepared(prepared).base_offset == 1

@@ -79,7 +79,7 @@ def test_cut_at_or_past_the_end_does_nothing(tmp_path: Path) -> None:
 def test_cut_before_the_start_is_refused(tmp_path: Path) -> None:
     with small_log(tmp_path) as built:
         built.advance_start(4)
-        with pytest.raises(OffsetOutOfRangeError, match="offset 3 lies before the log's start, 4"):
+        with pytest.raises(OffsetOutOfRangeError, match="offset 3 is before the log start offset, 4"):
             built.log.truncate(3)
         check(built, 18)
 
@@ -173,7 +173,7 @@ class TestAdvanceStart:
 
     def test_start_past_the_end_is_refused(self, tmp_path: Path) -> None:
         with small_log(tmp_path) as built:
-            with pytest.raises(OffsetOutOfRangeError, match="offset 19 lies past the log's end, 18"):
+            with pytest.raises(OffsetOutOfRangeError, match="offset 19 is past the log end offset, 18"):
                 built.log.advance_start(19)
             check(built, 18)
 

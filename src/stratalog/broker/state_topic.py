@@ -17,7 +17,7 @@ StateRecord = tuple[bytes, bytes | None]
 """A key and its value; None: a tombstone."""
 
 
-class Topics(Protocol):
+class StateTopics(Protocol):
     """What of the TopicRegistry is used here."""
 
     def get(self, name: str) -> Topic | None: ...
@@ -43,7 +43,9 @@ def partition_of(state_id: str, partition_count: int) -> int:
 class StateTopic:
     """`kept` are the settings that it must have, whoever made it."""
 
-    def __init__(self, name: str, kept: Mapping[str, str], topics: Topics, run_in_background: RunInBackground) -> None:
+    def __init__(
+        self, name: str, kept: Mapping[str, str], topics: StateTopics, run_in_background: RunInBackground
+    ) -> None:
         self._name = name
         self._kept = kept
         self._topics = topics

@@ -103,7 +103,7 @@ def opened_in_task(
         open_segments, active_segments = OpenSegments(_OPEN_SEGMENTS), OpenSegments(_OPEN_SEGMENTS)
         deletions = Deletions(disk, clock)
         home = LogHome(disk, clock, open_segments, active_segments, recovery_points, starts, cleaner_offsets, deletions)
-        with Log(partition, directory / str(partition), config, home, clean=clean) as log:
+        with Log(partition, directory / str(partition), config, home).load(clean=clean) as log:
             yield log
         deletions.run(everything=True)
     except OSError as error:

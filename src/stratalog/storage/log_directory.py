@@ -327,7 +327,7 @@ class LogDirectory:
                 self._make_partition(path, topic_id or uuid.uuid4())
                 self._disk.sync_directory(self.path)
             log_config = self._default_config if config is None else as_config(config)
-            return Log(key, path, log_config, self._home, clean=clean)
+            return Log(key, path, log_config, self._home).load(clean=clean)
         except OSError as error:
             is_its_own = error.errno in _OF_ONE_PARTITION
             raise (UnusablePartitionError if is_its_own else StorageError)(

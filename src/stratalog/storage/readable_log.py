@@ -10,10 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from enum import Enum
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stratalog.errors import CorruptBatchError, OffsetOutOfRangeError, StorageError, StratalogError
 from stratalog.records._framing import BatchHeader
@@ -47,18 +48,34 @@ class SegmentList(NamedTuple):
     all: list[Segment]
 
 
+class Condition(Enum):
+    """Whether a log can be used. HALF_CHANGED: an interrupt or a fault left it so, or a truncation is under way; what
+    is in memory may not be what is on disk."""
+
+    OPEN = "open"
+    HALF_CHANGED = "half changed"
+    CLOSED = "closed"
+
+
+OPEN: Final = Condition.OPEN  # a look at a global costs less than one at an enum's member
+HALF_CHANGED: Final = Condition.HALF_CHANGED
+CLOSED: Final = Condition.CLOSED
+
+
 class ReadableLog(ABC):
+    """A log as a reader sees it."""
+
     path: Path
     log_start_offset: int
     _segments: SegmentList
     _end_offset: int
-    _closed: bool
-    _must_reload: bool  # while a truncation is under way too: _check_open() waits for it
-    _truncations: int
+    _condition: Condition
+    _generation: int  # counts truncations and loads
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise where the log is closed; load it again where a fault has left it half changed."""
+        """Raise if the log is closed; load it again if it is half changed, or wait for the truncation that is under
+        way."""
 
     @property
     def log_end_offset(self) -> int:
@@ -83,8 +100,8 @@ class ReadableLog(ABC):
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
         while True:
-            truncations = self._truncations
-            if self._closed or self._must_reload:
+            generation = self._generation
+            if self._condition is not OPEN:
                 self._check_open()
             # In this order: the list has all that lies before this end, and the start is moved before the list loses
             # what lies before it.
@@ -99,9 +116,9 @@ class ReadableLog(ABC):
                 else:
                     read = Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
             except (OSError, CorruptBatchError) as error:
-                self._raise_if_current(error, segments, truncations)
+                self._raise_if_current(error, segments, generation)
             else:
-                if truncations == self._truncations:
+                if generation == self._generation:
                     return read
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
@@ -109,10 +126,10 @@ class ReadableLog(ABC):
         left out."""
         offset = self.log_start_offset if start is None else start
         if offset > self._end_offset:
-            raise OffsetOutOfRangeError(f"offset {offset} lies past the log's end, {self._end_offset}")
+            raise OffsetOutOfRangeError(f"offset {offset} is past the log end offset, {self._end_offset}")
         end = self._end_offset if end is None else min(end, self._end_offset)
         while offset < end:
-            truncations = self._truncations
+            generation = self._generation
             read = self.read(offset, _RECORDS_READ, max_offset=end)
             if not read.slice.length:
                 read = self.read(offset, 0)  # the batch spans `end`
@@ -123,9 +140,9 @@ class ReadableLog(ABC):
                 for batch in batches:
                     batch.check_crc()
             except StratalogError:
-                if truncations == self._truncations:
+                if generation == self._generation:
                     raise
-            if truncations != self._truncations:
+            if generation != self._generation:
                 continue  # the slice may have been cut, and written over
             for batch in batches:
                 if not batch.header.is_control:
@@ -140,26 +157,26 @@ class ReadableLog(ABC):
             return None
         timestamp = max(timestamp, -1)  # none is older
         while True:
-            truncations = self._truncations
+            generation = self._generation
             self._check_open()
             segments = self._segments
             try:
                 found = _find_timestamp(segments, timestamp, self.log_start_offset)
             except (OSError, CorruptBatchError) as error:
-                self._raise_if_current(error, segments, truncations)
+                self._raise_if_current(error, segments, generation)
             else:
-                if truncations == self._truncations:
+                if generation == self._generation:
                     return found
 
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of any record; -1 where none has one."""
         while True:
-            segments, truncations = self._segments, self._truncations
+            segments, generation = self._segments, self._generation
             try:
                 return max((segment.max_timestamp for segment in segments.all if segment.size), default=-1)
             except (OSError, CorruptBatchError) as error:
-                self._raise_if_current(error, segments, truncations)
+                self._raise_if_current(error, segments, generation)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """Those that have records between the two offsets, for a reader that has to leave them out."""
@@ -177,10 +194,10 @@ class ReadableLog(ABC):
             end = min(end, segment.offset_behind(read.slice.position + read.slice.length))
         return self.aborted_transactions(start, end)
 
-    def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList, truncations: int) -> None:
+    def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList, generation: int) -> None:
         """Unless a segment was deleted or cut meanwhile: then that is all there is to the error, and the caller looks
         again."""
-        if segments is self._segments and truncations == self._truncations:
+        if segments is self._segments and generation == self._generation:
             if isinstance(error, CorruptBatchError):
                 raise error
             raise StorageError(f"{self.path}: can't read the log: {error}") from error

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from pathlib import Path
 
 from stratalog.errors import StorageError, UnusablePartitionError
 from stratalog.storage import names
-from stratalog.storage.appending import AppendRules
 from stratalog.storage.config import LogConfig
-from stratalog.storage.epochs import EpochTracker
 from stratalog.storage.home import LogHome
 from stratalog.storage.log import Log
 from stratalog.storage.names import TopicPartition
-from stratalog.storage.producers import ProducerTracker
-from stratalog.storage.readable_log import SegmentList
-from stratalog.storage.recovery import RecoveryReport
 
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -38,29 +32,8 @@ class UnopenedLog(Log):
     def __init__(
         self, partition: TopicPartition, path: Path, config: LogConfig, home: LogHome, reason: StorageError
     ) -> None:
-        self.partition = partition
-        self.path = path
+        super().__init__(partition, path, config, home)
         self.reason = reason
-        self._home = home
-        self._disk = home.disk
-        self._clock = home.clock
-        self._write_lock = threading.RLock()
-        self._flush_lock = threading.RLock()
-        self._closed = True
-        self.closed_in_order = False
-        self._must_reload = False
-        self._truncations = 0
-        self._on_close = None
-        self._epochs = EpochTracker(home.disk, path)
-        self._producers = ProducerTracker(home.disk, path)
-        self._segments = SegmentList([], [])
-        self._end_offset = self.log_start_offset = self.recovery_point = 0
-        self.recovery = RecoveryReport(clean=False)
-        self.reconfigure(config)
-
-    def reconfigure(self, config: LogConfig) -> None:
-        self.config = config
-        self._rules = AppendRules(config, self._clock)
 
     def _check_open(self) -> None:
         raise StorageError(str(self.reason))

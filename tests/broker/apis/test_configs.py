@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stratalog.broker.apis.configs import Operation, Resource
+from stratalog.broker.apis.configs import Resource, SettingOperation
 from stratalog.errors import MessageTooLargeError, StorageError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.storage.disk import Disk
@@ -17,7 +17,7 @@ from tests.broker.apis.config_lab import ConfigLab
 from tests.golden.settings import settings_of_kafka
 from tests.storage.hand_made import batch_of
 
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = SettingOperation
 TOPIC, BROKER, GROUP = Resource.TOPIC, Resource.BROKER, Resource.GROUP
 NONE, UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST, STORAGE = 0, 3, 17, 40, 42, 56
 DEFAULT, GIVEN, CLUSTER, OF_BROKER, OF_TOPIC, OF_GROUP = 5, 4, 3, 2, 1, 8
@@ -495,7 +495,7 @@ CHANGES = st.sampled_from(sorted(VALUES)).flatmap(
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.lists(CHANGES, max_size=3, unique_by=lambda change: change[0]), max_size=8))
 def test_what_is_shown_is_what_was_set_and_what_the_logs_go_by(
-    tmp_path_factory: pytest.TempPathFactory, requests: list[list[tuple[str, Operation, str]]]
+    tmp_path_factory: pytest.TempPathFactory, requests: list[list[tuple[str, SettingOperation, str]]]
 ) -> None:
     path = tmp_path_factory.mktemp("lab")
     lab = ConfigLab(path)

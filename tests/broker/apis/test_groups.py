@@ -7,6 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.config import GroupConfig
+from stratalog.broker.groups.consumer_group import ConsumerGroup
 from stratalog.errors import MalformedRequestError, StorageError
 from stratalog.protocol.api_keys import ApiKey
 from tests.broker.apis.group_lab import GroupLab, versions
@@ -244,6 +245,19 @@ def test_every_version_of_describe(version: int) -> None:
             assert known.authorized_operations == 0b1101_0100_1000
         if version >= 6:
             assert unknown.error_message == "Group nobody not found."
+
+    run(test())
+
+
+def test_kip_848_group_is_listed_but_not_described_as_a_classic_one() -> None:
+    async def test() -> None:
+        lab = GroupLab()
+        lab.coordinator.put(ConsumerGroup("g"))
+        described = await lab.ask(ApiKey.DESCRIBE_GROUPS, groups=["g"], include_authorized_operations=False)
+        assert described.groups[0].error_code is ErrorCode.group_id_not_found
+        assert described.groups[0].error_message == "Group g is not a classic group."
+        listed = await lab.ask(ApiKey.LIST_GROUPS)
+        assert [one.group_type for one in listed.groups] == ["consumer"]
 
     run(test())
 

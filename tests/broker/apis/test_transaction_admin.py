@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.protocol.api_keys import ApiKey
 from tests.broker.apis.admin_lab import AdminLab, versions
 from tests.broker.apis.test_transactions import GROUP, SETTINGS, add, begin, commit_offset, end, fetched
@@ -28,7 +28,9 @@ def listed(lab: AdminLab, version: int = 2, **filters: Any) -> dict[str, str]:
     return {one.transactional_id: one.transaction_state for one in answer.transaction_states}
 
 
-def mark(lab: AdminLab, producer: Identity, *partitions: int, commit: bool = False, **more: Any) -> list[ErrorCode]:
+def mark(
+    lab: AdminLab, producer: ProducerIdAndEpoch, *partitions: int, commit: bool = False, **more: Any
+) -> list[ErrorCode]:
     marker = {
         "producer_id": producer.producer_id,
         "producer_epoch": producer.epoch,
@@ -94,17 +96,19 @@ class TestMarkers:
         (partition,) = lab.answer(ApiKey.DESCRIBE_PRODUCERS, topics=topics).topics[0].partitions
         (found,) = partition.active_producers
         assert (found.producer_id, found.producer_epoch, found.current_txn_start_offset) == (99, 2, 0)
-        assert mark(lab, Identity(99, 2), 0) == [ErrorCode.none]
+        assert mark(lab, ProducerIdAndEpoch(99, 2), 0) == [ErrorCode.none]
         assert log.producers.first_open_transaction is None
         assert [one.producer_id for one in log.aborted_transactions(0, 9)] == [99]
 
     def test_errors_are_kafkas(self, lab: AdminLab) -> None:
         plain = {"producer_id": 99, "producer_epoch": 2, "base_sequence": 0, "is_transactional": True}
         lab.append("orders", batch_of(START_MS, **plain))
-        assert mark(lab, Identity(99, 1), 0) == [ErrorCode.invalid_producer_epoch]
-        assert mark(lab, Identity(99, 2), 7) == [ErrorCode.unknown_topic_or_partition]
-        assert mark(lab, Identity(99, 2), 0, coordinator_epoch=5) == [ErrorCode.none]
-        assert mark(lab, Identity(99, 2), 0, coordinator_epoch=4) == [ErrorCode.transaction_coordinator_fenced]
+        assert mark(lab, ProducerIdAndEpoch(99, 1), 0) == [ErrorCode.invalid_producer_epoch]
+        assert mark(lab, ProducerIdAndEpoch(99, 2), 7) == [ErrorCode.unknown_topic_or_partition]
+        assert mark(lab, ProducerIdAndEpoch(99, 2), 0, coordinator_epoch=5) == [ErrorCode.none]
+        assert mark(lab, ProducerIdAndEpoch(99, 2), 0, coordinator_epoch=4) == [
+            ErrorCode.transaction_coordinator_fenced
+        ]
 
     def test_offsets_of_a_transaction_go_with_it(self, lab: AdminLab) -> None:
         who = begin(lab)

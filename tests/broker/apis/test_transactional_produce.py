@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stratalog.broker.transactions.state import Identity
-from stratalog.broker.transactions.two_phase import Member, TwoPhase
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
+from stratalog.broker.transactions.two_phase import PreparedTransaction, TwoPhase
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_batch
@@ -29,24 +29,30 @@ def lab(data_lab: DataLab) -> DataLab:
     return data_lab
 
 
-def begin(lab: DataLab) -> Identity:
+def begin(lab: DataLab) -> ProducerIdAndEpoch:
     answer = asyncio.run(lab.transactions.coordinator.initialize("t", TIMEOUT_MS, None))
     assert answer.error is ErrorCode.none
-    return answer.identity
+    return answer.producer
 
 
-def add(lab: DataLab, who: Identity) -> None:
+def add(lab: DataLab, who: ProducerIdAndEpoch) -> None:
     assert lab.transactions.coordinator.add("t", who, [PLACE], 0) is ErrorCode.none
 
 
-def end(lab: DataLab, who: Identity, *, commit: bool, version: int) -> Identity:
+def end(lab: DataLab, who: ProducerIdAndEpoch, *, commit: bool, version: int) -> ProducerIdAndEpoch:
     answer = asyncio.run(lab.transactions.coordinator.end("t", who, commit=commit, version=version))
     assert answer.error is ErrorCode.none
-    return answer.identity if version >= 2 else who
+    return answer.producer if version >= 2 else who
 
 
 def produce(
-    lab: DataLab, who: Identity, sequence: int = 0, *, version: int, transactional_id: str | None = "t", count: int = 1
+    lab: DataLab,
+    who: ProducerIdAndEpoch,
+    sequence: int = 0,
+    *,
+    version: int,
+    transactional_id: str | None = "t",
+    count: int = 1,
 ) -> ErrorCode:
     fields: dict[str, Any] = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "is_transactional": True}
     records = bytes(build_batch([(b"k", b"v")] * count, base_sequence=sequence, **fields))
@@ -106,7 +112,7 @@ def test_nothing_comes_into_a_transaction_that_was_prepared(lab: DataLab, versio
     add(lab, who)
     assert produce(lab, who, version=version) is ErrorCode.none
     two_phase = TwoPhase(lab.transactions.coordinator, lab.transactions.ids, lab.clock)
-    assert two_phase.prepare(Member("t", who), TIMEOUT_MS) is None
+    assert two_phase.prepare(PreparedTransaction("t", who), TIMEOUT_MS) is None
     assert produce(lab, who, 1, version=version) is ErrorCode.invalid_txn_state
     assert lab.partition("orders").high_watermark == 1
 
@@ -118,7 +124,7 @@ def test_others_are_kept_out_with_kafkas_errors(lab: DataLab, version: int) -> N
     unnamed = ErrorCode.transactional_id_authorization_failed
     assert produce(lab, new, version=version, transactional_id=None) is unnamed
     assert produce(lab, new, version=version, transactional_id="x") is ErrorCode.invalid_producer_id_mapping
-    other = Identity(new.producer_id + 1, 0)
+    other = ProducerIdAndEpoch(new.producer_id + 1, 0)
     assert produce(lab, other, version=version) is ErrorCode.invalid_producer_id_mapping
     assert produce(lab, old, version=version) is ErrorCode.invalid_producer_epoch
     assert lab.partition("orders").high_watermark == 0

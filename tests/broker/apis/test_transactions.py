@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.protocol.api_keys import ApiKey
 from tests.broker.apis.admin_lab import AdminLab, versions
 from tests.broker.metadata.registry_lab import killed_copy
@@ -23,14 +23,14 @@ def lab(tmp_path: Path) -> Iterator[AdminLab]:
         yield lab
 
 
-def begin(lab: AdminLab, transactional_id: str = "t") -> Identity:
+def begin(lab: AdminLab, transactional_id: str = "t") -> ProducerIdAndEpoch:
     answer = lab.answer(ApiKey.INIT_PRODUCER_ID, transactional_id=transactional_id, transaction_timeout=60_000)
     assert answer.error_code is ErrorCode.none
-    return Identity(answer.producer_id, answer.producer_epoch)
+    return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
 
 def add(
-    lab: AdminLab, who: Identity, *partitions: int, version: int, topic: str = "orders", **more: Any
+    lab: AdminLab, who: ProducerIdAndEpoch, *partitions: int, version: int, topic: str = "orders", **more: Any
 ) -> list[ErrorCode]:
     topics = [{"name": topic, "partitions": list(partitions)}]
     fields = {"transactional_id": "t", "producer_id": who.producer_id, "producer_epoch": who.epoch, "topics": topics}
@@ -45,12 +45,16 @@ def add(
     return [each.partition_error_code for result in results for each in result.results_by_partition]
 
 
-def end(lab: AdminLab, who: Identity, *, commit: bool = True, version: int = 5, transactional_id: str = "t") -> Any:
+def end(
+    lab: AdminLab, who: ProducerIdAndEpoch, *, commit: bool = True, version: int = 5, transactional_id: str = "t"
+) -> Any:
     fields = {"transactional_id": transactional_id, "producer_id": who.producer_id, "producer_epoch": who.epoch}
     return lab.answer(ApiKey.END_TXN, version, **fields, committed=commit)
 
 
-def commit_offset(lab: AdminLab, who: Identity, offset: int, version: int = 5, **more: Any) -> list[ErrorCode]:
+def commit_offset(
+    lab: AdminLab, who: ProducerIdAndEpoch, offset: int, version: int = 5, **more: Any
+) -> list[ErrorCode]:
     topic = {"name": more.pop("topic", "orders")}
     partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
     fields = {
@@ -149,7 +153,7 @@ class TestOffsets:
     def test_group_becomes_part_of_the_transaction(self, lab: AdminLab, version: int) -> None:
         who = begin(lab)
         assert add_offsets(lab, who, version) is ErrorCode.none
-        begin_again = Identity(who.producer_id, who.epoch + 1)
+        begin_again = ProducerIdAndEpoch(who.producer_id, who.epoch + 1)
         fenced = ErrorCode.producer_fenced if version >= 2 else ErrorCode.invalid_producer_epoch
         assert add_offsets(lab, begin_again, version) is fenced
 
@@ -175,7 +179,7 @@ class TestOffsets:
     def test_pending_offsets_are_pending_after_a_kill(self, lab: AdminLab, tmp_path: Path, commit: bool) -> None:
         who = begin(lab)
         commit_offset(lab, who, 4)
-        who = Identity(who.producer_id, end(lab, who).producer_epoch)
+        who = ProducerIdAndEpoch(who.producer_id, end(lab, who).producer_epoch)
         commit_offset(lab, who, 5)
         with AdminLab(killed_copy(tmp_path / "data", tmp_path / "killed"), **SETTINGS) as again:
             assert fetched(again, stable=False) == (4, ErrorCode.none)
@@ -198,7 +202,7 @@ class TestOffsets:
             assert fetched(again, stable=True) == (9, ErrorCode.none)
 
 
-def add_offsets(lab: AdminLab, who: Identity, version: int = 3) -> ErrorCode:
+def add_offsets(lab: AdminLab, who: ProducerIdAndEpoch, version: int = 3) -> ErrorCode:
     fields = {"transactional_id": "t", "producer_id": who.producer_id, "producer_epoch": who.epoch, "group_id": GROUP}
     answer: ErrorCode = lab.answer(ApiKey.ADD_OFFSETS_TO_TXN, version, **fields).error_code
     return answer

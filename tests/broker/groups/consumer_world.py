@@ -15,7 +15,7 @@ from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, replay
 from stratalog.broker.groups.consumer_records import Assignment
-from stratalog.broker.groups.consumer_requests import Answer, Heartbeat
+from stratalog.broker.groups.consumer_requests import Heartbeat, HeartbeatResponse
 from stratalog.broker.groups.group import Group, GroupRecord
 from stratalog.broker.groups.offset_records import StoredGroup
 from stratalog.broker.state_budget import StateBudget
@@ -193,16 +193,16 @@ class World:
         assert isinstance(group, ConsumerGroup)
         return group
 
-    def send(self, request: Heartbeat, api_version: int = 1) -> Answer:
+    def send(self, request: Heartbeat, api_version: int = 1) -> HeartbeatResponse:
         return run(self.groups.heartbeat(request, api_version))
 
-    def join(self, member_id: str, *names: str, **fields: Any) -> Answer:
+    def join(self, member_id: str, *names: str, **fields: Any) -> HeartbeatResponse:
         return self.send(joining(member_id, *names, **fields))
 
-    def beat(self, member_id: str, epoch: int, owned: Assignment | None = None, **fields: Any) -> Answer:
+    def beat(self, member_id: str, epoch: int, owned: Assignment | None = None, **fields: Any) -> HeartbeatResponse:
         return self.send(Heartbeat("g", member_id, epoch, owned=owned, client_id="c", client_host="/h", **fields))
 
-    def leave(self, member_id: str, **fields: Any) -> Answer:
+    def leave(self, member_id: str, **fields: Any) -> HeartbeatResponse:
         return self.send(Heartbeat("g", member_id, -1, **fields))
 
 

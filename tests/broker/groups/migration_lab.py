@@ -19,7 +19,7 @@ from stratalog.broker.groups.consumer_classic_members import with_ids
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, replay
 from stratalog.broker.groups.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
-from stratalog.broker.groups.consumer_requests import Answer, GroupRefusedError, Heartbeat
+from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse
 from tests.broker.groups.consumer_world import FakeTopics, run
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
 from tests.broker.groups.members import Join, Sync, join_request
@@ -67,7 +67,7 @@ class MigrationLab:
             case _:
                 return set()
 
-    def send(self, request: Heartbeat, api_version: int = 1) -> Answer:
+    def send(self, request: Heartbeat, api_version: int = 1) -> HeartbeatResponse:
         return run(self.consumer_groups.heartbeat(request, api_version))
 
     def advance(self, milliseconds: int) -> None:

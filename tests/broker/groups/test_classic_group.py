@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from stratalog.broker.groups import classic_group
 from stratalog.broker.groups.classic_group import ClassicGroup, new_member_id
 from stratalog.broker.groups.classic_messages import MemberIdentity
-from stratalog.broker.groups.classic_rebalance import State
+from stratalog.broker.groups.classic_rebalance import ClassicGroupState
 from stratalog.broker.groups.group import Group
 from tests.broker.groups.members import REBALANCE_MS, SESSION_MS, GroupUnderTest, subscription
 
@@ -30,7 +30,7 @@ def test_classic_group_is_a_group() -> None:
 def test_first_member_waits_for_the_initial_delay_and_leads() -> None:
     test = GroupUnderTest()
     join = test.join()
-    assert test.group.state is State.PREPARING_REBALANCE
+    assert test.group.state is ClassicGroupState.PREPARING_REBALANCE
     test.advance(DELAY - 1)
     assert not join
     test.advance(1)
@@ -128,7 +128,7 @@ def test_member_beyond_the_largest_size_is_refused() -> None:
     test.stable(2)
     refused = test.join()
     assert (refused.answer.error, refused.answer.member_id) == (ErrorCode.group_max_size_reached, "")
-    assert test.group.state is State.STABLE, "the others are not bothered"
+    assert test.group.state is ClassicGroupState.STABLE, "the others are not bothered"
 
 
 def test_last_to_rejoin_loses_its_place_where_new_ones_were_faster() -> None:
@@ -172,7 +172,7 @@ def test_follower_that_rejoins_unchanged_gets_the_current_generation() -> None:
     _, follower = test.stable(2)
     answer = test.join(follower).answer
     assert (answer.error, answer.generation, answer.members) == (NONE, 1, ())
-    assert test.group.state is State.STABLE
+    assert test.group.state is ClassicGroupState.STABLE
 
 
 def test_leader_that_rejoins_has_the_group_assigned_anew() -> None:
@@ -188,7 +188,7 @@ def test_follower_with_other_topics_has_the_group_rebalanced() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     test.join(follower, protocols={"range": subscription("payments")})
-    assert test.group.state is State.PREPARING_REBALANCE
+    assert test.group.state is ClassicGroupState.PREPARING_REBALANCE
     again = test.join(leader)
     assert [one.metadata for one in again.answer.members] == [subscription("orders"), subscription("payments")]
 
@@ -207,7 +207,7 @@ def test_member_that_changes_its_topics_while_the_leader_assigns_has_the_group_r
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
     changed = test.join(second.answer.member_id, protocols={"range": subscription("payments")})
-    assert test.group.state is State.PREPARING_REBALANCE
+    assert test.group.state is ClassicGroupState.PREPARING_REBALANCE
     again = test.join(first.answer.member_id)
     assert changed.answer.generation == again.answer.generation == 2
     assert again.answer.members[1].metadata == subscription("payments")
@@ -299,7 +299,7 @@ def test_every_member_gets_its_share_when_the_leader_has_assigned() -> None:
     own = test.sync(leader, {leader: b"0", follower: b"1", "stranger": b"2"})
     assert (own.answer.assignment, waiting.answer.assignment) == (b"0", b"1")
     assert (own.answer.protocol_type, own.answer.protocol_name) == ("consumer", "range")
-    assert test.group.state is State.STABLE
+    assert test.group.state is ClassicGroupState.STABLE
 
 
 def test_member_that_the_leader_forgot_gets_an_empty_share() -> None:
@@ -404,7 +404,7 @@ def test_heartbeats_are_fine_while_the_leader_assigns() -> None:
     test = GroupUnderTest()
     join = test.join()
     test.advance(DELAY)
-    assert test.group.state is State.COMPLETING_REBALANCE
+    assert test.group.state is ClassicGroupState.COMPLETING_REBALANCE
     assert test.heartbeat(join.answer.member_id) is NONE
 
 
@@ -419,7 +419,7 @@ def test_static_member_that_comes_back_goes_on_without_a_rebalance() -> None:
     assert answer.leader == answer.member_id != old
     assert [one.member_id for one in answer.members] == [answer.member_id]
     assert test.sync(answer.member_id, instance_id="i").answer.assignment == old.encode()
-    assert test.group.state is State.STABLE
+    assert test.group.state is ClassicGroupState.STABLE
 
 
 def test_static_leader_that_comes_back_with_an_old_client_is_not_told_that_it_leads() -> None:
@@ -485,7 +485,7 @@ def test_static_member_that_comes_back_before_it_synced_is_not_missed_under_its_
     back = test.join(instance_id="i", session_ms=200_000).answer.member_id
     assert test.sync(back).answer.assignment == b"1"
     test.advance(REBALANCE_MS)
-    assert test.group.state is State.STABLE
+    assert test.group.state is ClassicGroupState.STABLE
 
 
 def test_static_member_that_comes_back_during_assignment_has_it_done_again() -> None:
@@ -495,7 +495,7 @@ def test_static_member_that_comes_back_during_assignment_has_it_done_again() -> 
     sync = test.sync(second.answer.member_id, instance_id="i")
     test.join(instance_id="i")
     assert sync.answer.error is ErrorCode.fenced_instance_id
-    assert test.group.state is State.PREPARING_REBALANCE, "the leader assigned to an id that is gone"
+    assert test.group.state is ClassicGroupState.PREPARING_REBALANCE, "the leader assigned to an id that is gone"
     assert test.heartbeat(first.answer.member_id) is ErrorCode.rebalance_in_progress
 
 

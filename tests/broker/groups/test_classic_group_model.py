@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
 from stratalog.broker.groups.classic_messages import JoinAnswer, MemberIdentity, SyncAnswer
-from stratalog.broker.groups.classic_rebalance import _PENDING_BYTES, State
+from stratalog.broker.groups.classic_rebalance import _PENDING_BYTES, ClassicGroupState
 from stratalog.broker.groups.offset_records import parse_group
 from stratalog.broker.state_budget import OBJECT_BYTES
 from stratalog.errors import StorageError
@@ -135,7 +135,11 @@ class ClassicGroupModel(RuleBasedStateMachine):
         before, self.assigning = self.group.state, shares
         watched = WatchedSync(self, member, generation)
         self.syncs.append(self.test.sync(member, shares, generation=generation, instance_id=instance, answer=watched))
-        if shares is not None and before is State.COMPLETING_REBALANCE and self.group.state is State.STABLE:
+        if (
+            shares is not None
+            and before is ClassicGroupState.COMPLETING_REBALANCE
+            and self.group.state is ClassicGroupState.STABLE
+        ):
             assert current is not None
             assert current.shares is None, "a generation is assigned once"
             current.shares = shares
@@ -189,12 +193,12 @@ class ClassicGroupModel(RuleBasedStateMachine):
         """All members do what they are told, as clients do nearly always: rejoin, and then sync."""
         for member_id in self.group.pending_ids:
             self._rejoin(member_id)
-        if self.group.state is State.PREPARING_REBALANCE:
+        if self.group.state is ClassicGroupState.PREPARING_REBALANCE:
             for member in list(self.group._members):
                 if member.answer_join is None:
                     self._rejoin(member.member_id, member.protocols)
             self.test.advance(self.test.config.group_initial_rebalance_delay_ms)
-        if self.group.state is State.COMPLETING_REBALANCE:
+        if self.group.state is ClassicGroupState.COMPLETING_REBALANCE:
             for member_id in data.draw(st.permutations(self.group.member_ids)):
                 self._sync(member_id)
 
@@ -288,14 +292,14 @@ class ClassicGroupModel(RuleBasedStateMachine):
         syncing = [one for one in members if one.answer_sync is not None]
         assert self.group._members.awaiting_join == len(joining)
         match self.group.state:
-            case State.EMPTY:
+            case ClassicGroupState.EMPTY:
                 assert members == []
-            case State.PREPARING_REBALANCE:
+            case ClassicGroupState.PREPARING_REBALANCE:
                 assert syncing == []
-            case State.COMPLETING_REBALANCE:
+            case ClassicGroupState.COMPLETING_REBALANCE:
                 assert members
                 assert joining == []
-            case State.STABLE:
+            case ClassicGroupState.STABLE:
                 assert members
                 assert joining == syncing == []
         assert (self.group.leader is None) == (not members)
@@ -314,7 +318,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @invariant()
     def what_is_stable_is_stored(self) -> None:
-        if self.group.state is State.STABLE:
+        if self.group.state is ClassicGroupState.STABLE:
             value = self.test.stored[-1][1]
             assert value is not None
             copy = GroupUnderTest().group

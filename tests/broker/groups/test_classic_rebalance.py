@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS
-from stratalog.broker.groups.classic_rebalance import State
+from stratalog.broker.groups.classic_rebalance import ClassicGroupState
 from stratalog.broker.groups.offset_records import group_tombstone, parse_group
 from stratalog.errors import MessageTooLargeError, StorageError, StratalogError
 from tests.broker.groups.members import REBALANCE_MS, SESSION_MS, GroupUnderTest, subscription
@@ -180,7 +180,7 @@ def test_shares_of_the_last_generation_are_void_once_a_new_one_has_begun() -> No
     test = GroupUnderTest()
     (member,) = test.stable(1)
     test.join(member)
-    assert test.group.state is State.COMPLETING_REBALANCE
+    assert test.group.state is ClassicGroupState.COMPLETING_REBALANCE
     test.join()
     assert [one.assignment for one in test.group.describe().members] == [b"", b""]
 
@@ -190,7 +190,7 @@ def test_group_whose_members_have_all_synced_is_left_in_peace() -> None:
     ids = test.stable(2, session_ms=200_000)
     test.advance(REBALANCE_MS)
     assert test.group.member_ids == ids
-    assert test.group.state is State.STABLE
+    assert test.group.state is ClassicGroupState.STABLE
 
 
 def test_static_members_none_of_which_is_back_are_waited_for_until_their_sessions_end() -> None:
@@ -201,7 +201,7 @@ def test_static_members_none_of_which_is_back_are_waited_for_until_their_session
     test.sync(second.answer.member_id)
     test.sync(first.answer.member_id, {}, instance_id="a")
     test.advance(7_000)  # the second one is silent: a rebalance, for which nobody is there
-    assert test.group.state is State.PREPARING_REBALANCE
+    assert test.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert test.group.member_ids == [first.answer.member_id]
     back = test.join(first.answer.member_id, instance_id="a")
     assert back.answer.generation == 2
@@ -258,7 +258,7 @@ def test_assignment_that_cannot_be_stored_is_given_to_nobody(failure: StratalogE
     test.failure = failure
     own = test.sync(first.answer.member_id, {second.answer.member_id: b"1"})
     assert (own.answer.error, waiting.answer.error) == (error, error)
-    assert test.group.state is State.PREPARING_REBALANCE
+    assert test.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert {one.assignment for one in test.group.describe().members} == {b""}
 
 
@@ -342,7 +342,7 @@ def test_group_that_became_too_large_with_a_restart_rebalances() -> None:
     assert value is not None
     fresh.group.restore(parse_group(value))
     fresh.group.start_sessions(fresh.now)
-    assert fresh.group.state is State.PREPARING_REBALANCE
+    assert fresh.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
 def test_static_member_is_known_by_its_instance_after_a_restart() -> None:

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from stratalog.broker.groups.assignors import ASSIGNORS
 from stratalog.broker.groups.consumer_group import ConsumerGroup
 from stratalog.broker.groups.consumer_records import Assignment
-from stratalog.broker.groups.consumer_requests import Answer, GroupRefusedError, Heartbeat
+from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse
 from tests.broker.groups.consumer_world import FakeTopics, World, joining
 
 SESSION_MS = 45_000
@@ -122,7 +122,7 @@ class Client:
         self._sends_all = False
         return request
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: HeartbeatResponse) -> None:
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             assigned = flat(answer.assignment)

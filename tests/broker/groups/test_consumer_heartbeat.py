@@ -498,7 +498,7 @@ def test_a_pattern_that_is_none_is_refused() -> None:
     world = World(FakeTopics(a=1))
     code, message = refusal(world, joining("m0", subscribed_topic_regex="(a"))
     assert code is ErrorCode.invalid_regular_expression
-    assert message == "SubscribedTopicRegex `(a` is not a valid regular expression: missing ) at character 2."
+    assert message == "SubscribedTopicRegex `(a` is not a valid regular expression: missing ): (a."
 
 
 def test_what_a_pattern_matched_is_written_down() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.broker.groups.consumer_member import Goal, Member, is_subset, reconcile
+from stratalog.broker.groups.consumer_member import ConsumerMember, Goal, is_subset, reconcile
 from stratalog.broker.groups.consumer_records import Assignment, MemberState
 
 A, B = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -30,8 +30,8 @@ def goal(
 
 def member(
     assigned: Assignment, state: MemberState = MemberState.STABLE, pending: Assignment | None = None, epoch: int = 1
-) -> Member:
-    return Member("m", member_epoch=epoch, state=state, assigned=assigned, pending_revocation=pending or {})
+) -> ConsumerMember:
+    return ConsumerMember("m", member_epoch=epoch, state=state, assigned=assigned, pending_revocation=pending or {})
 
 
 def test_a_member_at_the_target_is_left_alone() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.broker.groups.consumer_records import (
-    ClassicMember,
+    ClassicMemberMetadata,
     ConsumerRecord,
     CurrentMember,
     GroupMetadata,
@@ -46,7 +46,17 @@ GOLDEN: list[tuple[ConsumerRecord, str, str | None]] = [
     ),
     (  # as Kafka 4.1.2 wrote it
         MemberMetadata(
-            "g", "m", "inst", None, "c", "/h", ("a", "b"), "", 1000, None, ClassicMember(6000, (("range", b"\1\2\3"),))
+            "g",
+            "m",
+            "inst",
+            None,
+            "c",
+            "/h",
+            ("a", "b"),
+            "",
+            1000,
+            None,
+            ClassicMemberMetadata(6000, (("range", b"\1\2\3"),)),
         ),
         "0005 000167 00016d",
         "0000 05696e7374 00 0263 032f68 03 0261 0262 01 000003e8 00"

@@ -16,7 +16,7 @@ from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import Group, GroupHost, GroupKind, GroupRecord
 from stratalog.broker.groups.offset_records import OffsetKey, group_key, parse_key
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.broker.state_topic import partition_of
 from stratalog.errors import StorageError, StratalogError
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
@@ -55,12 +55,12 @@ def commit(
     topic: str = "orders", api_version: int = 8,
 ) -> ErrorCode:  # fmt: skip
     who = Committer(group_id, member_id, generation, None, api_version)
-    (error,) = OffsetService(coordinator).commit(who, [Commit(topic, TOPIC_ID, 0, offset, 0, "")], None)
+    (error,) = OffsetService(coordinator).commit(who, [OffsetToCommit(topic, TOPIC_ID, 0, offset, 0, "")], None)
     return error
 
 
 def committed(coordinator: ManualCoordinator, group_id: str = "g", topic: str = "orders") -> int | None:
-    found = OffsetService(coordinator).find(group_id, topic, 0)
+    found = coordinator.offsets.find(OffsetKey(group_id, topic, 0))
     return None if found is None else found.offset
 
 
@@ -389,10 +389,10 @@ def test_thousands_of_tombstones_are_written_in_several_batches(monkeypatch: pyt
 
     async def test() -> None:
         coordinator = await started()
-        commits = [Commit("orders", TOPIC_ID, number, 1, 0, "") for number in range(20)]
+        commits = [OffsetToCommit("orders", TOPIC_ID, number, 1, 0, "") for number in range(20)]
         OffsetService(coordinator).commit(Committer("g", "", -1, None, 8), commits, None)
         before = coordinator.log.appends
-        assert ClassicGroups(coordinator).delete("g") is NONE
+        assert coordinator.delete("g") is NONE
         assert coordinator.log.appends - before == 4
         assert coordinator.offsets.group_ids() == []
 
@@ -523,9 +523,7 @@ def test_group_with_kip_848_members_refuses_classic_ones() -> None:
         assert sync.answer.error is ErrorCode.unknown_member_id
         assert groups.heartbeat("g", "m", None, 1) is ErrorCode.unknown_member_id
         assert groups.leave("g", [MemberIdentity("m")]) == [ErrorCode.unknown_member_id]
-        assert groups.describe("g") is None
-        assert groups.delete("g") is ErrorCode.non_empty_group
-        assert [one.kind for one in groups.list((), ())] == ["consumer"]
+        assert coordinator.delete("g") is ErrorCode.non_empty_group
         assert commit(coordinator) is ErrorCode.stale_member_epoch
         assert OffsetService(coordinator).check_fetch("g", "m", 1) is ErrorCode.stale_member_epoch
 
@@ -575,7 +573,7 @@ def test_empty_kip_848_group_is_deleted_with_its_offsets() -> None:
         coordinator = await started()
         commit(coordinator)
         coordinator.put(OtherGroup("g", is_empty=True))
-        assert ClassicGroups(coordinator).delete("g") is NONE
+        assert coordinator.delete("g") is NONE
         assert coordinator.log.records[-1] == (b"\0\3\0\1g", None)
         assert committed(coordinator) is None
 

@@ -6,7 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey, offset_record, offset_tombstone
-from stratalog.broker.groups.offsets import Change, Commit, Offsets
+from stratalog.broker.groups.offsets import OffsetChange, Offsets, OffsetToCommit
 
 AT = 1_700_000_000_000
 WEEK_MS = 7 * 86_400_000
@@ -32,14 +32,16 @@ class StillGroup:
         return commit_timestamp_ms if self._since is None else self._since
 
 
-def commit(offsets: Offsets, *commits: Commit, at: int = AT, retention_ms: int | None = None) -> list[ErrorCode]:
+def commit(
+    offsets: Offsets, *commits: OffsetToCommit, at: int = AT, retention_ms: int | None = None
+) -> list[ErrorCode]:
     errors, changes = offsets.commit("g", commits, at, retention_ms)
     offsets.apply(changes)
     return errors
 
 
-def one(topic: str = "orders", partition: int = 0, offset: int = 5, metadata: str | None = "m") -> Commit:
-    return Commit(topic, TOPIC_ID, partition, offset, 3, metadata)
+def one(topic: str = "orders", partition: int = 0, offset: int = 5, metadata: str | None = "m") -> OffsetToCommit:
+    return OffsetToCommit(topic, TOPIC_ID, partition, offset, 3, metadata)
 
 
 def expired(offsets: Offsets, group: StillGroup, now: int) -> set[tuple[str, int]]:
@@ -79,7 +81,7 @@ def test_group_without_offsets_is_forgotten() -> None:
     assert set(offsets.of("g")) == {"payments"}
     offsets.apply(offsets.delete_group("g"))
     assert offsets.group_ids() == []
-    offsets.apply([Change(OffsetKey("g", "orders", 0), None)])
+    offsets.apply([OffsetChange(OffsetKey("g", "orders", 0), None)])
     assert offsets.group_ids() == []
 
 

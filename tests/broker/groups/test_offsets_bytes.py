@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
-from stratalog.broker.groups.offsets import Change, Offsets
+from stratalog.broker.groups.offsets import OffsetChange, Offsets
 
 KEYS = st.builds(OffsetKey, st.sampled_from(("g", "h")), st.sampled_from(("a", "\u00fc")), st.integers(0, 2))
 OFFSETS = st.builds(
@@ -23,7 +23,7 @@ def recounted(offsets: Offsets) -> int:
     for group_id, topics in offsets._groups.items():
         for topic, partitions in topics.items():
             for partition, offset in partitions.items():
-                fresh.apply([Change(OffsetKey(group_id, topic, partition), offset)])
+                fresh.apply([OffsetChange(OffsetKey(group_id, topic, partition), offset)])
     for producer_id, held in offsets.pending._producers.items():
         for key, written in held.items():
             fresh.pending.add(producer_id, [(key, None if written is None else written.offset)])
@@ -37,7 +37,7 @@ class OffsetsBytes(RuleBasedStateMachine):
 
     @rule(key=KEYS, offset=OFFSETS | st.none())
     def commit_or_delete(self, key: OffsetKey, offset: CommittedOffset | None) -> None:
-        before, change = self.offsets.state_bytes, Change(key, offset)
+        before, change = self.offsets.state_bytes, OffsetChange(key, offset)
         most = 0 if offset is None else self.offsets.bytes_added([change])
         self.offsets.apply([change])
         assert self.offsets.state_bytes - before <= most

@@ -10,13 +10,12 @@ from typing import TypeVar
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.group import GroupRecord
 from stratalog.broker.groups.offset_records import CommittedOffset, offset_record, offset_tombstone
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.broker.groups.offsets_topic import KEPT_BY_KEY, NAME, OffsetsTopic
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
@@ -144,7 +143,7 @@ def test_topic_that_was_deleted_is_missed(place: Place) -> None:
 
 
 def commit(coordinator: GroupCoordinator, group_id: str, offset: int) -> ErrorCode:
-    commits = [Commit("orders", None, 0, offset, 0, "")]
+    commits = [OffsetToCommit("orders", None, 0, offset, 0, "")]
     (error,) = OffsetService(coordinator).commit(Committer(group_id, "", -1, None, 8), commits, None)
     return error
 
@@ -156,7 +155,7 @@ def test_offsets_of_many_groups_survive_a_restart(tmp_path: Path) -> None:
         for number in range(20):
             assert await coordinator.prepare(f"g{number}") is ErrorCode.none
             assert commit(coordinator, f"g{number}", number) is ErrorCode.none
-        ClassicGroups(coordinator).delete("g3")
+        coordinator.delete("g3")
 
     async def after(place: Place) -> dict[str, int]:
         coordinator = place.coordinator()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
-from stratalog.broker.groups.offsets import Change, Offsets
+from stratalog.broker.groups.offsets import OffsetChange, Offsets
 
 KEY = OffsetKey("g", "orders", 0)
 OTHER = OffsetKey("g", "orders", 1)
@@ -29,7 +29,7 @@ def test_pending_offset_counts_from_the_commit_on() -> None:
 
 def test_aborted_offset_leaves_what_was_there() -> None:
     one = offsets()
-    one.apply([Change(KEY, at(1))])
+    one.apply([OffsetChange(KEY, at(1))])
     one.pending.add(7, [(KEY, at(5))])
     one.end_transaction(7, one.pending.keys(7), commit=False)
     assert (one.find(KEY), one.pending.of("g")) == (at(1), [])
@@ -38,7 +38,7 @@ def test_aborted_offset_leaves_what_was_there() -> None:
 def test_what_is_written_in_between_is_newer_and_a_deletion_too() -> None:
     one = offsets()
     one.pending.add(7, [(KEY, at(5)), (OTHER, at(6))])
-    one.apply([Change(KEY, at(9))])
+    one.apply([OffsetChange(KEY, at(9))])
     one.apply(one.delete([OTHER]))
     assert KEY in one.pending
     one.end_transaction(7, one.pending.keys(7), commit=True)
@@ -58,7 +58,7 @@ def test_later_of_two_transactions_counts_whichever_ends_last() -> None:
 def test_group_and_topic_that_are_deleted_take_pending_ones_along() -> None:
     one = offsets()
     one.pending.add(7, [(KEY, at(5))])
-    assert one.delete_group("g") == one.delete_topic("g", "orders") == [Change(KEY, None)]
+    assert one.delete_group("g") == one.delete_topic("g", "orders") == [OffsetChange(KEY, None)]
     assert (one.group_ids(), one.topics("g")) == (["g"], {"orders"})
 
 
@@ -72,7 +72,7 @@ def test_last_committed_write_counts_in_whatever_order_transactions_end(
     one, model, pending = offsets(), dict[OffsetKey, int](), dict[int, dict[OffsetKey, int]]()
     for moment, (kind, producer, key) in enumerate(steps):
         if kind == "w":
-            one.apply([Change(key, at(moment))])
+            one.apply([OffsetChange(key, at(moment))])
             model[key] = moment
         elif kind == "p":
             one.pending.add(producer, [(key, at(moment))])

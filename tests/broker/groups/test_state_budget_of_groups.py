@@ -11,7 +11,7 @@ from stratalog.broker.groups.classic_messages import MemberIdentity
 from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
 from tests.broker.groups.members import Join, join_request, subscription
 
@@ -28,7 +28,7 @@ def coordinator_of(limit: int, offsets_log: ListLog | None = None) -> ManualCoor
 
 def commit(coordinator: ManualCoordinator, partition: int, group_id: str = "g", metadata: str = "") -> ErrorCode:
     who = Committer(group_id, "", -1, None, 8)
-    (error,) = OffsetService(coordinator).commit(who, [Commit("t", TOPIC_ID, partition, 5, 0, metadata)], None)
+    (error,) = OffsetService(coordinator).commit(who, [OffsetToCommit("t", TOPIC_ID, partition, 5, 0, metadata)], None)
     return error
 
 
@@ -66,7 +66,7 @@ def test_offsets_that_were_committed_are_all_there_after_a_restart_with_a_smalle
 def test_a_group_that_is_deleted_gives_all_of_it_back() -> None:
     coordinator = coordinator_of(MB)
     fill(coordinator)
-    assert ClassicGroups(coordinator).delete("g") is NONE
+    assert coordinator.delete("g") is NONE
     assert coordinator.budget.used == 0
     assert commit(coordinator, 0) is NONE
 
@@ -89,7 +89,7 @@ def test_a_member_gives_back_what_it_took_when_it_leaves_or_its_session_ends() -
     empty = coordinator.budget.used
     assert empty < MB
     for number in range(6):
-        assert groups.delete(f"g{number}") is NONE
+        assert coordinator.delete(f"g{number}") is NONE
     assert coordinator.budget.used == 0
 
 

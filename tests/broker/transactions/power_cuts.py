@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stratalog.broker.partition import Partition
-from stratalog.broker.transactions.admission import Operation
-from stratalog.broker.transactions.state import Identity
-from stratalog.broker.transactions.two_phase import Member, TwoPhase
+from stratalog.broker.transactions.admission import TransactionOperation
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
+from stratalog.broker.transactions.two_phase import PreparedTransaction, TwoPhase
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._framing import BatchHeader
 from stratalog.records.builder import build_batch
@@ -52,25 +52,27 @@ class World(AdminLab):
     def orders(self) -> list[Partition]:
         return list(self.topics.partitions(TOPIC))
 
-    def begin(self, transactional_id: str) -> Member:
+    def begin(self, transactional_id: str) -> PreparedTransaction:
         for _ in range(3):  # what it had open is aborted first
             error, who = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
             if error is ErrorCode.none:
-                return Member(transactional_id, who)
+                return PreparedTransaction(transactional_id, who)
         raise AssertionError(error)
 
-    def write(self, member: Member, rows: list[Row]) -> None:
+    def write(self, member: PreparedTransaction, rows: list[Row]) -> None:
         """Two batches to each partition: not all of what a transaction has there is one append."""
         sequences: dict[int, int] = {}
         for partition, value in rows:
             place = self.orders()[partition]
-            error = self.transactions.admission.admit(member.transactional_id, place, member.identity, Operation.ADD)
+            error = self.transactions.admission.admit(
+                member.transactional_id, place, member.producer, TransactionOperation.ADD
+            )
             assert error is ErrorCode.none, error
             sequence = sequences.get(partition, 0)
             sequences[partition] = sequence + 1
-            place.log.append(batch_of(value, sequence, member.identity), leader_epoch=place.leader_epoch)
+            place.log.append(batch_of(value, sequence, member.producer), leader_epoch=place.leader_epoch)
 
-    def finish(self, members: list[Member], *, commit: bool) -> None:
+    def finish(self, members: list[PreparedTransaction], *, commit: bool) -> None:
         found = asyncio.run(self.two_phase.finish(members, commit=commit))
         assert isinstance(found, list), found
 
@@ -110,7 +112,7 @@ def headers_of(log: Log, end: int) -> Iterator[BatchHeader]:
             offset = batch.header.next_offset
 
 
-def batch_of(value: bytes, sequence: int, who: Identity) -> bytearray:
+def batch_of(value: bytes, sequence: int, who: ProducerIdAndEpoch) -> bytearray:
     return build_batch(
         [(b"k", value)],
         base_sequence=sequence,

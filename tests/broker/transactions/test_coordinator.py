@@ -11,9 +11,9 @@ import pytest
 
 from stratalog.broker.metadata.store import METADATA_FILE
 from stratalog.broker.partition import Partition
-from stratalog.broker.transactions.coordinator import Answer
+from stratalog.broker.transactions.coordinator import TransactionResponse
 from stratalog.broker.transactions.records import transaction_record
-from stratalog.broker.transactions.state import HIGHEST_EPOCH, Identity, State, Transaction
+from stratalog.broker.transactions.state import HIGHEST_EPOCH, ProducerIdAndEpoch, Transaction, TransactionState
 from stratalog.broker.transactions.transactions_topic import NAME
 from stratalog.errors import StorageError
 from stratalog.protocol.error_codes import ErrorCode
@@ -33,19 +33,19 @@ class World(AdminLab):
         super().__init__(data, **SETTINGS)
         self.coordinator = self.transactions.coordinator
 
-    def begin(self, transactional_id: str = "t") -> Identity:
-        error, identity = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
+    def begin(self, transactional_id: str = "t") -> ProducerIdAndEpoch:
+        error, producer = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
         assert error is ErrorCode.none
-        return identity
+        return producer
 
-    def write(self, who: Identity, sequence: int = 0, version: int = 2) -> None:
+    def write(self, who: ProducerIdAndEpoch, sequence: int = 0, version: int = 2) -> None:
         assert self.coordinator.add("t", who, PLACES, version) is ErrorCode.none
         for place in PLACES:
             fields = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "is_transactional": True}
             batch = build_batch([(b"k", b"v")], base_sequence=sequence, **fields)  # type: ignore[arg-type]
             self.place(place).append(memoryview(batch))
 
-    def end(self, who: Identity, *, commit: bool, version: int = 2) -> Answer:
+    def end(self, who: ProducerIdAndEpoch, *, commit: bool, version: int = 2) -> TransactionResponse:
         return asyncio.run(self.coordinator.end("t", who, commit=commit, version=version))
 
     def place(self, place: TopicPartition) -> Partition:
@@ -85,14 +85,14 @@ def test_producer_that_hangs_up_leaves_no_partition_without_its_marker(
     async def hang_up() -> None:
         ending = asyncio.ensure_future(world.coordinator.end("t", who, commit=True, version=2))
         await asyncio.sleep(0)
-        assert world.t().state is State.PREPARE_COMMIT
+        assert world.t().state is TransactionState.PREPARE_COMMIT
         ending.cancel()
         for _ in range(3 * len(PLACES)):
             await asyncio.sleep(0)
         assert ending.cancelled()
 
     asyncio.run(hang_up())
-    assert world.t().state is State.COMPLETE_COMMIT
+    assert world.t().state is TransactionState.COMPLETE_COMMIT
     assert all(world.place(one).last_stable_offset == world.place(one).high_watermark for one in PLACES)
 
 
@@ -102,12 +102,12 @@ def test_end_is_in_every_partition_when_it_is_answered(world: World, version: in
     who = world.begin()
     world.write(who, version=version)
     assert all(world.place(place).last_stable_offset == 0 for place in PLACES)
-    error, identity = world.end(who, commit=commit, version=version)
+    error, producer = world.end(who, commit=commit, version=version)
     assert error is ErrorCode.none
-    assert identity == (Identity(who.producer_id, 1) if version == 2 else Identity(-1, -1))
+    assert producer == (ProducerIdAndEpoch(who.producer_id, 1) if version == 2 else ProducerIdAndEpoch(-1, -1))
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
     assert world.aborted() == [0 if commit else 1] * 3
-    assert world.t().state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+    assert world.t().state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
 
 
 def test_older_client_goes_on_with_its_sequence_and_newer_from_zero(world: World) -> None:
@@ -134,11 +134,11 @@ def test_repeated_end_is_answered_the_same(world: World) -> None:
 
 def test_unknown_id_and_another_ones_producer_are_told_so(world: World) -> None:
     who = world.begin()
-    other = Identity(who.producer_id + 1, 0)
+    other = ProducerIdAndEpoch(who.producer_id + 1, 0)
     assert world.end(other, commit=True).error is ErrorCode.invalid_producer_id_mapping
     assert world.coordinator.add("nobody", who, PLACES, 2) is ErrorCode.invalid_producer_id_mapping
     assert world.coordinator.add("", who, PLACES, 2) is ErrorCode.invalid_request
-    assert world.t().state is State.EMPTY
+    assert world.t().state is TransactionState.EMPTY
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -154,16 +154,18 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(worl
     async def time_passes() -> None:
         world.clock.advance(TIMEOUT_MS)
         world.coordinator.abort_timed_out()
-        assert world.t().state is State.ONGOING
+        assert world.t().state is TransactionState.ONGOING
         world.transactions.timers.advance(10_000)  # the coordinator looks by itself
-        while world.t().state is not State.COMPLETE_ABORT:
+        while world.t().state is not TransactionState.COMPLETE_ABORT:
             await asyncio.sleep(0)
 
     asyncio.run(time_passes())
     assert world.aborted() == [1, 1, 1]
     assert world.end(who, commit=True).error is ErrorCode.invalid_txn_state
     assert world.coordinator.add("t", who, PLACES, 2) is ErrorCode.producer_fenced
-    assert world.end(who, commit=False) == Answer(ErrorCode.none, Identity(who.producer_id, who.epoch + 1))
+    assert world.end(who, commit=False) == TransactionResponse(
+        ErrorCode.none, ProducerIdAndEpoch(who.producer_id, who.epoch + 1)
+    )
 
 
 def test_id_that_nobody_uses_is_forgotten_for_good(world: World, tmp_path: Path) -> None:
@@ -197,8 +199,8 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
     with monkeypatch.context() as patched:
         refuse_markers(patched)
         assert world.end(who, commit=True).error is ErrorCode.none
-        assert world.t().state is State.PREPARE_COMMIT
-        assert world.coordinator.add("t", Identity(0, 1), PLACES, 2) is ErrorCode.concurrent_transactions
+        assert world.t().state is TransactionState.PREPARE_COMMIT
+        assert world.coordinator.add("t", ProducerIdAndEpoch(0, 1), PLACES, 2) is ErrorCode.concurrent_transactions
         answer = asyncio.run(world.coordinator.initialize("t", TIMEOUT_MS, None))
         assert answer.error is ErrorCode.concurrent_transactions
 
@@ -208,7 +210,7 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
             await asyncio.sleep(0)
 
     asyncio.run(time_passes())
-    assert world.t().state is State.COMPLETE_COMMIT
+    assert world.t().state is TransactionState.COMPLETE_COMMIT
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
 
 
@@ -232,7 +234,7 @@ def test_step_that_can_not_be_written_did_not_happen(world: World, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(Partition, "append_for_coordinator", _full_disk)
         assert world.end(who, commit=True).error is ErrorCode.not_coordinator
-        assert world.t().state is State.ONGOING
+        assert world.t().state is TransactionState.ONGOING
     assert world.end(who, commit=False).error is ErrorCode.none
 
 
@@ -242,7 +244,7 @@ def test_topic_that_was_deleted_meanwhile_does_not_hold_up_the_end(world: World)
     assert world.coordinator.add("t", who, [TopicPartition("first", 0)], 2) is ErrorCode.none
     world.topics.delete("first")
     assert world.end(who, commit=True).error is ErrorCode.none
-    assert world.t().state is State.COMPLETE_COMMIT
+    assert world.t().state is TransactionState.COMPLETE_COMMIT
 
 
 def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
@@ -250,15 +252,15 @@ def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
 ) -> None:
     who = world.begin()
     world.coordinator._put(world.t()._replace(epoch=HIGHEST_EPOCH - 1))
-    who = Identity(who.producer_id, HIGHEST_EPOCH - 1)
+    who = ProducerIdAndEpoch(who.producer_id, HIGHEST_EPOCH - 1)
     world.write(who)
     with monkeypatch.context() as patched:
         refuse_markers(patched)
         _, told = world.end(who, commit=True)
     assert (told.epoch, told.producer_id != who.producer_id) == (0, True)
     with restarted(world, tmp_path) as again:
-        assert Identity(again.t().producer_id, again.t().epoch) == told
-        assert again.end(who, commit=True) == Answer(ErrorCode.none, told)
+        assert ProducerIdAndEpoch(again.t().producer_id, again.t().epoch) == told
+        assert again.end(who, commit=True) == TransactionResponse(ErrorCode.none, told)
         again.write(told)
         assert again.end(told, commit=True).error is ErrorCode.none
 
@@ -293,15 +295,15 @@ def test_kill_at_any_step_of_an_end_leaves_all_or_nothing(
             world.end(who, commit=commit, version=version)
     with restarted(world, tmp_path) as again:
         if at == 0:  # not decided: it is open still, and may be ended either way
-            assert again.t().state is State.ONGOING
+            assert again.t().state is TransactionState.ONGOING
             assert all(again.place(place).last_stable_offset == 0 for place in PLACES)
             assert again.end(who, commit=commit, version=version).error is ErrorCode.none
-        assert again.t().state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+        assert again.t().state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
         assert all(again.place(place).last_stable_offset == again.place(place).high_watermark >= 2 for place in PLACES)
         assert again.aborted() == [0 if commit else 1] * 3
         repeated = again.end(who, commit=commit, version=version)
         assert repeated.error is ErrorCode.none
-        assert repeated.identity == (Identity(who.producer_id, 1) if version == 2 else (-1, -1))
+        assert repeated.producer == (ProducerIdAndEpoch(who.producer_id, 1) if version == 2 else (-1, -1))
 
 
 def test_open_transaction_is_open_after_a_kill_and_its_timeout_still_counts(world: World, tmp_path: Path) -> None:

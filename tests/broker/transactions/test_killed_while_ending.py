@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from tests.broker.transactions.dying_broker import DyingBroker
 from tests.compat.transaction_sides import Side
 
@@ -21,7 +21,7 @@ NEW, OLD = 5, 4  # versions of EndTxn: with another epoch after each transaction
 @pytest.mark.parametrize(("version", "commit"), [(NEW, True), (NEW, False), (OLD, True)])
 def test_end_is_complete_after_a_kill_at_any_of_its_steps(tmp_path: Path, version: int, commit: bool) -> None:
     broker = DyingBroker(tmp_path / "data", SETTINGS)
-    who = Identity(-1, -1)
+    who = ProducerIdAndEpoch(-1, -1)
     for step in STEPS:
         broker.dies_at = step
         with broker, closing(Side(broker.address)) as side:
@@ -42,7 +42,7 @@ def test_end_is_complete_after_a_kill_at_any_of_its_steps(tmp_path: Path, versio
     assert broker.errors() == []
 
 
-def write(side: Side, who: Identity, number: int, version: int) -> None:
+def write(side: Side, who: ProducerIdAndEpoch, number: int, version: int) -> None:
     """One record in each of two topics, and an offset."""
     before = len(side.seen)
     if version == OLD:
@@ -56,7 +56,9 @@ def write(side: Side, who: Identity, number: int, version: int) -> None:
     assert all(one.answer in (("none",), (["none"],)) for one in side.seen[before:]), side.seen[before:]
 
 
-def check_complete(side: Side, who: Identity, ended: int, *, version: int, commit: bool) -> Identity:
+def check_complete(
+    side: Side, who: ProducerIdAndEpoch, ended: int, *, version: int, commit: bool
+) -> ProducerIdAndEpoch:
     """That so many transactions have ended, each once; who the producer is now, by a repetition of its last end."""
     side.look("t", "t", "u")
     state, *partitions = [one.answer for one in side.seen[-5:]]
@@ -71,5 +73,5 @@ def check_complete(side: Side, who: Identity, ended: int, *, version: int, commi
     assert side.committed_offset("g", "t") == (ended if commit else -1)
     after = side.end("t", who, commit=commit, version=version)
     assert side.seen[-1].answer[0] == "none"
-    assert after == (Identity(who.producer_id, who.epoch + 1) if version == NEW else who)
+    assert after == (ProducerIdAndEpoch(who.producer_id, who.epoch + 1) if version == NEW else who)
     return after

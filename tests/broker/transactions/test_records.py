@@ -11,12 +11,12 @@ from stratalog.broker.transactions.records import (
     transaction_record,
     transaction_tombstone,
 )
-from stratalog.broker.transactions.state import State, Transaction
+from stratalog.broker.transactions.state import Transaction, TransactionState
 from stratalog.errors import GroupRecordError
 from stratalog.storage.names import TopicPartition
 
 PARTITIONS = frozenset([TopicPartition("b", 2), TopicPartition("a", 1), TopicPartition("a", 0)])
-ONGOING = Transaction("tx", 5, 3, 60_000, State.ONGOING, PARTITIONS, 1000, 2000, client_version=2)
+ONGOING = Transaction("tx", 5, 3, 60_000, TransactionState.ONGOING, PARTITIONS, 1000, 2000, client_version=2)
 
 
 def test_bytes_are_those_that_kafka_writes() -> None:
@@ -33,7 +33,7 @@ def test_bytes_are_those_that_kafka_writes() -> None:
 
 
 def test_bytes_of_version_0_are_those_that_kafka_wrote() -> None:
-    _, value = transaction_record(Transaction("tx", 5, 3, 60_000, State.EMPTY, updated_ms=2000), version=0)
+    _, value = transaction_record(Transaction("tx", 5, 3, 60_000, TransactionState.EMPTY, updated_ms=2000), version=0)
     assert value is not None
     assert value.hex(" ") == (
         "00 00 00 00 00 00 00 00 00 05 00 03 00 00 ea 60 00 ff ff ff ff 00 00 00 00 00 00 07 d0 ff ff ff ff ff ff ff ff"
@@ -41,7 +41,7 @@ def test_bytes_of_version_0_are_those_that_kafka_wrote() -> None:
 
 
 def test_id_that_comes_next_and_the_one_before_survive() -> None:
-    one = Transaction("t", 5, 32767, 1, State.PREPARE_COMMIT, PARTITIONS, 1, 2, 2, previous_id=4, next_id=6)
+    one = Transaction("t", 5, 32767, 1, TransactionState.PREPARE_COMMIT, PARTITIONS, 1, 2, 2, previous_id=4, next_id=6)
     key, value = transaction_record(one)
     assert value is not None
     assert parse_transaction(parse_key(key), value) == one
@@ -58,7 +58,7 @@ def test_tombstone_has_the_key_of_its_id() -> None:
         st.integers(0, 2**63 - 1),
         st.integers(0, 2**15 - 1),
         st.integers(1, 2**31 - 1),
-        st.sampled_from([state for state in State if state is not State.EMPTY]),
+        st.sampled_from([state for state in TransactionState if state is not TransactionState.EMPTY]),
         st.frozensets(st.builds(TopicPartition, st.text(min_size=1, max_size=9), st.integers(0, 99)), max_size=9),
         st.integers(-1, 2**62),
         st.integers(-1, 2**62),

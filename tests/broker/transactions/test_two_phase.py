@@ -14,9 +14,15 @@ from stratalog.broker.partition import Partition
 from stratalog.broker.state_topic import partition_of
 from stratalog.broker.transactions import two_phase
 from stratalog.broker.transactions.records import parse_key, parse_transaction, transaction_record
-from stratalog.broker.transactions.state import HIGHEST_EPOCH, NEVER_MS, Identity, State, Transaction
+from stratalog.broker.transactions.state import (
+    HIGHEST_EPOCH,
+    NEVER_MS,
+    ProducerIdAndEpoch,
+    Transaction,
+    TransactionState,
+)
 from stratalog.broker.transactions.transactions_topic import NAME
-from stratalog.broker.transactions.two_phase import Member, Refusal, TwoPhase
+from stratalog.broker.transactions.two_phase import PreparedTransaction, Refusal, TwoPhase
 from stratalog.errors import StorageError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_batch
@@ -26,18 +32,20 @@ from tests.broker.metadata.registry_lab import KilledError, killed_copy
 from tests.broker.transactions.test_coordinator import SETTINGS, TIMEOUT_MS, stop_at
 
 HERE = TopicPartition("orders", 0)
-WHO = Identity(7, 3)
+WHO = ProducerIdAndEpoch(7, 3)
 IDS = [name for name in (f"task-{number}" for number in range(40)) if partition_of(name, 3) == 1][:4]
 ELSEWHERE = next(name for name in (f"other-{number}" for number in range(40)) if partition_of(name, 3) == 2)
 
 
 def ongoing(**fields: object) -> Transaction:
-    one = Transaction("t", *WHO, TIMEOUT_MS, State.ONGOING, frozenset([HERE]), 10, 20, client_version=2)
+    one = Transaction("t", *WHO, TIMEOUT_MS, TransactionState.ONGOING, frozenset([HERE]), 10, 20, client_version=2)
     return one._replace(**fields)  # type: ignore[arg-type]
 
 
 def prepared(**fields: object) -> Transaction:
-    found = two_phase.prepare(ongoing(**fields), Identity(7, ongoing(**fields).epoch), NEVER_MS, 50).transaction
+    found = two_phase.prepare(
+        ongoing(**fields), ProducerIdAndEpoch(7, ongoing(**fields).epoch), NEVER_MS, 50
+    ).transaction
     assert found is not None
     return found
 
@@ -62,15 +70,17 @@ class TestPreparing:
     @pytest.mark.parametrize(
         ("who", "state", "error"),
         [
-            (Identity(8, 3), State.ONGOING, ErrorCode.invalid_producer_id_mapping),
-            (Identity(7, 2), State.ONGOING, ErrorCode.producer_fenced),
-            (Identity(7, 4), State.ONGOING, ErrorCode.producer_fenced),
-            (WHO, State.EMPTY, ErrorCode.invalid_txn_state),
-            (WHO, State.COMPLETE_COMMIT, ErrorCode.invalid_txn_state),
-            (WHO, State.PREPARE_ABORT, ErrorCode.concurrent_transactions),
+            (ProducerIdAndEpoch(8, 3), TransactionState.ONGOING, ErrorCode.invalid_producer_id_mapping),
+            (ProducerIdAndEpoch(7, 2), TransactionState.ONGOING, ErrorCode.producer_fenced),
+            (ProducerIdAndEpoch(7, 4), TransactionState.ONGOING, ErrorCode.producer_fenced),
+            (WHO, TransactionState.EMPTY, ErrorCode.invalid_txn_state),
+            (WHO, TransactionState.COMPLETE_COMMIT, ErrorCode.invalid_txn_state),
+            (WHO, TransactionState.PREPARE_ABORT, ErrorCode.concurrent_transactions),
         ],
     )
-    def test_only_the_producers_open_transaction_can_be(self, who: Identity, state: State, error: ErrorCode) -> None:
+    def test_only_the_producers_open_transaction_can_be(
+        self, who: ProducerIdAndEpoch, state: TransactionState, error: ErrorCode
+    ) -> None:
         assert two_phase.prepare(ongoing(state=state), who, NEVER_MS, 50) == (error, None, False)
 
     @given(st.integers(1, 2**31 - 1), st.integers(1, 2**31 - 1), st.integers(10, 2**45))
@@ -87,31 +97,39 @@ class TestDeciding:
     def test_the_epoch_is_taken_away_and_the_own_timeout_counts_again(self, commit: bool) -> None:
         one = two_phase.decide(prepared(), WHO, commit=commit, now_ms=60, new_id=None).transaction
         assert one is not None
-        assert (one.state, one.epoch) == (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, 4)
+        assert (one.state, one.epoch) == (
+            TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT,
+            4,
+        )
         assert (one.timeout_ms, one.awaits_decision) == (TIMEOUT_MS, False)
 
     def test_what_is_not_prepared_is_refused(self) -> None:
         for commit in (True, False):
-            for state in (State.EMPTY, State.ONGOING, State.COMPLETE_ABORT, State.COMPLETE_COMMIT):
+            for state in (
+                TransactionState.EMPTY,
+                TransactionState.ONGOING,
+                TransactionState.COMPLETE_ABORT,
+                TransactionState.COMPLETE_COMMIT,
+            ):
                 step = two_phase.decide(ongoing(state=state), WHO, commit=commit, now_ms=60, new_id=None)
                 assert step == (ErrorCode.invalid_txn_state, None, False)
 
-    @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.COMPLETE_COMMIT])
-    def test_what_was_decided_so_is_answered_so(self, state: State) -> None:
+    @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT])
+    def test_what_was_decided_so_is_answered_so(self, state: TransactionState) -> None:
         ended = ongoing(state=state, epoch=4)
         assert two_phase.decide(ended, WHO, commit=True, now_ms=60, new_id=None) == (ErrorCode.none, None, False)
         assert two_phase.decide(ended, WHO, commit=False, now_ms=60, new_id=None).error is ErrorCode.invalid_txn_state
 
     def test_fenced_and_foreign_producers_are_refused(self) -> None:
-        fenced = ongoing(state=State.COMPLETE_ABORT, epoch=5)  # a new instance, or its time was over
+        fenced = ongoing(state=TransactionState.COMPLETE_ABORT, epoch=5)  # a new instance, or its time was over
         assert two_phase.decide(fenced, WHO, commit=True, now_ms=60, new_id=None).error is ErrorCode.producer_fenced
         assert two_phase.decide(fenced, WHO, commit=False, now_ms=60, new_id=None).error is ErrorCode.producer_fenced
-        foreign = two_phase.decide(fenced, Identity(9, 4), commit=True, now_ms=60, new_id=None)
+        foreign = two_phase.decide(fenced, ProducerIdAndEpoch(9, 4), commit=True, now_ms=60, new_id=None)
         assert foreign.error is ErrorCode.invalid_producer_id_mapping
 
     def test_used_up_epochs_are_followed_by_a_new_producer_id(self) -> None:
         last = prepared(epoch=HIGHEST_EPOCH - 1)
-        who = Identity(7, HIGHEST_EPOCH - 1)
+        who = ProducerIdAndEpoch(7, HIGHEST_EPOCH - 1)
         assert two_phase.decide(last, who, commit=True, now_ms=60, new_id=None).needs_id
         one = two_phase.decide(last, who, commit=True, now_ms=60, new_id=99).transaction
         assert one is not None
@@ -126,14 +144,14 @@ class World(AdminLab):
         self.coordinator = self.transactions.coordinator
         self.two_phase = TwoPhase(self.coordinator, self.transactions.ids, self.clock)
 
-    def begin(self, transactional_id: str) -> Member:
+    def begin(self, transactional_id: str) -> PreparedTransaction:
         error, who = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
         assert error is ErrorCode.none
-        self.write(Member(transactional_id, who))
-        return Member(transactional_id, who)
+        self.write(PreparedTransaction(transactional_id, who))
+        return PreparedTransaction(transactional_id, who)
 
-    def write(self, member: Member) -> None:
-        who = member.identity
+    def write(self, member: PreparedTransaction) -> None:
+        who = member.producer
         places = [HERE, TopicPartition("orders", 1 + hash(member.transactional_id) % 2)]
         assert self.coordinator.add(member.transactional_id, who, places, 2) is ErrorCode.none
         for place in places:
@@ -146,16 +164,16 @@ class World(AdminLab):
             )
             self.place(place).append(memoryview(batch))
 
-    def prepared(self, count: int = len(IDS)) -> list[Member]:
+    def prepared(self, count: int = len(IDS)) -> list[PreparedTransaction]:
         members = [self.begin(name) for name in IDS[:count]]
         for member in members:
             assert self.two_phase.prepare(member, NEVER_MS) is None
         return members
 
-    def finish(self, members: list[Member], *, commit: bool) -> Refusal | list[Identity]:
+    def finish(self, members: list[PreparedTransaction], *, commit: bool) -> Refusal | list[ProducerIdAndEpoch]:
         return asyncio.run(self.two_phase.finish(members, commit=commit))
 
-    def states(self) -> dict[str, State]:
+    def states(self) -> dict[str, TransactionState]:
         return {one.transactional_id: one.state for one in self.coordinator.all()}
 
     def place(self, place: TopicPartition) -> Partition:
@@ -178,7 +196,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
-def error_of(result: Refusal | list[Identity]) -> ErrorCode:
+def error_of(result: Refusal | list[ProducerIdAndEpoch]) -> ErrorCode:
     assert isinstance(result, Refusal), result
     return result.error
 
@@ -188,8 +206,10 @@ class TestTogether:
     def test_all_end_and_the_same_is_answered_again(self, world: World, commit: bool) -> None:
         members = world.prepared()
         answer = world.finish(members, commit=commit)
-        assert answer == [Identity(one.identity.producer_id, one.identity.epoch + 1) for one in members]
-        assert set(world.states().values()) == {State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT}
+        assert answer == [ProducerIdAndEpoch(one.producer.producer_id, one.producer.epoch + 1) for one in members]
+        assert set(world.states().values()) == {
+            TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        }
         assert world.is_stable()
         assert world.aborted() == (0 if commit else len(members))
         assert world.finish(members, commit=commit) == answer
@@ -209,7 +229,7 @@ class TestTogether:
         members = world.prepared(2)
         answer = world.finish(members, commit=True)
         assert isinstance(answer, list)
-        next_ones = [Member(one.transactional_id, who) for one, who in zip(members, answer, strict=True)]
+        next_ones = [PreparedTransaction(one.transactional_id, who) for one, who in zip(members, answer, strict=True)]
         for member in next_ones:
             world.write(member)
         assert [one.timeout_ms for one in world.coordinator.all()] == [TIMEOUT_MS] * 2
@@ -222,14 +242,16 @@ class TestTogether:
         async def hang_up() -> None:
             finishing = asyncio.ensure_future(world.two_phase.finish(members, commit=True))
             await asyncio.sleep(0)  # decided, and the first has its marker
-            assert sorted(world.states().values()) == [State.PREPARE_COMMIT] * 3 + [State.COMPLETE_COMMIT]
+            assert sorted(world.states().values()) == [TransactionState.PREPARE_COMMIT] * 3 + [
+                TransactionState.COMPLETE_COMMIT
+            ]
             finishing.cancel()
             for _ in range(3 * len(members)):
                 await asyncio.sleep(0)
             assert finishing.cancelled()
 
         asyncio.run(hang_up())
-        assert set(world.states().values()) == {State.COMPLETE_COMMIT}
+        assert set(world.states().values()) == {TransactionState.COMPLETE_COMMIT}
         assert world.is_stable()
 
     def test_time_ends_no_prepared_transaction_but_one_that_was_given_a_time(self, world: World) -> None:
@@ -244,20 +266,20 @@ class TestTogether:
                 await asyncio.sleep(0)
 
         asyncio.run(time_passes(3_600_000))
-        assert set(world.states().values()) == {State.ONGOING}
+        assert set(world.states().values()) == {TransactionState.ONGOING}
         asyncio.run(time_passes(1))
-        assert world.states() == {IDS[0]: State.ONGOING, IDS[1]: State.COMPLETE_ABORT}
+        assert world.states() == {IDS[0]: TransactionState.ONGOING, IDS[1]: TransactionState.COMPLETE_ABORT}
         assert error_of(world.finish([first, second], commit=True)) is ErrorCode.invalid_txn_state
         asyncio.run(time_passes(2**40))
-        assert world.states()[IDS[0]] is State.ONGOING
+        assert world.states()[IDS[0]] is TransactionState.ONGOING
         assert isinstance(world.finish([first], commit=True), list)
 
     def test_nothing_more_is_written_in_a_prepared_one(self, world: World) -> None:
         (member,) = world.prepared(1)
         place = TopicPartition("orders", 2)
         for error in (
-            world.coordinator.add(member.transactional_id, member.identity, [place], 2),
-            world.coordinator.verify(member.transactional_id, member.identity, HERE),
+            world.coordinator.add(member.transactional_id, member.producer, [place], 2),
+            world.coordinator.verify(member.transactional_id, member.producer, HERE),
         ):
             assert error is ErrorCode.invalid_txn_state
 
@@ -265,15 +287,15 @@ class TestTogether:
         members = world.prepared(2)
         answer = asyncio.run(world.coordinator.initialize(IDS[0], TIMEOUT_MS, None))
         assert answer.error is ErrorCode.concurrent_transactions
-        assert world.states() == {IDS[0]: State.COMPLETE_ABORT, IDS[1]: State.ONGOING}
+        assert world.states() == {IDS[0]: TransactionState.COMPLETE_ABORT, IDS[1]: TransactionState.ONGOING}
         assert error_of(world.finish(members, commit=True)) is ErrorCode.invalid_txn_state
-        assert world.states()[IDS[1]] is State.ONGOING
+        assert world.states()[IDS[1]] is TransactionState.ONGOING
 
     def test_producer_may_still_end_its_prepared_one_itself(self, world: World) -> None:
         (member,) = world.prepared(1)
         answer = asyncio.run(world.coordinator.end(*member, commit=True, version=2))
         assert answer.error is ErrorCode.none
-        assert world.states() == {IDS[0]: State.COMPLETE_COMMIT}
+        assert world.states() == {IDS[0]: TransactionState.COMPLETE_COMMIT}
 
     def test_exhausted_epochs_get_new_producer_ids(self, world: World) -> None:
         members = []
@@ -283,20 +305,20 @@ class TestTogether:
             assert error is ErrorCode.none
             assert known is not None
             world.coordinator.take_together([known._replace(epoch=HIGHEST_EPOCH - 1)])
-            members.append(Member(name, Identity(who.producer_id, HIGHEST_EPOCH - 1)))
+            members.append(PreparedTransaction(name, ProducerIdAndEpoch(who.producer_id, HIGHEST_EPOCH - 1)))
             world.write(members[-1])
             assert world.two_phase.prepare(members[-1], NEVER_MS) is None
         answer = world.finish(members, commit=True)
         assert isinstance(answer, list)
         assert [who.epoch for who in answer] == [0, 0]
-        assert len({who.producer_id for who in answer} | {one.identity.producer_id for one in members}) == 4
+        assert len({who.producer_id for who in answer} | {one.producer.producer_id for one in members}) == 4
         assert world.finish(members, commit=True) == answer
 
 
 class TestRefused:
     """Nothing has changed after any of these."""
 
-    def refused(self, world: World, members: list[Member]) -> ErrorCode:
+    def refused(self, world: World, members: list[PreparedTransaction]) -> ErrorCode:
         before = {one.transactional_id: one for one in world.coordinator.all()}
         refusal = world.finish(members, commit=True)
         assert {one.transactional_id: one for one in world.coordinator.all()} == before
@@ -306,14 +328,14 @@ class TestRefused:
         assert self.refused(world, [*world.prepared(2), world.begin(IDS[2])]) is ErrorCode.invalid_txn_state
 
     def test_one_that_is_not_known(self, world: World) -> None:
-        unknown = Member(IDS[3], WHO)
+        unknown = PreparedTransaction(IDS[3], WHO)
         assert self.refused(world, [*world.prepared(2), unknown]) is ErrorCode.invalid_producer_id_mapping
 
     def test_one_with_the_producer_id_or_epoch_of_another(self, world: World) -> None:
         first, (name, who) = world.prepared(2)
-        foreign = Member(name, Identity(who.producer_id + 5, who.epoch))
+        foreign = PreparedTransaction(name, ProducerIdAndEpoch(who.producer_id + 5, who.epoch))
         assert self.refused(world, [first, foreign]) is ErrorCode.invalid_producer_id_mapping
-        fenced = Member(name, Identity(who.producer_id, who.epoch - 1))
+        fenced = PreparedTransaction(name, ProducerIdAndEpoch(who.producer_id, who.epoch - 1))
         assert self.refused(world, [first, fenced]) is ErrorCode.producer_fenced
 
     def test_one_that_was_ended_without_the_others(self, world: World) -> None:
@@ -353,14 +375,16 @@ class TestKilled:
             stop_at(patched, at)
             with pytest.raises(KilledError):
                 world.finish(members, commit=commit)
-        ended = [Identity(one.identity.producer_id, one.identity.epoch + 1) for one in members]
+        ended = [ProducerIdAndEpoch(one.producer.producer_id, one.producer.epoch + 1) for one in members]
         with World(killed_copy(tmp_path / "data", tmp_path / "killed")) as again:
             if at == 0:
                 assert again.two_phase.prepared("") == world.two_phase.prepared("")
                 assert len(again.two_phase.prepared("task-")) == 3
                 assert again.finish(members, commit=commit) == ended
             assert again.two_phase.prepared("") == []
-            assert set(again.states().values()) == {State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT}
+            assert set(again.states().values()) == {
+                TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+            }
             assert again.is_stable()
             assert again.aborted() == (0 if commit else 3)
             assert again.finish(members, commit=commit) == ended
@@ -389,7 +413,7 @@ class TestKilled:
         with World(killed_copy(tmp_path / "data", tmp_path / "killed")) as again:
             again.clock.advance(2**40)
             again.coordinator.abort_timed_out()
-            assert again.states() == {IDS[0]: State.ONGOING}
+            assert again.states() == {IDS[0]: TransactionState.ONGOING}
             assert isinstance(again.finish([member], commit=True), list)
             assert [one.timeout_ms for one in again.coordinator.all()] == [TIMEOUT_MS]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stratalog.storage.compaction.config import CleanerConfig
+from stratalog.storage.readable_log import HALF_CHANGED
 from tests.storage.compaction.keyed_log import TOPIC, KeyedLog, pair_of, survivors
 
 LARGE = "x" * 3000
@@ -142,7 +143,7 @@ def test_topic_that_is_deleted_and_made_again_meanwhile(scratch: Path) -> None:
 
 def test_log_that_is_loaded_again_meanwhile(scratch: Path) -> None:
     def load_again(keyed: KeyedLog) -> None:
-        keyed.log._must_reload = True
+        keyed.log._condition = HALF_CHANGED
         keyed.pairs()
 
     for keyed in at_each_point(scratch, load_again):

@@ -19,9 +19,9 @@ from uuid import UUID
 
 from stratalog.broker.apis.groups import MOST_GROUPS
 from stratalog.broker.groups.coordinator import GroupCoordinator
-from stratalog.broker.groups.offset_records import CommittedOffset
+from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.broker.metadata.store import Topic
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.errors import MalformedRequestError
@@ -38,7 +38,7 @@ _UNSTABLE = ErrorCode.unstable_offset_commit
 _BROKERS_RETENTION = -1
 
 
-class Topics(Protocol):
+class OffsetTopics(Protocol):
     """What of the TopicRegistry is used here."""
 
     def get(self, name: str) -> Topic | None: ...
@@ -55,9 +55,10 @@ class _Asked(NamedTuple):
 
 
 class CommittedOffsetApis:
-    def __init__(self, coordinator: GroupCoordinator, topics: Topics) -> None:
+    def __init__(self, coordinator: GroupCoordinator, topics: OffsetTopics) -> None:
         self._coordinator = coordinator
-        self._offsets = OffsetService(coordinator)
+        self._offsets = coordinator.offsets
+        self._service = OffsetService(coordinator)
         self._topics = topics
 
     def routes(self) -> dict[ApiKey, Handler]:
@@ -76,7 +77,7 @@ class CommittedOffsetApis:
     # OffsetCommit
 
     async def offset_commit(self, request: Any, context: RequestContext) -> Reply:
-        commits: list[Commit] = []
+        commits: list[OffsetToCommit] = []
         answers: list[Reply] = []  # of `commits`, in the same order
         topics = []
         for asked in request.topics:
@@ -86,7 +87,7 @@ class CommittedOffsetApis:
                 answer = {"partition_index": one.partition_index, "error_code": _unknown(found, one.partition_index)}
                 partitions.append(answer)
                 if answer["error_code"] is ErrorCode.none and found.topic is not None:
-                    commits.append(_commit(found.topic, one))
+                    commits.append(commit_of(found.topic, one))
                     answers.append(answer)
             topics.append({**found.named, "partitions": partitions})
         if commits:
@@ -95,11 +96,11 @@ class CommittedOffsetApis:
                 answer["error_code"] = error
         return {"topics": topics}
 
-    async def _commit(self, request: Any, version: int, commits: list[Commit]) -> list[ErrorCode]:
+    async def _commit(self, request: Any, version: int, commits: list[OffsetToCommit]) -> list[ErrorCode]:
         error = await self._coordinator.prepare(request.group_id, may_be_empty=True)
         if error is not ErrorCode.none:
             return [error for _ in commits]
-        who = Committer(
+        committer = Committer(
             request.group_id,
             request.member_id,
             request.generation_id_or_member_epoch,
@@ -107,7 +108,7 @@ class CommittedOffsetApis:
             version,
         )
         retention = to_ms(request.retention_time) if hasattr(request, "retention_time") else _BROKERS_RETENTION
-        return self._offsets.commit(who, commits, None if retention == _BROKERS_RETENTION else retention)
+        return self._service.commit(committer, commits, None if retention == _BROKERS_RETENTION else retention)
 
     # OffsetFetch
 
@@ -131,7 +132,7 @@ class CommittedOffsetApis:
         error = self._coordinator.status(group_id, may_be_empty=True)
         if error is ErrorCode.none:
             member_id, epoch = getattr(request, "member_id", None), getattr(request, "member_epoch", -1)
-            error = self._offsets.check_fetch(group_id, member_id, epoch)
+            error = self._service.check_fetch(group_id, member_id, epoch)
         if error is not ErrorCode.none:
             if version >= _FIRST_FETCH_WITH_GROUP_ERRORS:
                 return error, []
@@ -142,13 +143,13 @@ class CommittedOffsetApis:
 
     def _all_offsets(self, group_id: str, version: int, stable: bool) -> list[Reply]:
         topics = []
-        for name, partitions in self._offsets.all(group_id).items():
+        for name, partitions in self._offsets.of(group_id).items():
             topic = self._topics.get(name)
             if topic is None and version >= _FIRST_VERSION_WITH_TOPIC_IDS:
                 continue  # there is no id to call it by
             offsets = [
                 _no_offset(index, _UNSTABLE)
-                if stable and self._offsets.is_pending(group_id, name, index)
+                if stable and OffsetKey(group_id, name, index) in self._offsets.pending
                 else _offset(index, one)
                 for index, one in partitions.items()
                 if _is_of(one, topic)
@@ -170,9 +171,10 @@ class CommittedOffsetApis:
         return topics
 
     def _find(self, group_id: str, name: str, topic: Topic | None, index: int, stable: bool) -> Reply:
-        if stable and self._offsets.is_pending(group_id, name, index):
+        key = OffsetKey(group_id, name, index)
+        if stable and key in self._offsets.pending:
             return _no_offset(index, _UNSTABLE)
-        committed = self._offsets.find(group_id, name, index)
+        committed = self._offsets.find(key)
         return _offset(index, committed) if committed is not None and _is_of(committed, topic) else _no_offset(index)
 
     # OffsetDelete
@@ -180,7 +182,7 @@ class CommittedOffsetApis:
     def offset_delete(self, request: Any, context: RequestContext) -> Reply:
         error = self._coordinator.status(request.group_id, may_be_empty=True)
         if error is ErrorCode.none:
-            error = self._offsets.check_delete(request.group_id)
+            error = self._service.check_delete(request.group_id)
         if error is not ErrorCode.none:
             return {"error_code": error, "topics": []}
         doomed: list[tuple[str, int]] = []
@@ -196,7 +198,7 @@ class CommittedOffsetApis:
                     doomed.append((asked.name, one.partition_index))
                     answers.append(answer)
             topics.append({**found.named, "partitions": partitions})
-        for answer, each in zip(answers, self._offsets.delete(request.group_id, doomed), strict=True):
+        for answer, each in zip(answers, self._service.delete(request.group_id, doomed), strict=True):
             answer["error_code"] = each
         return {"error_code": ErrorCode.none, "topics": topics}
 
@@ -209,8 +211,9 @@ def _unknown(found: _Asked, index: int) -> ErrorCode:
     return ErrorCode.none
 
 
-def _commit(topic: Topic, one: Any) -> Commit:
-    return Commit(
+def commit_of(topic: Topic, one: Any) -> OffsetToCommit:
+    """Return what a partition of an OffsetCommit or TxnOffsetCommit request commits."""
+    return OffsetToCommit(
         topic.name,
         topic.id,
         one.partition_index,

@@ -50,20 +50,22 @@ class Resource(IntEnum):
     GROUP = 32
 
 
-class Operation(IntEnum):
+class SettingOperation(IntEnum):
     SET = 0
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
+    """One change of an IncrementalAlterConfigs request."""
+
     name: str
-    operation: Operation
+    operation: SettingOperation
     value: str
 
 
-Wanted = list[Change] | dict[str, str]
+Wanted = list[SettingChange] | dict[str, str]
 """Changes of single settings, or all that a resource shall have of its own."""
 
 
@@ -235,13 +237,15 @@ def _replacement(resource: Any) -> dict[str, str]:
     return {one.name: _value_of(one) for one in _once(resource.configs)}
 
 
-def _increments(resource: Any) -> list[Change]:
+def _increments(resource: Any) -> list[SettingChange]:
     changes = []
     for one in _once(resource.configs):
-        if one.config_operation not in set(Operation):
+        if one.config_operation not in set(SettingOperation):
             raise _invalid(f"{one.name}: operation is {one.config_operation}; it must be 0 to 3")
-        operation = Operation(one.config_operation)
-        changes.append(Change(one.name, operation, "" if operation is Operation.DELETE else _value_of(one)))
+        operation = SettingOperation(one.config_operation)
+        changes.append(
+            SettingChange(one.name, operation, "" if operation is SettingOperation.DELETE else _value_of(one))
+        )
     return changes
 
 
@@ -273,22 +277,22 @@ def _applied(
         return wanted
     settings = dict(own)
     for change in wanted:
-        if change.operation is not Operation.DELETE or change.name not in own:
+        if change.operation is not SettingOperation.DELETE or change.name not in own:
             check(change.name)  # what an older broker let be changed can be taken back
-        if change.operation is Operation.SET:
+        if change.operation is SettingOperation.SET:
             settings[change.name] = change.value
-        elif change.operation is Operation.DELETE:
+        elif change.operation is SettingOperation.DELETE:
             settings.pop(change.name, None)
         else:
             settings[change.name] = _changed_list(change, effective.get(change.name), described.get(change.name))
     return settings
 
 
-def _changed_list(change: Change, current: str | None, one: Described | None) -> str:
+def _changed_list(change: SettingChange, current: str | None, one: Described | None) -> str:
     if one is None or one.values.type is not ValueType.LIST:
         raise ConfigError(f"{change.name} is no list: {change.operation.name} can't be used, only SET and DELETE")
     items, given = _items(current or ""), _items(change.value)
-    if change.operation is Operation.APPEND:
+    if change.operation is SettingOperation.APPEND:
         return ",".join(dict.fromkeys([*items, *given]))
     return ",".join(item for item in items if item not in given)
 

@@ -17,8 +17,8 @@ from typing import Any
 from stratalog.broker.apis.groups import MOST_GROUPS, distinct
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
-from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
-from stratalog.broker.groups.consumer_member import Member
+from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
+from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_records import Assignment
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -34,7 +34,7 @@ _ALL_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))  # read, delete, 
 
 
 class ConsumerGroupApis:
-    def __init__(self, groups: ConsumerGroups, topics: Topics, config: GroupConfig) -> None:
+    def __init__(self, groups: ConsumerGroups, topics: GroupTopics, config: GroupConfig) -> None:
         self._groups = groups
         self._topics = topics
         self._config = config
@@ -85,7 +85,7 @@ class ConsumerGroupApis:
             "authorized_operations": operations,
         }
 
-    def _described_member(self, group: ConsumerGroup, member: Member) -> Reply:
+    def _described_member(self, group: ConsumerGroup, member: ConsumerMember) -> Reply:
         return {
             "member_id": member.member_id,
             "instance_id": member.instance_id,

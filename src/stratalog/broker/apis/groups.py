@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
+from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import (
     DescribedGroup,
     JoinAnswer,
@@ -152,30 +153,31 @@ class GroupApis:
         error = self._coordinator.status(group_id, may_be_empty=True)
         if error is not ErrorCode.none:
             return _described(group_id, DescribedGroup("", "", "", ()), error)
-        group = self._groups.describe(group_id)
-        if group is not None:
-            return _described(group_id, group)
+        group = self._coordinator.group(group_id)
+        if isinstance(group, ClassicGroup):
+            return _described(group_id, group.describe())
         dead = DescribedGroup("Dead", "", "", ())
         if version < _FIRST_DESCRIBE_WITH_NOT_FOUND:
             return _described(group_id, dead)
-        exists = self._coordinator.group(group_id) is not None
-        said = f"Group {group_id} is not a classic group." if exists else f"Group {group_id} not found."
-        return _described(group_id, dead, ErrorCode.group_id_not_found, said)
+        message = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a classic group."
+        return _described(group_id, dead, ErrorCode.group_id_not_found, message)
 
     def list_groups(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
         if self._coordinator.is_loading:
             return {"error_code": ErrorCode.coordinator_load_in_progress, "groups": []}
-        states, kinds = getattr(request, "states_filter", ()), getattr(request, "types_filter", ())
+        states = {state.lower() for state in getattr(request, "states_filter", ())}  # empty: all
+        kinds = {kind.lower() for kind in getattr(request, "types_filter", ())}
         return {
             "error_code": ErrorCode.none,
             "groups": [
                 {
-                    "group_id": one.group_id,
-                    "protocol_type": one.protocol_type,
-                    "group_state": one.state_name,
-                    "group_type": one.kind,
+                    "group_id": group.group_id,
+                    "protocol_type": group.protocol_type,
+                    "group_state": group.state_name,
+                    "group_type": group.kind,
                 }
-                for one in self._groups.list(states, kinds)
+                for group in self._coordinator.groups()
+                if (not states or group.state_name.lower() in states) and (not kinds or group.kind in kinds)
             ],
         }
 
@@ -184,7 +186,7 @@ class GroupApis:
         for group_id in distinct(request.groups_names, MOST_GROUPS, "DeleteGroups"):
             error = self._coordinator.status(group_id, may_be_empty=True)
             if error is ErrorCode.none:
-                error = self._groups.delete(group_id)
+                error = self._coordinator.delete(group_id)
             results.append({"group_id": group_id, "error_code": error})
         return {"results": results}
 

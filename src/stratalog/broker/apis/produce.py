@@ -28,8 +28,8 @@ from stratalog.broker.counters import Counters
 from stratalog.broker.detached_requests import DetachedRequests
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
-from stratalog.broker.transactions.admission import Admission, Operation
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.admission import Admission, TransactionOperation
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import Clock
 from stratalog.errors import (
@@ -279,16 +279,20 @@ class ProduceApi:
             said = "a transactional batch in a request without a transactional id"
             return _failed(index, ErrorCode.transactional_id_authorization_failed, said)
         producer_id, epoch, base_sequence = _PRODUCER.unpack_from(frame, start + PRODUCER_ID_POSITION)
-        operation = Operation.of_produce(version)
-        error = self._admission.admit(transactional_id, partition, Identity(producer_id, epoch), operation)
+        operation = TransactionOperation.of_produce(version)
+        error = self._admission.admit(transactional_id, partition, ProducerIdAndEpoch(producer_id, epoch), operation)
         if error is ErrorCode.none:
-            if operation is Operation.ADD and base_sequence != 0 and partition.log.producers.get(producer_id) is None:
+            if (
+                operation is TransactionOperation.ADD
+                and base_sequence != 0
+                and partition.log.producers.get(producer_id) is None
+            ):
                 said = f"producer {producer_id} is not known here, and begins with sequence {base_sequence}"
                 return _failed(index, ErrorCode.out_of_order_sequence_number, said)
             return None
         said = f"transactional id {transactional_id!r}: {error.name.upper()} for {partition.topic}-{index}"
         if error in _ASK_AGAIN and not (
-            error is ErrorCode.concurrent_transactions and operation is Operation.ADD
+            error is ErrorCode.concurrent_transactions and operation is TransactionOperation.ADD
         ):  # which older clients would not ask again after; this is one that they do
             error = ErrorCode.not_enough_replicas
         self._counters.refused_produce += 1

@@ -17,7 +17,7 @@ from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.producer_ids import ProducerIds
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.errors import StorageError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -48,7 +48,7 @@ class ProducerApis:
         if (known_id == _NONE) != (known_epoch == _NONE):
             return _refused(ErrorCode.invalid_request)
         if request.transactional_id is not None:
-            claimed = None if known_id == _NONE else Identity(known_id, known_epoch)
+            claimed = None if known_id == _NONE else ProducerIdAndEpoch(known_id, known_epoch)
             return await self._initialize(request, claimed, context.api_version)
         try:
             producer_id = await self._ids.next()
@@ -57,12 +57,12 @@ class ProducerApis:
             return _refused(ErrorCode.coordinator_load_in_progress)
         return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}
 
-    async def _initialize(self, request: Any, claimed: Identity | None, version: int) -> Reply:
+    async def _initialize(self, request: Any, claimed: ProducerIdAndEpoch | None, version: int) -> Reply:
         timeout_ms = to_ms(request.transaction_timeout)
-        error, identity = await self._transactions.initialize(request.transactional_id, timeout_ms, claimed)
+        error, producer = await self._transactions.initialize(request.transactional_id, timeout_ms, claimed)
         if error is ErrorCode.producer_fenced and version < _FIRST_WITH_PRODUCER_FENCED:
             error = ErrorCode.invalid_producer_epoch  # the newer one is not known to older clients
-        return {"error_code": error, "producer_id": identity.producer_id, "producer_epoch": identity.epoch}
+        return {"error_code": error, "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
 
     # DescribeProducers
 

@@ -16,12 +16,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratalog.broker.apis.groups import MOST_GROUPS, distinct
-from stratalog.broker.groups.topic_pattern import compile_pattern
-from stratalog.broker.groups.topic_pattern_syntax import TopicPatternError
+from stratalog.broker.groups.topic_pattern import TopicPatternError, compile_pattern
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
 from stratalog.broker.transactions.markers import Marker
-from stratalog.broker.transactions.state import STATES, State, Transaction
+from stratalog.broker.transactions.state import STATES, Transaction, TransactionState
 from stratalog.clock import Clock
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -112,7 +111,7 @@ class TransactionAdminApis:
                 if (not producer_ids or one.producer_id in producer_ids)
                 and (not request.state_filters or one.state in states)
                 and (longer_than < 0 or now_ms - one.started_ms > longer_than)
-                and one.state is not State.DEAD
+                and one.state is not TransactionState.DEAD
             ],
         }
 

@@ -17,16 +17,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Any, Protocol
 
+from stratalog.broker.apis.committed_offsets import commit_of
 from stratalog.broker.groups import offsets_topic
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offset_service import Committer, OffsetService
-from stratalog.broker.groups.offsets import Commit
+from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.broker.metadata.store import Topic
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
-from stratalog.broker.transactions.admission import Admission, Operation
-from stratalog.broker.transactions.coordinator import Answer, TransactionCoordinator
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.admission import Admission, TransactionOperation
+from stratalog.broker.transactions.coordinator import TransactionCoordinator, TransactionResponse
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
@@ -37,7 +38,7 @@ _FIRST_END_WITH_NEXT_EPOCH = 5
 _FIRST_COMMIT_THAT_ADDS = 5
 
 
-class Topics(Protocol):
+class TransactionTopics(Protocol):
     """What of the TopicRegistry is used here."""
 
     def get(self, name: str) -> Topic | None: ...
@@ -47,7 +48,11 @@ class Topics(Protocol):
 
 class TransactionApis:
     def __init__(
-        self, coordinator: TransactionCoordinator, groups: GroupCoordinator, topics: Topics, admission: Admission
+        self,
+        coordinator: TransactionCoordinator,
+        groups: GroupCoordinator,
+        topics: TransactionTopics,
+        admission: Admission,
     ) -> None:
         self._coordinator = coordinator
         self._groups = groups
@@ -68,16 +73,16 @@ class TransactionApis:
     def add_partitions(self, request: Any, context: RequestContext) -> Reply:
         version = context.api_version
         if version < _FIRST_ADD_OF_SEVERAL:
-            who = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+            producer = ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
             transactional_id, topics = request.v3_and_below_transactional_id, request.v3_and_below_topics
-            return {"results_by_topic_v3_and_below": self._add(transactional_id, who, topics, False, version)}
+            return {"results_by_topic_v3_and_below": self._add(transactional_id, producer, topics, False, version)}
         return {
             "results_by_transaction": [
                 {
                     "transactional_id": one.transactional_id,
                     "topic_results": self._add(
                         one.transactional_id,
-                        Identity(one.producer_id, one.producer_epoch),
+                        ProducerIdAndEpoch(one.producer_id, one.producer_epoch),
                         one.topics,
                         one.verify_only,
                         version,
@@ -88,7 +93,12 @@ class TransactionApis:
         }
 
     def _add(
-        self, transactional_id: str, who: Identity, topics: Iterable[Any], verify_only: bool, version: int
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        topics: Iterable[Any],
+        verify_only: bool,
+        version: int,
     ) -> list[Reply]:
         partitions = dict.fromkeys(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
         unknown = [one for one in partitions if self._topics.partition(*one) is None]
@@ -97,10 +107,10 @@ class TransactionApis:
             errors = dict.fromkeys(partitions, ErrorCode.operation_not_attempted)
             errors |= dict.fromkeys(unknown, ErrorCode.unknown_topic_or_partition)
         elif verify_only:
-            errors = {one: self._coordinator.verify(transactional_id, who, one) for one in partitions}
+            errors = {one: self._coordinator.verify(transactional_id, producer, one) for one in partitions}
         else:
             transaction_version = 2 if version >= _FIRST_ADD_OF_SEVERAL else 0
-            error = self._coordinator.add(transactional_id, who, partitions, transaction_version)
+            error = self._coordinator.add(transactional_id, producer, partitions, transaction_version)
             errors = dict.fromkeys(partitions, _as_known(error, version))
         return _by_topic(errors)
 
@@ -112,28 +122,34 @@ class TransactionApis:
         error = await self._groups.prepare(request.group_id)
         if error is ErrorCode.none:
             where = TopicPartition(offsets_topic.NAME, self._groups.partition_of(request.group_id))
-            who = Identity(request.producer_id, request.producer_epoch)
-            error = self._coordinator.add(request.transactional_id, who, (where,), 0)
+            producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+            error = self._coordinator.add(request.transactional_id, producer, (where,), 0)
         return {"error_code": _as_known(error, context.api_version)}
 
     # EndTxn
 
     def end(self, request: Any, context: RequestContext) -> Reply | Awaitable[Reply]:
-        who = Identity(request.producer_id, request.producer_epoch)
+        producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         version = 2 if context.api_version >= _FIRST_END_WITH_NEXT_EPOCH else 0
-        answer = self._coordinator.end_at_once(request.transactional_id, who, commit=request.committed, version=version)
+        answer = self._coordinator.end_at_once(
+            request.transactional_id, producer, commit=request.committed, version=version
+        )
         if answer is None:
-            return self._end_later(request, context, who, version)
+            return self._end_later(request, context, producer, version)
         return _end_reply(answer, context)
 
-    async def _end_later(self, request: Any, context: RequestContext, who: Identity, version: int) -> Reply:
-        answer = await self._coordinator.end(request.transactional_id, who, commit=request.committed, version=version)
+    async def _end_later(
+        self, request: Any, context: RequestContext, producer: ProducerIdAndEpoch, version: int
+    ) -> Reply:
+        answer = await self._coordinator.end(
+            request.transactional_id, producer, commit=request.committed, version=version
+        )
         return _end_reply(answer, context)
 
     # TxnOffsetCommit
 
     async def txn_offset_commit(self, request: Any, context: RequestContext) -> Reply:
-        commits: list[Commit] = []
+        commits: list[OffsetToCommit] = []
         answers: list[Reply] = []  # of `commits`, in the same order
         topics = []
         for asked in request.topics:
@@ -143,7 +159,7 @@ class TransactionApis:
                 answer = {"partition_index": one.partition_index, "error_code": ErrorCode.unknown_topic_or_partition}
                 partitions.append(answer)
                 if topic is not None and 0 <= one.partition_index < topic.partition_count:
-                    commits.append(_commit(topic, one))
+                    commits.append(commit_of(topic, one))
                     answers.append(answer)
             topics.append({"name": asked.name, "partitions": partitions})
         if commits:
@@ -151,11 +167,11 @@ class TransactionApis:
                 answer["error_code"] = error
         return {"topics": topics}
 
-    async def _commit(self, request: Any, version: int, commits: list[Commit]) -> list[ErrorCode]:
-        group_id, who = request.group_id, Identity(request.producer_id, request.producer_epoch)
+    async def _commit(self, request: Any, version: int, commits: list[OffsetToCommit]) -> list[ErrorCode]:
+        group_id, producer = request.group_id, ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
         error = await self._groups.prepare(group_id)
         if error is ErrorCode.none:
-            error = self._admit(request.transactional_id, group_id, who, version)
+            error = self._admit(request.transactional_id, group_id, producer, version)
         committer = Committer(
             group_id,
             getattr(request, "member_id", ""),
@@ -167,23 +183,25 @@ class TransactionApis:
             error = self._offsets.check_in_transaction(committer)
         if error is not ErrorCode.none:
             return [error for _ in commits]
-        return self._offsets.commit_in_transaction(committer, commits, who.producer_id, who.epoch)
+        return self._offsets.commit_in_transaction(committer, commits, producer.producer_id, producer.epoch)
 
-    def _admit(self, transactional_id: str, group_id: str, who: Identity, version: int) -> ErrorCode:
+    def _admit(self, transactional_id: str, group_id: str, producer: ProducerIdAndEpoch, version: int) -> ErrorCode:
         partition = self._topics.partition(offsets_topic.NAME, self._groups.partition_of(group_id))
         if partition is None:
             return ErrorCode.coordinator_not_available
-        error = self._admission.admit(transactional_id, partition, who, Operation.of_offset_commit(version))
+        error = self._admission.admit(
+            transactional_id, partition, producer, TransactionOperation.of_offset_commit(version)
+        )
         if error is ErrorCode.concurrent_transactions and version < _FIRST_COMMIT_THAT_ADDS:
             return ErrorCode.coordinator_load_in_progress  # which older clients ask again after
         return error
 
 
-def _end_reply(answer: Answer, context: RequestContext) -> Reply:
+def _end_reply(answer: TransactionResponse, context: RequestContext) -> Reply:
     return {
         "error_code": _as_known(answer.error, context.api_version),
-        "producer_id": answer.identity.producer_id,
-        "producer_epoch": answer.identity.epoch,
+        "producer_id": answer.producer.producer_id,
+        "producer_epoch": answer.producer.epoch,
     }
 
 
@@ -199,14 +217,3 @@ def _by_topic(errors: dict[TopicPartition, ErrorCode]) -> list[Reply]:
     for (topic, index), error in errors.items():
         topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": error})
     return [{"name": topic, "results_by_partition": results} for topic, results in topics.items()]
-
-
-def _commit(topic: Topic, one: Any) -> Commit:
-    return Commit(
-        topic.name,
-        topic.id,
-        one.partition_index,
-        one.committed_offset,
-        getattr(one, "committed_leader_epoch", -1),
-        one.committed_metadata,
-    )

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratalog.broker.apis.own import LoopMethod, MethodError
-from stratalog.broker.transactions.state import NEVER_MS, Identity
-from stratalog.broker.transactions.two_phase import MOST_MEMBERS, Member, Refusal, TwoPhase
+from stratalog.broker.transactions.state import NEVER_MS, ProducerIdAndEpoch
+from stratalog.broker.transactions.two_phase import MOST_MEMBERS, PreparedTransaction, Refusal, TwoPhase
 from stratalog.errors import MalformedRequestError
 
 
@@ -72,10 +72,10 @@ class TwoPhaseApi:
         return [
             {
                 "transactional_id": member.transactional_id,
-                "producer_id": identity.producer_id,
-                "producer_epoch": identity.epoch,
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.epoch,
             }
-            for member, identity in zip(members, result, strict=True)
+            for member, producer in zip(members, result, strict=True)
         ]
 
     async def abort(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -95,14 +95,14 @@ class TwoPhaseApi:
         return []
 
 
-def _listed(one: Any) -> Member:
+def _listed(one: Any) -> PreparedTransaction:
     if not isinstance(one, dict):
         raise MalformedRequestError(f"transactions holds {one!r}; JSON objects are wanted")
     _check_names(one, "transactional_id", "producer_id", "producer_epoch")
     return _member(one)
 
 
-def _member(fields: Mapping[str, Any]) -> Member:
+def _member(fields: Mapping[str, Any]) -> PreparedTransaction:
     transactional_id, producer_id = fields.get("transactional_id"), fields.get("producer_id")
     epoch = fields.get("producer_epoch")
     _check_id(transactional_id)
@@ -110,7 +110,7 @@ def _member(fields: Mapping[str, Any]) -> Member:
         raise MalformedRequestError(f"producer_id is {producer_id!r}; a number is wanted")
     if not _is_number(epoch):
         raise MalformedRequestError(f"producer_epoch is {epoch!r}; a number is wanted")
-    return Member(str(transactional_id), Identity(int(producer_id or 0), int(epoch or 0)))
+    return PreparedTransaction(str(transactional_id), ProducerIdAndEpoch(int(producer_id or 0), int(epoch or 0)))
 
 
 def _check_id(value: Any) -> None:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from stratalog.broker.groups.classic_members import Member, member_bytes, protocols_bytes, protocols_size
+from stratalog.broker.groups.classic_members import ClassicMember, member_bytes, protocols_bytes, protocols_size
 from stratalog.broker.groups.classic_messages import (
     AnswerJoin,
     AnswerSync,
@@ -30,8 +30,8 @@ from stratalog.broker.groups.classic_messages import (
 )
 from stratalog.broker.groups.classic_rebalance import (
     CheckRoom,
+    ClassicGroupState,
     RebalancingGroup,
-    State,
     Store,
     append_error,
     room_for_all,
@@ -76,7 +76,7 @@ class ClassicGroup(RebalancingGroup):
 
     @property
     def is_empty(self) -> bool:
-        return self.state is State.EMPTY
+        return self.state is ClassicGroupState.EMPTY
 
     @property
     def has_pending(self) -> bool:
@@ -87,7 +87,7 @@ class ClassicGroup(RebalancingGroup):
         return self._members.leader
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClassicMember]:
         return list(self._members)
 
     @property
@@ -103,7 +103,7 @@ class ClassicGroup(RebalancingGroup):
         return self._protocol_type == PROTOCOL_TYPE if self._topics is None else topic in self._topics
 
     def describe(self) -> DescribedGroup:
-        protocol = self.protocol_name if self.state is State.STABLE else None
+        protocol = self.protocol_name if self.state is ClassicGroupState.STABLE else None
         members = tuple(
             DescribedMember(
                 one.member_id,
@@ -128,9 +128,9 @@ class ClassicGroup(RebalancingGroup):
         *,
         in_transaction: bool = False,
     ) -> ErrorCode:
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.coordinator_not_available
-        if generation_or_epoch < 0 and self.state is State.EMPTY:
+        if generation_or_epoch < 0 and self.state is ClassicGroupState.EMPTY:
             return ErrorCode.none  # an admin, or a consumer that assigns its partitions itself
         if generation_or_epoch < 0 and not member_id and group_instance_id is None:
             # Older clients do not say who they are when they commit in a transaction.
@@ -140,39 +140,39 @@ class ClassicGroup(RebalancingGroup):
             return error
         if generation_or_epoch != self.generation:
             return ErrorCode.illegal_generation
-        if self.state is State.COMPLETING_REBALANCE and not in_transaction:
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE and not in_transaction:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
     def committed(self, member_id: str, now: Now) -> None:
         """A commit is a sign of life."""
         member = self._members.get(member_id)
-        if member is not None and self.state in (State.STABLE, State.PREPARING_REBALANCE):
+        if member is not None and self.state in (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE):
             self._renew(member, now)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:  # noqa: ARG002
-        return ErrorCode.group_id_not_found if self.state is State.DEAD else ErrorCode.none
+        return ErrorCode.group_id_not_found if self.state is ClassicGroupState.DEAD else ErrorCode.none
 
     def check_offset_delete(self) -> ErrorCode:
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.group_id_not_found
-        if self.state is not State.EMPTY and self._protocol_type != PROTOCOL_TYPE:
+        if self.state is not ClassicGroupState.EMPTY and self._protocol_type != PROTOCOL_TYPE:
             return ErrorCode.non_empty_group
         return ErrorCode.none
 
     def offset_expires_since(self, commit_timestamp_ms: int) -> int | None:
         if self._protocol_type is None:
             return commit_timestamp_ms  # only offsets, no members ever
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return commit_timestamp_ms if self._state_since_ms is None else self._state_since_ms
-        if self.state is State.STABLE and self._topics is not None:
+        if self.state is ClassicGroupState.STABLE and self._topics is not None:
             return commit_timestamp_ms
         return None
 
     # Joining
 
     def join(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             answer(JoinAnswer(ErrorCode.coordinator_not_available, request.member_id))
         elif not self._has_room_for(request):
             self._pending.pop(request.member_id, None)
@@ -202,12 +202,12 @@ class ClassicGroup(RebalancingGroup):
             return False
         if not self._fits_the_budget(request, member):
             return False
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             # By those that have joined, so that a group that is too large loses the last ones to come back.
             return (member is not None and member.answer_join is not None) or self._members.awaiting_join < most
-        return self.state is State.EMPTY or member is not None or len(self._members) < most
+        return self.state is ClassicGroupState.EMPTY or member is not None or len(self._members) < most
 
-    def _fits_the_budget(self, request: JoinRequest, member: Member | None) -> bool:
+    def _fits_the_budget(self, request: JoinRequest, member: ClassicMember | None) -> bool:
         what = f"a member of group {self.group_id[:200]!r}"
         if member is not None:
             more = protocols_bytes(request.protocols) - protocols_bytes(member.protocols)
@@ -222,7 +222,7 @@ class ClassicGroup(RebalancingGroup):
         return True
 
     def _supports(self, request: JoinRequest) -> bool:
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return bool(request.protocol_type and request.protocols)
         return request.protocol_type == self._protocol_type and self._members.support(request.protocols)
 
@@ -243,7 +243,7 @@ class ClassicGroup(RebalancingGroup):
             self._add(member_id, request, now, answer)
 
     def _add(self, member_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
-        member = Member(
+        member = ClassicMember(
             member_id,
             request.group_instance_id,
             request.client_id,
@@ -262,14 +262,14 @@ class ClassicGroup(RebalancingGroup):
         self._new_member_came = True
         self._rebalance(now)
 
-    def _rejoin(self, member: Member, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _rejoin(self, member: ClassicMember, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
         unchanged = member.has_protocols(request.protocols)
         is_leader = self._members.leader == member.member_id
-        if self.state is State.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             answer(JoinAnswer(ErrorCode.unknown_member_id, member.member_id))
-        elif unchanged and self.state is State.COMPLETING_REBALANCE:
+        elif unchanged and self.state is ClassicGroupState.COMPLETING_REBALANCE:
             answer(self._current_generation(member))  # it did not get the answer the first time
-        elif unchanged and self.state is State.STABLE and not is_leader:
+        elif unchanged and self.state is ClassicGroupState.STABLE and not is_leader:
             answer(self._current_generation(member))
         else:
             # The leader rejoins a stable group to have it assigned anew: it may know of new partitions.
@@ -277,7 +277,7 @@ class ClassicGroup(RebalancingGroup):
             self._members.await_join(member, answer)
             self._rebalance(now)
 
-    def _update(self, member: Member, request: JoinRequest) -> None:
+    def _update(self, member: ClassicMember, request: JoinRequest) -> None:
         self._members.set_protocols(member, request.protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -296,7 +296,7 @@ class ClassicGroup(RebalancingGroup):
         self._update(member, request)
         member.is_new = False
         self._renew(member, now)
-        if self.state is not State.STABLE or self._members.select_protocol() != self.protocol_name:
+        if self.state is not ClassicGroupState.STABLE or self._members.select_protocol() != self.protocol_name:
             self._members.await_join(member, answer)
             self._rebalance(now)
             return
@@ -318,7 +318,7 @@ class ClassicGroup(RebalancingGroup):
             # Told that somebody else leads, an older client does not assign anew: the others were not asked to join.
             answer(current._replace(leader=old_leader or "", members=()))
 
-    def _rename(self, member: Member, new_id: str) -> None:
+    def _rename(self, member: ClassicMember, new_id: str) -> None:
         if member.member_id in self._yet_to_sync:
             self._yet_to_sync.remove(member.member_id)
             self._yet_to_sync.add(new_id)
@@ -335,7 +335,7 @@ class ClassicGroup(RebalancingGroup):
         self._yet_to_sync.discard(member.member_id)
         if not self._yet_to_sync:
             self._sync_until_ms = None
-        if self.state is State.STABLE:
+        if self.state is ClassicGroupState.STABLE:
             answer(self._assignment(member))
             return
         member.finish_sync(SyncAnswer(ErrorCode.rebalance_in_progress))
@@ -344,7 +344,7 @@ class ClassicGroup(RebalancingGroup):
             self._assign(request.assignments, now)
 
     def _check_sync(self, request: SyncRequest) -> ErrorCode:
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.coordinator_not_available
         error = self._members.check(request.member_id, request.group_instance_id)
         if error is not ErrorCode.none:
@@ -355,14 +355,14 @@ class ClassicGroup(RebalancingGroup):
             return ErrorCode.inconsistent_group_protocol
         if request.protocol_name is not None and self.protocol_name not in (None, request.protocol_name):
             return ErrorCode.inconsistent_group_protocol
-        if self.state is State.PREPARING_REBALANCE:
+        if self.state is ClassicGroupState.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
     # Coming, staying and going
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now: Now) -> ErrorCode:
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return ErrorCode.coordinator_not_available
         error = self._members.check(member_id, group_instance_id)
         member = self._members.get(member_id)
@@ -371,11 +371,13 @@ class ClassicGroup(RebalancingGroup):
         if generation != self.generation:
             return ErrorCode.illegal_generation
         self._renew(member, now)
-        return ErrorCode.rebalance_in_progress if self.state is State.PREPARING_REBALANCE else ErrorCode.none
+        return (
+            ErrorCode.rebalance_in_progress if self.state is ClassicGroupState.PREPARING_REBALANCE else ErrorCode.none
+        )
 
     def leave(self, identities: Sequence[MemberIdentity], now: Now) -> list[ErrorCode]:
         """An error for each. A static member may be named by its instance id alone, as admins do."""
-        if self.state is State.DEAD:
+        if self.state is ClassicGroupState.DEAD:
             return [ErrorCode.coordinator_not_available for _ in identities]
         errors = [self._leave(identity) for identity in identities]
         if ErrorCode.none in errors:

@@ -30,7 +30,7 @@ def member_bytes(member_id: str, instance_id: str | None, client_id: str, protoc
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class ClassicMember:
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -43,7 +43,7 @@ class Member:
     expires_at_ms: int | None = None  # None: it waits for an answer of ours, and that does not count as silence
     answer_join: AnswerJoin | None = None
     answer_sync: AnswerSync | None = None
-    counted_bytes: int = 0  # what `Members` has counted it as
+    counted_bytes: int = 0  # what `ClassicMembers` has counted it as
 
     @property
     def state_bytes(self) -> int:
@@ -91,12 +91,12 @@ class Member:
         )
 
 
-class Members:
+class ClassicMembers:
     """In the order in which they came. The first is the leader until it leaves."""
 
     def __init__(self) -> None:
         self.leader: str | None = None
-        self._by_id: dict[str, Member] = {}
+        self._by_id: dict[str, ClassicMember] = {}
         self._static: dict[str, str] = {}  # group instance id -> member id
         self._supporters: Counter[str] = Counter()  # protocol name -> members that know it
         self._awaiting_join = 0
@@ -106,13 +106,13 @@ class Members:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter(list(self._by_id.values()))
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._by_id
 
-    def get(self, member_id: str) -> Member | None:
+    def get(self, member_id: str) -> ClassicMember | None:
         return self._by_id.get(member_id)
 
     def static_id(self, group_instance_id: str | None) -> str | None:
@@ -128,7 +128,7 @@ class Members:
                 return ErrorCode.fenced_instance_id
         return ErrorCode.none if member_id in self._by_id else ErrorCode.unknown_member_id
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicMember) -> None:
         self._by_id[member.member_id] = member
         if member.group_instance_id is not None:
             self._static[member.group_instance_id] = member.member_id
@@ -137,7 +137,7 @@ class Members:
         if self.leader is None:
             self.leader = member.member_id
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicMember | None:
         member = self._by_id.pop(member_id, None)
         if member is None:
             return None
@@ -151,7 +151,7 @@ class Members:
             self.leader = next(iter(self._by_id), None)
         return member
 
-    def rename(self, member: Member, new_id: str) -> None:
+    def rename(self, member: ClassicMember, new_id: str) -> None:
         """A static member came back: the same member under a new id. Its place and leadership go with it."""
         was_leader = self.leader == member.member_id
         member.member_id = new_id
@@ -162,21 +162,21 @@ class Members:
         if was_leader:
             self.leader = new_id
 
-    def set_protocols(self, member: Member, protocols: Mapping[str, bytes]) -> None:
+    def set_protocols(self, member: ClassicMember, protocols: Mapping[str, bytes]) -> None:
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
         self._recount(member)
 
-    def set_client(self, member: Member, client_id: str, client_host: str) -> None:
+    def set_client(self, member: ClassicMember, client_id: str, client_host: str) -> None:
         member.client_id, member.client_host = client_id, client_host
         self._recount(member)
 
-    def set_assignment(self, member: Member, assignment: bytes) -> None:
+    def set_assignment(self, member: ClassicMember, assignment: bytes) -> None:
         member.assignment = assignment
         self._recount(member)
 
-    def _recount(self, member: Member) -> None:
+    def _recount(self, member: ClassicMember) -> None:
         counted, member.counted_bytes = member.counted_bytes, member.state_bytes
         self.state_bytes += member.counted_bytes - counted
 
@@ -189,18 +189,18 @@ class Members:
 
     # Waiting for the join phase
 
-    def await_join(self, member: Member, answer: AnswerJoin) -> None:
+    def await_join(self, member: ClassicMember, answer: AnswerJoin) -> None:
         """An earlier request of the same member, which its client gave up on, is told to come again."""
         self.finish_join(member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id))
         member.answer_join = answer
         self._awaiting_join += 1
 
-    def finish_join(self, member: Member, answer: JoinAnswer) -> None:
+    def finish_join(self, member: ClassicMember, answer: JoinAnswer) -> None:
         if member.answer_join is not None:
             self._awaiting_join -= 1
             member.finish_join(answer)
 
-    def stop_awaiting_join(self, member: Member) -> None:
+    def stop_awaiting_join(self, member: ClassicMember) -> None:
         """Nobody is there any more to be answered."""
         if member.answer_join is not None:
             self._awaiting_join -= 1

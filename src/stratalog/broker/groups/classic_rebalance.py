@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from stratalog.broker.groups.classic_members import Member, Members
+from stratalog.broker.groups.classic_members import ClassicMember, ClassicMembers
 from stratalog.broker.groups.classic_messages import JoinAnswer, Now, SyncAnswer
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_protocol import MOST_TOPICS, PROTOCOL_TYPE, subscribed_topics
@@ -44,7 +44,7 @@ def group_bytes(group_id: str) -> int:
     return _GROUP_BYTES + 4 * text_bytes(group_id)
 
 
-class State(StrEnum):
+class ClassicGroupState(StrEnum):
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -66,7 +66,7 @@ def append_error(error: StratalogError) -> ErrorCode:
 class RebalancingGroup:
     def __init__(self, group_id: str, config: GroupConfig, store: Store, check_room: CheckRoom = room_for_all) -> None:
         self.group_id = group_id
-        self.state = State.EMPTY
+        self.state = ClassicGroupState.EMPTY
         self.generation = 0
         self.protocol_name: str | None = None
         self.is_stored = False  # whether a record of it is in the log
@@ -76,7 +76,7 @@ class RebalancingGroup:
         self._check_room = check_room
         self._protocol_type: str | None = None
         self._state_since_ms: int | None = None
-        self._members = Members()
+        self._members = ClassicMembers()
         self._pending: dict[str, int] = {}  # ids given out and not joined with yet -> when they lapse
         self._yet_to_sync: set[str] = set()
         self._topics: set[str] | None = None  # None: not known
@@ -102,7 +102,7 @@ class RebalancingGroup:
 
     def _rebalance(self, now: Now) -> None:
         """Begin a rebalance, or finish the join phase of the one under way if this was the last that it waited for."""
-        if self.state is not State.PREPARING_REBALANCE:
+        if self.state is not ClassicGroupState.PREPARING_REBALANCE:
             self._prepare(now)
         elif self._all_joined and not self._in_initial_delay:
             self._complete_join(now)
@@ -112,12 +112,12 @@ class RebalancingGroup:
         return self._members.awaiting_join == len(self._members) and not self._pending
 
     def _prepare(self, now: Now) -> None:
-        if self.state is State.COMPLETING_REBALANCE:
+        if self.state is ClassicGroupState.COMPLETING_REBALANCE:
             self._reset_assignments(ErrorCode.rebalance_in_progress, now)
         self._yet_to_sync.clear()
         self._sync_until_ms = None
-        was_empty = self.state is State.EMPTY
-        self._enter(State.PREPARING_REBALANCE, now)
+        was_empty = self.state is ClassicGroupState.EMPTY
+        self._enter(ClassicGroupState.PREPARING_REBALANCE, now)
         longest = self._members.longest_rebalance_timeout_ms()
         if was_empty:
             # Members tend to come together: a short wait saves a rebalance for each.
@@ -152,7 +152,7 @@ class RebalancingGroup:
             self._join_until_ms = self._wake(now.monotonic_ms + wait)
             return
         if not self._members and not self.generation:
-            self._enter(State.EMPTY, now)  # all have gone before there was anything to remember
+            self._enter(ClassicGroupState.EMPTY, now)  # all have gone before there was anything to remember
             return
         self.generation += 1
         self.protocol_name = self._members.select_protocol() if self._members else None
@@ -164,7 +164,7 @@ class RebalancingGroup:
             self._become_empty(now)
 
     def _begin_generation(self, now: Now) -> None:
-        self._enter(State.COMPLETING_REBALANCE, now)
+        self._enter(ClassicGroupState.COMPLETING_REBALANCE, now)
         for member in self._members:
             self._members.finish_join(member, self._current_generation(member))
             member.is_new = False
@@ -173,14 +173,14 @@ class RebalancingGroup:
         self._sync_until_ms = self._wake(now.monotonic_ms + self._members.longest_rebalance_timeout_ms())
 
     def _become_empty(self, now: Now) -> None:
-        self._enter(State.EMPTY, now)
+        self._enter(ClassicGroupState.EMPTY, now)
         try:
             self._store_members({})
         except StratalogError as error:
             # Nobody waits for it: after a restart the members of the last generation are back, and expire again.
             log.warning("group %r: that it is empty could not be stored: %s", self.group_id, error)
 
-    def _enter(self, state: State, now: Now) -> None:
+    def _enter(self, state: ClassicGroupState, now: Now) -> None:
         self.state, self._state_since_ms = state, now.wall_ms
 
     def _set_topics(self) -> None:
@@ -201,7 +201,7 @@ class RebalancingGroup:
             return None
         return topics
 
-    def _current_generation(self, member: Member) -> JoinAnswer:
+    def _current_generation(self, member: ClassicMember) -> JoinAnswer:
         leads = self._members.leader == member.member_id
         return JoinAnswer(
             ErrorCode.none,
@@ -226,14 +226,14 @@ class RebalancingGroup:
             self._reset_assignments(append_error(error), now)
             self._prepare(now)
             return
-        self._enter(State.STABLE, now)
+        self._enter(ClassicGroupState.STABLE, now)
         for member in self._members:
             self._members.set_assignment(member, shares[member.member_id])
             if member.answer_sync is not None:
                 member.finish_sync(self._assignment(member))
                 self._renew(member, now)
 
-    def _assignment(self, member: Member) -> SyncAnswer:
+    def _assignment(self, member: ClassicMember) -> SyncAnswer:
         return SyncAnswer(ErrorCode.none, member.assignment, self._protocol_type, self.protocol_name)
 
     def _reset_assignments(self, error: ErrorCode, now: Now) -> None:
@@ -252,12 +252,12 @@ class RebalancingGroup:
             member.fail(ErrorCode.unknown_member_id, "", ErrorCode.unknown_member_id)
 
     def _after_removal(self, now: Now) -> None:
-        if self.state is not State.EMPTY:
+        if self.state is not ClassicGroupState.EMPTY:
             self._rebalance(now)
 
     # Time
 
-    def _renew(self, member: Member, now: Now) -> None:
+    def _renew(self, member: ClassicMember, now: Now) -> None:
         member.expires_at_ms = self._wake(now.monotonic_ms + member.session_timeout_ms)
 
     def _wake(self, at_ms: int) -> int:
@@ -284,10 +284,10 @@ class RebalancingGroup:
         lapsed = [member_id for member_id, until in self._pending.items() if until <= now.monotonic_ms]
         for member_id in lapsed:
             del self._pending[member_id]
-        if lapsed and self.state is State.PREPARING_REBALANCE:
+        if lapsed and self.state is ClassicGroupState.PREPARING_REBALANCE:
             self._rebalance(now)
 
-    def _session_is_over(self, member: Member, now: Now) -> None:
+    def _session_is_over(self, member: ClassicMember, now: Now) -> None:
         if member.is_waiting and not member.is_new:
             member.expires_at_ms = None  # it waits for us; its session goes on when it has its answer
         elif member.member_id in self._members:
@@ -326,9 +326,9 @@ class RebalancingGroup:
         self._protocol_type = stored.protocol_type or None
         self.protocol_name = stored.protocol_name
         self._state_since_ms = stored.state_timestamp_ms
-        self._members = Members()
+        self._members = ClassicMembers()
         for one in stored.members:
-            member = Member(
+            member = ClassicMember(
                 one.member_id,
                 one.group_instance_id,
                 one.client_id,
@@ -342,7 +342,7 @@ class RebalancingGroup:
         self._must_rebalance = bool(stored.members) and stored.leader is None
         if stored.leader is not None and stored.leader in self._members:
             self._members.leader = stored.leader
-        self.state = State.STABLE if self._members else State.EMPTY
+        self.state = ClassicGroupState.STABLE if self._members else ClassicGroupState.EMPTY
         self._set_topics()
 
     def start_sessions(self, now: Now) -> None:
@@ -358,7 +358,7 @@ class RebalancingGroup:
 
     def close(self, error: ErrorCode) -> None:
         """The group is gone, or the broker stops: whoever waits is told."""
-        self.state = State.DEAD
+        self.state = ClassicGroupState.DEAD
         for member in self._members:
             member.fail(error, member.member_id, error)
         self._pending.clear()

@@ -1,15 +1,16 @@
-"""What members and admins may ask of classic groups, whatever the version of the request."""
+"""What members of classic groups may request, whatever the version of the request.
+
+A group is found by its id, called, and settled. A classic member of a KIP-848 group is served by `ConsumerGroups`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import (
     AnswerJoin,
     AnswerSync,
-    DescribedGroup,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
@@ -27,13 +28,6 @@ MOST_PROTOCOLS = 100  # that a member may know; clients name one to five
 LONGEST_NAME = 2**15 - 1  # bytes; what a string of a record holds
 
 
-class ListedGroup(NamedTuple):
-    group_id: str
-    protocol_type: str
-    state_name: str
-    kind: str
-
-
 class ClassicGroups:
     """`consumer_groups` serves classic members of KIP-848 groups; without it those groups refuse them."""
 
@@ -47,16 +41,15 @@ class ClassicGroups:
         return group if isinstance(group, ClassicGroup) else None
 
     def _mixed(self, group_id: str) -> tuple[ConsumerGroups, ConsumerGroup] | None:
-        """A KIP-848 group that has members, and who serves it."""
+        """Return a KIP-848 group that has members, and who serves it; None for any other group."""
         group = self._coordinator.group(group_id)
         if self._consumer_groups is not None and isinstance(group, ConsumerGroup) and not group.is_empty:
             return self._consumer_groups, group
         return None
 
-    # Of members
-
     def join(self, group_id: str, request: JoinRequest, answer: AnswerJoin) -> None:
-        """For a group that `prepare` found to be fine. `answer` is called once, now or when the rebalance is over."""
+        """Let a member join a group for which `prepare` returned no error. `answer` is called once: now, or when the
+        rebalance is over."""
         error = self._check(request)
         group = None
         mixed = self._mixed(group_id)
@@ -103,7 +96,7 @@ class ClassicGroups:
         return self._coordinator.new_classic_group(group_id), ErrorCode.none
 
     def abandon_join(self, group_id: str, answer: AnswerJoin) -> None:
-        """The client went away while it waited."""
+        """Forget a member that disconnected while it waited."""
         group = self._find(group_id)
         if group is not None:
             group.abandon_join(answer, self._coordinator.now())
@@ -148,36 +141,3 @@ class ClassicGroups:
         errors = group.leave(identities, self._coordinator.now())
         self._coordinator.settle(group)
         return errors
-
-    # Of admins
-
-    def describe(self, group_id: str) -> DescribedGroup | None:
-        """None where there is no such group, or it is none of this kind."""
-        group = self._find(group_id)
-        return None if group is None else group.describe()
-
-    def list(self, states: Collection[str], kinds: Collection[str]) -> list[ListedGroup]:
-        """Of every kind. Nothing given: all; upper and lower case are the same."""
-        wanted_states = {state.lower() for state in states}
-        wanted_kinds = {kind.lower() for kind in kinds}
-        return [
-            ListedGroup(group.group_id, group.protocol_type, group.state_name, group.kind)
-            for group in self._coordinator.groups()
-            if (not wanted_states or group.state_name.lower() in wanted_states)
-            and (not wanted_kinds or group.kind in wanted_kinds)
-        ]
-
-    def delete(self, group_id: str) -> ErrorCode:
-        """A group of any kind, with its offsets."""
-        group = self._coordinator.group(group_id)
-        if group is None:
-            return ErrorCode.group_id_not_found
-        if not group.is_empty:
-            return ErrorCode.non_empty_group
-        try:
-            self._coordinator.append_deletions(group_id, self._coordinator.offsets.delete_group(group_id))
-            self._coordinator.append(group_id, group.tombstones())
-        except StratalogError as error:
-            return append_error(error)
-        self._coordinator.remove(group_id)
-        return ErrorCode.none

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
-from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
+from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
 from stratalog.broker.groups.consumer_heartbeat import (
-    Change,
+    GroupChange,
     Surroundings,
     new_member,
     reconcile_member,
@@ -27,7 +27,7 @@ from stratalog.broker.groups.consumer_heartbeat import (
     update_regex,
     update_target,
 )
-from stratalog.broker.groups.consumer_member import Member
+from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_protocol import (
     PROTOCOL_TYPE,
     NamedPartitions,
@@ -35,7 +35,7 @@ from stratalog.broker.groups.consumer_protocol import (
     encode_assignment,
     parse_subscription,
 )
-from stratalog.broker.groups.consumer_records import Assignment, ClassicMember, MemberState
+from stratalog.broker.groups.consumer_records import Assignment, ClassicMemberMetadata, MemberState
 from stratalog.broker.groups.consumer_requests import GroupRefusedError
 from stratalog.errors import GroupRecordError
 from stratalog.protocol.error_codes import ErrorCode
@@ -43,7 +43,7 @@ from stratalog.protocol.error_codes import ErrorCode
 MakeMemberId = Callable[[str], str]
 
 
-def join(change: Change, request: JoinRequest, around: Surroundings, make_member_id: MakeMemberId) -> JoinAnswer:
+def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_member_id: MakeMemberId) -> JoinAnswer:
     """Raises GroupRefusedError, with the error to answer with."""
     member_id = request.member_id or make_member_id(request.group_instance_id or request.client_id)
     subscription = _check_protocols(change.group, request, member_id)
@@ -62,7 +62,7 @@ def join(change: Change, request: JoinRequest, around: Surroundings, make_member
         subscribed_topic_names=subscription.topics,
         subscribed_topic_regex="",
         server_assignor=None,
-        classic=ClassicMember(request.session_timeout_ms, tuple(request.protocols.items())),
+        classic=ClassicMemberMetadata(request.session_timeout_ms, tuple(request.protocols.items())),
     )
     if member_id not in change.group.members or member != before:
         change.write(member.metadata_record(change.group.group_id))
@@ -95,7 +95,7 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest, member_id: str)
         raise GroupRefusedError(ErrorCode.inconsistent_group_protocol, str(error)) from error
 
 
-def _find_member(change: Change, request: JoinRequest, member_id: str, max_size: int) -> Member:
+def _find_member(change: GroupChange, request: JoinRequest, member_id: str, max_size: int) -> ConsumerMember:
     group = change.group
     if request.group_instance_id is None:
         return group.members.get(member_id) or new_member(group, member_id, max_size)
@@ -107,7 +107,7 @@ def _find_member(change: Change, request: JoinRequest, member_id: str, max_size:
     return replace_static_member(change, existing, member_id)
 
 
-def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
     """A member, by its instance id where it has one. Raises GroupRefusedError."""
     member = group.members.get(member_id) if instance_id is None else group.static_member(instance_id)
     if member is None:
@@ -117,7 +117,7 @@ def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Membe
     return member
 
 
-def find_classic(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> Member:
+def find_classic(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:
     """The same, of one that speaks the classic protocol and knows its epoch."""
     member = find(group, member_id, instance_id)
     if member.classic is None:
@@ -127,7 +127,7 @@ def find_classic(group: ConsumerGroup, member_id: str, instance_id: str | None, 
     return member
 
 
-def find_leaving(group: ConsumerGroup, identity: MemberIdentity) -> Member:
+def find_leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
     """A static member may be named by its instance id alone, as admins do. Raises GroupRefusedError."""
     if identity.group_instance_id is not None and not identity.member_id:
         member = group.static_member(identity.group_instance_id)
@@ -140,7 +140,7 @@ def find_leaving(group: ConsumerGroup, identity: MemberIdentity) -> Member:
     return member
 
 
-def must_rejoin(group: ConsumerGroup, member: Member) -> bool:
+def must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
     """Whether a heartbeat is answered with REBALANCE_IN_PROGRESS: there is a newer epoch, the member has partitions to
     give up, or all that it still waits for are free."""
     if member.member_epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
@@ -148,7 +148,7 @@ def must_rejoin(group: ConsumerGroup, member: Member) -> bool:
     return member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
 
 
-def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:
+def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
     return any(
         group.owner_of(topic_id, partition) not in (None, member.member_id)
         for topic_id, partitions in group.target.get(member.member_id, {}).items()
@@ -156,7 +156,7 @@ def _waits_for_others(group: ConsumerGroup, member: Member) -> bool:
     )
 
 
-def sync(group: ConsumerGroup, request: SyncRequest, topics: Topics) -> SyncAnswer:
+def sync(group: ConsumerGroup, request: SyncRequest, topics: GroupTopics) -> SyncAnswer:
     """Raises GroupRefusedError, with the error to answer with."""
     member = find_classic(group, request.member_id, request.group_instance_id, request.generation)
     assert member.classic is not None
@@ -169,7 +169,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: Topics) -> SyncAnsw
     return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
 
 
-def with_ids(partitions: NamedPartitions, topics: Topics) -> Assignment:
+def with_ids(partitions: NamedPartitions, topics: GroupTopics) -> Assignment:
     """Topics that do not exist are left out."""
     found: dict[uuid.UUID, frozenset[int]] = {}
     for name, indexes in partitions.items():
@@ -179,7 +179,7 @@ def with_ids(partitions: NamedPartitions, topics: Topics) -> Assignment:
     return found
 
 
-def with_names(assignment: Assignment, topics: Topics) -> NamedPartitions:
+def with_names(assignment: Assignment, topics: GroupTopics) -> NamedPartitions:
     found = {}
     for topic_id, partitions in assignment.items():
         topic = topics.by_id(topic_id)

@@ -23,11 +23,11 @@ from stratalog.broker.groups import group_migration
 from stratalog.broker.groups.classic_group import ClassicGroup, new_member_id
 from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
 from stratalog.broker.groups.config import GroupConfig
-from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics
-from stratalog.broker.groups.consumer_heartbeat import Change, Surroundings, fence, heartbeat, leave, update_epoch
-from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member
+from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
+from stratalog.broker.groups.consumer_heartbeat import GroupChange, Surroundings, fence, heartbeat, leave, update_epoch
+from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, ConsumerMember
 from stratalog.broker.groups.consumer_records import CurrentMember, MemberState, RecordType, Tombstone, encode
-from stratalog.broker.groups.consumer_requests import Answer, GroupRefusedError, Heartbeat, check_request
+from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse, check_request
 from stratalog.broker.groups.group import Group, GroupHost, GroupRecord, TimerHandle
 from stratalog.broker.groups.group_settings import Effective
 from stratalog.broker.groups.offset_records import group_record
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 5.0
 
 
-class WatchedTopics(Topics, Protocol):
+class WatchedTopics(GroupTopics, Protocol):
     def on_change(self, call: Callable[[], None]) -> None: ...
 
 
@@ -65,7 +65,7 @@ class ConsumerGroups:
         topics.on_change(self._topics_changed)
         host.on_loaded(self._start_timers)
 
-    async def heartbeat(self, request: Heartbeat, api_version: int) -> Answer:
+    async def heartbeat(self, request: Heartbeat, api_version: int) -> HeartbeatResponse:
         """Raises GroupRefusedError, with the error to answer with."""
         check_request(request, api_version, self._config.group_consumer_assignors)
         error = await self._host.prepare(request.group_id)
@@ -82,12 +82,12 @@ class ConsumerGroups:
             raise GroupRefusedError(error)
         return self._existing(group_id)
 
-    def _heartbeat(self, request: Heartbeat) -> Answer:
+    def _heartbeat(self, request: Heartbeat) -> HeartbeatResponse:
         if not request.member_id:
             member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
             request = replace(request, member_id=member_id)
         group, to_replace = self._group_to_join(request)
-        change = Change(group)
+        change = GroupChange(group)
         around = self._surroundings()
         answer = heartbeat(change, request, around)
         self._check_room(group, change, is_new=request.member_id not in group.members)
@@ -96,7 +96,7 @@ class ConsumerGroups:
         self._restart_session(group, answer.member_id)
         return answer
 
-    def _check_room(self, group: ConsumerGroup, change: Change, *, is_new: bool) -> None:
+    def _check_room(self, group: ConsumerGroup, change: GroupChange, *, is_new: bool) -> None:
         """New members fail clearly, as in a full group; those that are in back off and come again."""
         known = self._host.group(group.group_id)
         more = change.group.state_bytes - (0 if known is None else known.state_bytes)
@@ -109,9 +109,9 @@ class ConsumerGroups:
             code = ErrorCode.group_max_size_reached if is_new else ErrorCode.coordinator_not_available
             raise GroupRefusedError(code, str(error)) from error
 
-    def _leave(self, request: Heartbeat) -> Answer:
+    def _leave(self, request: Heartbeat) -> HeartbeatResponse:
         group = self._existing(request.group_id)
-        change = Change(group)
+        change = GroupChange(group)
         answer = leave(change, request, self._surroundings())
         leaving = group.members.keys() - change.group.members.keys()
         if leaving and group_migration.is_due(group, leaving, self._config):
@@ -157,7 +157,7 @@ class ConsumerGroups:
     def _topics_changed(self) -> None:
         self._topics_version += 1
 
-    def _commit(self, group: ConsumerGroup, change: Change, to_replace: Sequence[GroupRecord] = ()) -> None:
+    def _commit(self, group: ConsumerGroup, change: GroupChange, to_replace: Sequence[GroupRecord] = ()) -> None:
         """Append the records, and only then let them be seen."""
         if not change.records:
             return
@@ -245,7 +245,7 @@ class ConsumerGroups:
             if group_migration.is_due(group, {member_id}, self._config):
                 self._downgrade(group, {member_id})
             else:
-                change = Change(group)
+                change = GroupChange(group)
                 fence(change, member_id, self._topics)
                 self._commit(group, change)
         except GroupRefusedError as error:
@@ -263,7 +263,7 @@ class ConsumerGroups:
     # Members of the classic protocol
 
     def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> JoinAnswer:
-        change, around = Change(group), self._surroundings()
+        change, around = GroupChange(group), self._surroundings()
         try:
             answer = classic_members.join(change, request, around, new_member_id)
             self._check_room(group, change, is_new=answer.member_id not in group.members)
@@ -316,7 +316,7 @@ class ConsumerGroups:
             try:
                 if self._existing(group.group_id) is not group:
                     raise GroupRefusedError(ErrorCode.unknown_member_id)
-                change = Change(group)
+                change = GroupChange(group)
                 fence(change, classic_members.find_leaving(group, identity).member_id, self._topics)
                 self._commit(group, change)
             except GroupRefusedError as refused:
@@ -325,7 +325,7 @@ class ConsumerGroups:
                 errors.append(ErrorCode.none)
         return errors
 
-    def _await_rejoin(self, group: ConsumerGroup, member: Member) -> None:
+    def _await_rejoin(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         """It was told to rejoin; the time counts from the first time."""
         if not self._join_timers.is_running(group.group_id, member.member_id):
             timeout_ms, reason = member.rebalance_timeout_ms, "it did not rejoin within"
@@ -336,7 +336,7 @@ class ConsumerGroups:
         around = self._surroundings()
         if group.topics_seen == around.topics_version:
             return
-        change = Change(group)
+        change = GroupChange(group)
         update_epoch(change, around, bump=False)
         try:
             self._commit(group, change)

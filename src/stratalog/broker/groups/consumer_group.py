@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from stratalog.broker.groups.consumer_member import Member
+from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_records import (
     Assignment,
     ConsumerRecord,
@@ -55,7 +55,7 @@ class TopicInfo(Protocol):
     def partition_count(self) -> int: ...
 
 
-class Topics(Protocol):
+class GroupTopics(Protocol):
     """What exists. The broker's TopicRegistry is one."""
 
     def get(self, name: str) -> TopicInfo | None: ...
@@ -71,7 +71,7 @@ class ConsumerGroup:
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, Assignment] = {}
         self.resolved: dict[str, tuple[str, ...]] = {}  # topics by regular expression
         self.has_partition_metadata = False  # a record that Kafka 4.0 left, to be deleted
@@ -166,7 +166,7 @@ class ConsumerGroup:
 
     # What a heartbeat needs to know
 
-    def static_member(self, instance_id: str) -> Member | None:
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self._static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
@@ -185,11 +185,11 @@ class ConsumerGroup:
     def regexes(self) -> set[str]:
         return {member.subscribed_topic_regex for member in self.members.values() if member.subscribed_topic_regex}
 
-    def topic_names_of(self, member: Member) -> frozenset[str]:
+    def topic_names_of(self, member: ConsumerMember) -> frozenset[str]:
         """Names that the member subscribes to, by name or by pattern, whether they exist or not."""
         return frozenset(member.subscribed_topic_names).union(self.resolved.get(member.subscribed_topic_regex, ()))
 
-    def topic_ids_of(self, member: Member, topics: Topics) -> frozenset[uuid.UUID]:
+    def topic_ids_of(self, member: ConsumerMember, topics: GroupTopics) -> frozenset[uuid.UUID]:
         found = (topics.get(name) for name in self.topic_names_of(member))
         return frozenset(topic.id for topic in found if topic is not None)
 
@@ -277,7 +277,7 @@ class ConsumerGroup:
             case RecordType.REGULAR_EXPRESSION:
                 self.resolved.pop(name, None)
             case RecordType.CURRENT_MEMBER if member is not None:
-                self._set_current(Member(name).with_metadata(member.metadata_record(self._group_id)))
+                self._set_current(ConsumerMember(name).with_metadata(member.metadata_record(self._group_id)))
             case RecordType.MEMBER_METADATA if member is not None:
                 self._release(member)
                 self._forget_instance(member)
@@ -285,14 +285,14 @@ class ConsumerGroup:
             case _:
                 pass  # something that was not there
 
-    def _forget_instance(self, member: Member) -> None:
+    def _forget_instance(self, member: ConsumerMember) -> None:
         if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
             del self._static[member.instance_id]
 
-    def _member(self, member_id: str) -> Member:
-        return self.members.get(member_id) or Member(member_id)
+    def _member(self, member_id: str) -> ConsumerMember:
+        return self.members.get(member_id) or ConsumerMember(member_id)
 
-    def _set_current(self, member: Member) -> None:
+    def _set_current(self, member: ConsumerMember) -> None:
         before = self.members.get(member.member_id)
         if before is not None:
             self._release(before)
@@ -300,13 +300,13 @@ class ConsumerGroup:
         for partition in _partitions(member):
             self._owner[partition] = member.member_id
 
-    def _release(self, member: Member) -> None:
+    def _release(self, member: ConsumerMember) -> None:
         for partition in _partitions(member):
             if self._owner.get(partition) == member.member_id:
                 del self._owner[partition]
 
 
-def metadata_hash(names: Iterable[str], topics: Topics) -> int:
+def metadata_hash(names: Iterable[str], topics: GroupTopics) -> int:
     """A number that changes when a topic of these is made, deleted, made anew or grows; 0 where none exists.
 
     Kafka has another hash in its place. Either side takes the other's for a change of topics, and assigns once more.
@@ -321,7 +321,7 @@ def metadata_hash(names: Iterable[str], topics: Topics) -> int:
     return int.from_bytes(digest.digest(), "big", signed=True) if some else 0
 
 
-def partition_counts(names: Iterable[str], topics: Topics) -> Mapping[uuid.UUID, int]:
+def partition_counts(names: Iterable[str], topics: GroupTopics) -> Mapping[uuid.UUID, int]:
     found = (topics.get(name) for name in names)
     return {topic.id: topic.partition_count for topic in found if topic is not None}
 
@@ -357,7 +357,7 @@ def _assignment_bytes(assignment: Assignment) -> int:
     return sum(OBJECT_BYTES + _PARTITION_BYTES * len(partitions) for partitions in assignment.values())
 
 
-def _partitions(member: Member) -> Iterable[tuple[uuid.UUID, int]]:
+def _partitions(member: ConsumerMember) -> Iterable[tuple[uuid.UUID, int]]:
     for assignment in (member.assigned, member.pending_revocation):
         for topic_id, partitions in assignment.items():
             for partition in partitions:

@@ -1,8 +1,8 @@
 """What a heartbeat does to a KIP-848 group, as records. Pure.
 
-Nothing here changes the group that is asked: a `Change` is a copy of it, made when the first record is written, and the
-records that lead there. The coordinator appends them, and only then applies them to the group itself. So a group's
-state is what its records say, and an append that fails has changed nothing.
+Nothing here changes the group itself: a `GroupChange` is a copy of it, made when the first record is written, and the
+records that lead there. The coordinator appends them, and only then applies them to the group. So a group's state is
+what its records say, and an append that fails has changed nothing.
 
 Differences from Kafka 4.1, in favour of a member that starts anew: one that is known and joins again with epoch 0 is
 let in (Kafka 4.2 does that; 4.1 fences it until its session ends), a static one also under its old member id, and a
@@ -18,12 +18,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stratalog.broker.groups.assignors import ASSIGNORS, Subscriber
-from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics, metadata_hash, partition_counts
+from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics, metadata_hash, partition_counts
 from stratalog.broker.groups.consumer_member import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
+    ConsumerMember,
     Goal,
-    Member,
     is_subset,
     reconcile,
 )
@@ -38,9 +38,8 @@ from stratalog.broker.groups.consumer_records import (
     TargetMetadata,
     Tombstone,
 )
-from stratalog.broker.groups.consumer_requests import Answer, GroupRefusedError, Heartbeat
-from stratalog.broker.groups.topic_pattern import compile_pattern
-from stratalog.broker.groups.topic_pattern_syntax import TopicPatternError
+from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse
+from stratalog.broker.groups.topic_pattern import TopicPatternError, compile_pattern
 from stratalog.protocol.error_codes import ErrorCode
 
 _log = logging.getLogger(__name__)
@@ -50,14 +49,14 @@ _log = logging.getLogger(__name__)
 class Surroundings:
     """What else a heartbeat depends on."""
 
-    topics: Topics
+    topics: GroupTopics
     topics_version: int  # changes when the topics do
     assignors: tuple[str, ...]
     max_size: int
     now_ms: int
 
 
-class Change:
+class GroupChange:
     """A group as it will be, and the records that make it so."""
 
     def __init__(self, group: ConsumerGroup) -> None:
@@ -71,7 +70,7 @@ class Change:
         self.group.apply(record)
 
 
-def heartbeat(change: Change, request: Heartbeat, around: Surroundings) -> Answer:
+def heartbeat(change: GroupChange, request: Heartbeat, around: Surroundings) -> HeartbeatResponse:
     """A member joins, says that it is there, or says what it has given up."""
     before = _find_member(change, request, around.max_size)
     member = _update(before, request)
@@ -86,10 +85,10 @@ def heartbeat(change: Change, request: Heartbeat, around: Surroundings) -> Answe
     reconcile_member(change, member.member_id, request.owned, around, subscription_changed=subscription_changed)
     after = change.group.members[member.member_id]
     is_told = request.member_epoch == JOIN_EPOCH or request.is_full or after.assigned != before.assigned
-    return Answer(after.member_id, after.member_epoch, after.assigned if is_told else None)
+    return HeartbeatResponse(after.member_id, after.member_epoch, after.assigned if is_told else None)
 
 
-def leave(change: Change, request: Heartbeat, around: Surroundings) -> Answer:
+def leave(change: GroupChange, request: Heartbeat, around: Surroundings) -> HeartbeatResponse:
     """A member leaves for good, or, being static, for as long as its session lasts."""
     group = change.group
     if request.instance_id is None:
@@ -103,10 +102,10 @@ def leave(change: Change, request: Heartbeat, around: Surroundings) -> Answer:
         change.write(away.current_record(group.group_id))
     else:
         fence(change, member.member_id, around.topics)
-    return Answer(request.member_id, request.member_epoch)
+    return HeartbeatResponse(request.member_id, request.member_epoch)
 
 
-def fence(change: Change, member_id: str, topics: Topics) -> None:
+def fence(change: GroupChange, member_id: str, topics: GroupTopics) -> None:
     """Remove a member. The others get its partitions when they send their next heartbeats."""
     group_id = change.group.group_id
     regex = change.group.members[member_id].subscribed_topic_regex
@@ -116,12 +115,12 @@ def fence(change: Change, member_id: str, topics: Topics) -> None:
     change.write(GroupMetadata(group_id, change.group.epoch + 1, metadata_hash(change.group.topic_names(), topics)))
 
 
-def _remove(change: Change, member_id: str) -> None:
+def _remove(change: GroupChange, member_id: str) -> None:
     for record_type in (RecordType.CURRENT_MEMBER, RecordType.TARGET_MEMBER, RecordType.MEMBER_METADATA):
         change.write(Tombstone(record_type, change.group.group_id, member_id))
 
 
-def _find_member(change: Change, request: Heartbeat, max_size: int) -> Member:
+def _find_member(change: GroupChange, request: Heartbeat, max_size: int) -> ConsumerMember:
     group = change.group
     known = group.members.get(request.member_id)
     if request.instance_id is not None:
@@ -134,7 +133,7 @@ def _find_member(change: Change, request: Heartbeat, max_size: int) -> Member:
     return known
 
 
-def _find_static_member(change: Change, request: Heartbeat, max_size: int) -> Member:
+def _find_static_member(change: GroupChange, request: Heartbeat, max_size: int) -> ConsumerMember:
     group = change.group
     instance_id = str(request.instance_id)
     if request.member_epoch != JOIN_EPOCH:
@@ -156,16 +155,16 @@ def _find_static_member(change: Change, request: Heartbeat, max_size: int) -> Me
     )
 
 
-def new_member(group: ConsumerGroup, member_id: str, max_size: int) -> Member:
+def new_member(group: ConsumerGroup, member_id: str, max_size: int) -> ConsumerMember:
     if len(group.members) >= max_size:
         raise GroupRefusedError(
             ErrorCode.group_max_size_reached,
             f"The consumer group has reached its maximum capacity of {max_size} members.",
         )
-    return Member(member_id)
+    return ConsumerMember(member_id)
 
 
-def replace_static_member(change: Change, existing: Member, member_id: str) -> Member:
+def replace_static_member(change: GroupChange, existing: ConsumerMember, member_id: str) -> ConsumerMember:
     """A static member is back, mostly under a new member id: it takes over what the old one had."""
     group_id = change.group.group_id
     target = change.group.target.get(existing.member_id, {})
@@ -177,7 +176,7 @@ def replace_static_member(change: Change, existing: Member, member_id: str) -> M
     return member
 
 
-def _static_member(group: ConsumerGroup, request: Heartbeat) -> Member:
+def _static_member(group: ConsumerGroup, request: Heartbeat) -> ConsumerMember:
     member = group.static_member(str(request.instance_id))
     if member is None:
         raise GroupRefusedError(ErrorCode.unknown_member_id, f"Instance id {request.instance_id} is unknown.")
@@ -196,7 +195,7 @@ def _unknown_member(request: Heartbeat, group: ConsumerGroup) -> GroupRefusedErr
     )
 
 
-def _check_epoch(member: Member, request: Heartbeat) -> None:
+def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
     if request.member_epoch == JOIN_EPOCH or request.member_epoch == member.member_epoch:
         return
     # The answer with the new epoch may have been lost; the member then has less than what it was given, not more.
@@ -210,7 +209,7 @@ def _check_epoch(member: Member, request: Heartbeat) -> None:
         )
 
 
-def _update(member: Member, request: Heartbeat) -> Member:
+def _update(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
     names, regex, timeout = (
         request.subscribed_topic_names,
         request.subscribed_topic_regex,
@@ -230,7 +229,7 @@ def _update(member: Member, request: Heartbeat) -> Member:
     )
 
 
-def update_regex(change: Change, before: Member, member: Member, around: Surroundings) -> bool:
+def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMember, around: Surroundings) -> bool:
     old, new = before.subscribed_topic_regex, member.subscribed_topic_regex
     if old == new:
         return False
@@ -247,14 +246,14 @@ def update_regex(change: Change, before: Member, member: Member, around: Surroun
     return True
 
 
-def _resolve(change: Change, regex: str, names: Iterable[str], now_ms: int) -> None:
+def _resolve(change: GroupChange, regex: str, names: Iterable[str], now_ms: int) -> None:
     group = change.group
     topics = compile_pattern(regex).matching(names)
     if group.resolved.get(regex) != topics:
         change.write(RegularExpression(group.group_id, regex, topics, version=0, timestamp=now_ms))
 
 
-def update_epoch(change: Change, around: Surroundings, *, bump: bool) -> None:
+def update_epoch(change: GroupChange, around: Surroundings, *, bump: bool) -> None:
     """Raise the group's epoch where subscriptions have changed, or topics that the group reads."""
     group = change.group
     if group.topics_seen != around.topics_version:
@@ -273,11 +272,11 @@ def update_epoch(change: Change, around: Surroundings, *, bump: bool) -> None:
             change.write(Tombstone(RecordType.PARTITION_METADATA, group.group_id))
 
 
-def _names(topics: Topics) -> list[str]:
+def _names(topics: GroupTopics) -> list[str]:
     return [topic.name for topic in topics.all()]
 
 
-def update_target(change: Change, around: Surroundings) -> None:
+def update_target(change: GroupChange, around: Surroundings) -> None:
     group = change.group
     topic_ids: dict[tuple[tuple[str, ...], str], frozenset[uuid.UUID]] = {}  # most members subscribe to the same
     subscribers = {}
@@ -295,7 +294,7 @@ def update_target(change: Change, around: Surroundings) -> None:
 
 
 def reconcile_member(
-    change: Change, member_id: str, owned: Assignment | None, around: Surroundings, *, subscription_changed: bool
+    change: GroupChange, member_id: str, owned: Assignment | None, around: Surroundings, *, subscription_changed: bool
 ) -> None:
     group = change.group
     member = group.members[member_id]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from stratalog.broker.groups.consumer_records import (
     Assignment,
-    ClassicMember,
+    ClassicMemberMetadata,
     CurrentMember,
     MemberMetadata,
     MemberState,
@@ -32,7 +32,7 @@ _OWNED_PARTITION_BYTES = 200  # in the assignment, and as the owner of it
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ConsumerMember:
     member_id: str
     instance_id: str | None = None
     rack_id: str | None = None
@@ -42,7 +42,7 @@ class Member:
     subscribed_topic_names: tuple[str, ...] = ()  # sorted
     subscribed_topic_regex: str = ""  # "": none
     server_assignor: str | None = None
-    classic: ClassicMember | None = None  # where it speaks the classic protocol
+    classic: ClassicMemberMetadata | None = None  # where it speaks the classic protocol
     member_epoch: int = 0
     previous_member_epoch: int = 0
     state: MemberState = MemberState.STABLE
@@ -91,7 +91,7 @@ class Member:
             pending_revocation=self.pending_revocation,
         )
 
-    def with_metadata(self, record: MemberMetadata) -> Member:
+    def with_metadata(self, record: MemberMetadata) -> ConsumerMember:
         return replace(
             self,
             instance_id=record.instance_id,
@@ -105,7 +105,7 @@ class Member:
             classic=record.classic,
         )
 
-    def with_current(self, record: CurrentMember) -> Member:
+    def with_current(self, record: CurrentMember) -> ConsumerMember:
         return replace(
             self,
             member_epoch=record.member_epoch,
@@ -126,7 +126,9 @@ class Goal:
     owner_of: Callable[[uuid.UUID, int], str | None]
 
 
-def reconcile(member: Member, goal: Goal, owned: Assignment | None, *, subscription_changed: bool) -> Member:
+def reconcile(
+    member: ConsumerMember, goal: Goal, owned: Assignment | None, *, subscription_changed: bool
+) -> ConsumerMember:
     """The member after its next step; itself where it must wait.
 
     `owned` is what the member says it reads; None where it says nothing, and then nothing counts as given up.
@@ -141,7 +143,7 @@ def reconcile(member: Member, goal: Goal, owned: Assignment | None, *, subscript
             return _next_assignment(member, goal, owned)
 
 
-def _next_assignment(member: Member, goal: Goal, owned: Assignment | None) -> Member:
+def _next_assignment(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> ConsumerMember:
     wanted = {topic: ids for topic, ids in goal.partitions.items() if topic in goal.subscribed_topic_ids}
     kept = _intersection(member.assigned, wanted)
     to_revoke = _difference(member.assigned, kept)
@@ -168,7 +170,7 @@ def _next_assignment(member: Member, goal: Goal, owned: Assignment | None) -> Me
     )
 
 
-def _without_unsubscribed(member: Member, goal: Goal, owned: Assignment | None) -> Member:
+def _without_unsubscribed(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> ConsumerMember:
     kept = {topic: ids for topic, ids in member.assigned.items() if topic in goal.subscribed_topic_ids}
     if kept == member.assigned:
         return member

@@ -75,7 +75,7 @@ class PartitionMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicMember:
+class ClassicMemberMetadata:
     """What a member said of itself with JoinGroup, where it speaks the classic protocol."""
 
     session_timeout_ms: int
@@ -94,7 +94,7 @@ class MemberMetadata:
     subscribed_topic_regex: str | None
     rebalance_timeout_ms: int
     server_assignor: str | None
-    classic: ClassicMember | None = None
+    classic: ClassicMemberMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,14 +268,14 @@ def _write_member(value: FieldWriter, record: MemberMetadata) -> None:
     value.int32(record.rebalance_timeout_ms).string(record.server_assignor).tagged_fields(tags)
 
 
-def _classic_tag(classic: ClassicMember) -> bytes:
+def _classic_tag(classic: ClassicMemberMetadata) -> bytes:
     field = FieldWriter(flexible=True).int8(_NOT_NULL).int32(classic.session_timeout_ms).count(len(classic.protocols))
     for name, metadata in classic.protocols:
         field.string(name).byte_string(metadata).tagged_fields()
     return field.tagged_fields().done()
 
 
-def _read_classic(field: bytes | None) -> ClassicMember | None:
+def _read_classic(field: bytes | None) -> ClassicMemberMetadata | None:
     if field is None:
         return None
     reader = FieldReader(field, "the classic protocols of a member", flexible=True)
@@ -287,7 +287,7 @@ def _read_classic(field: bytes | None) -> ClassicMember | None:
         reader.tagged_fields()
         return protocol
 
-    return ClassicMember(reader.int32(), tuple(reader.array(read_protocol)))
+    return ClassicMemberMetadata(reader.int32(), tuple(reader.array(read_protocol)))
 
 
 def _read_member(reader: FieldReader, group_id: str, member_id: str) -> MemberMetadata:

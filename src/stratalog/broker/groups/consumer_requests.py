@@ -49,7 +49,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HeartbeatResponse:
     member_id: str
     member_epoch: int
     assignment: Assignment | None = None  # None: as the member knows it

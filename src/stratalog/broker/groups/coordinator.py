@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import Now
+from stratalog.broker.groups.classic_rebalance import append_error
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import Group, GroupRecord, ReplayConsumerRecord, TimerHandle
 from stratalog.broker.groups.offset_records import (
@@ -29,7 +30,7 @@ from stratalog.broker.groups.offset_records import (
     parse_key,
     parse_offset,
 )
-from stratalog.broker.groups.offsets import Change, Offsets
+from stratalog.broker.groups.offsets import OffsetChange, Offsets
 from stratalog.broker.groups.offsets_topic import OffsetsLog
 from stratalog.broker.state_budget import StateBudget
 from stratalog.broker.state_topic import partition_of
@@ -228,19 +229,19 @@ class GroupCoordinator:
         if records:
             self._log.append(self.partition_of(group_id), records, self._clock.now_ms())
 
-    def append_changes(self, group_id: str, changes: Sequence[Change], more: Sequence[GroupRecord] = ()) -> None:
+    def append_changes(self, group_id: str, changes: Sequence[OffsetChange], more: Sequence[GroupRecord] = ()) -> None:
         """Offsets that go or come, and then other records, all in one batch. Raises StratalogError."""
         self.append(group_id, [*(change.record() for change in changes), *more])
         self.offsets.apply(changes)
 
-    def append_deletions(self, group_id: str, changes: Iterable[Change]) -> None:
+    def append_deletions(self, group_id: str, changes: Iterable[OffsetChange]) -> None:
         """Tombstones, of which there may be more than a batch holds. Raises StratalogError; some may be done then."""
         for some in _in_batches(changes):
             self.append_changes(group_id, some)
 
     # Offsets in transactions
 
-    def append_pending(self, group_id: str, changes: Sequence[Change], producer_id: int, epoch: int) -> None:
+    def append_pending(self, group_id: str, changes: Sequence[OffsetChange], producer_id: int, epoch: int) -> None:
         """Offsets that count once the producer's transaction is committed. Raises StratalogError."""
         records = [change.record() for change in changes]
         self._log.append_in_transaction(self.partition_of(group_id), records, self._clock.now_ms(), producer_id, epoch)
@@ -348,7 +349,7 @@ class GroupCoordinator:
                     stored = parse_group(value)
                     self.new_classic_group(group_id).restore(stored)
             case OffsetKey() as offset_key:
-                self.offsets.apply([Change(offset_key, None if value is None else parse_offset(value))])
+                self.offsets.apply([OffsetChange(offset_key, None if value is None else parse_offset(value))])
 
     def close(self) -> None:
         """The broker stops: whoever waits is told, and no timer fires any more."""
@@ -362,7 +363,22 @@ class GroupCoordinator:
             if isinstance(group, ClassicGroup):
                 group.close(ErrorCode.coordinator_not_available)
 
-    # Forgetting
+    # Deleting
+
+    def delete(self, group_id: str) -> ErrorCode:
+        """Delete a group of either kind that has no members, with its offsets."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if not group.is_empty:
+            return ErrorCode.non_empty_group
+        try:
+            self.append_deletions(group_id, self.offsets.delete_group(group_id))
+            self.append(group_id, group.tombstones())
+        except StratalogError as error:
+            return append_error(error)
+        self.remove(group_id)
+        return ErrorCode.none
 
     def _schedule_expiry(self) -> None:
         seconds = self.config.offsets_retention_check_interval_ms / 1000
@@ -418,8 +434,8 @@ def _fits_a_record(text: str) -> bool:
         return False
 
 
-def _in_batches(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    some: list[Change] = []
+def _in_batches(changes: Iterable[OffsetChange]) -> Iterator[list[OffsetChange]]:
+    some: list[OffsetChange] = []
     size = 0
     for change in changes:
         some.append(change)

@@ -15,12 +15,11 @@ from dataclasses import replace
 from enum import StrEnum
 
 from stratalog.broker.groups.classic_group import ClassicGroup
-from stratalog.broker.groups.classic_members import Member as ClassicMemberState
-from stratalog.broker.groups.classic_members import Members
+from stratalog.broker.groups.classic_members import ClassicMember, ClassicMembers
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_classic_members import with_ids, with_names
-from stratalog.broker.groups.consumer_group import ConsumerGroup, Topics, metadata_hash
-from stratalog.broker.groups.consumer_member import Member
+from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics, metadata_hash
+from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_protocol import (
     PROTOCOL_TYPE,
     encode_assignment,
@@ -28,7 +27,7 @@ from stratalog.broker.groups.consumer_protocol import (
     parse_subscription,
 )
 from stratalog.broker.groups.consumer_records import (
-    ClassicMember,
+    ClassicMemberMetadata,
     ConsumerRecord,
     GroupMetadata,
     TargetMember,
@@ -61,7 +60,9 @@ class Policy(StrEnum):
 # Upgrade
 
 
-def upgrade(group: ClassicGroup, config: GroupConfig, topics: Topics) -> tuple[ConsumerGroup, list[ConsumerRecord]]:
+def upgrade(
+    group: ClassicGroup, config: GroupConfig, topics: GroupTopics
+) -> tuple[ConsumerGroup, list[ConsumerRecord]]:
     """The group as a KIP-848 group, and its records. Raises GroupRefusedError: it stays a classic one."""
     members = group.members
     if not Policy(config.group_consumer_migration_policy).may_upgrade:
@@ -87,7 +88,7 @@ def upgrade(group: ClassicGroup, config: GroupConfig, topics: Topics) -> tuple[C
     return result, records
 
 
-def _all_upgraded(group: ClassicGroup, topics: Topics) -> list[Member]:
+def _all_upgraded(group: ClassicGroup, topics: GroupTopics) -> list[ConsumerMember]:
     """What a member said it owns when it last joined is still its own, unless another has it. It may be reading that:
     a cooperative member that has not heard yet what it must give up, or one whose assignment a rebalance has emptied.
     What it does not read any more it gives up when it rejoins, which it is told to do."""
@@ -106,13 +107,13 @@ def _all_upgraded(group: ClassicGroup, topics: Topics) -> list[Member]:
     return result
 
 
-def _upgraded(one: ClassicMemberState, epoch: int, topics: Topics) -> Member:
+def _upgraded(one: ClassicMember, epoch: int, topics: GroupTopics) -> ConsumerMember:
     protocols = tuple(one.protocols.items())
     subscription = parse_subscription(protocols[0][1])
     assignment = parse_assignment(one.assignment)
     if assignment.has_user_data and protocols[0][0] not in _KNOWN_ASSIGNORS:
         raise GroupRecordError(f"assignor {protocols[0][0]!r} gives members data of its own, which would be lost")
-    return Member(
+    return ConsumerMember(
         one.member_id,
         instance_id=one.group_instance_id,
         rack_id=subscription.rack_id,
@@ -120,7 +121,7 @@ def _upgraded(one: ClassicMemberState, epoch: int, topics: Topics) -> Member:
         client_host=one.client_host,
         rebalance_timeout_ms=one.rebalance_timeout_ms,
         subscribed_topic_names=subscription.topics,
-        classic=ClassicMember(one.session_timeout_ms, protocols),
+        classic=ClassicMemberMetadata(one.session_timeout_ms, protocols),
         member_epoch=epoch,
         previous_member_epoch=epoch,
         assigned=with_ids(assignment.partitions, topics),
@@ -149,9 +150,9 @@ def is_due(group: ConsumerGroup, leaving: Collection[str], config: GroupConfig) 
     return len(rest) <= config.group_max_size and all(member.member_epoch == group.epoch for member in rest)
 
 
-def downgrade(group: ConsumerGroup, leaving: Collection[str], now_ms: int, topics: Topics) -> StoredGroup:
+def downgrade(group: ConsumerGroup, leaving: Collection[str], now_ms: int, topics: GroupTopics) -> StoredGroup:
     """The group without these members as a classic one. Only where it is due."""
-    members = Members()
+    members = ClassicMembers()
     versions = {}
     for member in group.members.values():
         if member.member_id in leaving or member.classic is None:
@@ -169,9 +170,9 @@ def downgrade(group: ConsumerGroup, leaving: Collection[str], now_ms: int, topic
     return StoredGroup(PROTOCOL_TYPE, group.epoch, protocol_name, None, now_ms, tuple(stored))
 
 
-def _downgraded(member: Member) -> ClassicMemberState:
+def _downgraded(member: ConsumerMember) -> ClassicMember:
     assert member.classic is not None
-    return ClassicMemberState(
+    return ClassicMember(
         member.member_id,
         member.instance_id,
         member.client_id,

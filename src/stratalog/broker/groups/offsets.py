@@ -22,8 +22,8 @@ _TOPIC_BYTES = 400
 _NO_OFFSETS: Mapping[str, Mapping[int, CommittedOffset]] = {}
 
 
-class Commit(NamedTuple):
-    """One partition of an OffsetCommit."""
+class OffsetToCommit(NamedTuple):
+    """One partition of an OffsetCommit or TxnOffsetCommit request."""
 
     topic: str
     topic_id: uuid.UUID | None
@@ -33,8 +33,8 @@ class Commit(NamedTuple):
     metadata: str | None
 
 
-class Change(NamedTuple):
-    """A key and what it gets; None: it is deleted."""
+class OffsetChange(NamedTuple):
+    """A key and its new committed offset; None: it is deleted."""
 
     key: OffsetKey
     offset: CommittedOffset | None
@@ -69,7 +69,7 @@ class Offsets:
     def group_ids(self) -> list[str]:
         return list(dict.fromkeys([*self._groups, *self.pending.group_ids()]))
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Iterable[OffsetChange]) -> None:
         """What is newer than everything that is pending."""
         for change in changes:
             self.pending.supersede(change.key)
@@ -80,9 +80,9 @@ class Offsets:
         for key in keys:
             offset = self.pending.take(producer_id, key, commit=commit)
             if offset is not None:
-                self._apply(Change(key, offset))
+                self._apply(OffsetChange(key, offset))
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: OffsetChange) -> None:
         if change.offset is None:
             self._forget(change.key)
         else:
@@ -90,7 +90,7 @@ class Offsets:
             self._committed_bytes += self._bytes_added(change)
             self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = change.offset
 
-    def _bytes_added(self, change: Change) -> int:
+    def _bytes_added(self, change: OffsetChange) -> int:
         """By how much an offset that is set makes the state larger."""
         group_id, topic, _ = change.key
         known = self.find(change.key)
@@ -101,7 +101,7 @@ class Offsets:
         new_group = 0 if topics else _GROUP_BYTES + text_bytes(group_id)
         return offset_bytes(change.offset) + new_topic + new_group
 
-    def bytes_added(self, changes: Sequence[Change]) -> int:
+    def bytes_added(self, changes: Sequence[OffsetChange]) -> int:
         """The same of many, at most: what several of them share may count more than once."""
         return sum(self._bytes_added(change) for change in changes)
 
@@ -122,8 +122,8 @@ class Offsets:
     # What a request, or time, changes
 
     def commit(
-        self, group_id: str, commits: Sequence[Commit], now_ms: int, retention_ms: int | None
-    ) -> tuple[list[ErrorCode], list[Change]]:
+        self, group_id: str, commits: Sequence[OffsetToCommit], now_ms: int, retention_ms: int | None
+    ) -> tuple[list[ErrorCode], list[OffsetChange]]:
         """An error for each commit, and what those without one change. `retention_ms` is set by old clients only."""
         errors, changes = [], []
         expires = None if retention_ms is None else min(now_ms + retention_ms, _END_OF_TIME)
@@ -134,22 +134,24 @@ class Offsets:
                 continue
             errors.append(ErrorCode.none)
             offset = CommittedOffset(one.offset, one.leader_epoch, metadata, now_ms, expires, one.topic_id)
-            changes.append(Change(OffsetKey(group_id, one.topic, one.partition), offset))
+            changes.append(OffsetChange(OffsetKey(group_id, one.topic, one.partition), offset))
         return errors, changes
 
-    def delete(self, keys: Iterable[OffsetKey]) -> list[Change]:
+    def delete(self, keys: Iterable[OffsetKey]) -> list[OffsetChange]:
         """Only what is there, or may be once a transaction is committed, needs a tombstone."""
-        return [Change(key, None) for key in dict.fromkeys(keys) if self.find(key) is not None or key in self.pending]
+        return [
+            OffsetChange(key, None) for key in dict.fromkeys(keys) if self.find(key) is not None or key in self.pending
+        ]
 
-    def delete_group(self, group_id: str) -> list[Change]:
-        return [Change(key, None) for key in dict.fromkeys([*self._keys(group_id), *self.pending.of(group_id)])]
+    def delete_group(self, group_id: str) -> list[OffsetChange]:
+        return [OffsetChange(key, None) for key in dict.fromkeys([*self._keys(group_id), *self.pending.of(group_id)])]
 
-    def delete_topic(self, group_id: str, topic: str) -> list[Change]:
+    def delete_topic(self, group_id: str, topic: str) -> list[OffsetChange]:
         pending = (key for key in self.pending.of(group_id) if key.topic == topic)
         committed = (OffsetKey(group_id, topic, each) for each in self.of(group_id).get(topic, {}))
-        return [Change(key, None) for key in dict.fromkeys([*committed, *pending])]
+        return [OffsetChange(key, None) for key in dict.fromkeys([*committed, *pending])]
 
-    def expire(self, group: Group, now_ms: int) -> list[Change]:
+    def expire(self, group: Group, now_ms: int) -> list[OffsetChange]:
         """Kafka's rule: topics that are subscribed to are kept; for the others the group says what time counts from,
         unless the commit itself named its end."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
@@ -165,7 +167,7 @@ class Offsets:
                     continue
                 ends = offset.expire_timestamp_ms
                 if now_ms >= ends if ends is not None else now_ms - since >= retention_ms:
-                    changes.append(Change(OffsetKey(group.group_id, topic, partition), None))
+                    changes.append(OffsetChange(OffsetKey(group.group_id, topic, partition), None))
         return changes
 
     def _keys(self, group_id: str) -> Iterator[OffsetKey]:

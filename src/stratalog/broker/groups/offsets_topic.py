@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import GroupRecord
-from stratalog.broker.state_topic import StateTopic, Topics
+from stratalog.broker.state_topic import StateTopic, StateTopics
 from stratalog.records import Record, build_batch
 from stratalog.records.batch import Batch
 from stratalog.records.format import ControlType
@@ -101,7 +101,7 @@ class OffsetsReplay:
 
 
 class OffsetsTopic(StateTopic):
-    def __init__(self, topics: Topics, config: GroupConfig, run_in_background: RunInBackground) -> None:
+    def __init__(self, topics: StateTopics, config: GroupConfig, run_in_background: RunInBackground) -> None:
         super().__init__(NAME, KEPT_BY_KEY, topics, run_in_background)
         self._config = config
 

@@ -13,14 +13,14 @@ from enum import Enum
 
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
-from stratalog.broker.transactions.state import Identity
+from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
 
 _TRANSACTION_VERSION = 2
 
 
-class Operation(Enum):
+class TransactionOperation(Enum):
     """What a client of that request's version expects."""
 
     VERIFY = "verify"
@@ -28,11 +28,11 @@ class Operation(Enum):
     ADD = "add"
 
     @classmethod
-    def of_produce(cls, version: int) -> Operation:
+    def of_produce(cls, version: int) -> TransactionOperation:
         return cls.ADD if version > 11 else cls.VERIFY_ABORTABLE if version > 10 else cls.VERIFY
 
     @classmethod
-    def of_offset_commit(cls, version: int) -> Operation:
+    def of_offset_commit(cls, version: int) -> TransactionOperation:
         return cls.ADD if version > 4 else cls.VERIFY_ABORTABLE if version > 3 else cls.VERIFY
 
 
@@ -42,23 +42,27 @@ class Admission:
         self._verifies = verifies  # transaction.partition.verification.enable, as it is now
 
     def admit(
-        self, transactional_id: str | None, partition: Partition, who: Identity, operation: Operation
+        self,
+        transactional_id: str | None,
+        partition: Partition,
+        producer: ProducerIdAndEpoch,
+        operation: TransactionOperation,
     ) -> ErrorCode:
-        known = partition.log.producers.get(who.producer_id)
-        if known is not None and known.epoch > who.epoch:
+        known = partition.log.producers.get(producer.producer_id)
+        if known is not None and known.epoch > producer.epoch:
             return ErrorCode.invalid_producer_epoch
-        if known is not None and known.transaction_first_offset is not None and known.epoch == who.epoch:
+        if known is not None and known.transaction_first_offset is not None and known.epoch == producer.epoch:
             return ErrorCode.invalid_txn_state if self._awaits_decision(transactional_id) else ErrorCode.none
         where = TopicPartition(partition.topic, partition.index)
-        if operation is Operation.ADD:
-            error = self._coordinator.add(transactional_id, who, (where,), _TRANSACTION_VERSION)
+        if operation is TransactionOperation.ADD:
+            error = self._coordinator.add(transactional_id, producer, (where,), _TRANSACTION_VERSION)
         elif self._verifies():
-            error = self._coordinator.verify(transactional_id, who, where)
+            error = self._coordinator.verify(transactional_id, producer, where)
         else:
             return ErrorCode.none
         if error is ErrorCode.producer_fenced:
             return ErrorCode.invalid_producer_epoch
-        if error is ErrorCode.transaction_abortable and operation is Operation.VERIFY:
+        if error is ErrorCode.transaction_abortable and operation is TransactionOperation.VERIFY:
             return ErrorCode.invalid_txn_state
         return error
 

@@ -26,7 +26,7 @@ from stratalog.broker.transactions.loading import Loading
 from stratalog.broker.transactions.markers import Marker, MarkerWriter
 from stratalog.broker.transactions.orphans import Orphans
 from stratalog.broker.transactions.records import transaction_record, transaction_tombstone
-from stratalog.broker.transactions.state import Identity, State, Step, Transaction
+from stratalog.broker.transactions.state import ProducerIdAndEpoch, Transaction, TransactionState, TransactionStep
 from stratalog.broker.transactions.transactions_topic import TransactionsLog
 from stratalog.clock import Clock
 from stratalog.errors import StateBudgetError, StorageError, StratalogError
@@ -35,7 +35,7 @@ from stratalog.storage.names import TopicPartition
 
 log = logging.getLogger(__name__)
 
-NOBODY = Identity(state.NO_PRODUCER_ID, state.NO_EPOCH)
+NOBODY = ProducerIdAndEpoch(state.NO_PRODUCER_ID, state.NO_EPOCH)
 _MARKERS_A_TURN = 100  # written before the loop has its turn
 _RETRY_SECONDS = 1.0
 _GIVES_UP = (  # of a partition: it is gone, or another owns the producer there
@@ -55,9 +55,11 @@ class Ids(Protocol):
     def mind(self, producer_id: int) -> None: ...
 
 
-class Answer(NamedTuple):
+class TransactionResponse(NamedTuple):
+    """The result of a request, and the producer id and epoch that the producer goes on with."""
+
     error: ErrorCode
-    identity: Identity = NOBODY
+    producer: ProducerIdAndEpoch = NOBODY
 
 
 class TransactionCoordinator:
@@ -100,50 +102,64 @@ class TransactionCoordinator:
         """Whether requests for an id can be served now."""
         return self.loading.status(transactional_id)
 
-    async def initialize(self, transactional_id: str, timeout_ms: int, claimed: Identity | None) -> Answer:
+    async def initialize(
+        self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None
+    ) -> TransactionResponse:
         """InitProducerId: the id's producer from now on, and no other."""
         if not transactional_id:
-            return Answer(ErrorCode.invalid_request)
+            return TransactionResponse(ErrorCode.invalid_request)
         if not 0 < timeout_ms <= self.config.transaction_max_timeout_ms:
-            return Answer(ErrorCode.invalid_transaction_timeout)
+            return TransactionResponse(ErrorCode.invalid_transaction_timeout)
         error = await self.loading.prepare(transactional_id)
         if error is not ErrorCode.none:
-            return Answer(error)
+            return TransactionResponse(error)
         step = self._initialize(transactional_id, timeout_ms, claimed, None)
         if step.needs_id:
             try:
                 new_id = await self._ids.next()
             except StorageError:
-                return Answer(ErrorCode.coordinator_load_in_progress)  # all clients ask again after this one
+                return TransactionResponse(
+                    ErrorCode.coordinator_load_in_progress
+                )  # all clients ask again after this one
             step = self._initialize(transactional_id, timeout_ms, claimed, new_id)  # it may have changed meanwhile
         error = self.take(step)
         if step.transaction is not None and step.transaction.is_prepared and error is step.error:
             await self.finish(transactional_id)
         if error is not ErrorCode.none or step.transaction is None:
-            return Answer(error)
-        return Answer(ErrorCode.none, Identity(step.transaction.producer_id, step.transaction.epoch))
+            return TransactionResponse(error)
+        return TransactionResponse(
+            ErrorCode.none, ProducerIdAndEpoch(step.transaction.producer_id, step.transaction.epoch)
+        )
 
-    def _initialize(self, transactional_id: str, timeout_ms: int, claimed: Identity | None, new_id: int | None) -> Step:
+    def _initialize(
+        self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None, new_id: int | None
+    ) -> TransactionStep:
         now_ms = self._clock.now_ms()
         known = self._transactions.get(transactional_id)
         if known is not None:
             return state.initialize(known, timeout_ms, claimed, now_ms, new_id)
         if new_id is None:
-            return Step(ErrorCode.none, needs_id=True)
-        return Step(ErrorCode.none, state.begin(transactional_id, new_id, timeout_ms, now_ms))
+            return TransactionStep(ErrorCode.none, needs_id=True)
+        return TransactionStep(ErrorCode.none, state.begin(transactional_id, new_id, timeout_ms, now_ms))
 
     def add(
-        self, transactional_id: str | None, who: Identity, partitions: Iterable[TopicPartition], version: int
+        self,
+        transactional_id: str | None,
+        producer: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        version: int,
     ) -> ErrorCode:
         """What the producer writes to these partitions is part of its transaction, which begins with the first."""
         known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
             return known
-        return self.take(state.add(known, who, frozenset(partitions), version, self._clock.now_ms()))
+        return self.take(state.add(known, producer, frozenset(partitions), version, self._clock.now_ms()))
 
-    def verify(self, transactional_id: str | None, who: Identity, partition: TopicPartition) -> ErrorCode:
+    def verify(
+        self, transactional_id: str | None, producer: ProducerIdAndEpoch, partition: TopicPartition
+    ) -> ErrorCode:
         known = self.known(transactional_id)
-        return known if isinstance(known, ErrorCode) else state.verify(known, who, partition)
+        return known if isinstance(known, ErrorCode) else state.verify(known, producer, partition)
 
     def known(self, transactional_id: str | None) -> Transaction | ErrorCode:
         if not transactional_id:
@@ -153,12 +169,14 @@ class TransactionCoordinator:
             return error
         return self._transactions.get(transactional_id, ErrorCode.invalid_producer_id_mapping)
 
-    def end_at_once(self, transactional_id: str, who: Identity, *, commit: bool, version: int) -> Answer | None:
+    def end_at_once(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
+    ) -> TransactionResponse | None:
         """As `end`, where nothing has to be waited for, as is usual; None where something has."""
         known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
-            return Answer(known)
-        step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
+            return TransactionResponse(known)
+        step = state.end(known, producer, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
         if step.needs_id or len(known.partitions) > _MARKERS_A_TURN:
             return None
         error = self.take(step)
@@ -166,19 +184,23 @@ class TransactionCoordinator:
             self._finish_at_once(step.transaction)
         return _ended(error, known, step, version)
 
-    async def end(self, transactional_id: str, who: Identity, *, commit: bool, version: int) -> Answer:
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
+    ) -> TransactionResponse:
         """EndTxn. The identity in the answer is what a client of transaction.version 2 goes on with."""
         known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
-            return Answer(known)
-        step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
+            return TransactionResponse(known)
+        step = state.end(known, producer, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=None)
         if step.needs_id:
             try:
                 new_id = await self._ids.next()
             except StorageError:
-                return Answer(ErrorCode.coordinator_load_in_progress)
+                return TransactionResponse(ErrorCode.coordinator_load_in_progress)
             known = self._transactions.get(transactional_id, known)  # it may have changed meanwhile
-            step = state.end(known, who, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=new_id)
+            step = state.end(
+                known, producer, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=new_id
+            )
         error = self.take(step)
         if error is ErrorCode.none and step.transaction is not None:
             await self.finish(transactional_id)
@@ -186,7 +208,7 @@ class TransactionCoordinator:
 
     # Steps
 
-    def take(self, step: Step) -> ErrorCode:
+    def take(self, step: TransactionStep) -> ErrorCode:
         """Write a step, and then let it count. The step's error, or why it could not be written."""
         transaction = step.transaction
         if transaction is None:
@@ -240,7 +262,7 @@ class TransactionCoordinator:
         before = self._transactions.get(transactional_id)
         self._state_bytes += transaction.state_bytes - (0 if before is None else before.state_bytes)
         self._transactions[transactional_id] = transaction
-        if transaction.state is State.ONGOING:
+        if transaction.state is TransactionState.ONGOING:
             self._ongoing.add(transactional_id)
         else:
             self._ongoing.discard(transactional_id)
@@ -275,7 +297,7 @@ class TransactionCoordinator:
 
     def _complete_if_done(self, known: Transaction, left: set[TopicPartition]) -> None:
         transactional_id = known.transactional_id
-        completion = Step(ErrorCode.none, state.complete(known, self._clock.now_ms()))
+        completion = TransactionStep(ErrorCode.none, state.complete(known, self._clock.now_ms()))
         if not left and self.take(completion) is ErrorCode.none:
             del self._left[transactional_id]
         else:
@@ -300,7 +322,7 @@ class TransactionCoordinator:
         except StratalogError as why:
             log.error("transactional id %r: could not be ended, will be tried again: %s", known.transactional_id, why)
             return
-        marker = Marker(known.producer_id, known.epoch, known.state is State.PREPARE_COMMIT, epoch)
+        marker = Marker(known.producer_id, known.epoch, known.state is TransactionState.PREPARE_COMMIT, epoch)
         for partition in partitions:
             error = self.markers.write(partition, marker)
             if error is ErrorCode.none or error in _GIVES_UP:
@@ -325,7 +347,7 @@ class TransactionCoordinator:
             if not known.has_timed_out(now_ms):
                 continue
             log.info("transactional id %r: open for longer than %d ms, aborted", transactional_id, known.timeout_ms)
-            if self.take(Step(ErrorCode.none, state.fence(known, now_ms))) is ErrorCode.none:
+            if self.take(TransactionStep(ErrorCode.none, state.fence(known, now_ms))) is ErrorCode.none:
                 self._start(self.finish(transactional_id))
 
     def forget_expired(self) -> None:
@@ -386,9 +408,9 @@ class TransactionCoordinator:
             task.cancel()
 
 
-def _ended(error: ErrorCode, known: Transaction, step: Step, version: int) -> Answer:
+def _ended(error: ErrorCode, known: Transaction, step: TransactionStep, version: int) -> TransactionResponse:
     if error is not ErrorCode.none or version < 2:
-        return Answer(error)
+        return TransactionResponse(error)
     if step.transaction is None:
-        return Answer(error, Identity(known.producer_id, known.epoch))
-    return Answer(error, state.identity_after(step.transaction))
+        return TransactionResponse(error, ProducerIdAndEpoch(known.producer_id, known.epoch))
+    return TransactionResponse(error, state.producer_after(step.transaction))

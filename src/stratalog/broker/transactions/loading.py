@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 from stratalog.broker.state_topic import partition_of
 from stratalog.broker.transactions.records import parse_key, parse_transaction
-from stratalog.broker.transactions.state import State, Transaction
+from stratalog.broker.transactions.state import Transaction, TransactionState
 from stratalog.broker.transactions.transactions_topic import NAME, TransactionsLog
 from stratalog.errors import StratalogError
 from stratalog.protocol.error_codes import ErrorCode
@@ -96,9 +96,9 @@ class Loading:
                 log.error("%s-%d: a record is passed over: %s", NAME, partition, error)
                 self._passed_over += 1
                 continue
-            if transaction.state is State.PREPARE_EPOCH_FENCE:  # no broker is known to write it
-                transaction = transaction._replace(state=State.PREPARE_ABORT)
-            if transaction.state is not State.DEAD:
+            if transaction.state is TransactionState.PREPARE_EPOCH_FENCE:  # no broker is known to write it
+                transaction = transaction._replace(state=TransactionState.PREPARE_ABORT)
+            if transaction.state is not TransactionState.DEAD:
                 found.append(transaction)
         return found
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions import state
 from stratalog.broker.transactions.markers import Marker
-from stratalog.broker.transactions.state import HIGHEST_EPOCH, NO_EPOCH, State, Step, Transaction
+from stratalog.broker.transactions.state import HIGHEST_EPOCH, NO_EPOCH, Transaction, TransactionState, TransactionStep
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
 
@@ -40,7 +40,7 @@ class Coordinator(Protocol):
 
     def get(self, transactional_id: str) -> Transaction | None: ...
 
-    def take(self, step: Step) -> ErrorCode: ...
+    def take(self, step: TransactionStep) -> ErrorCode: ...
 
 
 class Orphans:
@@ -79,10 +79,10 @@ class Orphans:
             )
         for transactional_id in {*self._seen, *self._missing}:
             known = coordinator.get(transactional_id)
-            if known is not None and known.state is State.ONGOING:
+            if known is not None and known.state is TransactionState.ONGOING:
                 whole = known._replace(partitions=known.partitions | self._missing.get(transactional_id, set()))
                 log.warning("transactional id %r: what was open is aborted, as some of it is lost", transactional_id)
-                coordinator.take(Step(ErrorCode.none, state.fence(whole, now_ms)))
+                coordinator.take(TransactionStep(ErrorCode.none, state.fence(whole, now_ms)))
         self.fence(coordinator, now_ms)
 
     def fence(self, coordinator: Coordinator, now_ms: int) -> None:
@@ -91,7 +91,7 @@ class Orphans:
             if known is not None and known.is_at_rest and known.epoch <= epoch:
                 following = min(epoch + 1, HIGHEST_EPOCH)
                 raised = known._replace(epoch=following, last_epoch=NO_EPOCH, updated_ms=now_ms)
-                coordinator.take(Step(ErrorCode.none, raised))
+                coordinator.take(TransactionStep(ErrorCode.none, raised))
 
 
 def outcome(known: Transaction | None, place: TopicPartition, epoch: int) -> bool | None:
@@ -99,10 +99,10 @@ def outcome(known: Transaction | None, place: TopicPartition, epoch: int) -> boo
     knows of it, and ends it when its time comes."""
     if known is None:
         return False
-    is_decided = known.is_prepared or known.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+    is_decided = known.is_prepared or known.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
     has_moved_on = is_decided and known.client_version >= 2  # the decision takes the epoch away
     if epoch != (known.epoch - 1 if has_moved_on else known.epoch):
         return False
-    if known.state is State.ONGOING or (known.is_prepared and place in known.partitions):
+    if known.state is TransactionState.ONGOING or (known.is_prepared and place in known.partitions):
         return None
-    return known.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+    return known.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)

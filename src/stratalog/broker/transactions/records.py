@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 
-from stratalog.broker.transactions.state import NO_PRODUCER_ID, NO_TIME, State, Transaction
+from stratalog.broker.transactions.state import NO_PRODUCER_ID, NO_TIME, Transaction, TransactionState
 from stratalog.protocol.fields import FieldReader, FieldWriter
 from stratalog.storage.names import TopicPartition
 
@@ -40,7 +40,7 @@ def transaction_record(transaction: Transaction, version: int = VALUE_VERSION) -
         version, transaction.producer_id, transaction.epoch, transaction.timeout_ms, int(transaction.state)
     )
     flexible = version >= _FIRST_FLEXIBLE
-    partitions = None if transaction.state is State.EMPTY else transaction.partitions
+    partitions = None if transaction.state is TransactionState.EMPTY else transaction.partitions
     # A producer writes to the same few partitions in one transaction after the other.
     few = partitions is None or len(partitions) <= _FEW_PARTITIONS
     places = (_partitions_again if few else _partitions)(partitions, flexible)
@@ -105,8 +105,8 @@ def parse_transaction(transactional_id: str, value: bytes) -> Transaction:
         raise fields.error(f"has version {version}; known are 0 to {VALUE_VERSION}")
     fields.flexible = version >= _FIRST_FLEXIBLE
     producer_id, epoch, timeout_ms, number = fields.int64(), fields.int16(), fields.int32(), fields.int8()
-    if number not in tuple(State):
-        raise fields.error(f"has status {number}; known are 0 to {max(State)}")
+    if number not in tuple(TransactionState):
+        raise fields.error(f"has status {number}; known are 0 to {max(TransactionState)}")
     topics = fields.nullable_array(lambda: _parse_topic(fields)) or []
     updated_ms, started_ms = fields.int64(), fields.int64()
     tags = fields.tagged_fields()
@@ -115,7 +115,7 @@ def parse_transaction(transactional_id: str, value: bytes) -> Transaction:
         producer_id,
         epoch,
         timeout_ms,
-        State(number),
+        TransactionState(number),
         frozenset(partition for topic in topics for partition in topic),
         started_ms,
         updated_ms,

@@ -1,7 +1,8 @@
 """A transactional id and the transaction that its producer has under way: what may follow what. Pure.
 
-A `Transaction` never changes. Each function takes one as it is, and what a client asks for, and gives a `Step`: Kafka's
-error, or the transaction as it will be once that is in the log. So nothing is shown that is not written.
+A `Transaction` never changes. Each function takes one as it is, and what a client requests, and returns a
+`TransactionStep`: Kafka's error, or the transaction as it will be once that is in the log. So nothing is shown that is
+not written.
 
 The rules are Kafka 4.1's. Clients of transaction.version 2 (KIP-890) get another epoch with each transaction's end;
 those that came before keep theirs. PrepareEpochFence, which Kafka has in memory only and never writes, is not entered:
@@ -27,7 +28,7 @@ _PARTITION_BYTES = 300
 NEVER_MS = 2**31 - 1  # a timeout that never comes, as Kafka has it (KIP-939)
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     """By the numbers that records have."""
 
     EMPTY = 0
@@ -45,14 +46,14 @@ class State(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-STATES = {state.title: state for state in State}
-_PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
-_AT_REST = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
-_COMPLETE = (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+STATES = {state.title: state for state in TransactionState}
+_PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+_AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_COMPLETE = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
-class Identity(NamedTuple):
-    """Who a producer says that it is."""
+class ProducerIdAndEpoch(NamedTuple):
+    """A producer as its request names it."""
 
     producer_id: int
     epoch: int
@@ -63,7 +64,7 @@ class Transaction(NamedTuple):
     producer_id: int
     epoch: int
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME
     updated_ms: int = NO_TIME
@@ -94,10 +95,10 @@ class Transaction(NamedTuple):
     @property
     def awaits_decision(self) -> bool:
         """Whether its producer is done with it, and leaves it to another to say how it ends (two_phase.py)."""
-        return self.state is State.ONGOING and self.own_timeout_ms != NO_TIME
+        return self.state is TransactionState.ONGOING and self.own_timeout_ms != NO_TIME
 
     def has_timed_out(self, now_ms: int) -> bool:
-        if self.state is not State.ONGOING or self.timeout_ms == NEVER_MS:
+        if self.state is not TransactionState.ONGOING or self.timeout_ms == NEVER_MS:
             return False
         return self.started_ms + self.timeout_ms < now_ms
 
@@ -105,7 +106,7 @@ class Transaction(NamedTuple):
         return self.is_at_rest and self.updated_ms <= now_ms - after_ms
 
 
-class Step(NamedTuple):
+class TransactionStep(NamedTuple):
     """What a request leads to. No error and no transaction: what it asks for is so already."""
 
     error: ErrorCode
@@ -113,12 +114,12 @@ class Step(NamedTuple):
     needs_id: bool = False  # come again with a new producer id
 
 
-_NOTHING = Step(ErrorCode.none)
-_NEEDS_ID = Step(ErrorCode.none, needs_id=True)
-_FENCED = Step(ErrorCode.producer_fenced)
-_BUSY = Step(ErrorCode.concurrent_transactions)
-_OTHER_ID = Step(ErrorCode.invalid_producer_id_mapping)
-_WRONG_STATE = Step(ErrorCode.invalid_txn_state)
+_NOTHING = TransactionStep(ErrorCode.none)
+_NEEDS_ID = TransactionStep(ErrorCode.none, needs_id=True)
+_FENCED = TransactionStep(ErrorCode.producer_fenced)
+_BUSY = TransactionStep(ErrorCode.concurrent_transactions)
+_OTHER_ID = TransactionStep(ErrorCode.invalid_producer_id_mapping)
+_WRONG_STATE = TransactionStep(ErrorCode.invalid_txn_state)
 
 
 # InitProducerId
@@ -129,14 +130,18 @@ def begin(transactional_id: str, new_id: int, timeout_ms: int, now_ms: int) -> T
     return Transaction(transactional_id, new_id, 0, timeout_ms, updated_ms=now_ms)
 
 
-def initialize(known: Transaction, timeout_ms: int, claimed: Identity | None, now_ms: int, new_id: int | None) -> Step:
+def initialize(
+    known: Transaction, timeout_ms: int, claimed: ProducerIdAndEpoch | None, now_ms: int, new_id: int | None
+) -> TransactionStep:
     """A producer starts under this id, or, with `claimed`, goes on after an error (KIP-360)."""
     if claimed is not None and not _may_claim(known, claimed):
         return _FENCED
     if known.is_prepared:
         return _BUSY
-    if known.state is State.ONGOING:
-        return Step(ErrorCode.concurrent_transactions, fence(known, now_ms))  # and comes again, to get its epoch
+    if known.state is TransactionState.ONGOING:
+        return TransactionStep(
+            ErrorCode.concurrent_transactions, fence(known, now_ms)
+        )  # and comes again, to get its epoch
     if _must_rotate(known, claimed):
         if new_id is None:
             return _NEEDS_ID
@@ -152,27 +157,27 @@ def initialize(known: Transaction, timeout_ms: int, claimed: Identity | None, no
     return _FENCED
 
 
-def _may_claim(known: Transaction, claimed: Identity) -> bool:
+def _may_claim(known: Transaction, claimed: ProducerIdAndEpoch) -> bool:
     if claimed.producer_id == known.producer_id:
         return True
     return claimed.producer_id == known.previous_id and claimed.epoch >= HIGHEST_EPOCH - 1
 
 
-def _must_rotate(known: Transaction, claimed: Identity | None) -> bool:
+def _must_rotate(known: Transaction, claimed: ProducerIdAndEpoch | None) -> bool:
     """Whether the next epoch is one of another producer id."""
     if claimed is None or claimed.epoch == known.epoch:
         return known.is_exhausted
     return known.epoch == HIGHEST_EPOCH and claimed.epoch == known.last_epoch  # it was fenced with the last of all
 
 
-def _started(known: Transaction, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Step:
-    return Step(
+def _started(known: Transaction, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> TransactionStep:
+    return TransactionStep(
         ErrorCode.none,
         known._replace(
             epoch=epoch,
             last_epoch=last_epoch,
             timeout_ms=timeout_ms,
-            state=State.EMPTY,
+            state=TransactionState.EMPTY,
             partitions=frozenset(),
             started_ms=NO_TIME,
             updated_ms=now_ms,
@@ -184,28 +189,32 @@ def fence(known: Transaction, now_ms: int) -> Transaction:
     """Take the epoch away from whoever has it, and abort what it has open: it was replaced, or took too long.
 
     Whoever had it may learn of the abort, by ending the transaction or by going on from the epoch before."""
-    return _prepared(known, State.PREPARE_ABORT, 2, NO_PRODUCER_ID, now_ms)
+    return _prepared(known, TransactionState.PREPARE_ABORT, 2, NO_PRODUCER_ID, now_ms)
 
 
 # AddPartitionsToTxn, AddOffsetsToTxn
 
 
-def add(known: Transaction, who: Identity, partitions: frozenset[TopicPartition], version: int, now_ms: int) -> Step:
-    if known.producer_id != who.producer_id:
+def add(
+    known: Transaction, producer: ProducerIdAndEpoch, partitions: frozenset[TopicPartition], version: int, now_ms: int
+) -> TransactionStep:
+    if known.producer_id != producer.producer_id:
         return _OTHER_ID
-    if known.epoch != who.epoch or who.epoch == HIGHEST_EPOCH:  # which is nobody's: what it opened could not be fenced
+    if (
+        known.epoch != producer.epoch or producer.epoch == HIGHEST_EPOCH
+    ):  # which is nobody's: what it opened could not be fenced
         return _FENCED
     if known.is_prepared:
         return _BUSY
     if known.awaits_decision:
         return _WRONG_STATE
-    if known.state is State.ONGOING and partitions <= known.partitions:
+    if known.state is TransactionState.ONGOING and partitions <= known.partitions:
         return _NOTHING
-    started = known.started_ms if known.state is State.ONGOING else now_ms
-    return Step(
+    started = known.started_ms if known.state is TransactionState.ONGOING else now_ms
+    return TransactionStep(
         ErrorCode.none,
         known._replace(
-            state=State.ONGOING,
+            state=TransactionState.ONGOING,
             partitions=known.partitions | partitions,
             started_ms=started,
             updated_ms=now_ms,
@@ -215,11 +224,11 @@ def add(known: Transaction, who: Identity, partitions: frozenset[TopicPartition]
     )
 
 
-def verify(known: Transaction, who: Identity, partition: TopicPartition) -> ErrorCode:
+def verify(known: Transaction, producer: ProducerIdAndEpoch, partition: TopicPartition) -> ErrorCode:
     """Whether the producer has the partition in a transaction that is open."""
-    if known.producer_id != who.producer_id:
+    if known.producer_id != producer.producer_id:
         return ErrorCode.invalid_producer_id_mapping
-    if known.epoch != who.epoch:
+    if known.epoch != producer.epoch:
         return ErrorCode.producer_fenced
     if known.is_prepared:
         return ErrorCode.concurrent_transactions
@@ -231,55 +240,61 @@ def verify(known: Transaction, who: Identity, partition: TopicPartition) -> Erro
 # EndTxn
 
 
-def end(known: Transaction, who: Identity, *, commit: bool, version: int, now_ms: int, new_id: int | None) -> Step:
+def end(
+    known: Transaction, producer: ProducerIdAndEpoch, *, commit: bool, version: int, now_ms: int, new_id: int | None
+) -> TransactionStep:
     if version < 2:
-        return _end_keeping_epoch(known, who, commit, now_ms)
-    return _end_with_next_epoch(known, who, commit, now_ms, new_id)
+        return _end_keeping_epoch(known, producer, commit, now_ms)
+    return _end_with_next_epoch(known, producer, commit, now_ms, new_id)
 
 
-def _end_keeping_epoch(known: Transaction, who: Identity, commit: bool, now_ms: int) -> Step:
-    if known.producer_id != who.producer_id:
+def _end_keeping_epoch(known: Transaction, producer: ProducerIdAndEpoch, commit: bool, now_ms: int) -> TransactionStep:
+    if known.producer_id != producer.producer_id:
         return _OTHER_ID
-    if known.epoch != who.epoch:
+    if known.epoch != producer.epoch:
         return _FENCED
-    prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-    if known.state is State.ONGOING:
-        return Step(ErrorCode.none, _prepared(known, prepared, 0, NO_PRODUCER_ID, now_ms))
+    prepared = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+    if known.state is TransactionState.ONGOING:
+        return TransactionStep(ErrorCode.none, _prepared(known, prepared, 0, NO_PRODUCER_ID, now_ms))
     if known.state is prepared:
         return _BUSY
     return _NOTHING if known.state is completed(prepared) else _WRONG_STATE
 
 
-def _end_with_next_epoch(known: Transaction, who: Identity, commit: bool, now_ms: int, new_id: int | None) -> Step:
+def _end_with_next_epoch(
+    known: Transaction, producer: ProducerIdAndEpoch, commit: bool, now_ms: int, new_id: int | None
+) -> TransactionStep:
     """KIP-890. The same epoch again is another request; a repetition is known by the epoch before."""
-    is_past_rotation = known.previous_id == who.producer_id and who.epoch == HIGHEST_EPOCH - 1 and known.epoch == 0
-    if known.producer_id != who.producer_id and not is_past_rotation:
+    is_past_rotation = (
+        known.previous_id == producer.producer_id and producer.epoch == HIGHEST_EPOCH - 1 and known.epoch == 0
+    )
+    if known.producer_id != producer.producer_id and not is_past_rotation:
         return _OTHER_ID
-    is_repeated = is_past_rotation or known.epoch == who.epoch + 1
-    if not _may_end(known, who, is_repeated, is_past_rotation):
+    is_repeated = is_past_rotation or known.epoch == producer.epoch + 1
+    if not _may_end(known, producer, is_repeated, is_past_rotation):
         return _FENCED
-    prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+    prepared = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     if known.is_prepared:
         return _BUSY if known.state is prepared else _WRONG_STATE
     if known.epoch == HIGHEST_EPOCH and not is_past_rotation:
         return _FENCED  # it took too long in its last epoch; what it would go on with is nobody's
     if known.state in _COMPLETE and is_repeated:
         return _NOTHING if known.state is completed(prepared) else _WRONG_STATE
-    if known.state is not State.ONGOING and commit:
+    if known.state is not TransactionState.ONGOING and commit:
         return _WRONG_STATE
     if known.is_exhausted and new_id is None:
         return _NEEDS_ID
     next_id = new_id if known.is_exhausted and new_id is not None else NO_PRODUCER_ID
-    return Step(ErrorCode.none, _prepared(known, prepared, 2, next_id, now_ms))
+    return TransactionStep(ErrorCode.none, _prepared(known, prepared, 2, next_id, now_ms))
 
 
-def _may_end(known: Transaction, who: Identity, is_repeated: bool, is_past_rotation: bool) -> bool:
+def _may_end(known: Transaction, producer: ProducerIdAndEpoch, is_repeated: bool, is_past_rotation: bool) -> bool:
     if known.is_prepared:
         return is_repeated and not is_past_rotation
-    return known.epoch == who.epoch or (known.state in _COMPLETE and is_repeated)
+    return known.epoch == producer.epoch or (known.state in _COMPLETE and is_repeated)
 
 
-def _prepared(known: Transaction, state: State, version: int, next_id: int, now_ms: int) -> Transaction:
+def _prepared(known: Transaction, state: TransactionState, version: int, next_id: int, now_ms: int) -> Transaction:
     epoch, last_epoch = known.epoch, known.last_epoch
     if version >= 2:
         epoch, last_epoch = min(epoch + 1, HIGHEST_EPOCH), epoch
@@ -289,7 +304,7 @@ def _prepared(known: Transaction, state: State, version: int, next_id: int, now_
         last_epoch=last_epoch,
         next_id=next_id,
         # One that is aborted before it began has to begin some time.
-        started_ms=known.started_ms if known.state is State.ONGOING else now_ms,
+        started_ms=known.started_ms if known.state is TransactionState.ONGOING else now_ms,
         updated_ms=now_ms,
         client_version=version,
         timeout_ms=known.own_timeout_ms if known.awaits_decision else known.timeout_ms,
@@ -297,8 +312,12 @@ def _prepared(known: Transaction, state: State, version: int, next_id: int, now_
     )
 
 
-def completed(prepared: State) -> State:
-    return State.COMPLETE_COMMIT if prepared is State.PREPARE_COMMIT else State.COMPLETE_ABORT
+def completed(prepared: TransactionState) -> TransactionState:
+    return (
+        TransactionState.COMPLETE_COMMIT
+        if prepared is TransactionState.PREPARE_COMMIT
+        else TransactionState.COMPLETE_ABORT
+    )
 
 
 def complete(known: Transaction, now_ms: int) -> Transaction:
@@ -309,8 +328,8 @@ def complete(known: Transaction, now_ms: int) -> Transaction:
     return done
 
 
-def identity_after(known: Transaction) -> Identity:
+def producer_after(known: Transaction) -> ProducerIdAndEpoch:
     """What the producer has to use once a prepared transaction is complete."""
     if known.client_version >= 2 and known.next_id != NO_PRODUCER_ID:
-        return Identity(known.next_id, 0)
-    return Identity(known.producer_id, known.epoch)
+        return ProducerIdAndEpoch(known.next_id, 0)
+    return ProducerIdAndEpoch(known.producer_id, known.epoch)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stratalog.broker.background import RunInBackground
-from stratalog.broker.state_topic import StateTopic, Topics
+from stratalog.broker.state_topic import StateTopic, StateTopics
 from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.broker.transactions.records import TransactionRecord
 
@@ -47,7 +47,7 @@ class TransactionsLog(Protocol):
 
 
 class TransactionsTopic(StateTopic):
-    def __init__(self, topics: Topics, config: TransactionConfig, run_in_background: RunInBackground) -> None:
+    def __init__(self, topics: StateTopics, config: TransactionConfig, run_in_background: RunInBackground) -> None:
         super().__init__(NAME, KEPT_BY_KEY, topics, run_in_background)
         self._config = config
 

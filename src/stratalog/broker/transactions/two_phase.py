@@ -21,7 +21,13 @@ from typing import NamedTuple
 
 from stratalog.broker.transactions import state
 from stratalog.broker.transactions.coordinator import Ids, TransactionCoordinator
-from stratalog.broker.transactions.state import NEVER_MS, Identity, State, Step, Transaction
+from stratalog.broker.transactions.state import (
+    NEVER_MS,
+    ProducerIdAndEpoch,
+    Transaction,
+    TransactionState,
+    TransactionStep,
+)
 from stratalog.clock import Clock
 from stratalog.errors import StorageError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
@@ -30,11 +36,11 @@ MOST_MEMBERS = 10_000  # of one decision
 _VERSION = 2  # of transactions: an end takes the epoch away from whoever had it
 
 
-class Member(NamedTuple):
-    """A transaction, and who its producer was when it was prepared."""
+class PreparedTransaction(NamedTuple):
+    """A transactional id, and its producer id and producer epoch at the time it was prepared."""
 
     transactional_id: str
-    identity: Identity
+    producer: ProducerIdAndEpoch
 
 
 class Refusal(NamedTuple):
@@ -47,44 +53,48 @@ class Refusal(NamedTuple):
 # What may follow what. Pure.
 
 
-def prepare(known: Transaction, who: Identity, within_ms: int, now_ms: int) -> Step:
+def prepare(known: Transaction, producer: ProducerIdAndEpoch, within_ms: int, now_ms: int) -> TransactionStep:
     """`within_ms`: how long the decision may take; NEVER_MS is for ever."""
-    if known.producer_id != who.producer_id:
-        return Step(ErrorCode.invalid_producer_id_mapping)
-    if known.epoch != who.epoch:
-        return Step(ErrorCode.producer_fenced)
+    if known.producer_id != producer.producer_id:
+        return TransactionStep(ErrorCode.invalid_producer_id_mapping)
+    if known.epoch != producer.epoch:
+        return TransactionStep(ErrorCode.producer_fenced)
     if known.awaits_decision:
-        return Step(ErrorCode.none)
-    if known.state is not State.ONGOING:
-        return Step(ErrorCode.concurrent_transactions if known.is_prepared else ErrorCode.invalid_txn_state)
+        return TransactionStep(ErrorCode.none)
+    if known.state is not TransactionState.ONGOING:
+        return TransactionStep(ErrorCode.concurrent_transactions if known.is_prepared else ErrorCode.invalid_txn_state)
     # Kept as a timeout from the transaction's begin, which is how every broker reads it.
     open_ms = max(now_ms - known.started_ms, 0)
     timeout_ms = NEVER_MS if within_ms >= NEVER_MS - open_ms else open_ms + within_ms
-    return Step(
+    return TransactionStep(
         ErrorCode.none, known._replace(timeout_ms=timeout_ms, own_timeout_ms=known.timeout_ms, updated_ms=now_ms)
     )
 
 
-def decide(known: Transaction, who: Identity, *, commit: bool, now_ms: int, new_id: int | None) -> Step:
+def decide(
+    known: Transaction, producer: ProducerIdAndEpoch, *, commit: bool, now_ms: int, new_id: int | None
+) -> TransactionStep:
     """No error and no transaction: it was decided so before."""
     if known.awaits_decision:
-        return state.end(known, who, commit=commit, version=_VERSION, now_ms=now_ms, new_id=new_id)
-    prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-    if not _was_ended_as(known, who):
-        foreign = who.producer_id not in (known.producer_id, known.previous_id)
+        return state.end(known, producer, commit=commit, version=_VERSION, now_ms=now_ms, new_id=new_id)
+    prepared = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+    if not _was_ended_as(known, producer):
+        foreign = producer.producer_id not in (known.producer_id, known.previous_id)
         error = ErrorCode.invalid_producer_id_mapping if foreign else ErrorCode.producer_fenced
-        return Step(ErrorCode.invalid_txn_state if Identity(known.producer_id, known.epoch) == who else error)
+        return TransactionStep(
+            ErrorCode.invalid_txn_state if ProducerIdAndEpoch(known.producer_id, known.epoch) == producer else error
+        )
     is_so = known.state is prepared or known.state is state.completed(prepared)
-    return Step(ErrorCode.none if is_so else ErrorCode.invalid_txn_state)
+    return TransactionStep(ErrorCode.none if is_so else ErrorCode.invalid_txn_state)
 
 
-def _was_ended_as(known: Transaction, who: Identity) -> bool:
+def _was_ended_as(known: Transaction, producer: ProducerIdAndEpoch) -> bool:
     """Whether the last thing that happened to the id is the end of what this producer had open."""
-    if known.state in (State.EMPTY, State.ONGOING):
+    if known.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         return False
-    if known.producer_id == who.producer_id:
-        return known.epoch == who.epoch + 1
-    return known.previous_id == who.producer_id and who.epoch == state.HIGHEST_EPOCH - 1 and known.epoch == 0
+    if known.producer_id == producer.producer_id:
+        return known.epoch == producer.epoch + 1
+    return known.previous_id == producer.producer_id and producer.epoch == state.HIGHEST_EPOCH - 1 and known.epoch == 0
 
 
 class TwoPhase:
@@ -95,11 +105,11 @@ class TwoPhase:
         self._ids = ids
         self._clock = clock
 
-    def prepare(self, member: Member, within_ms: int) -> Refusal | None:
+    def prepare(self, member: PreparedTransaction, within_ms: int) -> Refusal | None:
         known = self._known(member)
         if isinstance(known, Refusal):
             return known
-        error = self._coordinator.take(prepare(known, member.identity, within_ms, self._clock.now_ms()))
+        error = self._coordinator.take(prepare(known, member.producer, within_ms, self._clock.now_ms()))
         return None if error is ErrorCode.none else Refusal(error, _reason(known, member))
 
     def not_all_known(self) -> Refusal | None:
@@ -117,7 +127,9 @@ class TwoPhase:
             (one for one in found if one.transactional_id.startswith(prefix)), key=lambda one: one.transactional_id
         )
 
-    async def finish(self, members: Sequence[Member], *, commit: bool) -> Refusal | list[Identity]:
+    async def finish(
+        self, members: Sequence[PreparedTransaction], *, commit: bool
+    ) -> Refusal | list[ProducerIdAndEpoch]:
         """Who each producer is from now on."""
         refusal = self._share_a_partition(members)
         if refusal is not None:
@@ -140,7 +152,7 @@ class TwoPhase:
             return refusal
         return await self._finish(members)
 
-    def _share_a_partition(self, members: Sequence[Member]) -> Refusal | None:
+    def _share_a_partition(self, members: Sequence[PreparedTransaction]) -> Refusal | None:
         if len({member.transactional_id for member in members}) < len(members):
             return Refusal(ErrorCode.invalid_request, "a transactional id is named twice")
         partition_of = self._coordinator.loading.partition_of
@@ -156,7 +168,9 @@ class TwoPhase:
             )
         return None
 
-    def _decisions(self, members: Sequence[Member], *, commit: bool, new_ids: dict[str, int]) -> list[Step] | Refusal:
+    def _decisions(
+        self, members: Sequence[PreparedTransaction], *, commit: bool, new_ids: dict[str, int]
+    ) -> list[TransactionStep] | Refusal:
         now_ms = self._clock.now_ms()
         steps = []
         for member in members:
@@ -164,7 +178,7 @@ class TwoPhase:
             if isinstance(known, Refusal):
                 return known
             new_id = new_ids.get(member.transactional_id)
-            step = decide(known, member.identity, commit=commit, now_ms=now_ms, new_id=new_id)
+            step = decide(known, member.producer, commit=commit, now_ms=now_ms, new_id=new_id)
             if step.error is not ErrorCode.none:
                 return Refusal(step.error, _reason(known, member))
             steps.append(step)
@@ -175,7 +189,7 @@ class TwoPhase:
             )
         return steps
 
-    def _write(self, steps: Sequence[Step]) -> Refusal | None:
+    def _write(self, steps: Sequence[TransactionStep]) -> Refusal | None:
         transactions = [step.transaction for step in steps if step.transaction is not None]
         try:
             if transactions:
@@ -184,30 +198,30 @@ class TwoPhase:
             return Refusal(ErrorCode(error.code), f"the decision could not be written: {error}")
         return None
 
-    async def _finish(self, members: Sequence[Member]) -> list[Identity]:
+    async def _finish(self, members: Sequence[PreparedTransaction]) -> list[ProducerIdAndEpoch]:
         """The markers. It is decided: what the disk refuses is tried again later, and who hangs up stops nothing."""
-        identities: list[Identity] = []
+        producers: list[ProducerIdAndEpoch] = []
         try:
             for member in members:
                 await self._coordinator.finish(member.transactional_id)
                 known = self._coordinator.get(member.transactional_id)
-                identities.append(member.identity if known is None else state.identity_after(known))
+                producers.append(member.producer if known is None else state.producer_after(known))
                 await asyncio.sleep(0)  # others are served meanwhile
         except asyncio.CancelledError:
-            self._coordinator.finish_soon([member.transactional_id for member in members[len(identities) :]])
+            self._coordinator.finish_soon([member.transactional_id for member in members[len(producers) :]])
             raise
-        return identities
+        return producers
 
     async def abort(self, prefix: str) -> list[str]:
         """Whatever ids with this prefix have open, prepared or not, one after the other; their producers are fenced."""
         aborted = []
         for known in self._coordinator.all():
-            if known.state is not State.ONGOING or not known.transactional_id.startswith(prefix):
+            if known.state is not TransactionState.ONGOING or not known.transactional_id.startswith(prefix):
                 continue
             current = self._coordinator.get(known.transactional_id)  # others were served meanwhile
-            if current is None or current.state is not State.ONGOING:
+            if current is None or current.state is not TransactionState.ONGOING:
                 continue
-            fenced = Step(ErrorCode.none, state.fence(current, self._clock.now_ms()))
+            fenced = TransactionStep(ErrorCode.none, state.fence(current, self._clock.now_ms()))
             if self._coordinator.take(fenced) is ErrorCode.none:
                 await self._coordinator.finish(known.transactional_id)
                 aborted.append(known.transactional_id)
@@ -236,7 +250,7 @@ class TwoPhase:
             return Refusal(ErrorCode(error.code), f"could not be written: {error}")
         return None
 
-    def _known(self, member: Member) -> Transaction | Refusal:
+    def _known(self, member: PreparedTransaction) -> Transaction | Refusal:
         known = self._coordinator.known(member.transactional_id)
         if isinstance(known, Transaction):
             return known
@@ -251,8 +265,8 @@ def describe(known: Transaction) -> str:
     return "prepared" if known.awaits_decision else known.state.title
 
 
-def _reason(known: Transaction, member: Member) -> str:
+def _reason(known: Transaction, member: PreparedTransaction) -> str:
     return (
         f"transactional id {known.transactional_id!r} is {describe(known)} with producer id {known.producer_id} and "
-        f"epoch {known.epoch}; asked was for {member.identity.producer_id} and {member.identity.epoch}"
+        f"epoch {known.epoch}; asked was for {member.producer.producer_id} and {member.producer.epoch}"
     )
