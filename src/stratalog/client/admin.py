@@ -369,9 +369,10 @@ class Admin:
         must share a partition of __transaction_state. The same again has the same result. Who each producer is now."""
         return self._run(two_phase.finish(self._cluster, prepared, commit=commit, timeout=timeout))
 
-    def abort_transactions(self, prefix: str, *, timeout: float | None = None) -> list[str]:
-        """Abort whatever ids that begin with this have open, prepared or not, and fence their producers."""
-        return self._run(two_phase.abort(self._cluster, prefix, timeout))
+    def abort_transactions(self, prefix: str, *, close: bool = False, timeout: float | None = None) -> list[str]:
+        """Abort the open transactions of all transactional ids with this prefix, prepared or not, and fence their
+        producers. With `close`, the broker lets no transaction begin under the prefix any more. Return the ids."""
+        return self._run(two_phase.abort(self._cluster, prefix, close=close, timeout=timeout))
 
     def forget_transactions(self, transactional_ids: Iterable[str], *, timeout: float | None = None) -> None:
         """Drop ids that nobody will use again and that have nothing open."""

@@ -89,9 +89,10 @@ def abort_batch(options: WriteOptions, ids: SinkIds, prepared: Sequence[Prepared
 
 
 def _clean_up(admin: Admin, ids: SinkIds, prepared: Sequence[PreparedTransaction]) -> None:
-    """Attempts that lost or died are aborted, and no id is left behind. Nothing depends on it."""
+    """Abort what attempts that lost or died have left open, and forget all ids. A task that still runs, because Spark
+    has not killed it yet, can begin nothing from here on. The rows that count don't depend on any of this."""
     try:
-        aborted = admin.abort_transactions(ids.prefix)
+        aborted = admin.abort_transactions(ids.prefix, close=True)
         admin.forget_transactions(dict.fromkeys([*(one.transactional_id for one in prepared), *aborted]))
     except ClientError as error:
         logger.warning("transactions of %s could not be cleaned up, and expire by themselves: %s", ids.prefix, error)

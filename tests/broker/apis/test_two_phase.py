@@ -12,7 +12,10 @@ import pytest
 
 from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.two_phase import TwoPhaseApi
+from stratalog.broker.transactions.closed_prefixes import MOST_PREFIXES, ClosedPrefixes
 from stratalog.broker.transactions.two_phase import TwoPhase
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
 from tests.broker.apis.admin_lab import AdminLab
 from tests.broker.apis.test_transactions import SETTINGS, add, begin
 
@@ -76,6 +79,25 @@ def test_open_ones_are_aborted_by_the_beginning_of_their_ids(
     assert lab.own_answer("finish", transactions=[opened], commit=True)["error"]["code"] == 48  # INVALID_TXN_STATE
 
 
+def test_closed_prefix_lets_no_straggler_begin(lab: Lab) -> None:
+    idle = begin(lab)
+    assert lab.own_answer("abort", prefix="t", close=True) == {"result": []}
+    fenced = ErrorCode.producer_fenced
+    assert add(lab, idle, 0, version=4) == [fenced], "a producer that has its id begins a transaction"
+    late = lab.answer(ApiKey.INIT_PRODUCER_ID, transactional_id="t-2", transaction_timeout=60_000)
+    assert late.error_code is fenced, "a producer that comes late gets an id"
+    begin(lab, "other")
+    assert lab.own_answer("prepared") == {"result": []}
+
+
+def test_only_the_newest_prefixes_stay_closed() -> None:
+    closed = ClosedPrefixes()
+    for number in range(MOST_PREFIXES + 1):
+        closed.close(f"job-{number}-")
+    closed.close("job-1-")
+    assert [closed.covers(f"job-{number}-x") for number in (0, 1, MOST_PREFIXES)] == [False, True, True]
+
+
 @pytest.mark.parametrize("method", ["prepared", "abort"])
 def test_broker_that_has_not_read_all_transactions_says_so_instead_of_missing_some(
     lab: Lab, opened: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +129,7 @@ def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
         ("prepared", {"prefix": 5}, "prefix is 5"),
         ("abort", {}, "prefix is None"),
         ("abort", {"prefix": ""}, "prefix is ''"),
+        ("abort", {"prefix": "t", "close": 1}, "close is 1; true or false"),
         ("finish", {"commit": True}, "transactions is None; a list of at least one"),
         ("finish", {"transactions": [], "commit": True}, "a list of at least one"),
         ("finish", {"transactions": [{}], "commit": "yes"}, "commit is 'yes'; true or false"),

@@ -5,8 +5,8 @@
 - `transactions.prepared`: prefix (optional). Those that wait for a decision.
 - `transactions.finish`: transactions (of each transactional_id, producer_id, producer_epoch), commit. All at once or
   none; the ids must share a partition of `__transaction_state`. Who each producer is from then on.
-- `transactions.abort`: prefix. What ids with this prefix have open, prepared or not, is aborted, and their producers
-  are fenced.
+- `transactions.abort`: prefix, close (optional: false). What ids with this prefix have open, prepared or not, is
+  aborted, and their producers are fenced. With close, no transaction may begin under the prefix from then on.
 - `transactions.forget`: transactional_ids. Ids that are at rest are dropped, as their expiry would.
 """
 
@@ -79,12 +79,15 @@ class TwoPhaseApi:
         ]
 
     async def abort(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        _check_names(arguments, "prefix")
-        prefix = arguments.get("prefix")
+        _check_names(arguments, "prefix", "close")
+        prefix, close = arguments.get("prefix"), arguments.get("close", False)
         if not isinstance(prefix, str) or not prefix:
             raise MalformedRequestError(f"prefix is {prefix!r}; the beginning of the transactional ids is wanted")
+        if not isinstance(close, bool):
+            raise MalformedRequestError(f"close is {close!r}; true or false is wanted")
         _check(self._two_phase.not_all_known())
-        return [{"transactional_id": one} for one in await self._two_phase.abort(prefix)]
+        aborted = await self._two_phase.abort(prefix, close=close)
+        return [{"transactional_id": transactional_id} for transactional_id in aborted]
 
     async def forget(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         _check_names(arguments, "transactional_ids")

@@ -21,6 +21,7 @@ from stratalog.broker.groups.group import TimerHandle
 from stratalog.broker.partition import Partition
 from stratalog.broker.state_budget import StateBudget
 from stratalog.broker.transactions import state
+from stratalog.broker.transactions.closed_prefixes import ClosedPrefixes
 from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.broker.transactions.loading import Loading
 from stratalog.broker.transactions.markers import Marker, MarkerWriter
@@ -75,6 +76,7 @@ class TransactionCoordinator:
     ) -> None:
         self.config = config
         self.markers = markers
+        self.closed_prefixes = ClosedPrefixes()
         self._clock = clock
         self._log = state_log
         self._ids = ids
@@ -113,6 +115,8 @@ class TransactionCoordinator:
         error = await self.loading.prepare(transactional_id)
         if error is not ErrorCode.none:
             return TransactionResponse(error)
+        if self.closed_prefixes.covers(transactional_id):
+            return TransactionResponse(ErrorCode.producer_fenced)
         step = self._initialize(transactional_id, timeout_ms, claimed, None)
         if step.needs_id:
             try:
@@ -153,6 +157,8 @@ class TransactionCoordinator:
         known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
             return known
+        if known.state is not TransactionState.ONGOING and self.closed_prefixes.covers(known.transactional_id):
+            return ErrorCode.producer_fenced
         return self.take(state.add(known, producer, frozenset(partitions), version, self._clock.now_ms()))
 
     def verify(

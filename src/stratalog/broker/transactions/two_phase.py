@@ -212,8 +212,11 @@ class TwoPhase:
             raise
         return producers
 
-    async def abort(self, prefix: str) -> list[str]:
-        """Whatever ids with this prefix have open, prepared or not, one after the other; their producers are fenced."""
+    async def abort(self, prefix: str, *, close: bool = False) -> list[str]:
+        """Abort the open transactions of all ids with this prefix, prepared or not, and fence their producers. With
+        `close`, no transaction may begin under the prefix from now on. Return the ids."""
+        if close:
+            self._coordinator.closed_prefixes.close(prefix)
         aborted = []
         for known in self._coordinator.all():
             if known.state is not TransactionState.ONGOING or not known.transactional_id.startswith(prefix):

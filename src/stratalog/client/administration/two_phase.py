@@ -38,8 +38,8 @@ async def finish(
     return _transactions("transactions.finish", answer)
 
 
-async def abort(cluster: Cluster, prefix: str, timeout: float | None) -> list[str]:
-    rows = await _ask(cluster, "transactions.abort", {"prefix": prefix}, timeout)
+async def abort(cluster: Cluster, prefix: str, *, close: bool, timeout: float | None) -> list[str]:
+    rows = await _ask(cluster, "transactions.abort", {"prefix": prefix, "close": close}, timeout)
     return [str(row.get("transactional_id")) for row in rows]
 
 
