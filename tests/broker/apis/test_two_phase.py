@@ -81,7 +81,7 @@ def test_open_ones_are_aborted_by_the_beginning_of_their_ids(
 
 def test_closed_prefix_lets_no_straggler_begin(lab: Lab) -> None:
     idle = begin(lab)
-    assert lab.own_answer("abort", prefix="t", close=True) == {"result": []}
+    assert lab.own_answer("abort", prefix="t", close=True) == {"result": [{"transactional_id": "t"}]}
     fenced = ErrorCode.producer_fenced
     assert add(lab, idle, 0, version=4) == [fenced], "a producer that has its id begins a transaction"
     late = lab.answer(ApiKey.INIT_PRODUCER_ID, transactional_id="t-2", transaction_timeout=60_000)

@@ -6,7 +6,8 @@
 - `transactions.finish`: transactions (of each transactional_id, producer_id, producer_epoch), commit. All at once or
   none; the ids must share a partition of `__transaction_state`. Who each producer is from then on.
 - `transactions.abort`: prefix, close (optional: false). What ids with this prefix have open, prepared or not, is
-  aborted, and their producers are fenced. With close, no transaction may begin under the prefix from then on.
+  aborted, and their producers are fenced. With close, no transaction may begin under the prefix from then on, and idle
+  ids are listed too.
 - `transactions.forget`: transactional_ids. Ids that are at rest are dropped, as their expiry would.
 """
 

@@ -213,13 +213,18 @@ class TwoPhase:
         return producers
 
     async def abort(self, prefix: str, *, close: bool = False) -> list[str]:
-        """Abort the open transactions of all ids with this prefix, prepared or not, and fence their producers. With
-        `close`, no transaction may begin under the prefix from now on. Return the ids."""
+        """Abort the open transactions of all ids with this prefix, prepared or not, and fence their producers. Return
+        their ids. With `close`, no transaction may begin under the prefix from now on, and idle ids are returned too:
+        nobody will use them again."""
         if close:
             self._coordinator.closed_prefixes.close(prefix)
         aborted = []
         for known in self._coordinator.all():
-            if known.state is not TransactionState.ONGOING or not known.transactional_id.startswith(prefix):
+            if not known.transactional_id.startswith(prefix):
+                continue
+            if known.state is not TransactionState.ONGOING:
+                if close and known.is_at_rest:
+                    aborted.append(known.transactional_id)
                 continue
             current = self._coordinator.get(known.transactional_id)  # others were served meanwhile
             if current is None or current.state is not TransactionState.ONGOING:
