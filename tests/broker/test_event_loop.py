@@ -22,6 +22,7 @@ from stratalog.records import compression
 from stratalog.records.builder import build_batch
 from stratalog.storage.disk import Disk
 from stratalog.storage.log import Log
+from stratalog.storage.producers import ProducerTracker
 from tests.broker.bad_input.attack import Attack, prepare
 from tests.broker.bad_input.client import RawClient
 from tests.broker.bad_input.fuzzer import Fuzzer
@@ -107,7 +108,8 @@ def test_no_request_makes_the_event_loop_wait_for_a_disk(broker: BrokerThread, w
                 plain.send(name, bytes(1000), key=b"key")
             plain.flush()
             with producer.transaction():
-                producer.send("compacted", bytes(1000), key=b"other")
+                for name in ("compacted", "flushed"):
+                    producer.send(name, bytes(1000), key=b"other")
     with Consumer(address, group_id="group", auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["flushed", "compacted"])
         assert consumer.poll(10)
@@ -168,6 +170,31 @@ def test_others_are_served_while_one_waits_for_its_batch(
         slow.receive()
         monkeypatch.undo()
         assert broker.broker.topics.partition("slow", 0).log.log_end_offset == (2 if step == "get_ready" else 1)  # type: ignore[union-attr]
+
+
+def test_others_are_served_while_a_marker_waits_for_a_log_that_a_thread_holds(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A roll syncs with the log's write lock held. The transaction ends as soon as its log is free again."""
+    create(broker, "rolling")
+    create(broker, "quick")
+    log = broker.broker.topics.partition("rolling", 0).log  # type: ignore[union-attr]
+    with Producer(f"127.0.0.1:{broker.port}", transactional_id="t") as producer, RawClient(broker.port) as other:
+        producer.begin()
+        producer.send("rolling", b"value")
+        producer.flush()
+        held = Held(monkeypatch, ProducerTracker, "save")
+        roll = threading.Thread(target=log.roll)
+        roll.start()
+        assert held.begun.wait(SECONDS)
+        producer.commit()  # is decided, and so acknowledged, without the marker
+        assert produce(other, "quick", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
+        assert log.producers.first_open_transaction == 0
+        held.let_go.set()
+        roll.join()
+        with producer.transaction():  # the broker lets the next begin when the first has its marker
+            producer.send("quick", b"value")
+        assert log.producers.first_open_transaction is None
 
 
 class CountedBytes(bytearray):

@@ -45,8 +45,16 @@ async def serving(
     largest_frame: Callable[[memoryview], int] = lambda start: LARGEST,
     small_frame: int = 4 * 1024 * 1024,
     is_heavy: Callable[[memoryview], bool] = lambda frame: False,
+    outlives_its_client: Callable[[memoryview], bool] = lambda frame: False,
 ) -> AsyncIterator[tuple[Server, int]]:
-    server = Server(serve, largest_frame, given or limits(), small_frame=small_frame, is_heavy=is_heavy)
+    server = Server(
+        serve,
+        largest_frame,
+        given or limits(),
+        small_frame=small_frame,
+        is_heavy=is_heavy,
+        outlives_its_client=outlives_its_client,
+    )
     port = server.listen("127.0.0.1", 0)
     try:
         yield server, port

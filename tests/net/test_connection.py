@@ -190,6 +190,30 @@ def test_a_client_that_goes_away_while_it_waits_has_its_request_cancelled() -> N
     run(scenario)
 
 
+@pytest.mark.parametrize("sends_more", ["before", "after"])
+def test_a_client_that_goes_away_behind_further_requests_has_its_first_cancelled(sends_more: str) -> None:
+    """Nothing tells a broker that has paused reading: it looks now and then."""
+    waiting: list[asyncio.Future[Response]] = []
+
+    def serve(payload: memoryview, host: str) -> Awaitable[Response]:
+        waiting.append(asyncio.get_running_loop().create_future())
+        return waiting[-1]
+
+    async def scenario() -> None:
+        async with serving(serve, limits(idle_seconds=0.4)) as (server, port):
+            client = await Client.connect(port)
+            await client.send(frame(PAYLOAD) * (2 if sends_more == "before" else 1))
+            await until(lambda: len(waiting) == 1)
+            if sends_more == "after":
+                await client.send(frame(PAYLOAD))
+                await settle(server)
+            client.close()
+            await until(lambda: not server.connections)
+            assert [each.cancelled() for each in waiting] == [True]
+
+    run(scenario)
+
+
 def test_a_client_that_pipelines_without_end_leaves_others_their_turn() -> None:
     served: list[bytes] = []
 
@@ -507,7 +531,7 @@ def test_requests_that_are_all_there_are_served_though_their_client_hung_up() ->
                 all_served.set()
             return slowly() if len(served) == 1 else None
 
-        async with serving(serve) as (server, port):
+        async with serving(serve, outlives_its_client=lambda _: True) as (server, port):
             client = await Client.connect(port)
             await client.send(b"".join(frame(b"request%d" % number) for number in range(3)))
             client.close()

@@ -145,6 +145,7 @@ class Broker:
             _limits(config),
             small_frame=dispatcher.small_frame,
             is_heavy=dispatcher.is_heavy,
+            outlives_its_client=dispatcher.outlives_its_client,
         )
         self.settings.on_change(self._settings_changed)
 
@@ -163,7 +164,7 @@ class Broker:
             config.transactions,
             self._clock,
             TransactionsTopic(topics, config.transactions, background),
-            MarkerWriter(topics, self.groups, self._clock),
+            MarkerWriter(topics, self.groups, self._clock, background),
             producer_ids,
             self._loop.call_later,
             self.groups.budget,

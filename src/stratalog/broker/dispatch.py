@@ -67,6 +67,10 @@ class Dispatcher:
         """Whether a large frame may take long: all are made into objects, but for records."""
         return bool(_KEY.unpack_from(frame)[0] != ApiKey.PRODUCE)
 
+    def outlives_its_client(self, frame: memoryview) -> bool:
+        """A producer that wants no acknowledgements may hang up behind the last of its requests."""
+        return bool(_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE)
+
     def serve(self, frame: memoryview, host: str) -> Response | Awaitable[Response]:
         started = self._clock.monotonic()
         try:

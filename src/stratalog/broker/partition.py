@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stratalog.broker.metadata.store import INTERNAL_TOPICS
 from stratalog.errors import StorageError, StratalogError
-from stratalog.storage.appending import Appended, Origin, PreparedBatches
+from stratalog.storage.appending import Appended, PreparedBatches
 from stratalog.storage.log import Log
 from stratalog.storage.unopened_log import UnopenedLog
 
@@ -62,11 +62,11 @@ class Partition:
         end = self.log.log_end_offset
         return end if first_open is None else min(max(first_open, self.log.log_start_offset), end)
 
-    def append_for_coordinator(self, data: bytearray) -> Appended:
-        """A coordinator's state, markers of transactions, offsets that are committed in one. Raises what Log.append
-        does. A roll that is due is left to the housekeeper for as long as the segment has some slack."""
+    def append_for_coordinator(self, data: bytearray, *, may_wait: bool = True) -> Appended:
+        """A coordinator's state, markers of transactions, offsets that are committed in one. Raises what
+        Log.append_for_coordinator does."""
         try:
-            appended = self.log.append(data, leader_epoch=self.leader_epoch, origin=Origin.COORDINATOR)
+            appended = self.log.append_for_coordinator(data, self.leader_epoch, may_wait=may_wait)
         except StorageError as error:
             self._report(error)
             raise

@@ -371,8 +371,8 @@ class Admin:
 
     def abort_transactions(self, prefix: str, *, close: bool = False, timeout: float | None = None) -> list[str]:
         """Abort the open transactions of all transactional ids with this prefix, prepared or not, and fence their
-        producers. Return their ids. With `close`, the broker lets no transaction begin under the prefix any more, and
-        the ids that have nothing open are returned, too."""
+        producers. Return the ids of those that have ended. With `close`, the broker lets no transaction begin under the
+        prefix any more, until it is restarted, and the ids that have nothing open are returned, too."""
         return self._run(two_phase.abort(self._cluster, prefix, close=close, timeout=timeout))
 
     def forget_transactions(self, transactional_ids: Iterable[str], *, timeout: float | None = None) -> None:

@@ -38,6 +38,7 @@ _FEW = 64  # bytes behind a slice
 _RECEIVES = 64  # a turn; then others have theirs
 _WAKE_AT = 256 * 1024  # bytes of a large frame
 _HEAVY = 64 * 1024  # a request of this size may take long
+_HUNG_UP = (7, 8)  # TCP_CLOSE and TCP_CLOSE_WAIT of Linux's tcp_states.h, which the first byte of TCP_INFO holds
 _GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP", b"\x16\x03": "TLS"}
 
 
@@ -65,6 +66,7 @@ class Connection:
         self._holds = False  # whether the server counts what this connection holds
         self._waits_for_room = False  # before it reads on
         self._reply: asyncio.Future[Response] | None = None
+        self._is_served_to_the_end = False  # the request that is being answered, even if its client has gone
         self._answering = 0  # bytes of the request that is being answered, where it is large: its handler has them
         self._wakes_at = 1
         self._turn_is_over = False  # there are whole frames left, for the next one
@@ -80,7 +82,7 @@ class Connection:
 
     @property
     def waits_for_the_broker(self) -> bool:
-        """And not the broker for it."""
+        """True while the client waits for the broker, so that it is not idle."""
         return self._reply is not None or self._waits_for_room or self._turn_is_over
 
     def close(self, reason: str = "") -> None:
@@ -127,20 +129,23 @@ class Connection:
             self._resume_reading()
 
     def _watch_for_the_end(self) -> None:
-        """A client that went away needs no answer; one that sends more has to wait for it. Requests that are all there
-        are served first: whoever wants no answers may hang up behind the last of them."""
-        gone = False
-        if self._reply is not None and (self._buffer is None or not self._has_whole_frame(self._buffer)):
-            try:
-                gone = not self._sock.recv(1, socket.MSG_PEEK)
-            except BlockingIOError:
-                return
-            except OSError:
-                gone = True
-        if gone:
-            self.close()
-        else:
+        """A client that sends more has to wait for its answer."""
+        if not self.close_if_client_is_gone():
             self._pause_reading()
+
+    def close_if_client_is_gone(self) -> bool:
+        """A client that hung up needs no answer. What it sent without waiting for answers is served first."""
+        if self._reply is None or self._is_served_to_the_end or not self._has_hung_up():
+            return False
+        self.close()
+        return True
+
+    def _has_hung_up(self) -> bool:
+        """Whether the client has closed or reset the connection, also where bytes that it sent before are unread."""
+        try:
+            return bool(self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _HUNG_UP)
+        except OSError:
+            return True
 
     def _receive(self) -> None:
         buffer = self._buffer or self._take_buffer()
@@ -274,6 +279,7 @@ class Connection:
             self._queue(response)
         elif response is not None:
             self._answering = len(frame) if len(frame) > _HEAVY else 0
+            self._is_served_to_the_end = self._server.outlives_its_client(frame)
             self._wait_for(response)
         return True
 

@@ -72,6 +72,7 @@ class Server:
         *,
         small_frame: int,
         is_heavy: Callable[[memoryview], bool] = lambda _: False,
+        outlives_its_client: Callable[[memoryview], bool] = lambda _: False,
     ) -> None:
         self.serve = serve
         self.largest_frame = largest_frame
@@ -80,6 +81,8 @@ class Server:
         """A size that is fine for any."""
         self.is_heavy = is_heavy
         """Whether a large frame is one of those that take long for their size."""
+        self.outlives_its_client = outlives_its_client
+        """Whether a request, and what was sent behind it, is served though its client has hung up."""
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.buffers = ReceiveBuffers()
@@ -223,12 +226,15 @@ class Server:
         sock.close()
 
     def _sweep_idle(self) -> None:
-        """One timer for all connections. One that waits for the broker's answer is not idle."""
+        """One timer for all connections. One that waits for the broker's answer is not idle, unless its client has gone
+        while reading was paused."""
         idle = self.limits.idle_seconds
         self._sweep = self.loop.call_later(min(idle / 4, _LONGEST_SWEEP_INTERVAL), self._sweep_idle)
         now = self.loop.time()
         for connection in list(self.connections):
             silent = now - connection.last_active
+            if connection.close_if_client_is_gone():
+                continue
             if silent > idle and not connection.waits_for_the_broker:
                 connection.close(f"nothing came or went for {idle:g} s (connections.max.idle.ms)")
             elif silent > _A_PAUSE:

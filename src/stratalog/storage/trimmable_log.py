@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from pathlib import Path
 
 from stratalog.errors import OffsetOutOfRangeError
 from stratalog.storage import names, retention
@@ -178,20 +179,45 @@ class TrimmableLog(DurableLog):
         """Replace segments by the one that compaction made from them. False, and the new files are removed, if they are
         no longer part of the log, or if it was truncated since `generation`: that may have removed what superseded a
         record that compaction left out."""
-        with self._write_lock, self._storage_errors("swap segments of"):
-            self._check_open()
-            slot = next((at for at, segment in enumerate(self._segments.all) if segment is old[0]), None)
-            is_current = slot is not None and self._segments.all[slot : slot + len(old)] == list(old)
-            if not is_current or generation != self._generation or slot is None:
+        # The flush lock keeps truncations out. The new names are synced before the write lock is taken, so that appends
+        # don't wait for the disk.
+        with self._flush_lock, self._storage_errors("swap segments of"):
+            with self._write_lock:
+                self._check_open()
+                is_current = self._slot_of(old, generation) is not None
+            if not is_current:
                 cleaned.discard()
                 return False
             try:
                 swap.begin(self._disk, self.path, cleaned.base_offset)
                 new = self._cleaned(cleaned, old[-1].limit)
             except OSError:
-                with self._half_changed():  # if it can't be undone, it is in effect, and the log has to find it
-                    swap.undo(self._disk, self.path, cleaned.base_offset)
+                self._undo_swap(cleaned)
                 raise
+            deleted = self._put_in_place(old, new, generation)
+            if deleted is None:
+                self._undo_swap(cleaned)
+                return False
+            self._disk.sync_directory(self.path)  # before the old files are removed
+        self._home.deletions.add(deleted, self.config.file_delete_delay_ms)
+        return True
+
+    def _slot_of(self, segments: Sequence[Segment], generation: int) -> int | None:
+        """Return where these segments are in the log's list; None if they are no longer, or the log was truncated."""
+        slot = next((at for at, segment in enumerate(self._segments.all) if segment is segments[0]), None)
+        if slot is None or generation != self._generation:
+            return None
+        return slot if self._segments.all[slot : slot + len(segments)] == list(segments) else None
+
+    def _put_in_place(self, old: Sequence[Segment], new: SealedSegment, generation: int) -> list[Path] | None:
+        """Return the files to be removed later; None if retention took one of the old segments meanwhile."""
+        with self._write_lock:
+            self._check_open()
+            slot = self._slot_of(old, generation)
+            if slot is None:
+                new.retire()
+                new.release()
+                return None
             # Readers get the new list before the old files lose their names: a reader that is too late to open one of
             # those finds that the list has changed, and looks again.
             self._publish([*self._segments.all[:slot], new, *self._segments.all[slot + len(old) : -1]], self._active)
@@ -199,12 +225,14 @@ class TrimmableLog(DurableLog):
                 for segment in old:
                     segment.retire()
                 replaced = [segment.base_offset for segment in old]
-                deleted = swap.finish(self._disk, self.path, cleaned.base_offset, replaced)
+                deleted = swap.finish(self._disk, self.path, new.base_offset, replaced)
                 new.settled()
-        with self._storage_errors("swap segments of"):
-            self._disk.sync_directory(self.path)  # before the old files are removed
-        self._home.deletions.add(deleted, self.config.file_delete_delay_ms)
-        return True
+            return deleted
+
+    def _undo_swap(self, cleaned: CleanedSegment) -> None:
+        # If it can't be undone, it is in effect, and the log has to find it.
+        with self._write_lock, self._half_changed():
+            swap.undo(self._disk, self.path, cleaned.base_offset)
 
     def note_clean(self, offset: int, generation: int) -> bool:
         """Save that the log is compacted up to `offset`. False if it was truncated or closed since `generation`."""

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.two_phase import TwoPhaseApi
-from stratalog.broker.transactions.closed_prefixes import MOST_PREFIXES, ClosedPrefixes
+from stratalog.broker.transactions.closed_prefixes import LONGEST_PREFIX, MOST_PREFIXES, ClosedPrefixes
 from stratalog.broker.transactions.two_phase import TwoPhase
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -96,6 +96,22 @@ def test_only_the_newest_prefixes_stay_closed() -> None:
         closed.close(f"job-{number}-")
     closed.close("job-1-")
     assert [closed.covers(f"job-{number}-x") for number in (0, 1, MOST_PREFIXES)] == [False, True, True]
+
+
+def test_prefix_that_is_too_long_to_be_kept_is_not_closed(lab: Lab) -> None:
+    error = lab.own_answer("abort", prefix="t" * (LONGEST_PREFIX + 1), close=True)["error"]
+    assert f"prefix has {LONGEST_PREFIX + 1} characters" in error["message"]
+    assert lab.own_answer("abort", prefix="t" * (LONGEST_PREFIX + 1)) == {"result": []}
+    begin(lab)
+
+
+def test_refusal_by_a_closed_prefix_is_logged_a_few_times(caplog: pytest.LogCaptureFixture) -> None:
+    closed = ClosedPrefixes()
+    closed.close("job-")
+    for _ in range(100):
+        assert closed.covers("job-1")
+    refusals = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert refusals == ["transactional id 'job-1' is refused: the prefix 'job-' was closed"] * 10
 
 
 @pytest.mark.parametrize("method", ["prepared", "abort"])

@@ -214,7 +214,7 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
 
 
-def _full_disk(*_: object) -> NoReturn:
+def _full_disk(*_: object, **__: object) -> NoReturn:
     raise StorageError("the disk is full")
 
 
@@ -222,8 +222,8 @@ def refuse_markers(patched: pytest.MonkeyPatch) -> None:
     """The disk of users' partitions is full, the coordinator's own is not."""
     append = Partition.append_for_coordinator
 
-    def to_own_topics(partition: Partition, data: bytearray) -> object:
-        return append(partition, data) if partition.is_internal else _full_disk()
+    def to_own_topics(partition: Partition, data: bytearray, **named: bool) -> object:
+        return append(partition, data, **named) if partition.is_internal else _full_disk()
 
     patched.setattr(Partition, "append_for_coordinator", to_own_topics)
 
@@ -270,12 +270,12 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, append: int) -> None:
     left = append
     original = Partition.append_for_coordinator
 
-    def counted(partition: Partition, data: bytearray) -> object:
+    def counted(partition: Partition, data: bytearray, **named: bool) -> object:
         nonlocal left
         if left == 0:
             raise KilledError
         left -= 1
-        return original(partition, data)
+        return original(partition, data, **named)
 
     monkeypatch.setattr(Partition, "append_for_coordinator", counted)
 

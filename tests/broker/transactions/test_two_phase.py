@@ -353,7 +353,7 @@ class TestRefused:
         assert self.refused(world, [*members, members[0]]) is ErrorCode.invalid_request
 
     def test_disk_that_is_full(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        def full(*_: object) -> None:
+        def full(*_: object, **__: object) -> None:
             raise StorageError("the disk is full")
 
         members = world.prepared(2)

@@ -47,7 +47,7 @@ class TransactionLab:
             config.transactions,
             clock,
             self.state_topic,
-            MarkerWriter(topics, self.groups, clock),
+            MarkerWriter(topics, self.groups, clock, run_in_background),
             self.ids,
             self.timers.call_later,
             self.groups.budget,

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,53 @@ def test_log_whose_swap_can_be_neither_finished_nor_undone_is_an_error_until_it_
             assert keyed.directory.cleaner.set_aside() == {}
     assert outcomes == sorted(outcomes, key=lambda pairs: pairs == AFTER)
     assert {len(pairs) for pairs in outcomes} == {len(BEFORE), len(AFTER)}
+
+
+class NotifyingDisk(Unsynced):
+    """Calls what is in `acts` at the first sync of a directory in which there are .swap files, as a swap does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.acts: list[Callable[[], object]] = []
+
+    def sync_directory(self, path: Path) -> None:
+        if self.acts and any(path.glob("*" + SWAP)):
+            self.acts.pop()()
+        super().sync_directory(path)
+
+
+def test_appends_do_not_wait_while_a_swap_is_made_durable(tmp_path: Path) -> None:
+    disk = NotifyingDisk()
+    with dirty(tmp_path, disk) as keyed:
+        appended = []
+
+        def append() -> None:
+            appended.append(keyed.log.append_at_once(build_batch([(b"f", b"1")])))
+
+        def in_another_thread() -> None:
+            thread = threading.Thread(target=append)
+            thread.start()
+            thread.join()
+
+        disk.acts = [in_another_thread]
+        keyed.clean()
+        assert len(appended) == 1
+        assert keyed.pairs() == [*AFTER, "f=1"]
+
+
+def test_swap_of_segments_that_retention_deletes_meanwhile_is_undone(tmp_path: Path) -> None:
+    disk = NotifyingDisk()
+    with KeyedLog(
+        tmp_path, disk=disk, cleanup_policy=("compact", "delete"), retention_bytes=1, retention_ms=-1
+    ) as keyed:
+        keyed.put("a=1", "b=1").roll().put("a=2", "c=1").roll().put("d=1")
+        disk.acts = [keyed.log.apply_retention]
+        keyed.directory.cleaner.turn()
+        assert disk.acts == []
+        assert keyed.pairs() == ["d=1"]
+        assert keyed.files(SWAP) == keyed.files(CLEANED) == []
+        keyed.reopen()
+        assert keyed.pairs() == ["d=1"]
 
 
 def test_old_files_are_removed_after_the_delay_and_closed_at_once(tmp_path: Path) -> None:

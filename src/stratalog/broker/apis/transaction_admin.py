@@ -22,6 +22,7 @@ from stratalog.broker.transactions.coordinator import TransactionCoordinator
 from stratalog.broker.transactions.markers import Marker
 from stratalog.broker.transactions.state import STATES, Transaction, TransactionState
 from stratalog.clock import Clock
+from stratalog.errors import StratalogError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
@@ -59,6 +60,11 @@ class TransactionAdminApis:
             partitions.append({"partition_index": index, "error_code": error})
             if len(partitions) % _MARKERS_A_TURN == 0:
                 await asyncio.sleep(0)  # others are served meanwhile
+        written = [TopicPartition(topic.name, one["partition_index"]) for one in partitions if not one["error_code"]]
+        try:
+            await self._coordinator.markers.flush(written)
+        except StratalogError as error:
+            partitions = [{**one, "error_code": one["error_code"] or ErrorCode(error.code)} for one in partitions]
         return {"name": topic.name, "partitions": partitions}
 
     # DescribeTransactions

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stratalog.broker.apis.own import LoopMethod, MethodError
+from stratalog.broker.transactions.closed_prefixes import LONGEST_PREFIX
 from stratalog.broker.transactions.state import NEVER_MS, ProducerIdAndEpoch
 from stratalog.broker.transactions.two_phase import MOST_MEMBERS, PreparedTransaction, Refusal, TwoPhase
 from stratalog.errors import MalformedRequestError
@@ -86,6 +87,10 @@ class TwoPhaseApi:
             raise MalformedRequestError(f"prefix is {prefix!r}; the beginning of the transactional ids is wanted")
         if not isinstance(close, bool):
             raise MalformedRequestError(f"close is {close!r}; true or false is wanted")
+        if close and len(prefix) > LONGEST_PREFIX:
+            raise MalformedRequestError(
+                f"prefix has {len(prefix)} characters; a prefix of at most {LONGEST_PREFIX} can be closed"
+            )
         _check(self._two_phase.not_all_known())
         aborted = await self._two_phase.abort(prefix, close=close)
         return [{"transactional_id": transactional_id} for transactional_id in aborted]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from stratalog.broker.groups.classic_rebalance import append_error
@@ -24,7 +25,7 @@ from stratalog.broker.transactions import state
 from stratalog.broker.transactions.closed_prefixes import ClosedPrefixes
 from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.broker.transactions.loading import Loading
-from stratalog.broker.transactions.markers import Marker, MarkerWriter
+from stratalog.broker.transactions.markers import BUSY, Marker, MarkerWriter
 from stratalog.broker.transactions.orphans import Orphans
 from stratalog.broker.transactions.records import transaction_record, transaction_tombstone
 from stratalog.broker.transactions.state import ProducerIdAndEpoch, Transaction, TransactionState, TransactionStep
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 NOBODY = ProducerIdAndEpoch(state.NO_PRODUCER_ID, state.NO_EPOCH)
 _MARKERS_A_TURN = 100  # written before the loop has its turn
 _RETRY_SECONDS = 1.0
+_BUSY_SECONDS = 0.05  # until a partition is tried again that another thread held
 _GIVES_UP = (  # of a partition: it is gone, or another owns the producer there
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.invalid_producer_epoch,
@@ -115,8 +117,6 @@ class TransactionCoordinator:
         error = await self.loading.prepare(transactional_id)
         if error is not ErrorCode.none:
             return TransactionResponse(error)
-        if self.closed_prefixes.covers(transactional_id):
-            return TransactionResponse(ErrorCode.producer_fenced)
         step = self._initialize(transactional_id, timeout_ms, claimed, None)
         if step.needs_id:
             try:
@@ -138,6 +138,8 @@ class TransactionCoordinator:
     def _initialize(
         self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None, new_id: int | None
     ) -> TransactionStep:
+        if self.closed_prefixes.covers(transactional_id):
+            return TransactionStep(ErrorCode.producer_fenced)
         now_ms = self._clock.now_ms()
         known = self._transactions.get(transactional_id)
         if known is not None:
@@ -283,31 +285,40 @@ class TransactionCoordinator:
         self._finishing.add(transactional_id)
         left = self._left.setdefault(transactional_id, set(known.partitions))
         places = sorted(left)
+        pause = _RETRY_SECONDS
         try:
             for start in range(0, len(places), _MARKERS_A_TURN):
                 if start:
                     await asyncio.sleep(0)  # others are served meanwhile
-                self._write_markers(known, places[start : start + _MARKERS_A_TURN], left)
+                pause = min(pause, self._write_markers(known, places[start : start + _MARKERS_A_TURN], left))
+            await self.markers.flush(known.partitions)
+        except StratalogError as why:
+            log.error("transactional id %r: its markers could not be flushed: %s", transactional_id, why)
+            self._finish_after(_RETRY_SECONDS, transactional_id)
+            return
         except asyncio.CancelledError:
             self.finish_soon([transactional_id])
             raise
         finally:
             self._finishing.discard(transactional_id)
-        self._complete_if_done(known, left)
+        self._complete_if_done(known, left, pause)
 
     def _finish_at_once(self, known: Transaction) -> None:
         """As `finish`, for few partitions, of a transaction that was just prepared."""
         left = self._left[known.transactional_id] = set(known.partitions)
-        self._write_markers(known, sorted(left), left)
-        self._complete_if_done(known, left)
+        pause = self._write_markers(known, sorted(left), left)
+        if self.markers.must_flush(known.partitions):
+            self._finish_later(known.transactional_id)
+        else:
+            self._complete_if_done(known, left, pause)
 
-    def _complete_if_done(self, known: Transaction, left: set[TopicPartition]) -> None:
+    def _complete_if_done(self, known: Transaction, left: set[TopicPartition], pause: float) -> None:
         transactional_id = known.transactional_id
         completion = TransactionStep(ErrorCode.none, state.complete(known, self._clock.now_ms()))
         if not left and self.take(completion) is ErrorCode.none:
             del self._left[transactional_id]
         else:
-            self._at("finish " + transactional_id, _RETRY_SECONDS, lambda: self._finish_later(transactional_id))
+            self._finish_after(pause, transactional_id)
 
     def finish_soon(self, transactional_ids: Sequence[str]) -> None:
         """As `finish`, one after the other. For those whose end is decided and who asked for it has hung up."""
@@ -321,20 +332,27 @@ class TransactionCoordinator:
 
     def _write_markers(
         self, known: Transaction, partitions: Iterable[TopicPartition], left: set[TopicPartition]
-    ) -> None:
-        """Those that have one, or can have none, are taken out of `left`."""
+    ) -> float:
+        """Those that have one, or can have none, are taken out of `left`. Return the seconds until the rest is due."""
         try:
             epoch = self._log.coordinator_epoch(self.loading.partition_of(known.transactional_id))
         except StratalogError as why:
             log.error("transactional id %r: could not be ended, will be tried again: %s", known.transactional_id, why)
-            return
+            return _RETRY_SECONDS
         marker = Marker(known.producer_id, known.epoch, known.state is TransactionState.PREPARE_COMMIT, epoch)
+        pause = _RETRY_SECONDS
         for partition in partitions:
             error = self.markers.write(partition, marker)
             if error is ErrorCode.none or error in _GIVES_UP:
                 left.discard(partition)
-            if error is not ErrorCode.none:
+            if error is BUSY:
+                pause = _BUSY_SECONDS
+            elif error is not ErrorCode.none:
                 log.warning("transactional id %r: no marker in %s: %s", known.transactional_id, partition, error.name)
+        return pause
+
+    def _finish_after(self, seconds: float, transactional_id: str) -> None:
+        self._at("finish " + transactional_id, seconds, lambda: self._finish_later(transactional_id))
 
     def _finish_later(self, transactional_id: str) -> None:
         self._start(self.finish(transactional_id))
@@ -393,7 +411,7 @@ class TransactionCoordinator:
                 self._put(transaction)
                 self._ids.mind(max(transaction.producer_id, transaction.next_id))
         orphans = Orphans(self.all(), partitions if self.loading.is_whole else ())
-        orphans.end(self, self.markers.write, self._clock.now_ms())
+        orphans.end(self, partial(self.markers.write, may_wait=True), self._clock.now_ms())
         for transaction in self.all():
             if transaction.is_prepared:
                 await self.finish(transaction.transactional_id)

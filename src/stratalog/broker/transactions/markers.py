@@ -6,8 +6,10 @@ of its partitions: what was pending counts from then on, or is gone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups import offsets_topic
 from stratalog.broker.partition import Partition
 from stratalog.clock import Clock
@@ -15,7 +17,11 @@ from stratalog.errors import StorageError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_control_batch
 from stratalog.records.format import ControlType
+from stratalog.storage.appending import WouldWaitError
+from stratalog.storage.log import Log
 from stratalog.storage.names import TopicPartition
+
+BUSY = ErrorCode.not_leader_or_follower  # whoever asks for a marker tries again after it
 
 
 class Marker(NamedTuple):
@@ -41,14 +47,18 @@ class Groups(Protocol):
 
 
 class MarkerWriter:
-    def __init__(self, topics: Partitions, groups: Groups, clock: Clock) -> None:
+    def __init__(self, topics: Partitions, groups: Groups, clock: Clock, run_in_background: RunInBackground) -> None:
         self._topics = topics
         self._groups = groups
         self._clock = clock
+        self._run_in_background = run_in_background
 
-    def write(self, where: TopicPartition, marker: Marker) -> ErrorCode:
+    def write(self, where: TopicPartition, marker: Marker, *, may_wait: bool = False) -> ErrorCode:
         """Kafka's errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED,
-        KAFKA_STORAGE_ERROR; COORDINATOR_LOAD_IN_PROGRESS where groups are not ready. Nothing was written then."""
+        KAFKA_STORAGE_ERROR; COORDINATOR_LOAD_IN_PROGRESS where groups are not ready; BUSY, unless it `may_wait`, where
+        another thread holds the log, perhaps because it waits for the disk. Nothing was written then.
+
+        Unless it `may_wait`, flush() comes next."""
         partition = self._topics.partition(*where)
         if partition is None:
             return ErrorCode.unknown_topic_or_partition
@@ -66,7 +76,9 @@ class MarkerWriter:
             self._clock.now_ms(),
         )
         try:
-            partition.append_for_coordinator(batch)
+            partition.append_for_coordinator(batch, may_wait=may_wait)
+        except WouldWaitError:
+            return BUSY
         except StorageError:
             return ErrorCode.kafka_storage_error
         except StratalogError as error:
@@ -74,3 +86,16 @@ class MarkerWriter:
         if holds_offsets:
             self._groups.end_transaction(where.partition, marker.producer_id, commit=marker.commit)
         return ErrorCode.none
+
+    def must_flush(self, places: Iterable[TopicPartition]) -> bool:
+        """Whether flush.messages asks for a flush before the markers in these partitions count."""
+        return bool(self._unflushed(places))
+
+    async def flush(self, places: Iterable[TopicPartition]) -> None:
+        """Make markers durable where flush.messages asks for it. Raises StratalogError."""
+        for log in self._unflushed(places):
+            await self._run_in_background(log.flush)
+
+    def _unflushed(self, places: Iterable[TopicPartition]) -> list[Log]:
+        partitions = (self._topics.partition(*place) for place in places)
+        return [one.log for one in partitions if one is not None and one.log.flush_is_due()]

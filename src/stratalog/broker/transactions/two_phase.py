@@ -214,8 +214,8 @@ class TwoPhase:
 
     async def abort(self, prefix: str, *, close: bool = False) -> list[str]:
         """Abort the open transactions of all ids with this prefix, prepared or not, and fence their producers. Return
-        their ids. With `close`, no transaction may begin under the prefix from now on, and idle ids are returned too:
-        nobody will use them again."""
+        the ids of those that have ended. With `close`, no transaction may begin under the prefix from now on, and idle
+        ids are returned too: nobody will use them again."""
         if close:
             self._coordinator.closed_prefixes.close(prefix)
         aborted = []
@@ -232,7 +232,9 @@ class TwoPhase:
             fenced = TransactionStep(ErrorCode.none, state.fence(current, self._clock.now_ms()))
             if self._coordinator.take(fenced) is ErrorCode.none:
                 await self._coordinator.finish(known.transactional_id)
-                aborted.append(known.transactional_id)
+                current = self._coordinator.get(known.transactional_id)
+                if current is None or current.is_at_rest:  # else a marker could not be written yet
+                    aborted.append(known.transactional_id)
             await asyncio.sleep(0)
         return aborted
 
