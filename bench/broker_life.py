@@ -70,7 +70,7 @@ def _start(path: Path, partitions: int = 0, *, then_kill: bool = False) -> tuple
 
 
 def _a_batch_each(partitions: int) -> memoryview:
-    """Append a batch to each log, because empty logs would be cheaper to open than real ones."""
+    """Return requests that append a batch to each log: empty logs would be cheaper to open than real ones."""
     return produce_ring([batch_of(0, 100)], 1, list(range(partitions))).frames
 
 

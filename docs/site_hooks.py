@@ -37,7 +37,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _site_link(link: str, source: str, page: str) -> str:
-    """Return the link's target on the site. Leave a link to anything but a page as it is: the strict build reports it."""
+    """Return the link's target on the site. Other links stay as they are, and the strict build reports dead ones."""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     if target in PAGES:
         target = PAGES[target]
