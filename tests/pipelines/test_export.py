@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 import pyarrow.parquet as pq
 import pytest
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from stratalog.client import Admin, TopicPartition
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
-from stratalog.pipelines import delta
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.export import Exported, ExportOptions, export
 from stratalog.pipelines.table_files import HadoopFiles, LocalFiles, table_files
@@ -101,30 +98,9 @@ def test_topic_that_was_made_again_is_not_taken_for_the_old_one(
         export(spark, cluster, [topic], str(tmp_path))
 
 
-def test_delta_is_asked_for_by_name_where_it_is_not_installed(
-    spark: SparkSession, cluster: ClusterAddress, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=r"Delta is not in this Spark session; .*delta-spark_\d\.\d_2\.13"):
-        export(spark, cluster, ["orders"], str(tmp_path), ExportOptions(format="delta"))
-
-
-def test_delta_of_another_spark_is_told_from_other_failures(spark: SparkSession) -> None:
-    jvm: Any = spark._jvm
-    with (
-        pytest.raises(
-            ConfigError, match=rf"not made for Spark {spark.version} \(java.lang.UnsatisfiedLinkError: no x "
-        ),
-        delta.of_this_spark(spark),
-    ):
-        jvm.java.lang.System.loadLibrary("x")
-    with pytest.raises(Py4JJavaError), delta.of_this_spark(spark):
-        jvm.java.lang.Class.forName("no.such.Class")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ExportOptions(format="avro"), "the format is 'avro'"),
         (ExportOptions(step_records=0), "step_records is 0"),
         (ExportOptions(every=0), "every is 0"),
     ],

@@ -89,9 +89,6 @@ def query(
 def export(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="The topics.")],
     to: Annotated[str, typer.Option("--to", metavar="DIR", show_default=False, help="The table's folder or URL.")],
-    output_format: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help="parquet or delta.")
-    ] = "parquet",
     every: Every = None,
     step_records: StepRecords = 10_000_000,
     file_bytes: Annotated[
@@ -117,7 +114,7 @@ def export(
     from stratalog.pipelines.export import ExportOptions
     from stratalog.pipelines.export import export as run
 
-    options = ExportOptions(output_format, step_records, every, file_bytes, merge_from, allow_data_loss, dry_run)
+    options = ExportOptions(step_records, every, file_bytes, merge_from, allow_data_loss, dry_run)
     address = cluster.address()
     with on.session() as (spark, progress):
         done = run(spark, address, topics, to, options, progress=progress)

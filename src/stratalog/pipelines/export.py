@@ -2,12 +2,11 @@
 
 Incremental: each run goes on where the last one ended, in steps of some million records, each of which becomes part of
 the table exactly once (table_commits.py). Files of a step are as large as it allows, and small ones of many steps are
-merged. With Delta installed, the table can be one of its: then its own log does what the commits do here.
+merged.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from stratalog.client.metadata import TopicInfo
 from stratalog.errors import ConfigError, OffsetOutOfRangeError, StorageError
-from stratalog.pipelines import delta
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of, range_options
 from stratalog.pipelines.export_plan import Bounds, Step, after, plan_merges, plan_step
 from stratalog.pipelines.job_watch import Counts, watched
@@ -23,13 +21,11 @@ from stratalog.pipelines.parquet_times import utc_times
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.table_commits import Commit, TableCommits, moves_for
 from stratalog.pipelines.table_files import TableFile, table_files
-from stratalog.spark.scan_request import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIB = 1024**2
-PARQUET, DELTA = "parquet", "delta"
 _NO_LIMIT = 2**63
 _TASK_RECORDS = 250_000
 _COLUMNS = ("key", "value", "headers", "partition", "offset", "timestamp", "timestampType", "topic")
@@ -43,7 +39,6 @@ class ExportOptions:
     `merge_from`: so many small files in a folder are merged, 0: never. `allow_data_loss`: go on where records went by
     retention before they were exported."""
 
-    format: str = PARQUET
     step_records: int = 10_000_000
     every: float | None = None
     file_bytes: int = 128 * MIB
@@ -100,9 +95,6 @@ class _Export:
         self._lost: dict[tuple[str, int, int], int] = {}
         self._files = table_files(spark, table)
         self._commits = TableCommits(self._files)
-        self._write = self._parquet if options.format == PARQUET else self._delta
-        if options.format == DELTA:
-            delta.check(spark)
 
     def run(self, stop: threading.Event) -> Exported:
         last = self._commits.last() if self._options.dry_run else self._commits.recover()
@@ -154,9 +146,7 @@ class _Export:
             self._progress.note(what)
             self._lost[place] = count
 
-    # Parquet
-
-    def _parquet(self, last: Commit, step: Step, topic_ids: dict[str, str]) -> Commit:
+    def _write(self, last: Commit, step: Step, topic_ids: dict[str, str]) -> Commit:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -192,7 +182,7 @@ class _Export:
 
     def _merge(self, last: Commit) -> tuple[Commit, int]:
         """Small files of the folders that the last step wrote to."""
-        if self._options.format != PARQUET or not self._options.merge_from:
+        if not self._options.merge_from:
             return last, 0
         folders = {move.final.rpartition("/")[0] for move in last.moves}
         files = [file for folder in folders for file in self._files.files(folder)]
@@ -216,30 +206,6 @@ class _Export:
         with utc_times(self._spark):
             one.write.mode("append").parquet(f"{root}/{folder}/{home}")
 
-    # Delta
-
-    def _delta(self, last: Commit, step: Step, topic_ids: dict[str, str]) -> Commit:
-        """The plan is durable before the write, and Delta takes a write of one number once: so it may be repeated."""
-        number = last.number + 1
-        plan_path = f"{self._commits.home}/plans/{number:020d}.json"
-        step = self._planned(plan_path, step)
-        writer = self._read(step).write.format(DELTA).mode("append").partitionBy("topic", "date")
-        with delta.of_this_spark(self._spark):
-            writer.option("txnAppId", "stratalog-export").option("txnVersion", number).save(self._files.root)
-        commit = Commit(number, after(last.offsets, step), {**last.topic_ids, **topic_ids}, step.size)
-        self._commits.commit(commit)
-        self._files.delete(plan_path)
-        return commit
-
-    def _planned(self, path: str, step: Step) -> Step:
-        """A step that a run which died may have written already is done as it was planned then."""
-        known = self._files.read(path)
-        if known is None:
-            ranges = [[one.topic, one.partition, one.start, one.end] for one in step.ranges]
-            self._files.create(path, json.dumps(ranges).encode())
-            return step
-        return Step([OffsetRange(*found) for found in json.loads(known)], {})
-
 
 def _would_do(step: Step, options: ExportOptions) -> Exported:
     return Exported(step.size, -(-step.size // options.step_records), 0, sum(step.lost.values()))
@@ -248,8 +214,6 @@ def _would_do(step: Step, options: ExportOptions) -> Exported:
 def _check(topics: Sequence[str], options: ExportOptions) -> None:
     if not topics:
         raise ConfigError("no topic is named; name one, or several")
-    if options.format not in (PARQUET, DELTA):
-        raise ConfigError(f"the format is {options.format!r}; it must be {PARQUET} or {DELTA}")
     least = {"step_records": 1, "file_bytes": 1, "merge_from": 0}
     for name, smallest in least.items():
         if getattr(options, name) < smallest:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from stratalog.client.metadata import TopicPartition
 from stratalog.errors import OffsetOutOfRangeError
 from stratalog.pipelines.table_commits import Offsets
 from stratalog.pipelines.table_files import TableFile
+from stratalog.spark.planning import limit_rows
 from stratalog.spark.scan_request import OffsetRange
 
 
@@ -32,7 +34,8 @@ class Step(NamedTuple):
 def plan_step(done: Offsets, bounds: Mapping[tuple[str, int], Bounds], max_offsets: int) -> Step:
     """Of each partition what lies behind what is done, at most `max_offsets` of all together, in shares of what each
     has. Raises OffsetOutOfRangeError where a partition ends before what is done: it is not the one it was."""
-    ranges: list[OffsetRange] = []
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
     lost: dict[tuple[str, int], int] = {}
     for (topic, partition), (earliest, latest) in sorted(bounds.items()):
         start = done.get(topic, {}).get(partition, earliest)
@@ -43,20 +46,10 @@ def plan_step(done: Offsets, bounds: Mapping[tuple[str, int], Bounds], max_offse
             lost[topic, partition] = earliest - start
             start = earliest
         if start < latest:
-            ranges.append(OffsetRange(topic, partition, start, latest))
-    return Step(_shares(ranges, max_offsets), lost)
-
-
-def _shares(ranges: list[OffsetRange], max_offsets: int) -> list[OffsetRange]:
-    total = sum(one.size for one in ranges)
-    if total <= max_offsets:
-        return ranges
-    # At least one each, or a small partition beside large ones would never have its turn.
-    sizes = [max(one.size * max_offsets // total, 1) for one in ranges]
-    return [
-        OffsetRange(one.topic, one.partition, one.start, one.start + size)
-        for one, size in zip(ranges, sizes, strict=True)
-    ]
+            place = TopicPartition(topic, partition)
+            starts[place], ends[place] = start, latest
+    ends = limit_rows(starts, ends, max_offsets)
+    return Step([OffsetRange(*place, start, ends[place]) for place, start in starts.items()], lost)
 
 
 def after(done: Offsets, step: Step) -> dict[str, dict[int, int]]:

@@ -65,7 +65,8 @@ def prune(ranges: Iterable[OffsetRange], predicate: Predicate) -> list[OffsetRan
 
 def limit_rows(start: Offsets, latest: Offsets, most: int) -> dict[TopicPartition, int]:
     """Where a micro-batch of about `most` offsets ends: each partition gets its share of them, in proportion to its
-    backlog, and none with a backlog gets nothing. `start` names all partitions of `latest`."""
+    backlog, and at least one offset, or a small partition beside large ones would never have its turn. `start` names
+    all partitions of `latest`."""
     backlog = {place: latest[place] - start[place] for place in latest if latest[place] > start[place]}
     total = sum(backlog.values())
     ends = dict(latest)
