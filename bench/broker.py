@@ -1,12 +1,12 @@
-"""The broker as a process against the bare system calls in another one. `make bench` runs it.
+"""Compare the broker with the bare system calls, each in a process of its own. `make bench` runs this.
 
-The generator (this process) has one core and sends prepared bytes; the broker, or the bare peer, has the other. Every
-round starts a new process on a new directory, warms it up, and measures; both sides take turns, and the figures are
-medians of five rounds. CPU is the server's own, from /proc. Files lie in a temporary directory (`--dir` for another)
-and are deleted after each round, and no round flushes. Fetched records are received into one buffer.
+The generator (this process) has one core and sends prepared bytes. The broker, or the bare peer, has the other core.
+Every round starts a new process on a new directory, warms it up and measures it. Both sides take turns, and the results
+are medians of five rounds. CPU time is the server's own, from /proc. Files are in a temporary directory (`--dir`
+selects another), are deleted after each round, and are never flushed. Fetched records are received into one buffer.
 
-On a machine that others use too, `nice` is not enough: a process that is woken has to wait for its turn all the same.
-`chrt -f 10 python -m bench.broker` runs both sides before everybody else.
+On a machine with other load, `nice` is not enough: a process that wakes up still waits for its turn. `chrt -f 10 python
+-m bench.broker` gives both sides priority over everything else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.broker_sides import MIB, FetchLoad, Options, ProduceLoad, Result, aga
 from bench.measure import ROUNDS
 from bench.report import Row, report
 
-LARGEST_ROUND_MIB = 320  # so that memory freed by one round is still there for the next: see back_with_memory
+LARGEST_ROUND_MIB = 320  # small enough for the next round to reuse the freed memory: see back_with_memory
 POOL_BYTES = 16 * MIB
 
 
@@ -126,7 +126,7 @@ def main() -> int:
     os.sched_setaffinity(0, {GENERATOR_CORE})
     with Console(stderr=True).status("measuring ..."):
         if given.kafka:
-            from bench import broker_kafka  # takes Kafka's clients along: not for a run that does not want them
+            from bench import broker_kafka  # imports Kafka's clients, which other runs do not need
 
             rows = list(broker_kafka.rows(options))
         else:

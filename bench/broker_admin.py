@@ -1,6 +1,6 @@
-"""How long the broker takes to make and delete many topics in one request, and to delete the records of many
-partitions. Creating has no target: it is mostly the file system's time, for five new names a partition, and Apache
-Kafka answers before it makes them."""
+"""Measure how long the broker takes to create and delete many topics in one request, and to delete the records of many
+partitions. Creating has no target: most of it is the file system's time for five new names per partition, and Apache
+Kafka responds before it creates them."""
 
 from __future__ import annotations
 

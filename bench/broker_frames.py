@@ -1,7 +1,7 @@
-"""Prepared bytes: rings of whole request frames, sent as they are, and what their answers must look like.
+"""Prepared bytes: rings of whole request frames that are sent unchanged, and the responses to expect.
 
-A ring's frames have the same length and lie behind one another in one buffer, with the correlation ids 0, 1, 2 ...
-So a generator that owes the broker three requests sends one slice, and nothing is packed while it measures.
+All frames of a ring have the same length. They are stored one after another in one buffer, with the correlation ids 0,
+1, 2 ... So a generator that has to send three requests sends one slice, and packs nothing while it measures.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from stratalog.records import Record, build_batch
 
 TOPIC = "bench"
-PRODUCE_VERSION = 9  # the first flexible one; up to 12 a request looks the same
-FETCH_VERSION = 13  # the first with topic ids
+PRODUCE_VERSION = 9  # the first flexible version; requests look the same up to version 12
+FETCH_VERSION = 13  # the first version with topic ids
 CLIENT_ID = b"bench"
 REQUEST_HEADER = struct.Struct(f">ihhih{len(CLIENT_ID)}sB")  # size, key, version, correlation id, client id, no tags
-RECORD_OVERHEAD = 20  # about: the varints around a key of 8 bytes and a value
+RECORD_OVERHEAD = 20  # approximately: the varints around a key of 8 bytes and a value
 
-# size, correlation id, error code, and nothing else of a Produce answer for one partition of TOPIC
+# size, correlation id and error code of a Produce response for one partition of TOPIC; the rest is skipped
 PRODUCE_ANSWER = struct.Struct(f">ii3x{len(TOPIC)}x5xh33x")
 # size, correlation id, error code, partition's error code, records' length (a varint of 3 bytes: 16 KiB to 2 MiB)
 FETCH_ANSWER = struct.Struct(">ii5xh4xB16xB4xh8x8x8xB4x3s")
@@ -34,7 +34,7 @@ class Ring:
     count: int
 
     def slices(self, first: int, count: int) -> list[memoryview]:
-        """The frames of the requests number first, first + 1, ...; the ring begins again at its end."""
+        """Return the frames of `count` requests from number `first` on; after its end, the ring starts again."""
         parts = []
         while count:
             at = first % self.count
@@ -45,7 +45,7 @@ class Ring:
 
 
 def batch_of(size: int, value_bytes: int) -> bytes:
-    """A batch of at most `size` bytes (but of one record at least) with values of random bytes, made now."""
+    """Return a new batch of at most `size` bytes, with at least one record, and values of random bytes."""
     count = max(1, (size - 61) // (value_bytes + RECORD_OVERHEAD))
     now = time.time_ns() // 1_000_000
     return bytes(
@@ -59,17 +59,17 @@ def records_in(batch: bytes) -> int:
 
 
 def produce_ring(batches: list[bytes], count: int, partitions: list[int] | None = None) -> Ring:
-    """`count` Produce requests with acks=all, the batches in turn; each goes to each of `partitions` ([0])."""
+    """Return `count` Produce requests with acks=all; each sends the next batch to each of `partitions` ([0])."""
     bodies = [_produce_body(batch, partitions or [0]) for batch in batches]
     return _ring([_frame(0, PRODUCE_VERSION, number, bodies[number % len(bodies)]) for number in range(count)])
 
 
 def fetch_ring(topic_id: uuid.UUID, offsets: list[int], max_bytes: int) -> Ring:
-    """A Fetch request an offset, outside of a session, which waits for nothing."""
+    """Return one Fetch request per offset, without a session and without waiting."""
     frames = []
     for number, offset in enumerate(offsets):
         # max wait, min bytes, max bytes, isolation level, session id and epoch; one topic, one partition;
-        # partition, leader epoch, offset, last fetched epoch, log start offset, max bytes; nothing forgotten, no rack
+        # partition, leader epoch, offset, last fetched epoch, log start offset, max bytes; no forgotten topics, no rack
         body = struct.pack(">iiiibii", -1, 0, 1, max_bytes, 0, 0, -1) + b"\x02" + topic_id.bytes + b"\x02"
         body += struct.pack(">iiqiqi", 0, -1, offset, -1, -1, max_bytes) + b"\0\0\x01\x01\0"
         frames.append(_frame(1, FETCH_VERSION, number, body))
@@ -77,7 +77,7 @@ def fetch_ring(topic_id: uuid.UUID, offsets: list[int], max_bytes: int) -> Ring:
 
 
 def produce_answer() -> bytes:
-    """What the bare peer answers: as long as a broker's answer, without an error."""
+    """Return the bare peer's response: as long as a broker's response, without an error."""
     return PRODUCE_ANSWER.pack(PRODUCE_ANSWER.size - 4, 0, 0)
 
 

@@ -1,7 +1,7 @@
-"""The same load against Apache Kafka on the same machine, for scale. Needs `make compat` to have fetched it.
+"""Run the same load against Apache Kafka on the same machine. `make compat` has to have fetched Kafka.
 
-Kafka is started once and warmed up, as a JVM wants it; every round gets a new topic. While it is measured it has one
-core, as the broker has. Figures are the broker's speed as a multiple of Kafka's.
+Kafka is started once and warmed up, because the JVM compiles at run time. Every round uses a new topic. While it is
+measured, Kafka has one core, as the broker has. Results are the broker's speed as a multiple of Kafka's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.broker_wire import Wire
 from bench.report import Row, directory
 
 WARM_UP_ROUNDS = 10
-# What the tests' small Kafka changes, as Kafka has it by default; and its sockets as everybody else's here.
+# Kafka's defaults for settings that the tests' small Kafka changes, and socket buffers like those of the other servers.
 SETTINGS = {
     "num.network.threads": "3",
     "num.io.threads": "8",
@@ -30,7 +30,7 @@ SETTINGS = {
     "socket.send.buffer.bytes": "-1",
     "log.segment.delete.delay.ms": "100",
 }
-# What Kafka's own start script gives the JVM; the compiler level undoes a setting for quick starts.
+# The JVM options of Kafka's own start script. The compiler level overrides a setting for quick starts.
 JVM_OPTIONS = (
     "-XX:TieredStopAtLevel=4",
     "-XX:-UseSerialGC",
@@ -44,7 +44,7 @@ JVM_OPTIONS = (
 
 
 class Kafka:
-    """A `Server`: the running Kafka on some of the cores."""
+    """A `Server`: the running Kafka, pinned to some of the cores."""
 
     def __init__(self, server: KafkaServer) -> None:
         self._server = server
@@ -67,7 +67,7 @@ def rows(options: Options) -> Iterator[Row]:
         yield Row("Apache Kafka", "not there", "", None, "python -m tests.compat.fetch_kafka brings it")
         return
     with directory(options.parent) as path:
-        os.sched_setaffinity(0, CORES)  # what is started inherits the cores
+        os.sched_setaffinity(0, CORES)  # child processes inherit the cores
         with KafkaServer(path / "kafka", SETTINGS, JVM_OPTIONS) as server:
             os.sched_setaffinity(0, {CORES[0]})
             kafka = Kafka(server)
@@ -97,7 +97,7 @@ def compared(options: Options, path: Path, kafka: Kafka, name: str, ours: Ours, 
         kafka.forget_topic()
         return load
 
-    for cores in (set(CORES), {SERVER_CORE}):  # its compiler wants a core beside
+    for cores in (set(CORES), {SERVER_CORE}):  # during warm-up the JIT compiler needs a second core
         kafka.pin(cores)
         for _ in range(WARM_UP_ROUNDS):
             on_kafka()

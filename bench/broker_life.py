@@ -1,4 +1,5 @@
-"""How long the broker takes to be ready, and what memory it holds: after a start, and after many clients have gone."""
+"""Measure how long the broker takes to be ready, and how much memory it holds after a start and after many clients have
+disconnected."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ MB = 1e6
 
 
 def ready(parent: Path | None, partitions: int) -> Iterator[Row]:
-    """From the start of the process to its line on stdout, with nothing in the page cache where that can be had.
+    """Measure from the start of the process to its ready line, with an empty page cache where the process may empty it.
 
-    Each start after a kill is the first one: the broker before it was started in order, wrote to every partition, and
-    was killed.
+    Each start after a kill is the first start after that kill: the previous broker was started cleanly, wrote to every
+    partition, and was killed.
     """
     with directory(parent) as path:
         empty = []
@@ -56,7 +57,7 @@ def _settings(partitions: int) -> list[str]:
 
 
 def _start(path: Path, partitions: int = 0, *, then_kill: bool = False) -> tuple[float, float]:
-    """Seconds to be ready, and CPU seconds. The broker that is killed had written to all its logs."""
+    """Return the seconds until ready, and the CPU seconds. A broker that is killed has written to all its logs."""
     process = start_broker(path, _settings(partitions))
     seconds, cpu = process.seconds_to_ready, sum(process.cpu())
     if then_kill:
@@ -69,13 +70,16 @@ def _start(path: Path, partitions: int = 0, *, then_kill: bool = False) -> tuple
 
 
 def _a_batch_each(partitions: int) -> memoryview:
-    """Empty logs would be cheaper to open than any that is used."""
+    """Return requests that append a batch to each log: empty logs would be cheaper to open than real ones."""
     return produce_ring([batch_of(0, 100)], 1, list(range(partitions))).frames
 
 
 def forget_cached(path: Path) -> None:
-    """Have the files read from the disk the next time: all of the kernel's cache goes where this process may ask for
-    that, or else what is written of these files, without their names and inodes."""
+    """Make the next read of the files go to the disk.
+
+    Drop all of the kernel's page cache if this process may do so, and otherwise the pages of these files, but not their
+    names and inodes.
+    """
     os.sync()
     with contextlib.suppress(OSError):
         Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -129,7 +133,7 @@ def _resident(process: Process) -> int:
 
 
 def _come_and_go(process: Process) -> int:
-    """All are open at the same time; what the broker holds then."""
+    """Open all connections at the same time, close them, and return what the broker held while they were open."""
     with ExitStack() as open_ones:
         for _ in range(CONNECTIONS):
             open_ones.enter_context(Wire(process.port)).greet()

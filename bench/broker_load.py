@@ -1,7 +1,8 @@
-"""The load generator: sends prepared frames, keeps so many of them in flight, looks at every answer's error code.
+"""The load generator: sends prepared frames, keeps a number of them in flight, and checks every response's error code.
 
-It runs in a process and on a core of its own, and costs so little there that the other side is what is measured;
-`Load.busy` says how little. Sockets block, with a time limit set in the kernel: no system call but send and recv.
+It runs in a process and on a core of its own, and costs so little there that the other side is what is measured.
+`Load.busy` says how busy it was. Sockets block, with a timeout set in the kernel, so the only system calls are send and
+recv.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ FETCH_BUFFER = 2 * 1024 * 1024
 
 
 class WrongAnswerError(Exception):
-    """The other side answered with an error, out of order, or with something else than was asked for."""
+    """The other side sent an error, a response out of order, or a different response than requested."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one side did in a stretch of time, and what it cost."""
+    """The work that one side did in a period, and its cost."""
 
     requests: int
     bytes: int
     wall: float
-    busy: float  # the generator's CPU seconds a second
-    user: float = 0.0  # of the other side's process
+    busy: float  # the generator's CPU seconds per second
+    user: float = 0.0  # the other side's process
     system: float = 0.0
 
     @property
@@ -45,7 +46,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Limit:
-    """A stretch of load ends with whichever comes first."""
+    """The limits of a period of load, which ends when the first of them is reached."""
 
     seconds: float
     requests: int
@@ -54,7 +55,7 @@ class Limit:
 def connect(port: int) -> socket.socket:
     sock = socket.create_connection(("127.0.0.1", port), WAIT_SECONDS)
     sock.settimeout(None)
-    # Python's own time-outs would cost a poll before each call
+    # Python's own timeouts would cost a poll before each call
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
         sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", WAIT_SECONDS, 0))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -62,7 +63,7 @@ def connect(port: int) -> socket.socket:
 
 
 class Producing:
-    """One connection with `in_flight` Produce requests under way. `ordered`: correlation ids must come back."""
+    """One connection with `in_flight` Produce requests in flight. With `ordered`, correlation ids have to match."""
 
     def __init__(self, port: int, ring: Ring, in_flight: int, *, ordered: bool) -> None:
         self._sock = connect(port)
@@ -83,7 +84,7 @@ class Producing:
         self._send(self._in_flight)
 
     def step(self, *, more: bool) -> None:
-        """Wait for answers, check them, send as many requests again if `more` are wanted."""
+        """Wait for responses, check them, and send as many new requests if `more` is true."""
         got = self._sock.recv_into(self._view[self._have :])
         if not got:
             raise WrongAnswerError(f"the connection was closed after {self.answered} answers")
@@ -92,7 +93,7 @@ class Producing:
         if not count:
             self._check_size()
             return
-        if more:  # before the answers are looked at: the other side has work meanwhile
+        if more:  # send before checking the responses, so that the other side has work meanwhile
             self._send(count)
         whole = count * PRODUCE_ANSWER.size
         self._check(self._view[:whole])
@@ -126,11 +127,11 @@ class Producing:
 
 
 class Fetching:
-    """One connection with `in_flight` Fetch requests under way.
+    """One connection with `in_flight` Fetch requests in flight.
 
-    An answer's head is received and checked. Its records are received into one buffer, or with `discard` thrown away
-    by the kernel (MSG_TRUNC). A reader that sleeps is woken by each packet, at the sender's cost, or when `wake_bytes`
-    are there; the last bytes of all may be fewer, so that is for several requests in flight.
+    The head of a response is received and checked. Its records are received into one buffer, or dropped by the kernel
+    with `discard` (MSG_TRUNC). A sleeping reader is woken by each packet, at the sender's cost, or once `wake_bytes`
+    have arrived. The last response may have fewer bytes, so `wake_bytes` is for several requests in flight.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class Fetching:
         size = self._check()
         rest = size + 4 - len(self._head)
         got = 0
-        while got < rest:  # WAITALL may come back early all the same
+        while got < rest:  # WAITALL may still return early
             part = self._sock.recv_into(self._rest, rest - got, self._flags)
             if not part:
                 break
@@ -208,7 +209,7 @@ class Fetching:
 
 
 class Generator:
-    """Drives some connections in turn. A context manager: they are closed with it."""
+    """Drives several connections in turn. It is a context manager that closes them."""
 
     def __init__(self, connections: list[Producing] | list[Fetching]) -> None:
         self._connections = connections
@@ -223,7 +224,7 @@ class Generator:
             connection.close()
 
     def run(self, limit: Limit) -> Load:
-        """Load until the limit, then wait for the answers that are under way; they count."""
+        """Send load until the limit, then wait for the responses that are due; they count."""
         connections = self._connections
         requests, size = self._answered(), self._bytes()
         clock = time.perf_counter

@@ -1,10 +1,10 @@
-"""The bare peers: the least a Python process can do with the same bytes, on the same kind of socket and file.
+"""The bare peers: the least that a Python process can do with the same bytes, on the same kind of socket and file.
 
-    python -m bench.broker_peers receive FILE REQUEST_BYTES ANSWER_IN_HEX     recv_into, os.write, a fixed answer
-    python -m bench.broker_peers send FILE REQUEST_BYTES ANSWER_BYTES         recv_into, os.sendfile of the next stretch
+    python -m bench.broker_peers receive FILE REQUEST_BYTES ANSWER_IN_HEX     recv_into, os.write, a fixed response
+    python -m bench.broker_peers send FILE REQUEST_BYTES ANSWER_BYTES         recv_into, os.sendfile of the next range
 
-One process, one loop, one connection after the other, blocking calls. Nothing is looked at: a request is so many bytes.
-Prints `ready PORT` and serves until it is told to stop.
+A peer is one process with one loop. It serves one connection after the other with blocking calls, and treats a request
+as a number of bytes. It prints `ready PORT` and serves until it is stopped.
 """
 
 from __future__ import annotations

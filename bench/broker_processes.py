@@ -1,4 +1,4 @@
-"""The processes under measurement: started on a core of their own, asked for CPU time and memory, ended by their id."""
+"""The processes under test: started on their own core, measured for CPU time and memory, and stopped by process id."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GENERATOR_CORE, SERVER_CORE = CORES[0], CORES[-1]
 
 
 class ProcessFailedError(Exception):
-    """A process did not get ready or ended by itself; the message has the end of what it wrote to stderr."""
+    """A process did not become ready, or ended unexpectedly. The message has the end of its stderr."""
 
 
 class Process:
-    """A server under measurement, which says `ready ...` on stdout. Its stderr goes to a file in `directory`."""
+    """A server under test that prints `ready ...` on stdout. Its stderr goes to a file in `directory`."""
 
     def __init__(self, command: Sequence[str], directory: Path, port: int = 0) -> None:
         self._errors = directory / "stderr.txt"
@@ -49,14 +49,14 @@ class Process:
         self.port = port or int(line.split()[1])
 
     def cpu(self) -> tuple[float, float]:
-        """User and system seconds so far, of all threads."""
+        """Return the user and system seconds of all threads so far."""
         return cpu_of(self.pid)
 
     def resident_bytes(self) -> int:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
     def stop(self) -> None:
-        """SIGTERM, as an operator would; SIGKILL where that takes too long."""
+        """Send SIGTERM, as an operator would, and SIGKILL if the process takes too long."""
         if self._popen.poll() is None:
             self._popen.send_signal(signal.SIGTERM)
             try:
@@ -96,7 +96,7 @@ class Process:
 
 
 def cpu_of(pid: int) -> tuple[float, float]:
-    # the name in parentheses may have spaces: count from behind it; utime and stime are fields 14 and 15
+    # the name in parentheses may have spaces, so count from its end; utime and stime are fields 14 and 15
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) / TICKS, int(fields[12]) / TICKS
 
@@ -109,7 +109,7 @@ def free_port() -> int:
 
 
 def start_broker(directory: Path, settings: Sequence[str] = ()) -> Process:
-    """`stratalog serve` on `directory`/data, which is kept if it is there."""
+    """Start `stratalog serve` on `directory`/data, which is kept if it exists."""
     port = free_port()
     command = [sys.executable, "-m", "stratalog", "serve", "--data-dir", str(directory / "data")]
     command += ["--listen", f"127.0.0.1:{port}"]

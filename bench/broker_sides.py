@@ -1,6 +1,6 @@
-"""The sides of a comparison: the broker and the bare peers, under the same load, in a new process and directory each.
+"""Both sides of a comparison: the broker and a bare peer, under the same load, each in a new process and directory.
 
-Who is measured is a `Server`; what is measured is a `Load`, the server's CPU time included.
+A `Server` is measured. The result is a `Load`, which includes the server's CPU time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bench.measure import Comparison, Cost, compare
 from bench.report import directory
 
 MIB = 1024 * 1024
-FETCH_ANSWERS = 256  # of 1 MiB: the file that is fetched
-WARM_UP = 0.2  # of a round's limit
+FETCH_ANSWERS = 256  # of 1 MiB: the size of the fetched file
+WARM_UP = 0.2  # share of a round's limit
 PATIENCE = 60.0
 ZEROS = bytes(MIB)
 
@@ -38,13 +38,13 @@ class Server(Protocol):
 class Options:
     parent: Path | None
     seconds: float
-    largest: int  # bytes written in a round, at most
+    largest: int  # the most bytes that a round writes
     value_bytes: int
     in_flight: int
     discard: bool
     wake_bytes: int
     rounds: int
-    partitions: int = 1_000  # of the broker that is started and killed
+    partitions: int = 1_000  # partitions of the broker that is started and killed
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Result:
     others: list[Load]
 
     def a_gb(self, figure: Callable[[Load], float]) -> float:
-        """Over all rounds: the kernel counts CPU time in steps too coarse for one."""
+        """Return the figure per GB over all rounds, because the kernel's CPU clock is too coarse for one round."""
         return sum(figure(load) for load in self.ours) / sum(load.gb for load in self.ours)
 
     def requests_a_second(self) -> float:
@@ -80,7 +80,7 @@ class Result:
 
 
 def against(ours: Callable[[], Load], others: Callable[[], Load], rounds: int) -> Result:
-    """Both sides in turn; costs are those of a GB."""
+    """Run both sides in turn, and compare their costs per GB."""
     loads: tuple[list[Load], list[Load]] = ([], [])
 
     def costs(side: int, run: Callable[[], Load]) -> Callable[[], Cost]:
@@ -96,10 +96,10 @@ def against(ours: Callable[[], Load], others: Callable[[], Load], rounds: int) -
 
 
 def back_with_memory(path: Path, size: int) -> None:
-    """Write so much to the page cache, and forget it again.
+    """Write `size` bytes to the page cache, and drop them again.
 
-    A virtual machine may hand memory that was freed back to its host; the next write to it then costs several times as
-    much, and who is hit is a matter of luck. What was freed just now is still there, and is used first.
+    A virtual machine may return freed memory to its host. The next write to that memory then costs several times as
+    much, and which side pays is random. Memory that was freed just now is still available, and is used first.
     """
     scratch = path / "scratch"
     with scratch.open("wb", buffering=0) as file:
@@ -118,7 +118,7 @@ def measured(server: Server, generator: Generator, limit: Limit) -> Load:
 
 @dataclass(frozen=True)
 class ProduceLoad:
-    """Produce requests of one ring, `in_flight` of them on each of `connections`."""
+    """Produce requests of one ring, with `in_flight` requests on each of `connections`."""
 
     options: Options
     ring: Ring
@@ -137,7 +137,7 @@ class ProduceLoad:
         return self._drive(server, ordered=True, connections=self.connections)
 
     def to_bare_peer(self) -> Load:
-        """One connection: the peer serves one at a time."""
+        """Use one connection: the peer serves one at a time."""
         answer = produce_answer().hex()
         with (
             directory(self.options.parent) as path,
@@ -154,12 +154,12 @@ class ProduceLoad:
 
 
 class FetchLoad:
-    """1 MiB of a file that is in the page cache, again and again from its start to its end."""
+    """Fetches 1 MiB at a time from a file in the page cache, from start to end, repeatedly."""
 
     def __init__(self, options: Options, batch_bytes: int) -> None:
         self._options = options
         self._batch = batch_of(batch_bytes, options.value_bytes)
-        self._each = MIB // batch_bytes  # batches an answer
+        self._each = MIB // batch_bytes  # batches per response
 
     def from_broker(self) -> Load:
         with directory(self._options.parent) as path, broker(path) as process:
@@ -198,5 +198,5 @@ class FetchLoad:
             wake_bytes=options.wake_bytes,
         )
         with Generator([stream]) as generator:
-            generator.run(Limit(PATIENCE, FETCH_ANSWERS))  # once through: nothing is checked for the first time below
+            generator.run(Limit(PATIENCE, FETCH_ANSWERS))  # so that the measured fetches need no verification
             return measured(server, generator, Limit(options.seconds, 2**63))

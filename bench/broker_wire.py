@@ -1,4 +1,4 @@
-"""What the benchmarks ask of a broker beside the load: topics, their ids, and the greetings of a client."""
+"""Broker requests of the benchmarks other than the load: topics, topic ids, and the first requests of a client."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIT = i32Timedelta.parse(timedelta(seconds=WAIT_SECONDS))
 
 
 class Wire:
-    """One connection, one request at a time, parsed with kio."""
+    """One connection with one request at a time, parsed with kio."""
 
     def __init__(self, port: int) -> None:
         self._sock = connect(port)
@@ -50,7 +50,7 @@ class Wire:
         self._sock.close()
 
     def greet(self) -> None:
-        """What every client does first: ApiVersions, then Metadata of all topics."""
+        """Send the first requests of every client: ApiVersions, then Metadata of all topics."""
         request = ApiVersionsRequest(client_software_name="bench", client_software_version="1")
         if self._call(request, ApiVersionsResponse).error_code:
             raise WrongAnswerError("ApiVersions failed")
@@ -60,7 +60,7 @@ class Wire:
         self.create_topics([name], partitions, settings)
 
     def create_topics(self, names: Sequence[str], partitions: int, settings: dict[str, str] | None = None) -> None:
-        """All in one request."""
+        """Create all topics with one request."""
         configs = tuple(CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items())
         topics = tuple(
             CreatableTopic(
@@ -77,7 +77,7 @@ class Wire:
                 raise WrongAnswerError(f"CreateTopics: {answer.error_code!r} {answer.error_message}")
 
     def await_leader(self, name: str) -> None:
-        """Kafka says that a topic is created before its partitions can be used."""
+        """Wait until the partitions can be used: Kafka confirms a new topic before that."""
         partition = ListOffsetsPartition(partition_index=i32(0), timestamp=i64(-1))
         topic = ListOffsetsTopic(name=TopicName(name), partitions=(partition,))
         request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(topic,))
@@ -91,14 +91,14 @@ class Wire:
         self.delete_topics([name])
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """All in one request."""
+        """Delete all topics with one request."""
         request = DeleteTopicsRequest(topic_names=tuple(TopicName(name) for name in names), timeout=WAIT)
         for answer in self._call(request, DeleteTopicsResponse).responses:
             if answer.error_code:
                 raise WrongAnswerError(f"DeleteTopics: {answer.error_code!r} {answer.error_message}")
 
     def delete_records(self, name: str, partitions: Sequence[int]) -> None:
-        """All that these partitions of a topic hold, in one request."""
+        """Delete all records of these partitions of a topic with one request."""
         wanted = tuple(DeleteRecordsPartition(partition_index=i32(index), offset=i64(-1)) for index in partitions)
         topic = DeleteRecordsTopic(name=TopicName(name), partitions=wanted)
         request = DeleteRecordsRequest(topics=(topic,), timeout=WAIT)
@@ -118,7 +118,7 @@ class Wire:
         return found
 
     def produce(self, frame: Buffer) -> None:
-        """Send a prepared Produce frame; every partition in it must be written."""
+        """Send a prepared Produce frame; every partition in it has to be written."""
         for topic in self._exchange(frame, ProduceResponse).responses:
             for partition in topic.partition_responses:
                 if partition.error_code:

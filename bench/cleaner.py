@@ -1,10 +1,10 @@
-"""What forgetting costs: compaction against a plain copy of the same files, its memory, what a producer feels of it,
-and the deletion of many segments at once.
+"""Measure what retention and compaction cost: compaction compared with a plain copy of the same files, its memory, its
+effect on a producer, and the deletion of many segments at once.
 
-Both sides of a ratio run in turn, in one run, the median of five, with CPU time beside. The log of `--bytes` has values
-of 100 bytes with a million keys in random order, in batches of 16 KiB, not compressed; each round compacts hard links
-to its files, which compaction never writes to. The copy reads and writes 256 KiB at a time. What compaction writes is
-synced; the copy is not, but for a second row.
+Both sides of a ratio run in turn, and the result is the median of five rounds, with CPU time. The log of `--bytes` has
+values of 100 bytes with a million keys in random order, in uncompressed batches of 16 KiB. Each round compacts hard
+links to its files, which compaction never writes to. The copy reads and writes 256 KiB at a time. Compaction syncs its
+files; the copy is synced only in a second row.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ BATCH_RECORDS = 16 * 1024 // (VALUE_BYTES + 16)
 SEGMENT_BYTES = 128 * 1024**2
 CHUNK = 256 * 1024
 MEMORY_BESIDE_THE_MAP = 64 * 1024**2
-TABLES = 4  # that a broker compacts one after the other while its latency is measured
+TABLES = 4  # tables that a broker compacts one after the other while its latency is measured
 CONFIG: dict[str, Any] = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, "file_delete_delay_ms": 0}
 
 
 def fill(path: Path, size: int) -> None:
-    """A log of `size` bytes, in segments that are sealed but for an empty one."""
+    """Create a log of `size` bytes whose segments are all sealed, except an empty active one."""
     rng = random.Random(1)
     values = [rng.randbytes(VALUE_BYTES) for _ in range(1000)]
     with LogDirectory.open(path, LogConfig(segment_bytes=SEGMENT_BYTES, **CONFIG), background=False) as logs:
@@ -147,7 +147,7 @@ def _memory(path: Path, size: int) -> Row:
 
 
 def latency(parent: Path | None, size: int, seconds: float = 4.0) -> Iterator[Row]:
-    """A produce request at a time, of one batch of 1 KiB, to a broker that compacts tables meanwhile, or does not."""
+    """Send one produce request of a 1 KiB batch at a time to a broker, with and without compaction running."""
     with directory(parent) as path:
         fill(path / "filled", size)
         found: dict[bool, list[float]] = {True: [], False: []}
@@ -195,8 +195,8 @@ def _p99(path: Path, cleans: bool, seconds: float) -> float:
 
 
 def deletion(parent: Path | None, segments: int = 1_000) -> Iterator[Row]:
-    """All segments but the growing one go by retention.bytes; another thread appends meanwhile. Their files are removed
-    later."""
+    """Delete all segments except the active one by retention.bytes while another thread appends. Their files are
+    removed later."""
     with directory(parent) as path:
         config = LogConfig(segment_bytes=64 * 1024, segment_index_bytes=4096, file_delete_delay_ms=0)
         batch = batch_of(16 * 1024, 1000)
@@ -223,7 +223,7 @@ def deletion(parent: Path | None, segments: int = 1_000) -> Iterator[Row]:
 
 
 def _append_during(log: Log, batch: bytes, work: Callable[[], object]) -> tuple[float, float]:
-    """The longest that an append took beside `work`, and how long that took."""
+    """Return the longest time that an append took while `work` ran, and how long `work` took."""
     done = threading.Event()
     longest = [0.0]
 

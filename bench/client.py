@@ -1,9 +1,9 @@
-"""The client beside confluent-kafka, kafka-python and aiokafka, all with the same broker. `make bench` runs it.
+"""Compare the client with confluent-kafka, kafka-python and aiokafka on the same broker. `make bench` runs this.
 
     python -m bench.client [--only produce] [--only-confluent]
 
-Producing and consuming are measured by client_produce.py and client_consume.py, which say how; each in a process of its
-own, so that what one leaves in memory is not the other's burden.
+client_produce.py and client_consume.py describe the measurements. Each runs in a process of its own, so that one does
+not leave memory behind for the other.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
-"""The consumer against confluent-kafka's, kafka-python's and aiokafka's: the same topics of the same broker, in turn.
+"""Compare the consumer with those of confluent-kafka, kafka-python and aiokafka: the same topics of the same broker, in
+turn.
 
     python -m bench.client_consume [--records 1000000] [--only-confluent]
 
-Each side reads a topic of several partitions from its beginning to its end, assigned by hand, and looks at every value.
-The clock runs from before the consumer is made until its last record: connecting is part of it. Ratios are those of
-wall time, the median of five rounds. The others than confluent-kafka are slow and are run once, on a tenth, from their
-first records on: what they take to connect would count tenfold.
+Each side reads a topic of several partitions from beginning to end, assigned manually, and reads every value. Time is
+measured from before the consumer is created until its last record, so connecting is included. Ratios are those of wall
+time, the median of five rounds. kafka-python and aiokafka are slow: they run once, on a tenth of the records, and are
+measured from their first records on, because their time to connect would count tenfold.
 
-What poll_arrow takes is also given as a part of what client_raw_fetch.py takes, which only receives the same bytes: a
-client that asks for one answer after the other can't be faster with this broker on this machine. Where ten times
-confluent-kafka lies beyond that, the row of the bound shows it. With 1 KiB it does: about 2.5 GB/s were received on two
-processors, with nothing done to them, five times what confluent-kafka reads. Between that and poll_arrow lie a checksum
-and a copy of each byte, on processors that the broker needs as well.
+The time of poll_arrow is also shown relative to client_raw_fetch.py, which only receives the same bytes. A client that
+sends one request after the other can't be faster than that with this broker on this machine. If ten times
+confluent-kafka is beyond that limit, the row of the limit shows it, as it does with 1 KiB values: two processors
+received about 2.5 GB/s without processing them, five times what confluent-kafka reads. The difference between that and
+poll_arrow is a checksum and a copy of each byte, on processors that the broker needs too.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from stratalog.client.consumer import Consumer
 PARTITIONS = 4
 SIZES = (100, 1024)
 ITERATING, ARROW = 2.0, 10.0  # times as fast as confluent-kafka
-# What makes confluent-kafka fastest here. With its defaults it stops fetching for a second whenever 100,000 messages
-# are queued, which with small ones is most of the time: five times as slow.
-CONFLUENT_CHUNK = 1000  # messages a call of consume
+# The fastest settings for confluent-kafka here. With its defaults it stops fetching for a second whenever 100,000
+# messages are queued. With small messages that is most of the time, and makes it five times as slow.
+CONFLUENT_CHUNK = 1000  # messages per call of consume
 CONFLUENT_SETTINGS = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 1}
 
 
@@ -100,7 +101,7 @@ def confluent_consume(topic: Topic) -> None:
     )
     consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in topic.partitions])
     while left:
-        for message in consumer.consume(min(left, CONFLUENT_CHUNK), 10):  # it waits for so many
+        for message in consumer.consume(min(left, CONFLUENT_CHUNK), 10):  # it waits until it has that many
             total += len(message.value() or b"")
             left -= 1
     consumer.close()
@@ -108,7 +109,7 @@ def confluent_consume(topic: Topic) -> None:
 
 
 class Pace:
-    """Records and seconds since the first that came, which are not counted themselves."""
+    """Records and seconds since the first records arrived, which are not counted themselves."""
 
     def __init__(self, records: int) -> None:
         self.left = records
@@ -241,7 +242,7 @@ def against(ours: Callable[[Topic], Any], peer: Callable[[Topic], Any], topic: T
 
 
 def bounds(topic: Topic, rounds: int) -> list[Row]:
-    """How near poll_arrow comes to receiving alone, and how far ahead of confluent-kafka that is."""
+    """Compare poll_arrow with receiving alone, and receiving alone with confluent-kafka."""
     ours = against(poll_arrow, receive_alone, topic, rounds)
     bound = against(receive_alone, confluent_consume, topic, rounds)
     size = f"{topic.value_bytes} B"

@@ -1,19 +1,18 @@
-"""The producer against confluent-kafka's, kafka-python's and aiokafka's: the same broker, in turn.
+"""Compare the producer with those of confluent-kafka, kafka-python and aiokafka: the same broker, in turn.
 
     python -m bench.client_produce [--records 200000] [--only-confluent]
 
 Each side has a producer that is connected and knows its topic, of one partition. A round sends values one by one and
-waits until all are acknowledged; "the calls" is the time until the last call of send has returned, "acknowledged" that
-until the last answer. Both are idempotent, linger 5 ms, and have room for all records of a round. Ratios are those of
-wall time, the median of five rounds, the order changing from round to round; kafka-python and aiokafka are slow and
-send a tenth.
+waits until all are acknowledged. "The calls" is the time until the last call of send has returned, "acknowledged" the
+time until the last response. Both sides are idempotent, linger 5 ms, and have memory for all records of a round. Ratios
+are those of wall time, the median of five rounds in changing order. kafka-python and aiokafka are slow and send a tenth
+of the records.
 
-For the latency one record at a time is sent with linger 0 and waited for, in turns of 200: what counts is the median of
+For the latency, records are sent one at a time with linger 0 and awaited, in turns of 200. The result is the median of
 the turns' 99th percentiles.
 
-The calls of send_arrow only plan batches: rows are encoded in the I/O thread, when their batch is sent. So it is the
-time to the last answer that says what tables cost in all. Beside it stands what copying the values alone takes, once,
-into memory that is there.
+The calls of send_arrow only plan batches. The I/O thread encodes the rows when it sends their batch. So the time to the
+last response shows the full cost of tables. Next to it is the time of copying the values once into existing memory.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Load:
 
 
 class Calls:
-    """How long the calls of each round took, beside the round itself."""
+    """How long the calls of each round took, in addition to the round itself."""
 
     def __init__(self) -> None:
         self.costs: list[Cost] = []
@@ -141,7 +140,7 @@ def confluent_producer(address: str, **settings: Any) -> confluent_kafka.Produce
         "enable.idempotence": True,
         "queue.buffering.max.messages": 10_000_000,
         "queue.buffering.max.kbytes": ROOM // 1024,
-        "batch.num.messages": 1_000_000,  # by default 10,000: of small records it would send smaller batches than we
+        "batch.num.messages": 1_000_000,  # with the default, 10,000, small records make smaller batches than ours
         "log_level": 0,
     }
     return confluent_kafka.Producer(config | settings)
@@ -236,7 +235,7 @@ def latency_row(address: str) -> Row:
         for number in range(LATENCY_TURNS + 1):
             for name in sorted(sides, reverse=bool(number % 2)):
                 percentiles = _latencies(sides[name])
-                if number:  # the first does not count
+                if number:  # the first turn does not count
                     turns[name].append(percentiles)
     middle = {name: [statistics.median(column) for column in zip(*each, strict=True)] for name, each in turns.items()}
     (our_50, our_99), (their_50, their_99) = middle["ours"], middle["theirs"]
@@ -245,7 +244,7 @@ def latency_row(address: str) -> Row:
 
 
 def _latencies(one: Callable[[], None]) -> tuple[float, float]:
-    """The median and the 99th percentile, in microseconds."""
+    """Return the median and the 99th percentile, in microseconds."""
     times = []
     for _ in range(LATENCY_TURN):
         started = time.perf_counter()

@@ -1,10 +1,10 @@
-"""What the loopback carries: a topic fetched with one socket and one buffer, and nothing done with what comes.
+"""Measure the limit of the loopback: fetch a topic with one socket and one buffer, and process nothing.
 
-A client that asks like this can't be faster with the same broker: it is the bound that bench.client_consume has for
-others. Requests are those that the consumer sends with its defaults, one at a time; of the answers only the
-batches' headers are looked at, to know where to fetch next. They are received as the consumer does it, waking up for
+A client that sends requests like this can't be faster with the same broker, so bench.client_consume uses it as the
+limit for others. The requests are those of the consumer with its defaults, one at a time. Of the responses, only the
+batch headers are read, to find the next fetch offset. The bytes are received as the consumer does it, waking up for
 half a MiB at a time: recv with MSG_WAITALL wakes up for each segment, a dozen times as often, and takes nearly twice as
-long. Memory is used again: into fresh memory it would take four times as long, for the page faults.
+long. Memory is reused: fresh memory would take four times as long because of page faults.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.fetch_request import WantedPartition, encode_fetch_request
 from stratalog.protocol.requests import SIZE, encoded_client_id, request_start
 
-VERSION = 11  # the last that has topics by name, and an answer's header without tags
+VERSION = 11  # the last version with topic names and a response header without tags
 MIB = 1024 * 1024
 _PATIENCE_MS = (1000, 1000)
 LARGEST_ANSWER = 64 * MIB
 _FULL_FETCH = -1  # the epoch of a fetch without a session
-_BATCH = Struct(">qi")  # base offset, length behind it
+_BATCH = Struct(">qi")  # base offset, length of the bytes after it
 _BATCH_LENGTH_AT = 12
 _LAST_OFFSET_DELTA = Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
@@ -32,7 +32,7 @@ _HEADER = 61
 
 
 def fetch_all(host: str, port: int, topic: str, ends: list[int]) -> int:
-    """Fetch the topic's partitions up to these offsets; how many bytes came."""
+    """Fetch the topic's partitions up to these offsets, and return the number of bytes received."""
     offsets = [0] * len(ends)
     received = 0
     memory = memoryview(mmap.mmap(-1, LARGEST_ANSWER))
@@ -81,7 +81,7 @@ def _receive(sock: socket.socket, memory: memoryview) -> None:
 
 
 def _behind(answer: memoryview, start: int, end: int) -> int:
-    """The offset behind the last whole batch; 0: there is none."""
+    """Return the offset after the last whole batch, or 0 without one."""
     behind = 0
     while end - start >= _HEADER:
         base_offset, length = _BATCH.unpack_from(answer, start)

@@ -1,8 +1,8 @@
-"""All of what `make test` only samples: power cuts, failing calls, cut files, flipped bits, kill -9, of a broker
-and its clients too. `make faults`.
+"""Run all fault tests that `make test` only samples: power cuts, failing calls, truncated files, flipped bits, and kill
+-9 of a broker and its clients. `make faults` runs this.
 
-Each part runs until done or until something is wrong, which ends it with what to repeat it with. A part can be chosen,
-and all can be made shorter: `python -m bench.faults --only flips --share 0.1`.
+Each part runs until it is done or until a case fails. It then prints how to repeat that case. `--only` selects a part,
+and `--share` shortens all of them: `python -m bench.faults --only flips --share 0.1`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ POWER_CUTS = 1000
 IMAGES_A_WORKLOAD = 25
 KILLS = 1000
 COPIER_KILLS = 50  # with each client
-STREAM_KILLS = 30  # at random, beside those that are planted
+STREAM_KILLS = 30  # at random, in addition to the planned ones
 EXECUTOR_KILLS = 5
 BATCH_KILLS = 15
-MOST_CALLS = 5000  # of the disk, in one piece of work; it is over long before
+MOST_CALLS = 5000  # disk calls in one piece of work; the work ends long before
 
 
 @dataclass(frozen=True)
 class Part:
-    """`run(where, count, tick)` does `count` of its cases; `total` is all of them."""
+    """A kind of fault: `run(where, count, tick)` runs `count` of its `total` cases."""
 
     name: str
     total: int
@@ -67,7 +67,7 @@ def power_cuts(where: Path, count: int, tick: Tick) -> int:
 
 
 def failing_calls(where: Path, count: int, tick: Tick) -> int:
-    """Every kind of fault at every call of the disk, one, four and nine calls long."""
+    """Inject every kind of fault at every disk call, for one, four and nine calls in a row."""
     done = 0
     for length in (1, 4, 9):
         for number, fault in enumerate(FAULTS):
@@ -103,12 +103,12 @@ def flipped_bits(where: Path, count: int, tick: Tick) -> int:
     return min(count, len(cases))
 
 
-def kills(where: Path, count: int, tick: Tick) -> int:  # noqa: ARG001 - it has directories of its own
+def kills(where: Path, count: int, tick: Tick) -> int:  # noqa: ARG001 - it uses its own directories
     return kill_rounds(count, 1000, lambda _: tick())
 
 
 def copies(where: Path, count: int, tick: Tick) -> int:
-    """Read, process, write in transactions, with each client in turn, while broker and copier are killed."""
+    """Read, process and write in transactions with each client, while the broker and the program are killed."""
     rounds = -(-count // len(TRANSACTIONAL_CLIENTS))
     for number, client in enumerate(TRANSACTIONAL_CLIENTS):
         with _named(f"{client}, seed {1000 + number}"):
@@ -117,7 +117,7 @@ def copies(where: Path, count: int, tick: Tick) -> int:
 
 
 def streams(where: Path, count: int, tick: Tick) -> int:
-    """A stream of Spark's into a topic, while driver, workers and broker are killed, at each planted point first."""
+    """Run a Spark stream into a topic while driver, workers and broker are killed, first at each planned point."""
     points = (*TASK_POINTS, *DRIVER_POINTS)[:count]
     kinds = random.Random(1000).choices(KINDS, k=max(count - len(points), 0))
     Rounds(where, 1000).run([(point,) for point in points], kinds, tick)
@@ -125,13 +125,13 @@ def streams(where: Path, count: int, tick: Tick) -> int:
 
 
 def executors(where: Path, count: int, tick: Tick) -> int:
-    """The same on a cluster of two executors, which are killed with their JVMs."""
+    """Run the same on a cluster of two executors, which are killed with their JVMs."""
     Rounds(where, 2000, CLUSTER).run([], [EXECUTOR] * count, tick)
     return count
 
 
 def batches(where: Path, count: int, tick: Tick) -> int:
-    """Batch writes of Spark's, while driver, workers and broker are killed: each is there wholly or not at all."""
+    """Run Spark batch writes while driver, workers and broker are killed: each write has to be atomic."""
     BatchRounds(where, 3000).run(random.Random(3000).choices(KINDS, k=count), tick)
     return count
 
@@ -169,7 +169,7 @@ def parts() -> list[Part]:
 
 
 def run(part: Part, share: float, console: Console) -> tuple[int, float, str | None]:
-    """How many cases were done, in how many seconds, and what was wrong."""
+    """Return how many cases ran, how many seconds they took, and what failed."""
     count = max(1, round(part.total * share))
     where = Path(tempfile.mkdtemp(prefix="stratalog-faults-"))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,7 +1,7 @@
-"""A million mutated frames of all keys and versions against a broker: `python -m bench.fuzz`.
+"""Send a million mutated frames of all keys and versions to a broker: `python -m bench.fuzz`.
 
-`make test` sends 20,000 of them. What fails says which frames of which seed were under way; those can be sent again:
-`python -m bench.fuzz --seed 5 --first 18000 --frames 2000`.
+`make test` sends 2,000 of them, `make test-slow` 20,000. After a failure, the output names the seed and the frames that
+were in flight. To send those again: `python -m bench.fuzz --seed 5 --first 18000 --frames 2000`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _last_error(log: str) -> str:
-    """The last traceback, with the line before it."""
+    """Return the last traceback, with the line before it."""
     lines = log.splitlines()
     at = max((number for number, line in enumerate(lines) if " ERROR " in line), default=len(lines))
     return "\n".join(lines[at : at + 40])

@@ -1,4 +1,4 @@
-"""Ratios that hold on a noisy machine: both sides in one run, alternating, the median of five; CPU beside wall time."""
+"""Ratios that hold on a noisy machine: both sides alternate in one run, median of five rounds, CPU and wall time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = 5
 @dataclass(frozen=True)
 class Cost:
     wall: float
-    cpu: float  # of the calling thread's process: user and system
+    cpu: float  # of the calling process: user and system
 
 
 def cost_of(work: Callable[[], object]) -> Cost:
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def compare(ours: Callable[[], Cost], peer: Callable[[], Cost], rounds: int = ROUNDS) -> Comparison:
-    """Run both in turn, the order changing from round to round, after one round that does not count."""
+    """Run both sides in turn, in changing order, after one round that does not count."""
     ours(), peer()
     pairs = []
     for number in range(rounds):

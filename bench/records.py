@@ -1,11 +1,11 @@
-"""How fast records become objects, columns and batches, on one core: records a second, and CPU seconds.
+"""Measure how fast records become objects, columns and batches on one core: records per second, and CPU seconds.
 
-Records have 8-byte keys and 100-byte values, uncompressed, checksums written and checked. Each rate is for
-one call over `records` of them, in batches of at most 1 MiB. `python -m bench.records` prints the median of
+Records have 8-byte keys and 100-byte values. They are not compressed, and checksums are written and verified. Each rate
+is that of one call over `records` records, in batches of at most 1 MiB. `python -m bench.records` prints the median of
 five.
 
-New memory is slow on many machines (each page is a fault), so the columns are measured twice: a table at a
-time, and one batch at a time, where the allocator hands the same memory out again.
+Fresh memory is slow on many machines, because each page is a fault. So the columns are measured twice: with a whole
+table per call, and with one batch per call, for which the allocator reuses memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS = 5
 
 @dataclass(frozen=True)
 class Rate:
-    """What one measurement found."""
+    """The result of one measurement."""
 
     records_per_second: float
     cpu_seconds: float
@@ -51,19 +51,19 @@ def sample_buffer(records: int = RECORDS) -> bytes:
 
 
 def decode_objects(records: int = RECORDS) -> Rate:
-    """Batches -> Record objects."""
+    """Convert batches to Record objects."""
     buffer = sample_buffer(records)
     return _measure(lambda: read_records(buffer), records)
 
 
 def encode_objects(records: int = ONE_BATCH) -> Rate:
-    """Record objects -> a batch."""
+    """Convert Record objects to a batch."""
     objects: list[Record] = read_records(sample_buffer(records))
     return _measure(lambda: build_batch(objects), records)
 
 
 def append_to_builder(records: int = ONE_BATCH) -> Rate:
-    """A call of BatchBuilder.append for each record, then build."""
+    """Call BatchBuilder.append for each record, then build."""
     objects: list[Record] = read_records(sample_buffer(records))
 
     def build() -> bytearray:
@@ -76,19 +76,19 @@ def append_to_builder(records: int = ONE_BATCH) -> Rate:
 
 
 def decode_columns(records: int = RECORDS) -> Rate:
-    """Batches -> one Arrow RecordBatch, all columns."""
+    """Convert batches to one Arrow RecordBatch with all columns."""
     buffer = sample_buffer(records)
     return _measure(lambda: to_arrow(buffer), records)
 
 
 def encode_columns(records: int = RECORDS) -> Rate:
-    """An Arrow table -> batches."""
+    """Convert an Arrow table to batches."""
     table = sample_table(records)
     return _measure(lambda: from_arrow(table, max_batch_bytes=BATCH_BYTES), records)
 
 
 def _measure(work: Callable[[], object], records: int) -> Rate:
-    """One run to warm up, then as many as make a tenth of a second, each result dropped before the next."""
+    """Run once to warm up, then for a tenth of a second, dropping each result before the next run."""
     work()
     repeat = max(1, 250_000 // records)
     cpu = time.process_time()

@@ -1,4 +1,4 @@
-"""What a benchmark prints: a table of rows with their targets. And a directory for what it writes meanwhile."""
+"""The output of a benchmark: a table of rows with their targets. Also a temporary directory for its files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row:
 
 @contextmanager
 def directory(parent: Path | None) -> Iterator[Path]:
-    """A new temporary directory, gone with all that is in it at the end."""
+    """Create a temporary directory, and delete it with its content at the end."""
     path = Path(tempfile.mkdtemp(prefix="stratalog-bench-", dir=parent))
     try:
         yield path
@@ -33,7 +33,7 @@ def directory(parent: Path | None) -> Iterator[Path]:
 
 
 def report(title: str, rows: Iterable[Row], console: Console) -> bool:
-    """Print the table; true where no target is missed."""
+    """Print the table, and return whether no target was missed."""
     table = Table(title=title)
     for column in ("what", "measured", "target", "", "CPU"):
         table.add_column(column)

@@ -1,10 +1,10 @@
-"""The data source beside Spark's own Kafka connector, both with the same broker, in one Spark session.
+"""Compare the data source with Spark's own Kafka connector, on the same broker and in one Spark session.
 
     python -m bench.spark [--only read] [--records 1000000] [--rounds 3] [--keep DIRECTORY]
 
-Needs that connector, which is fetched from Maven Central. Ten million records and five rounds take about a quarter of
-an hour on two quiet cores. Progress goes to stderr, the table to stdout. The parts say what they measure and how:
-spark_read, spark_stream, spark_write.
+The connector is fetched from Maven Central. Ten million records and five rounds take about a quarter of an hour on two
+quiet cores. Progress goes to stderr, the table to stdout. spark_read, spark_stream and spark_write describe their
+measurements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Batch reads: straight off the files and over the wire beside Spark's own connector, and what filters spare.
+"""Batch reads: directly from the files and over the wire, compared with Spark's own connector, and what filters save.
 
-local[2], all columns to a sink that does nothing, from load() to the last row. A filter's row compares with the same
-scan without it, in the same round. Memory is measured behind scans of a tenth of the topic, and again behind one of all
-of it: the largest Python worker's most, and what the driver's heap keeps.
+The session is local[2]. A read takes all columns into a sink that does nothing, from load() to the last row. The row of
+a filter compares it with the same scan without the filter, in the same round. Memory is measured after scans of a tenth
+of the topic, and again after a scan of all of it: the peak of the largest Python worker, and the driver's heap after a
+collection.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from bench.spark_sides import (
 HOUR_MS = 3_600_000
 NOON_MS = FIRST_MS + DAY_MS // 2
 MOST_GROWTH = 1.25
-FEWEST = 500_000  # some portions for each task, or a worker has not reached its size
+FEWEST = 500_000  # several portions for each task; with fewer, a worker does not reach its full size
 
 
 class Scans:
-    """Each method is one query, and what it cost."""
+    """Each method runs one query and returns its cost."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -58,7 +59,7 @@ class Scans:
         )
 
     def one_hour_by_options(self) -> Cost:
-        """The same without push-down, which takes Spark some time to plan."""
+        """Run the same query without push-down, whose planning takes Spark some time."""
         hour = {"filterFromTimestamp": str(NOON_MS), "filterUntilTimestamp": str(NOON_MS + HOUR_MS)}
         return self._cost(lambda: self._direct(**hour))
 

@@ -1,5 +1,6 @@
-"""What the Spark benchmarks share: a broker with a topic to read, a session that has Spark's own connector too, both
-sides in turn, and what a query costs: its time, and the CPU of driver, JVM, Python workers and broker together."""
+"""The shared parts of the Spark benchmarks: a broker with a topic to read, a session that also has Spark's own
+connector, running both sides in turn, and the cost of a query: its time, and the CPU of driver, JVM, Python workers and
+broker."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from stratalog.spark.session import session
 from stratalog.testing.broker_process import BrokerProcess
 
 TOPIC = "measured"
-FIRST_MS = 1_767_225_600_000  # 2026-01-01: always the same, so that a topic that was kept can be used again
+FIRST_MS = 1_767_225_600_000  # 2026-01-01: constant, so that a kept topic can be reused
 DAY_MS = 86_400_000
 VALUE_BYTES = 100
 KEYS = 1_000_000
@@ -38,7 +39,7 @@ _BEGAN = time.monotonic()
 
 @dataclass(frozen=True)
 class Workbench:
-    """What each part is given. `topic()` has the records, and is made by whoever first asks for it."""
+    """The input of each part. `topic()` fills the topic when it is first called."""
 
     spark: SparkSession
     broker: BrokerProcess
@@ -55,7 +56,7 @@ class Workbench:
         return reader.option("subscribe", topic)
 
     def cost(self, work: Callable[[], object]) -> Cost:
-        """Time, and the CPU of this process, of all that descend from it, and of the broker."""
+        """Return the time, and the CPU of this process, its descendants and the broker."""
         before, wall = self._cpu(), time.perf_counter()
         work()
         return Cost(time.perf_counter() - wall, self._cpu() - before)
@@ -67,15 +68,15 @@ class Workbench:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            ticks += sum(int(fields[at]) for at in (11, 12, 13, 14))  # own, and that of children that ended
+            ticks += sum(int(fields[at]) for at in (11, 12, 13, 14))  # its own, and that of children that have ended
         return ticks / _TICKS
 
 
 @contextmanager
 def workbench(data: Path, place: Path, records: int, rounds: int) -> Iterator[Workbench]:
-    """`data` is the broker's; `place` is for what nobody needs later."""
+    """Start a broker in `data` and Spark. `place` is for temporary files."""
     say("starting a broker, and Spark with its own connector")
-    settings = {"log.segment.delete.delay.ms": "1000"}  # what was written goes soon: ten million records are 1.2 GB
+    settings = {"log.segment.delete.delay.ms": "1000"}  # deleted topics free their space soon: 1.2 GB each
     with BrokerProcess(data / "broker", settings) as broker, spark_session() as spark:
         yield Workbench(spark, broker, place, records, rounds)
 
@@ -92,7 +93,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def say(what: str) -> None:
-    """To stderr, as the table is for stdout."""
+    """Print to stderr, because stdout is for the table."""
     print(f"[{time.monotonic() - _BEGAN:6.0f} s] {what}", file=sys.stderr, flush=True)
 
 
@@ -100,8 +101,10 @@ def say(what: str) -> None:
 
 
 def fill(broker: BrokerProcess, topic: str, records: int) -> None:
-    """Records of 100 bytes with keys that come back, spread evenly over a day. One that is there with so many is left
-    as it is; with another number of them it is made anew."""
+    """Fill the topic with records of 100 bytes and recurring keys, spread evenly over a day.
+
+    An existing topic with as many records is kept. With any other number it is created again.
+    """
     with Admin(broker.bootstrap_servers) as admin:
         if topic in admin.list_topics():
             places = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
@@ -143,7 +146,7 @@ def to_nowhere(frame: DataFrame) -> None:
 
 
 def in_turn(sides: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, list[Cost]]:
-    """Each side once a round, another one first each time, after one round that does not count."""
+    """Run each side once per round, in rotating order, after one round that does not count."""
     names = list(sides)
     found: dict[str, list[Cost]] = {name: [] for name in names}
     for number in range(rounds + 1):
@@ -157,7 +160,7 @@ def in_turn(sides: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, l
 
 
 def compared(mine: list[Cost], other: list[Cost]) -> Comparison:
-    """Round by round, as bench.measure has it."""
+    """Compare the costs round by round, as bench.measure does."""
     pairs = list(zip(mine, other, strict=True))
     return Comparison(
         median(mine),
@@ -197,7 +200,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def workers_peak_mb() -> float:
-    """The most that a Python worker of this session ever held."""
+    """Return the highest peak memory of a Python worker of this session."""
     peaks = [0.0]
     for pid in descendants(os.getpid()):
         try:
@@ -211,7 +214,7 @@ def workers_peak_mb() -> float:
 
 
 def driver_heap_mb(spark: SparkSession) -> float:
-    """What the driver's JVM holds on to: its heap behind a collection."""
+    """Return the heap of the driver's JVM after a garbage collection."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     jvm.java.lang.System.gc()

@@ -1,8 +1,8 @@
-"""What a micro-batch costs: small batches of a topic beside those of Spark's own rate source, both to a sink that does
-nothing. The target is within 1.5 times.
+"""Measure a micro-batch: small batches of a topic compared with those of Spark's own rate source, both into a sink that
+does nothing. The target is at most 1.5 times.
 
-A round runs each stream for some batches one behind the other, and takes the median of their times as Spark's progress
-has them (triggerExecution: planning, offsets, the log of the checkpoint, the tasks).
+A round runs each stream for several batches and takes the median of their times from Spark's progress
+(triggerExecution: planning, offsets, the checkpoint's log, the tasks).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bench.measure import Comparison, Cost
 from bench.report import Row
 from bench.spark_sides import Workbench, compared, in_turn, say
 
-ROWS = 100  # a batch
+ROWS = 100  # per batch
 WARM, BATCHES = 10, 30
 MOST = 1.5
 
 
 class Streams:
-    """Each method runs a stream for a while. The cost is a batch's."""
+    """Each method runs a stream for a while and returns the cost of one batch."""
 
     def __init__(self, bench: Workbench, topic: str) -> None:
         self._bench = bench

@@ -1,7 +1,7 @@
-"""Batch writes: ours, all or nothing and plain, beside Spark's own connector, which is plain.
+"""Batch writes: ours, atomic and plain, compared with Spark's own connector, which is plain.
 
-local[2], rows of an 8-byte key and a 100-byte value that Spark makes from their number, into a topic of its own each
-time. Counted is what readers of committed records find there at the end.
+The session is local[2]. Spark generates rows with an 8-byte key and a 100-byte value, and writes them to a new topic
+each time. At the end, readers of committed records count them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stratalog.client.metadata import TopicPartition
 
 
 class Writes:
-    """Each method is one write, and what it cost."""
+    """Each method runs one write and returns its cost."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -43,7 +43,7 @@ class Writes:
     def _write(self, format: str, **options: str) -> Cost:
         broker = self._bench.broker
         topic = f"written-{next(self._numbers)}"
-        broker.delete_topic(topic, if_exists=True)  # of a run that was ended, where the data was kept
+        broker.delete_topic(topic, if_exists=True)  # left by an interrupted run whose data was kept
         broker.create_topic(topic, PARTITIONS)
         writer = self._rows().write.format(format).mode("append").options(**options).option("topic", topic)
         cost = self._bench.cost(writer.option("kafka.bootstrap.servers", broker.bootstrap_servers).save)
@@ -56,7 +56,7 @@ class Writes:
         with Admin(self._bench.broker.bootstrap_servers) as admin:
             ends = admin.list_offsets(places, read_committed=True).check()
         found = sum(end.offset for end in ends.values())
-        markers = found - self._bench.records  # of transactions: each has an offset too
+        markers = found - self._bench.records  # transaction markers have offsets too
         assert 0 <= markers <= 100, f"{found} records of {self._bench.records}"
 
 

@@ -1,9 +1,9 @@
-"""The storage engine against the bare system calls, and against itself at another size. `make bench` runs it.
+"""Compare the storage engine with the bare system calls, and with itself at another size. `make bench` runs this.
 
-Every figure is a ratio taken in one run, both sides in turn, the median of five, with CPU time beside; or a cost an
-operation. Batches come from a small pool that stays in the processor's cache, as a batch does that has just been
-received. Files lie in a temporary directory (`--dir` for another), and no round flushes: what is compared is the way
-into the page cache.
+Each result is a ratio from one run, with both sides in turn, the median of five rounds with CPU time; or a cost per
+operation. Batches come from a small pool that stays in the processor's cache, like a batch that was just received.
+Files are in a temporary directory (`--dir` selects another) and are never flushed: the comparison ends at the page
+cache.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONFIG = LogConfig(max_message_bytes=4 * 1024 * 1024, segment_bytes=2**31 - 1)
 
 
 def batch_of(size: int, value_size: int) -> bytearray:
-    """A batch of about `size` bytes, with 8-byte keys and values of `value_size` random bytes."""
+    """Return a batch of about `size` bytes, with 8-byte keys and values of `value_size` random bytes."""
     count = max(1, (size - 61) // (value_size + 20))
     return build_batch(
         [Record(key=os.urandom(8), value=os.urandom(value_size), timestamp=1_700_000_000_000) for _ in range(count)]
@@ -41,7 +41,7 @@ def batch_of(size: int, value_size: int) -> bytearray:
 
 
 def append_against_write(parent: Path | None, size: int, value_size: int, total: int = APPEND_TOTAL) -> Comparison:
-    """Log.append of prepared batches, everything included, against os.write of the same bytes."""
+    """Compare a complete Log.append of prepared batches with os.write of the same bytes."""
     pool = [batch_of(size, value_size) for _ in range(POOL)]
     rounds = total // len(pool[0])
 
@@ -88,7 +88,7 @@ def appends(parent: Path | None) -> Iterator[Row]:
 
 
 def filled(path: Path, segments: int, segment_bytes: int = 256 * 1024) -> int:
-    """Write a log of so many segments; its end offset. 1 KiB batches of 8 records."""
+    """Write a log with this number of segments, in 1 KiB batches of 8 records, and return its end offset."""
     config = LogConfig(segment_bytes=segment_bytes, segment_index_bytes=64 * 1024)
     batch = batch_of(1024, 100)
     with LogDirectory.open(path, config, background=False) as logs:
@@ -106,7 +106,7 @@ def look_ups(parent: Path | None) -> Iterator[Row]:
 
         def look_up(segments: int) -> Callable[[], Cost]:
             log, rng = logs[segments].log("bench", 0), random.Random(1)
-            for _ in log.records():  # so that nothing is opened, mapped or checked for the first time below
+            for _ in log.records():  # open, map and verify everything once before measuring
                 pass
             offsets = [rng.randrange(ends[segments]) for _ in range(look_ups_a_round)]
 
@@ -163,7 +163,7 @@ logs.close()
 
 
 def opening(parent: Path | None) -> Iterator[Row]:
-    """In a new process each time: what a restart costs, and what memory it takes."""
+    """Measure a restart and its memory, each time in a new process."""
     with directory(parent) as path:
         sizes = {"small": 64 * 1024, "large": 1024 * 1024}
         for name, segment_bytes in sizes.items():

@@ -1,18 +1,19 @@
-"""What transactions cost: the rate of a producer with them against its own without, and how long a commit takes.
+"""Measure what transactions cost: a producer's rate with and without them, and how long a commit takes.
 
     python -m bench.transactions [--records 200000] [--no-kafka]
 
 A transaction is 1,000 records of 100 bytes to a topic of one partition. Both sides of a ratio are the same client with
-the same settings, connected and warm, in turns; a round is all its records, acknowledged or committed. Ratios are those
-of wall time, the median of five rounds, and 1 would be a transaction that costs nothing.
+the same settings, connected and warmed up, in turns. A round is all its records, acknowledged or committed. Ratios are
+those of wall time, the median of five rounds; 1 would mean that a transaction costs nothing.
 
-A commit waits for its records and then for the coordinator, two round trips in which a client that is as fast as this
-one does nothing else; without transactions nobody waits until the round is over. So a second row has the same client
-wait for each 1,000 records without a transaction, and a third says how long a round trip takes here at the least.
+A commit waits for its records and then for the coordinator. A fast client is idle during these two round trips, while a
+producer without transactions waits only at the end of the round. So a second row has the same client wait after each
+1,000 records without a transaction, and a third row shows the shortest round trip on this machine.
 
-A commit's latency is that of the call alone, for a transaction of one acknowledged record, with confluent-kafka, which
-waits for the broker's answer there. Apache Kafka, where `make compat` has fetched it, runs on the same machine, warmed
-up, and takes turns with our broker. It answers once the decision is in its log, ours once the markers are written too.
+The latency of a commit is that of the call alone, for a transaction of one acknowledged record. It uses
+confluent-kafka, which waits for the broker's response there. If `make compat` has fetched Apache Kafka, it runs on the
+same machine, warmed up, and takes turns with our broker. Kafka responds once the decision is in its log, ours once the
+markers are written too.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ A_TRANSACTION = 1_000
 VALUE = bytes(100)
 TOPIC = "bench"
 SECONDS = 60
-TURN = 200  # commits
+TURN = 200  # commits per turn
 TURNS = 5
 WARM_UP_TURNS = 10
 
 
 def ours(address: str, records: int, *, waits: bool) -> Comparison:
-    """Against its own rate without transactions; `waits`: for each 1,000 records."""
+    """Compare the rate with the same client's rate without transactions; with `waits`, it waits for each 1,000
+    records."""
     step = A_TRANSACTION if waits else records
     with (
         Producer(address, linger_ms=5, buffer_memory=ROOM) as plain,
@@ -107,7 +109,7 @@ def rate_row(client: str, records: int, result: Comparison, *, waits: bool = Fal
 
 
 def round_trip_row(port: int) -> Row:
-    """A request that costs the broker next to nothing, from a plain socket."""
+    """Time a request that costs the broker almost nothing, from a plain socket."""
     request = struct.pack(">hhih", ApiKey.API_VERSIONS, 0, 1, -1)
     frame = struct.pack(">i", len(request)) + request
     times = []
@@ -123,7 +125,7 @@ def round_trip_row(port: int) -> Row:
 
 
 class Commits:
-    """The commits of one broker, in turns."""
+    """The commits with one broker, in turns."""
 
     def __init__(self, address: str) -> None:
         self._producer = confluent_producer(address, **{"transactional.id": "latency", "linger.ms": 0})

@@ -1,7 +1,7 @@
-"""Hooks for the documentation site: the pages of the repository's root are part of it.
+"""MkDocs hooks that add the pages of the repository root to the documentation site.
 
-On the forge, README.md links to docs/broker.md, and docs/broker.md to ../ARCHITECTURE.md. On the site all pages are in
-one directory, so these links lose their prefix here.
+In the repository, README.md links to docs/broker.md, and docs/broker.md links to ../ARCHITECTURE.md. On the site, all
+these pages are in one directory, so the hooks remove the prefixes from the links.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PAGES = {
     "ARCHITECTURE.md": "ARCHITECTURE.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
+    "SECURITY.md": "SECURITY.md",
 }
 _LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
 
@@ -36,7 +37,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _site_link(link: str, source: str, page: str) -> str:
-    """Return the link as the site has it. A link to a file that is no page is left, and found dead by the build."""
+    """Return the link's target on the site. Other links stay as they are, and the strict build reports dead ones."""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     if target in PAGES:
         target = PAGES[target]
