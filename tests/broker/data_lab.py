@@ -24,7 +24,7 @@ from stratalog.broker.requests import Handler
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import ManualClock
-from stratalog.net.connection import Response
+from stratalog.net.response_queue import Response
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
 from stratalog.records.builder import build_batch, build_control_batch
 from stratalog.records.format import ControlType

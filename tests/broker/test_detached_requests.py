@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 import pytest
 
 from stratalog.broker.detached_requests import DetachedRequests
-from stratalog.net.connection import Response
+from stratalog.net.response_queue import Response
 
 
 class Work:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from struct import Struct
 from typing import Any, TypeVar
 
-from stratalog.net.connection import Response
+from stratalog.net.response_queue import Response
 from stratalog.net.server import Limits, Serve, Server
 
 T = TypeVar("T")

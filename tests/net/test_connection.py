@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.net.buffers import NORMAL
-from stratalog.net.connection import Part, RefusedConnectionError, Response
+from stratalog.net.connection import RefusedConnectionError
+from stratalog.net.response_queue import Part, Response
 from stratalog.storage.disk import Disk
 from stratalog.storage.file_slice import FileSlice, LogFile
 from tests.net.harness import LARGEST, SIZE, Client, frame, limits, run, serving, settle, until
@@ -102,7 +103,7 @@ def test_buffers_are_given_back_when_frames_are_whole() -> None:
                 await client.ask(b"x" * 2_000_000)
                 await client.ask(b"x" * 100)
             assert server.memory.held == 0
-            assert all(connection._buffer is None for connection in server.connections)
+            assert all(not connection._frames.has_buffer for connection in server.connections)
             for client in clients:
                 client.close()
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 import pytest
 
 from stratalog.net import server as server_module
-from stratalog.net.connection import Part, Response
+from stratalog.net.response_queue import Part, Response
 from tests.net.harness import Client, frame, limits, run, serving, settle, until
 
 PAYLOAD = b"some bytes"

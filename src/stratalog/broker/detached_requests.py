@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from stratalog.net.connection import Response
+from stratalog.net.response_queue import Response
 
 logger = logging.getLogger(__name__)
 

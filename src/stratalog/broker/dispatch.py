@@ -19,7 +19,8 @@ from stratalog.broker.counters import Counters
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.clock import Clock
 from stratalog.errors import MalformedRequestError
-from stratalog.net.connection import Part, RefusedConnectionError, Response
+from stratalog.net.connection import RefusedConnectionError
+from stratalog.net.response_queue import Part, Response
 from stratalog.protocol._wire import parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey, OwnApiKey
 from stratalog.protocol.messages import decode_request, encode_reply

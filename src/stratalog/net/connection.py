@@ -11,30 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
-from collections import deque
 from collections.abc import Awaitable
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from stratalog.net.buffers import LARGEST_KEPT, NORMAL
-from stratalog.storage.file_slice import FileSlice
+from stratalog.net.framing import SMALLEST_FRAME, FrameReader, FrameSizeError
+from stratalog.net.response_queue import FileTooShortError, Response, ResponseQueue
 
 if TYPE_CHECKING:
     from stratalog.net.server import Server
 
 logger = logging.getLogger(__name__)
 
-Part = bytes | bytearray | memoryview | FileSlice
-Response = list[Part] | None  # None: the client wants none
-
-_SIZE = Struct(">i")
-_PREFIX = _SIZE.size
-_SMALLEST_FRAME = 8  # API key, version, correlation id
-_SMALL = 4096  # so much of an incomplete frame is kept apart, and its buffer is free for others
 _WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
-_FEW = 64  # bytes behind a slice
+_ANY = 1 << 62
 _RECEIVES = 64  # a turn; then others have theirs
 _WAKE_AT = 256 * 1024  # bytes of a large frame
 _HEAVY = 64 * 1024  # a request of this size may take long
@@ -55,14 +45,8 @@ class Connection:
         self._fd = sock.fileno()
         self._server = server
         self._loop = server.loop
-        self._buffer: memoryview | None = None  # held while a frame is incomplete, or waits for its turn
-        self._start = 0  # of what is not handled yet in the buffer
-        self._filled = 0
-        self._pending = b""  # a small piece of an incomplete frame
-        self._expected = NORMAL  # the size of the last frame: the next is likely as large
-        self._out: deque[Part] = deque()
-        self._out_size = 0
-        self._unsent = 0  # bytes of it in memory, once the socket takes no more
+        self._frames = FrameReader(server.buffers)
+        self._out = ResponseQueue(sock)
         self._holds = False  # whether the server counts what this connection holds
         self._waits_for_room = False  # before it reads on
         self._reply: asyncio.Future[Response] | None = None
@@ -72,7 +56,7 @@ class Connection:
         self._turn_is_over = False  # there are whole frames left, for the next one
         self._may_be_heavy = False  # it is this connection's turn with a request that may take long
         self._reads = True
-        self._writes = False
+        self._watches_for_room = False  # in the socket, for what is left to write
         self._loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -97,8 +81,7 @@ class Connection:
         if self._reply is not None:
             self._reply.cancel()
         self._out.clear()
-        self._release_buffer()
-        self._pending = b""
+        self._frames.close()
         self._server.memory.forget(self)
         self._server.forget(self)
 
@@ -120,7 +103,7 @@ class Connection:
         try:
             self._receive()
         except OSError as error:
-            self.close(f"{error}" if self._filled else "")  # a client that just goes is nothing to write about
+            self.close("" if self._frames.is_empty else f"{error}")  # a client that just goes is nothing to write about
         self._count_what_is_held()
 
     def read_again(self) -> None:
@@ -148,99 +131,73 @@ class Connection:
             return True
 
     def _receive(self) -> None:
-        buffer = self._buffer or self._take_buffer()
-        memory = self._server.memory
-        most = len(buffer) if memory.held < memory.limit else memory.most_to_read(self)
+        frames, memory = self._frames, self._server.memory
+        most = _ANY if memory.held < memory.limit else memory.most_to_read(self)
         for _ in range(_RECEIVES):
             try:
-                count = self._sock.recv_into(buffer[self._filled : min(self._wanted(buffer), self._filled + most)])
+                count = self._sock.recv_into(frames.room(most))
             except BlockingIOError:
-                if self._filled <= _SMALL and not self.is_busy:
-                    self._keep_apart()
-                elif self._filled - self._start >= _PREFIX:
-                    self._wake_at(self._start + _PREFIX + _SIZE.unpack_from(buffer, self._start)[0] - self._filled)
+                if frames.has_little and not self.is_busy:
+                    frames.keep_apart()
+                else:
+                    self._wake_at(frames.missing)
                 return
             if not count:
-                self.close("in the middle of a request" if self._filled else "")
+                self.close("" if frames.is_empty else "in the middle of a request")
                 return
             self._server.received += count
-            self._filled += count
+            frames.received(count)
             self.last_active = self._loop.time()
-            incomplete = self._handle_frames()
-            if not incomplete:
+            is_incomplete = self._handle_frames()
+            if not is_incomplete:
                 return
-            assert self._buffer is not None
-            buffer = self._buffer
             self._count_what_is_held()
-            most = len(buffer) if memory.held < memory.limit else memory.most_to_read(self)
+            most = _ANY if memory.held < memory.limit else memory.most_to_read(self)
             if not most:
                 return
 
     def _wake_at(self, count: int) -> None:
         """Be called when so many bytes are there: a large frame comes in many pieces, and each call costs."""
         count = min(count, _WAKE_AT)
-        if count != self._wakes_at:
+        if count > 0 and count != self._wakes_at:
             self._wakes_at = count
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
-    def _take_buffer(self) -> memoryview:
-        """With what was kept apart in it."""
-        buffer = self._server.buffers.take(max(self._expected, len(self._pending) + NORMAL // 2))
-        self._start, self._filled = 0, len(self._pending)
-        buffer[: self._filled] = self._pending
-        self._pending = b""
-        self._buffer = buffer
-        return buffer
-
-    def _wanted(self, buffer: memoryview) -> int:
-        """Up to where to receive. Of a large frame just its rest, so that the next begins where the buffer does."""
-        if self._filled - self._start >= _PREFIX:
-            end: int = self._start + _PREFIX + _SIZE.unpack_from(buffer, self._start)[0]
-            if end - self._start > NORMAL:
-                return end
-        elif self._expected > NORMAL and not self._filled:
-            return self._expected
-        return len(buffer)
-
     def _handle_frames(self) -> bool:
-        """Handle all whole frames in the buffer. Says whether a large one is incomplete, of which more may be there."""
-        buffer = self._buffer
-        assert buffer is not None
-        end_of_turn = self._loop.time() + self._server.turn_seconds
-        while self._reply is None and not self._writes:
-            left = self._filled - self._start
-            if left < _PREFIX:
+        """Handle all whole frames. True if a large one is incomplete, of which more may have arrived."""
+        frames, out, server = self._frames, self._out, self._server
+        end_of_turn = self._loop.time() + server.turn_seconds
+        while self._reply is None and not out.is_blocked:
+            try:
+                frame = frames.next_frame(server.small_frame)
+            except FrameSizeError as error:
+                if not self._accept_size(error):
+                    return False
+                frame = frames.next_frame(error.size)
+            if frame is None:
                 break
-            size = _SIZE.unpack_from(buffer, self._start)[0]
-            if not _SMALLEST_FRAME <= size <= self._server.small_frame and not self._accept_size(size, buffer):
-                return False
-            if left - _PREFIX < size:
-                break
-            start = self._start + _PREFIX
-            if size > _HEAVY and not self._may_be_heavy and self._server.is_heavy(buffer[start : start + size]):
+            size = len(frame)
+            if size > _HEAVY and not self._may_be_heavy and server.is_heavy(frame):
                 self._turn_is_over = True
-                self._server.wait_for_turn(self)
+                server.wait_for_turn(self)
                 break
             self._may_be_heavy = False
-            self._start = start + size
-            self._expected = size + _PREFIX
+            frames.take(frame)
             if self._wakes_at > 1:
                 self._wake_at(1)
-            if not self._handle(buffer[start : self._start]):
+            if not self._handle(frame):
                 return False
-            if self._out_size >= _WRITE_AT:
-                self._write(but_the_end=self._has_whole_frame(buffer))
-            if self._filled - self._start > _PREFIX and self._loop.time() > end_of_turn:
+            if out.size >= _WRITE_AT:
+                self._write(but_the_end=frames.has_whole_frame)
+            if frames.has_more and self._loop.time() > end_of_turn:
                 self._turn_is_over = True
                 self._loop.call_soon(self._next_turn)
                 break
-        if self._out and not self._writes:
+        if out and not out.is_blocked:
             self._write()
-        return False if self._turn_is_over else self._make_room()
-
-    def _has_whole_frame(self, buffer: memoryview) -> bool:
-        left = self._filled - self._start - _PREFIX
-        return left > 0 and bool(left >= _SIZE.unpack_from(buffer, self._start)[0])
+        if self._turn_is_over or self.is_closed or (self.is_busy and not frames.is_empty):
+            return False  # what is left may be more than one frame, and has to wait
+        return frames.make_room()
 
     def take_turn(self) -> None:
         """With a request that may take long."""
@@ -252,20 +209,20 @@ class Connection:
         if not self.is_closed and not self.is_busy:
             self._resume()
 
-    def _accept_size(self, size: int, buffer: memoryview) -> bool:
-        first = buffer[self._start + _PREFIX : self._filled]
-        if _SMALLEST_FRAME <= size <= self._server.largest_frame(first):
+    def _accept_size(self, error: FrameSizeError) -> bool:
+        if SMALLEST_FRAME <= error.size <= self._server.largest_frame(error.first):
             return True
-        greeting = bytes(buffer[self._start : self._start + _PREFIX])
+        greeting = error.size.to_bytes(4, "big", signed=True)
         spoken = next((name for start, name in _GREETINGS.items() if greeting.startswith(start)), None)
         if spoken is not None:
             self._refuse(f"it speaks {spoken} where Kafka's protocol is spoken, in plain text")
         else:
-            self._refuse(f"its frame of {size} bytes is outside the limits (socket.request.max.bytes and the others)")
+            limits = "the limits (socket.request.max.bytes and the others)"
+            self._refuse(f"its frame of {error.size} bytes is outside {limits}")
         return False
 
     def _handle(self, frame: memoryview) -> bool:
-        """Says whether the connection is still there."""
+        """Return whether the connection is still open."""
         try:
             response = self._server.serve(frame, self.host)
         except RefusedConnectionError as refusal:
@@ -276,7 +233,7 @@ class Connection:
             self._refuse("")
             return False
         if isinstance(response, list):
-            self._queue(response)
+            self._out.add(response)
         elif response is not None:
             self._answering = len(frame) if len(frame) > _HEAVY else 0
             self._is_served_to_the_end = self._server.outlives_its_client(frame)
@@ -285,46 +242,9 @@ class Connection:
 
     def _refuse(self, reason: str) -> None:
         """Close, but for the answers to what came before."""
-        if self._out and not self._writes:
+        if self._out and not self._out.is_blocked:
             self._write()
         self.close(reason)
-
-    def _make_room(self) -> bool:
-        """What is left is moved to where the rest of it finds room, or kept apart if it is little."""
-        buffer = self._buffer
-        if buffer is None or self.is_closed:
-            return False
-        left = self._filled - self._start
-        if left == 0:
-            self._release_buffer()
-            return False
-        if self.is_busy:
-            return False  # it may be more than one frame, and has to wait
-        size = NORMAL if left < _PREFIX else _PREFIX + _SIZE.unpack_from(buffer, self._start)[0]
-        if left <= _SMALL and size <= NORMAL:
-            self._keep_apart()
-            return False
-        if size > len(buffer):
-            larger = self._server.buffers.take(size)
-            larger[:left] = buffer[self._start : self._filled]
-            self._server.buffers.give_back(buffer)
-            self._buffer = larger
-        elif self._start:
-            buffer[:left] = bytes(buffer[self._start : self._filled])  # bytes(): the two may overlap
-        self._start, self._filled = 0, left
-        return size > NORMAL
-
-    def _keep_apart(self) -> None:
-        buffer = self._buffer
-        assert buffer is not None
-        self._pending = bytes(buffer[self._start : self._filled])
-        self._release_buffer()
-
-    def _release_buffer(self) -> None:
-        if self._buffer is not None:
-            self._server.buffers.give_back(self._buffer)
-            self._buffer = None
-        self._start = self._filled = 0
 
     def _pause_reading(self) -> None:
         if self._reads:
@@ -340,9 +260,7 @@ class Connection:
         """The answer is written: go on with what came meanwhile."""
         self._resume_reading()
         try:
-            if self._pending:
-                self._take_buffer()
-            if self._buffer is not None:
+            if not self._frames.is_empty:
                 self._handle_frames()
         except OSError as error:  # no memory
             self.close(str(error))
@@ -352,23 +270,16 @@ class Connection:
 
     def let_go_of_buffer(self) -> None:
         """What it holds is little, and the rest takes its time: the buffer is for others."""
-        if self._buffer is not None and len(self._buffer) == NORMAL and not self._turn_is_over:
-            self._keep_apart()
+        if self._frames.can_free_buffer and not self._turn_is_over:
+            self._frames.keep_apart()
             self._count_what_is_held()
 
     def _count_what_is_held(self) -> None:
         if self.is_closed:
             return
-        size = self._unsent + self._answering
-        buffer = self._buffer
-        if buffer is not None:
-            if len(buffer) == NORMAL and self._server.memory.is_scarce:
-                self.let_go_of_buffer()
-                return
-            # A large buffer takes up memory as it is filled, unless it was used before.
-            size += len(buffer) if len(buffer) <= LARGEST_KEPT else self._filled
-        elif len(self._pending) > _SMALL:
-            size += len(self._pending)
+        if self._frames.can_free_buffer and self._server.memory.is_scarce and not self._turn_is_over:
+            self._frames.keep_apart()
+        size = self._out.unsent + self._answering + self._frames.held
         if size or self._holds:
             self._holds = size > 0
             self._server.memory.hold(self, size, is_sending=not self.is_busy and not self._turn_is_over)
@@ -397,66 +308,27 @@ class Connection:
             self.close()
             return
         if response is not None:
-            self._queue(response)
+            self._out.add(response)
             self._write()
         self._after_writing()
 
-    def _queue(self, response: list[Part]) -> None:
-        self._out.extend(response)
-        self._out_size += sum(map(len, response))
-
     def _write(self, *, but_the_end: bool = False) -> None:
-        """`but_the_end`: the few bytes behind a slice wait for the next answer, which is about to be there. Each call
-        costs, and wakes the client."""
-        least = 1 if but_the_end and len(self._out) > 1 and len(self._out[-1]) <= _FEW else 0
         try:
-            while len(self._out) > least:
-                self._write_some()
-        except BlockingIOError:
-            self._unsent = sum(len(part) for part in self._out if not isinstance(part, FileSlice))
-            if not self._writes:
-                self._writes = True
-                self._loop.add_writer(self._fd, self._on_writable)
+            self._server.sent += self._out.write(but_the_end=but_the_end)
+        except FileTooShortError as error:
+            self.close(str(error))
         except OSError:
             self.close()
         else:
-            self._unsent = 0
-            self._out_size = sum(map(len, self._out))
-            if self._writes:
-                self._writes = False
+            self._watch_for_room(self._out.is_blocked)
+
+    def _watch_for_room(self, watches: bool) -> None:
+        if watches != self._watches_for_room:
+            self._watches_for_room = watches
+            if watches:
+                self._loop.add_writer(self._fd, self._on_writable)
+            else:
                 self._loop.remove_writer(self._fd)
-
-    def _write_some(self) -> None:
-        part = self._out.popleft()
-        if isinstance(part, FileSlice):
-            try:
-                count = os.sendfile(self._fd, part.fileno(), part.position, part.length) if part.length else 0
-            except BlockingIOError:
-                self._out.appendleft(part)
-                raise
-            if count == 0 and part.length:
-                self.close(f"{part}: the file is shorter than it was")
-                return
-            rest: Part = FileSlice(part.file, part.position + count, part.length - count)
-        else:
-            if self._out and not isinstance(self._out[0], FileSlice):
-                part = self._join(part)
-            more = socket.MSG_MORE if self._out else 0
-            try:
-                count = self._sock.send(part, more)
-            except BlockingIOError:
-                self._out.appendleft(part)
-                raise
-            rest = memoryview(part)[count:]
-        self._server.sent += count
-        if len(rest):
-            self._out.appendleft(rest)
-
-    def _join(self, first: bytes | bytearray | memoryview) -> bytes:
-        parts = [first]
-        while self._out and not isinstance(self._out[0], FileSlice):
-            parts.append(self._out.popleft())  # type: ignore[arg-type]
-        return b"".join(parts)
 
     def _on_writable(self) -> None:
         sent = self._server.sent

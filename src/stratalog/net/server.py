@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from stratalog.net.buffers import ReceiveBuffers
-from stratalog.net.connection import Connection, Response
+from stratalog.net.connection import Connection
 from stratalog.net.held_memory import HeldMemory
+from stratalog.net.response_queue import Response
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stratalog.net.connection import RefusedConnectionError, Response
+from stratalog.net.connection import RefusedConnectionError
+from stratalog.net.response_queue import Response
 from stratalog.net.server import Serve
 
 

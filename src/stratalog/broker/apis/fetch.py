@@ -28,7 +28,7 @@ from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.waiting import WaitingFetch
 from stratalog.errors import OffsetOutOfRangeError, StratalogError
-from stratalog.net.connection import Part
+from stratalog.net.response_queue import Part
 from stratalog.protocol._wire import parse_fetch
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import FIRST_FLEXIBLE, FetchedPartition, encode_fetch_response

@@ -39,7 +39,8 @@ from stratalog.errors import (
     StratalogError,
     UnsupportedMagicError,
 )
-from stratalog.net.connection import RefusedConnectionError, Response
+from stratalog.net.connection import RefusedConnectionError
+from stratalog.net.response_queue import Response
 from stratalog.protocol import _wire
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce import FIRST_FLEXIBLE, ProducedPartition, encode_produce_response

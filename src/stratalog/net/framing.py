@@ -1,0 +1,179 @@
+"""The frames in what a client sends: four bytes of size each, and that many bytes. Does no I/O.
+
+Bytes are received into `room()`, counted by `received()`, and handed out where they lie: a frame is gone once the
+reader is used again. A buffer is held only while it has something in it. A small piece of a frame is kept apart, so
+that its buffer is free for other connections.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from stratalog.net.buffers import LARGEST_KEPT, NORMAL, ReceiveBuffers
+
+SMALLEST_FRAME = 8  # API key, version, correlation id
+_SIZE = Struct(">i")
+_PREFIX = _SIZE.size
+_SMALL = 4096  # a piece of a frame up to this size is kept apart
+
+
+class FrameSizeError(Exception):
+    """A frame announces a size outside the limits. `first` are the bytes of it that are there."""
+
+    def __init__(self, size: int, first: memoryview) -> None:
+        super().__init__(size)
+        self.size = size
+        self.first = first
+
+
+class FrameReader:
+    __slots__ = ("_buffer", "_buffers", "_expected", "_filled", "_kept", "_start")
+
+    def __init__(self, buffers: ReceiveBuffers) -> None:
+        self._buffers = buffers
+        self._buffer: memoryview | None = None
+        self._start = 0  # of what was not handed out yet
+        self._filled = 0
+        self._kept = b""  # a piece of a frame, kept apart
+        self._expected = NORMAL  # the size of the last frame: the next is likely as large
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was received that is not handed out."""
+        return self._start == self._filled and not self._kept
+
+    @property
+    def has_buffer(self) -> bool:
+        return self._buffer is not None
+
+    @property
+    def can_free_buffer(self) -> bool:
+        """Whether keep_apart() would free a buffer of the common size."""
+        return self._buffer is not None and len(self._buffer) == NORMAL
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory. A large buffer takes up memory as it is filled, unless it was used before."""
+        buffer = self._buffer
+        if buffer is not None:
+            return len(buffer) if len(buffer) <= LARGEST_KEPT else self._filled
+        return len(self._kept) if len(self._kept) > _SMALL else 0
+
+    @property
+    def has_little(self) -> bool:
+        """Whether what is there is small enough to be kept apart."""
+        return self._filled <= _SMALL
+
+    # Receiving
+
+    def room(self, most: int) -> memoryview:
+        """Where to receive the next bytes, at most so many. Of a large frame just its rest, so that the next frame
+        begins where the buffer does."""
+        buffer = self._buffer or self._take_buffer()
+        end = len(buffer)
+        if self._filled - self._start >= _PREFIX:
+            end_of_frame: int = self._start + _PREFIX + _SIZE.unpack_from(buffer, self._start)[0]
+            if end_of_frame - self._start > NORMAL:
+                end = end_of_frame
+        elif self._expected > NORMAL and not self._filled:
+            end = self._expected
+        return buffer[self._filled : min(end, self._filled + most)]
+
+    def received(self, count: int) -> None:
+        self._filled += count
+
+    @property
+    def missing(self) -> int:
+        """How many bytes the next frame lacks; 0 if its size is not known yet."""
+        buffer = self._buffer
+        if buffer is None or self._filled - self._start < _PREFIX:
+            return 0
+        size: int = _SIZE.unpack_from(buffer, self._start)[0]
+        return self._start + _PREFIX + size - self._filled
+
+    def _take_buffer(self) -> memoryview:
+        """A buffer with what was kept apart in it."""
+        buffer = self._buffers.take(max(self._expected, len(self._kept) + NORMAL // 2))
+        self._start, self._filled = 0, len(self._kept)
+        buffer[: self._filled] = self._kept
+        self._kept = b""
+        self._buffer = buffer
+        return buffer
+
+    # Handing out
+
+    def next_frame(self, largest: int) -> memoryview | None:
+        """The next frame, if it is whole; it is handed out again until take() is called. Raises FrameSizeError."""
+        buffer = self._buffer
+        if buffer is None:
+            if not self._kept:
+                return None
+            buffer = self._take_buffer()
+        left = self._filled - self._start
+        if left < _PREFIX:
+            return None
+        size = _SIZE.unpack_from(buffer, self._start)[0]
+        start = self._start + _PREFIX
+        if not SMALLEST_FRAME <= size <= largest:
+            raise FrameSizeError(size, buffer[start : self._filled])
+        return buffer[start : start + size] if left - _PREFIX >= size else None
+
+    def take(self, frame: memoryview) -> None:
+        """The frame is handled next."""
+        self._expected = len(frame) + _PREFIX
+        self._start += self._expected
+
+    @property
+    def has_whole_frame(self) -> bool:
+        buffer = self._buffer
+        if buffer is None:
+            return False
+        left = self._filled - self._start - _PREFIX
+        return left > 0 and bool(left >= _SIZE.unpack_from(buffer, self._start)[0])
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the size of a further frame is there."""
+        return self._filled - self._start > _PREFIX
+
+    # Memory
+
+    def make_room(self) -> bool:
+        """Move what is left to where the rest of its frame finds room, or keep it apart if it is little. Return whether
+        it is a piece of a large frame, of which more may have arrived."""
+        buffer = self._buffer
+        if buffer is None:
+            return False
+        left = self._filled - self._start
+        if left == 0:
+            self._release_buffer()
+            return False
+        size = NORMAL if left < _PREFIX else _PREFIX + _SIZE.unpack_from(buffer, self._start)[0]
+        if left <= _SMALL and size <= NORMAL:
+            self.keep_apart()
+            return False
+        if size > len(buffer):
+            larger = self._buffers.take(size)
+            larger[:left] = buffer[self._start : self._filled]
+            self._buffers.give_back(buffer)
+            self._buffer = larger
+        elif self._start:
+            buffer[:left] = bytes(buffer[self._start : self._filled])  # bytes(): the two may overlap
+        self._start, self._filled = 0, left
+        return size > NORMAL
+
+    def keep_apart(self) -> None:
+        """What is there is copied, and the buffer is for others."""
+        if self._buffer is not None:
+            self._kept = bytes(self._buffer[self._start : self._filled])
+            self._release_buffer()
+
+    def close(self) -> None:
+        self._release_buffer()
+        self._kept = b""
+
+    def _release_buffer(self) -> None:
+        if self._buffer is not None:
+            self._buffers.give_back(self._buffer)
+            self._buffer = None
+        self._start = self._filled = 0

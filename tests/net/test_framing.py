@@ -1,0 +1,90 @@
+"""Frames come out as they went in, whatever the pieces; no I/O."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from stratalog.net.buffers import NORMAL, ReceiveBuffers
+from stratalog.net.framing import FrameReader, FrameSizeError
+
+LARGEST = 8 * NORMAL
+ANY = 1 << 62
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def feed(reader: FrameReader, data: bytes) -> list[bytes]:
+    """What is handed out while `data` is received in as many pieces as the reader asks for."""
+    handed_out = []
+    while data:
+        room = reader.room(ANY)
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        data = data[count:]
+        reader.received(count)
+        while (frame := reader.next_frame(LARGEST)) is not None:
+            reader.take(frame)
+            handed_out.append(bytes(frame))
+        reader.make_room()
+    return handed_out
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_frames_of_any_size_come_out_whole_and_in_order(seed: int) -> None:
+    choice = random.Random(seed)
+    sizes = [choice.choice((8, 9, 100, 4096, NORMAL - 4, NORMAL, NORMAL + 1, 3 * NORMAL)) for _ in range(12)]
+    payloads = [choice.randbytes(size) for size in sizes]
+    stream = b"".join(map(framed, payloads))
+    reader, found = FrameReader(ReceiveBuffers()), []
+    while stream:
+        count = choice.choice((1, 3, 4, 5, 1000, NORMAL, 4 * NORMAL))
+        found += feed(reader, stream[:count])
+        stream = stream[count:]
+        if choice.random() < 0.3:
+            reader.keep_apart()
+    assert found == payloads
+    assert reader.is_empty
+    assert not reader.has_buffer
+
+
+def test_a_piece_that_is_kept_apart_holds_no_buffer_and_is_gone_on_with() -> None:
+    reader = FrameReader(ReceiveBuffers())
+    assert feed(reader, framed(b"x" * 100)[:50]) == []
+    assert (reader.has_buffer, reader.held, reader.is_empty) == (False, 0, False)
+    assert feed(reader, framed(b"x" * 100)[50:]) == [b"x" * 100]
+
+
+def test_a_large_frame_says_how_much_is_missing_and_its_room_ends_with_it() -> None:
+    reader = FrameReader(ReceiveBuffers())
+    size = 3 * NORMAL
+    assert feed(reader, framed(b"x" * size)[:1000]) == []
+    assert reader.missing == size + 4 - 1000
+    reader.next_frame(LARGEST)
+    reader.make_room()
+    assert len(reader.room(ANY)) == reader.missing
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, LARGEST + 1])
+def test_a_size_outside_the_limits_is_an_error_with_what_is_there(size: int) -> None:
+    reader = FrameReader(ReceiveBuffers())
+    with pytest.raises(FrameSizeError) as error:
+        feed(reader, struct.pack(">i", size) + b"first")
+    assert (error.value.size, bytes(error.value.first)) == (size, b"first")
+
+
+def test_more_frames_are_seen_before_they_are_handed_out() -> None:
+    reader = FrameReader(ReceiveBuffers())
+    data = framed(b"a" * 10) + framed(b"b" * 10) + framed(b"c" * 10)[:6]
+    room = reader.room(ANY)
+    room[: len(data)] = data
+    reader.received(len(data))
+    seen = []
+    while (frame := reader.next_frame(LARGEST)) is not None:
+        reader.take(frame)
+        seen.append((bytes(frame[:1]), reader.has_whole_frame, reader.has_more))
+    assert seen == [(b"a", True, True), (b"b", False, True)]
