@@ -103,7 +103,7 @@ def test_buffers_are_given_back_when_frames_are_whole() -> None:
                 await client.ask(b"x" * 2_000_000)
                 await client.ask(b"x" * 100)
             assert server.memory.held == 0
-            assert all(not connection._frames.has_buffer for connection in server.connections)
+            assert all(connection._frames.buffer is None for connection in server.connections)
             for client in clients:
                 client.close()
 

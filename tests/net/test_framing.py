@@ -28,7 +28,6 @@ def feed(reader: FrameReader, data: bytes) -> list[bytes]:
         data = data[count:]
         reader.received(count)
         while (frame := reader.next_frame(LARGEST)) is not None:
-            reader.take(frame)
             handed_out.append(bytes(frame))
         reader.make_room()
     return handed_out
@@ -49,13 +48,13 @@ def test_frames_of_any_size_come_out_whole_and_in_order(seed: int) -> None:
             reader.keep_apart()
     assert found == payloads
     assert reader.is_empty
-    assert not reader.has_buffer
+    assert reader.buffer is None
 
 
 def test_a_piece_that_is_kept_apart_holds_no_buffer_and_is_gone_on_with() -> None:
     reader = FrameReader(ReceiveBuffers())
     assert feed(reader, framed(b"x" * 100)[:50]) == []
-    assert (reader.has_buffer, reader.held, reader.is_empty) == (False, 0, False)
+    assert (reader.buffer, reader.held, reader.is_empty) == (None, 0, False)
     assert feed(reader, framed(b"x" * 100)[50:]) == [b"x" * 100]
 
 
@@ -77,14 +76,19 @@ def test_a_size_outside_the_limits_is_an_error_with_what_is_there(size: int) -> 
     assert (error.value.size, bytes(error.value.first)) == (size, b"first")
 
 
-def test_more_frames_are_seen_before_they_are_handed_out() -> None:
+def test_a_frame_that_is_put_back_is_handed_out_again() -> None:
     reader = FrameReader(ReceiveBuffers())
     data = framed(b"a" * 10) + framed(b"b" * 10) + framed(b"c" * 10)[:6]
     room = reader.room(ANY)
     room[: len(data)] = data
     reader.received(len(data))
     seen = []
-    while (frame := reader.next_frame(LARGEST)) is not None:
-        reader.take(frame)
-        seen.append((bytes(frame[:1]), reader.has_whole_frame, reader.has_more))
-    assert seen == [(b"a", True, True), (b"b", False, True)]
+    for _ in range(2):
+        frame = reader.next_frame(LARGEST)
+        assert frame is not None
+        reader.put_back(frame)
+        again = reader.next_frame(LARGEST)
+        assert again == frame
+        seen.append((bytes(frame[:1]), reader.has_whole_frame))
+    assert seen == [(b"a", True), (b"b", False)]
+    assert reader.next_frame(LARGEST) is None

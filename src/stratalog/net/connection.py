@@ -62,7 +62,7 @@ class Connection:
     @property
     def is_busy(self) -> bool:
         """Whether a request is being answered."""
-        return self._reply is not None or bool(self._out)
+        return self._reply is not None or bool(self._out.parts)
 
     @property
     def waits_for_the_broker(self) -> bool:
@@ -166,7 +166,7 @@ class Connection:
     def _handle_frames(self) -> bool:
         """Handle all whole frames. True if a large one is incomplete, of which more may have arrived."""
         frames, out, server = self._frames, self._out, self._server
-        end_of_turn = self._loop.time() + server.turn_seconds
+        end_of_turn = 0.0
         while self._reply is None and not out.is_blocked:
             try:
                 frame = frames.next_frame(server.small_frame)
@@ -176,24 +176,26 @@ class Connection:
                 frame = frames.next_frame(error.size)
             if frame is None:
                 break
-            size = len(frame)
-            if size > _HEAVY and not self._may_be_heavy and server.is_heavy(frame):
+            if not end_of_turn:
+                end_of_turn = self._loop.time() + server.turn_seconds
+            elif self._loop.time() > end_of_turn:
+                frames.put_back(frame)
+                self._turn_is_over = True
+                self._loop.call_soon(self._next_turn)
+                break
+            if len(frame) > _HEAVY and not self._may_be_heavy and server.is_heavy(frame):
+                frames.put_back(frame)
                 self._turn_is_over = True
                 server.wait_for_turn(self)
                 break
             self._may_be_heavy = False
-            frames.take(frame)
             if self._wakes_at > 1:
                 self._wake_at(1)
             if not self._handle(frame):
                 return False
             if out.size >= _WRITE_AT:
                 self._write(but_the_end=frames.has_whole_frame)
-            if frames.has_more and self._loop.time() > end_of_turn:
-                self._turn_is_over = True
-                self._loop.call_soon(self._next_turn)
-                break
-        if out and not out.is_blocked:
+        if out.parts and not out.is_blocked:
             self._write()
         if self._turn_is_over or self.is_closed or (self.is_busy and not frames.is_empty):
             return False  # what is left may be more than one frame, and has to wait
@@ -242,7 +244,7 @@ class Connection:
 
     def _refuse(self, reason: str) -> None:
         """Close, but for the answers to what came before."""
-        if self._out and not self._out.is_blocked:
+        if self._out.parts and not self._out.is_blocked:
             self._write()
         self.close(reason)
 
@@ -277,9 +279,12 @@ class Connection:
     def _count_what_is_held(self) -> None:
         if self.is_closed:
             return
-        if self._frames.can_free_buffer and self._server.memory.is_scarce and not self._turn_is_over:
-            self._frames.keep_apart()
-        size = self._out.unsent + self._answering + self._frames.held
+        frames = self._frames
+        size = self._out.unsent + self._answering
+        if not frames.is_empty:
+            if frames.can_free_buffer and self._server.memory.is_scarce and not self._turn_is_over:
+                frames.keep_apart()
+            size += frames.held
         if size or self._holds:
             self._holds = size > 0
             self._server.memory.hold(self, size, is_sending=not self.is_busy and not self._turn_is_over)
@@ -320,15 +325,15 @@ class Connection:
         except OSError:
             self.close()
         else:
-            self._watch_for_room(self._out.is_blocked)
+            if self._out.is_blocked is not self._watches_for_room:
+                self._watch_for_room()
 
-    def _watch_for_room(self, watches: bool) -> None:
-        if watches != self._watches_for_room:
-            self._watches_for_room = watches
-            if watches:
-                self._loop.add_writer(self._fd, self._on_writable)
-            else:
-                self._loop.remove_writer(self._fd)
+    def _watch_for_room(self) -> None:
+        self._watches_for_room = self._out.is_blocked
+        if self._watches_for_room:
+            self._loop.add_writer(self._fd, self._on_writable)
+        else:
+            self._loop.remove_writer(self._fd)
 
     def _on_writable(self) -> None:
         sent = self._server.sent

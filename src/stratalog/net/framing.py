@@ -27,11 +27,11 @@ class FrameSizeError(Exception):
 
 
 class FrameReader:
-    __slots__ = ("_buffer", "_buffers", "_expected", "_filled", "_kept", "_start")
+    __slots__ = ("_buffers", "_expected", "_filled", "_kept", "_start", "buffer")
 
     def __init__(self, buffers: ReceiveBuffers) -> None:
         self._buffers = buffers
-        self._buffer: memoryview | None = None
+        self.buffer: memoryview | None = None  # None while nothing is in it
         self._start = 0  # of what was not handed out yet
         self._filled = 0
         self._kept = b""  # a piece of a frame, kept apart
@@ -43,18 +43,14 @@ class FrameReader:
         return self._start == self._filled and not self._kept
 
     @property
-    def has_buffer(self) -> bool:
-        return self._buffer is not None
-
-    @property
     def can_free_buffer(self) -> bool:
         """Whether keep_apart() would free a buffer of the common size."""
-        return self._buffer is not None and len(self._buffer) == NORMAL
+        return self.buffer is not None and len(self.buffer) == NORMAL
 
     @property
     def held(self) -> int:
         """Bytes of memory. A large buffer takes up memory as it is filled, unless it was used before."""
-        buffer = self._buffer
+        buffer = self.buffer
         if buffer is not None:
             return len(buffer) if len(buffer) <= LARGEST_KEPT else self._filled
         return len(self._kept) if len(self._kept) > _SMALL else 0
@@ -69,7 +65,7 @@ class FrameReader:
     def room(self, most: int) -> memoryview:
         """Where to receive the next bytes, at most so many. Of a large frame just its rest, so that the next frame
         begins where the buffer does."""
-        buffer = self._buffer or self._take_buffer()
+        buffer = self.buffer or self._take_buffer()
         end = len(buffer)
         if self._filled - self._start >= _PREFIX:
             end_of_frame: int = self._start + _PREFIX + _SIZE.unpack_from(buffer, self._start)[0]
@@ -85,7 +81,7 @@ class FrameReader:
     @property
     def missing(self) -> int:
         """How many bytes the next frame lacks; 0 if its size is not known yet."""
-        buffer = self._buffer
+        buffer = self.buffer
         if buffer is None or self._filled - self._start < _PREFIX:
             return 0
         size: int = _SIZE.unpack_from(buffer, self._start)[0]
@@ -97,51 +93,49 @@ class FrameReader:
         self._start, self._filled = 0, len(self._kept)
         buffer[: self._filled] = self._kept
         self._kept = b""
-        self._buffer = buffer
+        self.buffer = buffer
         return buffer
 
     # Handing out
 
     def next_frame(self, largest: int) -> memoryview | None:
-        """The next frame, if it is whole; it is handed out again until take() is called. Raises FrameSizeError."""
-        buffer = self._buffer
+        """The next frame, if it is whole. Raises FrameSizeError."""
+        buffer = self.buffer
         if buffer is None:
             if not self._kept:
                 return None
             buffer = self._take_buffer()
-        left = self._filled - self._start
-        if left < _PREFIX:
+        start = self._start + _PREFIX
+        left = self._filled - start
+        if left < 0:
             return None
         size = _SIZE.unpack_from(buffer, self._start)[0]
-        start = self._start + _PREFIX
         if not SMALLEST_FRAME <= size <= largest:
             raise FrameSizeError(size, buffer[start : self._filled])
-        return buffer[start : start + size] if left - _PREFIX >= size else None
+        if left < size:
+            return None
+        self._expected = size + _PREFIX
+        self._start = start + size
+        return buffer[start : self._start]
 
-    def take(self, frame: memoryview) -> None:
-        """The frame is handled next."""
-        self._expected = len(frame) + _PREFIX
-        self._start += self._expected
+    def put_back(self, frame: memoryview) -> None:
+        """The last frame is to be handed out again."""
+        self._start -= len(frame) + _PREFIX
 
     @property
     def has_whole_frame(self) -> bool:
-        buffer = self._buffer
+        buffer = self.buffer
         if buffer is None:
             return False
         left = self._filled - self._start - _PREFIX
         return left > 0 and bool(left >= _SIZE.unpack_from(buffer, self._start)[0])
-
-    @property
-    def has_more(self) -> bool:
-        """Whether the size of a further frame is there."""
-        return self._filled - self._start > _PREFIX
 
     # Memory
 
     def make_room(self) -> bool:
         """Move what is left to where the rest of its frame finds room, or keep it apart if it is little. Return whether
         it is a piece of a large frame, of which more may have arrived."""
-        buffer = self._buffer
+        buffer = self.buffer
         if buffer is None:
             return False
         left = self._filled - self._start
@@ -156,7 +150,7 @@ class FrameReader:
             larger = self._buffers.take(size)
             larger[:left] = buffer[self._start : self._filled]
             self._buffers.give_back(buffer)
-            self._buffer = larger
+            self.buffer = larger
         elif self._start:
             buffer[:left] = bytes(buffer[self._start : self._filled])  # bytes(): the two may overlap
         self._start, self._filled = 0, left
@@ -164,8 +158,8 @@ class FrameReader:
 
     def keep_apart(self) -> None:
         """What is there is copied, and the buffer is for others."""
-        if self._buffer is not None:
-            self._kept = bytes(self._buffer[self._start : self._filled])
+        if self.buffer is not None:
+            self._kept = bytes(self.buffer[self._start : self._filled])
             self._release_buffer()
 
     def close(self) -> None:
@@ -173,7 +167,7 @@ class FrameReader:
         self._kept = b""
 
     def _release_buffer(self) -> None:
-        if self._buffer is not None:
-            self._buffers.give_back(self._buffer)
-            self._buffer = None
+        if self.buffer is not None:
+            self._buffers.give_back(self.buffer)
+            self.buffer = None
         self._start = self._filled = 0
