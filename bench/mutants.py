@@ -2,7 +2,8 @@
 
 Changes one place of one file at a time (`<` becomes `<=`, a call is left out, ...) in a copy of the tree, and runs the
 tests that execute it. A mutant that no test notices survives: it is printed, and either a test is missing or the change
-makes no difference. The sample depends on the seed alone. First each package's tests run once, with coverage.
+makes no difference. The sample depends on the seed alone. First each package's tests run once, with coverage; what only
+the processes that they start execute is "not covered", and counts as survived.
 """
 
 from __future__ import annotations

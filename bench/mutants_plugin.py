@@ -30,10 +30,13 @@ _unusable: set[str] = set()  # skipped or failed
 def pytest_configure() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_LIMIT, FILE_LIMIT))
-    # A failure is enough: the smallest example of it would take minutes.
-    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile(
-        "mutants", parent=hypothesis.settings(), phases=phases, report_multiple_bugs=False, database=None
+        "mutants",
+        parent=hypothesis.settings(),
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # the smallest example would take minutes
+        suppress_health_check=list(hypothesis.HealthCheck),  # a slow machine kills no mutant
+        report_multiple_bugs=False,
+        database=None,
     )
     hypothesis.settings.load_profile("mutants")
 

@@ -23,6 +23,8 @@ from bench.mutations import Mutation
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("src", "tests", "bench", "pyproject.toml", "setup.py", "README.md")
+BUILD_LIMIT = 600.0  # seconds
+REFUSALS = ("CompileError", "failed with exit code")  # of Cython, of the C compiler
 BUILD_ONE = """
 import runpy, sys
 import Cython.Build
@@ -130,7 +132,9 @@ class Tree:
     def build(self, path: str) -> bool:
         """Compile one kernel; false where the compiler refuses it."""
         name = path.removeprefix("src/").removesuffix(".pyx").replace("/", ".")
-        code, _ = self._run(["-c", BUILD_ONE, name, "build_ext", "--inplace", "--force"], {}, 600)
+        code, output = self._run(["-c", BUILD_ONE, name, "build_ext", "--inplace", "--force"], {}, BUILD_LIMIT)
+        if code not in (0, None) and not any(complaint in output for complaint in REFUSALS):
+            raise RuntimeError(f"{path} could not be compiled, though not for what it says:\n{output[-3000:]}")
         return code == 0
 
     def read(self, path: str) -> bytes:
