@@ -41,13 +41,14 @@ def interrupted_at(line: int, call: Callable[[], object]) -> bool:
                 raise Interrupt
         return trace
 
+    earlier = sys.gettrace()  # a coverage tool's, if one is at work
     sys.settrace(trace)
     try:
         call()
     except Interrupt:
         return True
     finally:
-        sys.settrace(None)
+        sys.settrace(earlier)
     return False
 
 
