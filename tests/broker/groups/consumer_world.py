@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -135,7 +135,7 @@ class FakeHost:
     def check_room(self, more: int, what: str, *, is_new: bool) -> None:
         self.budget.check(more, what, is_new=is_new)
 
-    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
+    def become_classic(self, group_id: str, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]]) -> None:
         self.classic[group_id] = stored
         self.remove(group_id)
 

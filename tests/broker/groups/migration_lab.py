@@ -107,10 +107,18 @@ class NewConsumer(Client):
 
 
 class ClassicConsumer:
-    def __init__(self, lab: MigrationLab, *topics: str, protocol: str = EAGER, instance_id: str | None = None) -> None:
+    def __init__(
+        self,
+        lab: MigrationLab,
+        *topics: str,
+        protocol: str = EAGER,
+        instance_id: str | None = None,
+        other_protocols: tuple[str, ...] = (),
+    ) -> None:
         self.lab = lab
         self.topics = topics
         self.protocol = protocol
+        self.other_protocols = other_protocols
         self.instance_id = instance_id
         self.member_id = ""
         self.generation = -1
@@ -169,7 +177,7 @@ class ClassicConsumer:
         self._join = Join()
         request = join_request(
             self.member_id,
-            protocols={self.protocol: self._metadata()},
+            protocols=dict.fromkeys((self.protocol, *self.other_protocols), self._metadata()),
             session_ms=SESSION_MS,
             instance_id=self.instance_id,
             needs_known_member_id=True,

@@ -352,7 +352,12 @@ class ConsumerGroups:
         self._append(group_id, [*group.tombstones(), group_record(group_id, stored)])
         for member_id in group.members:
             self._stop_timers(group_id, member_id)
-        self._host.become_classic(group_id, stored)
+        protocols = {
+            member_id: dict(member.classic.protocols)
+            for member_id, member in group.members.items()
+            if member.classic is not None
+        }
+        self._host.become_classic(group_id, stored, protocols)
         _log.info("group %s: downgraded to a classic group with %d members", group_id, len(stored.members))
 
 

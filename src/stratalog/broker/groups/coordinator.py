@@ -180,9 +180,9 @@ class GroupCoordinator:
         self.put(group)
         return group
 
-    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
+    def become_classic(self, group_id: str, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]]) -> None:
         group = self.new_classic_group(group_id)
-        group.restore(stored)
+        group.restore(stored, protocols)
         group.start_sessions(self.now())
         self.settle(group)
 

@@ -7,7 +7,7 @@ from one kind into the other keeps them. Only the names of this module are share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from stratalog.protocol.error_codes import ErrorCode
@@ -96,8 +96,9 @@ class GroupHost(GroupTable, Protocol):
     def check_room(self, more: int, what: str, *, is_new: bool) -> None:
         """Raise StateBudgetError where there is no room for so many bytes more."""
 
-    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
-        """A KIP-848 group is a classic one from now on; its records are in the log."""
+    def become_classic(self, group_id: str, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]]) -> None:
+        """A KIP-848 group is a classic one from now on; its records are in the log. `protocols` are all that a member
+        supports, by its id."""
 
     def recount(self, group: Group) -> None:
         """To be called after a group has changed: what it takes in memory is counted."""
