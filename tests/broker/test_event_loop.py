@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.broker.groups.topic_pattern import TopicPattern
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.client import Admin, Consumer, Producer, TopicPartition
 from stratalog.protocol.api_keys import ApiKey
@@ -168,6 +169,34 @@ def test_others_are_served_while_one_waits_for_its_batch(
         slow.receive()
         monkeypatch.undo()
         assert broker.broker.topics.partition("slow", 0).log.log_end_offset == (2 if step == "get_ready" else 1)  # type: ignore[union-attr]
+
+
+def test_others_are_served_while_a_consumers_pattern_is_matched(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker, "orders")
+    held = Held(monkeypatch, TopicPattern, "matching")
+    member = {"group_id": "group", "member_id": "m"}
+    joining = {
+        "member_epoch": 0,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_regex": "o.*",
+        "topic_partitions": [],
+    }
+    with RawClient(broker.port) as client, RawClient(broker.port) as other:
+        joined = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, member | joining)
+        assert (joined.error_code, joined.assignment.topic_partitions) == (ErrorCode.none, ())
+        assert held.begun.wait(SECONDS)
+        assert produce(other, "orders", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
+        assignment, epoch = None, joined.member_epoch
+        held.let_go.set()
+        deadline = time.monotonic() + SECONDS
+        while assignment is None and time.monotonic() < deadline:
+            beat = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, member | {"member_epoch": epoch})
+            assignment, epoch = beat.assignment, beat.member_epoch
+            threading.Event().wait(0.01)
+        assert assignment is not None
+        assert [topic.partitions for topic in assignment.topic_partitions] == [(0,)]
 
 
 class CountedBytes(bytearray):

@@ -20,7 +20,7 @@ from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, replay
 from stratalog.broker.groups.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse
-from tests.broker.groups.consumer_world import FakeTopics, run
+from tests.broker.groups.consumer_world import FakeTopics, InBackground, run
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
 from tests.broker.groups.members import Join, Sync, join_request
 from tests.broker.groups.test_consumer_group_model import Client, Partition, flat
@@ -42,7 +42,7 @@ class MigrationLab:
     def _start(self, former: ManualCoordinator | None) -> None:
         clock = None if former is None else former.manual_clock
         self.host = ManualCoordinator(self.config, self.log, replay, clock)
-        self.consumer_groups = ConsumerGroups(self.host, self.topics, self.config)
+        self.consumer_groups = ConsumerGroups(self.host, self.topics, self.config, InBackground)
         self.classic_groups = ClassicGroups(self.host, self.consumer_groups)
         asyncio.run(self.host.load())
 

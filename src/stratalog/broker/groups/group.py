@@ -7,8 +7,8 @@ from one kind into the other keeps them. Only the names of this module are share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -114,6 +114,9 @@ class GroupHost(GroupTable, Protocol):
     def append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
         """Write records as one batch; when this returns they survive kill -9. Raises StratalogError: nothing was
         written, so the state that they would have made must not be shown to anybody."""
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside the requests. It is cancelled when the broker stops."""
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> TimerHandle: ...
 
