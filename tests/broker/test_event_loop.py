@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from stratalog.broker.groups.topic_pattern import TopicPattern
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.client import Admin, Consumer, Producer, TopicPartition
 from stratalog.protocol.api_keys import ApiKey
@@ -195,6 +196,34 @@ def test_others_are_served_while_a_marker_waits_for_a_log_that_a_thread_holds(
         with producer.transaction():  # the broker lets the next begin when the first has its marker
             producer.send("quick", b"value")
         assert log.producers.first_open_transaction is None
+
+
+def test_others_are_served_while_a_consumers_pattern_is_matched(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker, "orders")
+    held = Held(monkeypatch, TopicPattern, "matching")
+    member = {"group_id": "group", "member_id": "m"}
+    joining = {
+        "member_epoch": 0,
+        "rebalance_timeout": 60_000,
+        "subscribed_topic_regex": "o.*",
+        "topic_partitions": [],
+    }
+    with RawClient(broker.port) as client, RawClient(broker.port) as other:
+        joined = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, member | joining)
+        assert (joined.error_code, joined.assignment.topic_partitions) == (ErrorCode.none, ())
+        assert held.begun.wait(SECONDS)
+        assert produce(other, "orders", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
+        assignment, epoch = None, joined.member_epoch
+        held.let_go.set()
+        deadline = time.monotonic() + SECONDS
+        while assignment is None and time.monotonic() < deadline:
+            beat = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, member | {"member_epoch": epoch})
+            assignment, epoch = beat.assignment, beat.member_epoch
+            threading.Event().wait(0.01)
+        assert assignment is not None
+        assert [topic.partitions for topic in assignment.topic_partitions] == [(0,)]
 
 
 class CountedBytes(bytearray):

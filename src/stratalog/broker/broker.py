@@ -173,7 +173,9 @@ class Broker:
             self.transactions, lambda: self.config.transactions.transaction_partition_verification_enable
         )
         group_settings = self.settings.groups
-        consumer_groups = ConsumerGroups(self.groups, topics, config.groups, group_settings.effective)
+        consumer_groups = ConsumerGroups(
+            self.groups, topics, config.groups, self._worker_threads.match_patterns, group_settings.effective
+        )
         group_settings.on_change(lambda group_id: self._on_loop(lambda: consumer_groups.settings_changed(group_id)))
         configs = ConfigApis(topics, self.settings, background, self._told_elsewhere)
         families = (

@@ -6,8 +6,9 @@ Each kind of work has threads of its own, so that a client that sends batches of
 - `check_large`: the same past that. One thread, so that at most one such batch is in memory to be compressed again.
 - `wait_for_disk`: a roll, a flush.
 - `look_up`: offsets by time, for which batches are read and inflated.
+- `match_patterns`: topics are looked through for what consumers subscribe to by pattern. One thread: it may wait.
 
-The codecs, the record loops and system calls release the GIL, so the event loop goes on meanwhile.
+The codecs, the record loops, RE2 and system calls release the GIL, so the event loop goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class WorkerThreads:
         self._check_large = ThreadPoolExecutor(1, thread_name_prefix="stratalog-check-large")
         self._disk = ThreadPoolExecutor(4, thread_name_prefix="stratalog-disk")
         self._look_up = ThreadPoolExecutor(2, thread_name_prefix="stratalog-look-up")
+        self._match = ThreadPoolExecutor(1, thread_name_prefix="stratalog-match")
 
     def check(self, call: Callable[[], T]) -> Awaitable[T]:
         return _run(self._check, call)
@@ -39,9 +41,12 @@ class WorkerThreads:
     def look_up(self, call: Callable[[], T]) -> Awaitable[T]:
         return _run(self._look_up, call)
 
+    def match_patterns(self, call: Callable[[], T]) -> Awaitable[T]:
+        return _run(self._match, call)
+
     def close(self) -> None:
         """Returns when the work that has begun is done; what waits is dropped."""
-        for pool in (self._check, self._check_large, self._disk, self._look_up):
+        for pool in (self._check, self._check_large, self._disk, self._look_up, self._match):
             pool.shutdown(cancel_futures=True)
 
 

@@ -473,6 +473,59 @@ def test_settings_of_groups_without_end_are_refused(lab: ConfigLab) -> None:
     assert 100 < number < 150
 
 
+def test_request_for_many_groups_does_not_write_the_file_of_all_groups_for_each(tmp_path: Path) -> None:
+    class CountingDisk(Disk):
+        saves = 0
+
+        def replace(self, path: Path, content: bytes, *, durable: bool = True) -> None:
+            self.saves += 1
+            super().replace(path, content, durable=durable)
+
+    disk = CountingDisk()
+    lab = ConfigLab(tmp_path, disk)
+    changed: list[str] = []
+    lab.live.groups.on_change(changed.append)
+    values = {"one": "50000", "two": "7", "three": "50001"}
+    resources = [
+        {
+            "resource_type": GROUP,
+            "resource_name": name,
+            "configs": [{"name": "consumer.session.timeout.ms", "config_operation": SET, "value": value}],
+        }
+        for name, value in values.items()
+    ]
+    before = disk.saves
+    answer = lab.answer(ApiKey.INCREMENTAL_ALTER_CONFIGS, resources=resources, validate_only=False)
+    assert [(one.resource_name, int(one.error_code)) for one in answer.responses] == [
+        ("one", NONE),
+        ("two", INVALID_CONFIG),
+        ("three", NONE),
+    ]
+    assert disk.saves - before == 1
+    assert changed == ["one", "three"]
+    assert [lab.live.groups.effective(name)[0] for name in values] == [50_000, 45_000, 50_001]
+    lab.close()
+
+
+def test_groups_whose_settings_can_not_be_saved_keep_those_they_had(tmp_path: Path) -> None:
+    class FullDisk(Disk):
+        is_full = False
+
+        def replace(self, path: Path, content: bytes, *, durable: bool = True) -> None:
+            if self.is_full:
+                raise OSError(28, "No space left on device")
+            super().replace(path, content, durable=durable)
+
+    disk = FullDisk()
+    lab = ConfigLab(tmp_path, disk)
+    disk.is_full = True
+    code, message = lab.alter(("consumer.session.timeout.ms", SET, "50000"), kind=GROUP, name="mine")
+    assert (code, "No space left" in (message or "")) == (STORAGE, True)
+    assert lab.live.groups.effective("mine") == (45_000, 5_000)
+    disk.is_full = False
+    lab.close()
+
+
 def test_only_validated_changes_of_a_group_change_nothing(lab: ConfigLab) -> None:
     change = ("consumer.session.timeout.ms", SET, "50000")
     assert lab.alter(change, kind=GROUP, name="mine", validate_only=True) == (0, None)

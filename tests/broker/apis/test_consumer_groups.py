@@ -93,8 +93,10 @@ def test_version_0_answers_with_a_member_id_it_made() -> None:
 
 def test_a_pattern_comes_with_version_1() -> None:
     wire = Wire(FakeTopics(a=1, b=1))
-    joined = wire.join(1, subscribed_topic_names=None, subscribed_topic_regex="b")
-    assert [topic.topic_id for topic in joined.assignment.topic_partitions] == [wire.world.topics.all()[1].id]
+    wire.join(1, subscribed_topic_names=None, subscribed_topic_regex="b")
+    wire.world.resolve()
+    answer = wire.heartbeat(1, member_epoch=1)
+    assert [topic.topic_id for topic in answer.assignment.topic_partitions] == [wire.world.topics.all()[1].id]
     refused = wire.join(1, member_id="m1", subscribed_topic_regex="(")
     assert refused.error_code is ErrorCode.invalid_regular_expression
 

@@ -158,7 +158,7 @@ def test_broker_is_its_own_quorum(lab: AdminLab, version: int) -> None:
     ],
 )
 def test_resources_that_have_settings_are_listed(lab: AdminLab, types: list[int], found: list[tuple[int, str]]) -> None:
-    lab.group_settings.change("readers", {"consumer.session.timeout.ms": "50000"})
+    lab.group_settings.change({"readers": {"consumer.session.timeout.ms": "50000"}})
     answer = lab.answer(ApiKey.LIST_CONFIG_RESOURCES, 1, resource_types=types)
     assert [(each.resource_type, each.resource_name) for each in answer.config_resources] == found
     assert answer.error_code.name == ("unsupported_version" if 3 in types else "none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -33,6 +33,17 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = end.value
         return result
     raise AssertionError("it waits")
+
+
+class InBackground(Awaitable[T]):
+    """RunInBackground: the call is made when the one that waits for it is resumed."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[None, None, T]:
+        yield
+        return self._call()
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,7 @@ class FakeHost:
         self.budget = StateBudget(2**40, lambda: self._now_ms / 1000)
         self.budget.include(lambda: sum(group.state_bytes for group in self._groups.values()))
         self._timers: list[tuple[int, int, FakeTimer]] = []
+        self.tasks: list[Coroutine[Any, Any, None]] = []
         self._count = itertools.count()
         for key, value in self.log:
             replay(self, key, value)
@@ -135,7 +147,7 @@ class FakeHost:
     def check_room(self, more: int, what: str, *, is_new: bool) -> None:
         self.budget.check(more, what, is_new=is_new)
 
-    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
+    def become_classic(self, group_id: str, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]]) -> None:
         self.classic[group_id] = stored
         self.remove(group_id)
 
@@ -146,6 +158,18 @@ class FakeHost:
         if self.failure is not None:
             raise self.failure
         self.log.extend(records)
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        work.send(None)  # until it waits
+        self.tasks.append(work)
+
+    def step(self) -> None:
+        """Each task goes on until it waits again."""
+        for task in list(self.tasks):
+            try:
+                task.send(None)
+            except StopIteration:
+                self.tasks.remove(task)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
         timer = FakeTimer(call)
@@ -179,13 +203,20 @@ class World:
         self.topics = topics
         self.config = config or GroupConfig()
         self.host = FakeHost()
-        self.groups = ConsumerGroups(self.host, topics, self.config)
+        self.groups = ConsumerGroups(self.host, topics, self.config, InBackground)
 
     def restart(self) -> None:
         self.host.readiness = ErrorCode.coordinator_not_available
+        for task in self.host.tasks:
+            task.close()
         self.topics.forget_listeners()
         self.host = FakeHost(self.host.log, self.host.now_ms())
-        self.groups = ConsumerGroups(self.host, self.topics, self.config)
+        self.groups = ConsumerGroups(self.host, self.topics, self.config, InBackground)
+
+    def resolve(self) -> None:
+        """The patterns that are due are matched."""
+        while self.host.tasks:
+            self.host.step()
 
     @property
     def group(self) -> ConsumerGroup:

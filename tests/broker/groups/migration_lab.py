@@ -20,7 +20,7 @@ from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.consumer_group import ConsumerGroup, replay
 from stratalog.broker.groups.consumer_protocol import encode_assignment, parse_assignment, parse_subscription
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse
-from tests.broker.groups.consumer_world import FakeTopics, run
+from tests.broker.groups.consumer_world import FakeTopics, InBackground, run
 from tests.broker.groups.manual_coordinator import ListLog, ManualCoordinator
 from tests.broker.groups.members import Join, Sync, join_request
 from tests.broker.groups.test_consumer_group_model import Client, Partition, flat
@@ -42,7 +42,7 @@ class MigrationLab:
     def _start(self, former: ManualCoordinator | None) -> None:
         clock = None if former is None else former.manual_clock
         self.host = ManualCoordinator(self.config, self.log, replay, clock)
-        self.consumer_groups = ConsumerGroups(self.host, self.topics, self.config)
+        self.consumer_groups = ConsumerGroups(self.host, self.topics, self.config, InBackground)
         self.classic_groups = ClassicGroups(self.host, self.consumer_groups)
         asyncio.run(self.host.load())
 
@@ -107,10 +107,18 @@ class NewConsumer(Client):
 
 
 class ClassicConsumer:
-    def __init__(self, lab: MigrationLab, *topics: str, protocol: str = EAGER, instance_id: str | None = None) -> None:
+    def __init__(
+        self,
+        lab: MigrationLab,
+        *topics: str,
+        protocol: str = EAGER,
+        instance_id: str | None = None,
+        other_protocols: tuple[str, ...] = (),
+    ) -> None:
         self.lab = lab
         self.topics = topics
         self.protocol = protocol
+        self.other_protocols = other_protocols
         self.instance_id = instance_id
         self.member_id = ""
         self.generation = -1
@@ -169,7 +177,7 @@ class ClassicConsumer:
         self._join = Join()
         request = join_request(
             self.member_id,
-            protocols={self.protocol: self._metadata()},
+            protocols=dict.fromkeys((self.protocol, *self.other_protocols), self._metadata()),
             session_ms=SESSION_MS,
             instance_id=self.instance_id,
             needs_known_member_id=True,

@@ -30,6 +30,7 @@ def group_of_two() -> World:
     world = World(FakeTopics(a=2, b=1))
     world.join("m0", "a", instance_id="i")
     world.join("m1", subscribed_topic_regex="b")
+    world.resolve()
     world.beat("m0", 1, world.topics.partitions(a={0, 1}))
     return world
 
@@ -203,7 +204,7 @@ def test_a_classic_group_of_the_same_id_gives_way_at_replay() -> None:
 def test_subscriptions_are_looked_up_again_after_each_change() -> None:
     world = group_of_two()
     assert world.group.topic_names() == {"a", "b"}
-    world.send(joining("m1", "c", member_epoch=2, subscribed_topic_regex="", owned={}))
+    world.send(joining("m1", "c", member_epoch=1, subscribed_topic_regex="", owned={}))
     assert world.group.topic_names() == {"a", "c"}
     world.leave("m0", instance_id="i")
     assert world.group.topic_names() == {"c"}

@@ -222,6 +222,10 @@ class GroupMachine(RuleBasedStateMachine):
             self.topics.delete(name)
 
     @rule()
+    def a_pattern_is_matched(self) -> None:
+        self.world.host.step()
+
+    @rule()
     def broker_starts_again(self) -> None:
         group = self.world.host.group("g")
         before = vars(group.copy()) if isinstance(group, ConsumerGroup) else None
@@ -231,17 +235,18 @@ class GroupMachine(RuleBasedStateMachine):
             assert after is None
             return
         assert isinstance(after, ConsumerGroup)
-        soft = ("topics_seen", "_topic_names")
+        soft = ("topics_seen", "patterns_seen", "_topic_names")
         assert {k: v for k, v in vars(after).items() if k not in soft} == {
             k: v for k, v in before.items() if k not in soft
         }
 
     def teardown(self) -> None:
         """All is quiet: everybody does its part, and who is gone is noticed."""
-        for _ in range(SESSION_MS // 5_000 + 2 + 3 * (len(self.clients) + 1)):
+        for _ in range(SESSION_MS // 5_000 + 3 + 3 * (len(self.clients) + 1)):
             for client in list(self.clients):
                 self.beat(client)
                 client.give_up()
+            self.world.resolve()
             self.world.host.advance(5_000)
         group = self.world.host.group("g")
         if not isinstance(group, ConsumerGroup):

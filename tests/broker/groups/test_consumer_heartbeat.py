@@ -447,7 +447,9 @@ def test_the_records_of_kafka_4_0_that_4_1_does_without_are_deleted() -> None:
 
 def test_a_pattern_brings_every_topic_it_matches() -> None:
     world = World(FakeTopics(orders=1, orders_eu=1, payments=1))
-    answer = world.send(joining("m0", subscribed_topic_names=None, subscribed_topic_regex="orders.*"))
+    world.send(joining("m0", subscribed_topic_names=None, subscribed_topic_regex="orders.*"))
+    world.resolve()
+    answer = world.beat("m0", 1)
     assert answer.assignment == world.topics.partitions(orders={0}, orders_eu={0})
     assert world.group.subscribed_to("orders_eu")
     assert not world.group.subscribed_to("payments")
@@ -455,23 +457,30 @@ def test_a_pattern_brings_every_topic_it_matches() -> None:
 
 def test_names_and_a_pattern_add_up() -> None:
     world = World(FakeTopics(a=1, b=1, c=1))
-    answer = world.join("m0", "a", subscribed_topic_regex="b")
+    assert world.join("m0", "a", subscribed_topic_regex="b").assignment == world.topics.partitions(a={0})
+    world.resolve()
+    answer = world.beat("m0", 1)
     assert answer.assignment == world.topics.partitions(a={0}, b={0})
 
 
 def test_a_new_topic_that_matches_is_assigned() -> None:
     world = World(FakeTopics(orders=1))
     world.join("m0", subscribed_topic_regex="orders.*")
+    world.resolve()
+    assert world.beat("m0", 1).assignment == world.topics.partitions(orders={0})
     world.topics.create("orders_eu", 1)
-    answer = world.beat("m0", 1)
-    assert (answer.member_epoch, answer.assignment) == (2, world.topics.partitions(orders={0}, orders_eu={0}))
+    assert world.beat("m0", 2).member_epoch == 2, "it goes on with what was matched before"
+    world.resolve()
+    answer = world.beat("m0", 2)
+    assert (answer.member_epoch, answer.assignment) == (3, world.topics.partitions(orders={0}, orders_eu={0}))
 
 
 def test_a_pattern_is_forgotten_with_the_last_member_that_has_it() -> None:
     world = World(FakeTopics(a=1, b=1))
     world.join("m0", subscribed_topic_regex="a")
     world.join("m1", subscribed_topic_regex="a")
-    world.beat("m1", 2, subscribed_topic_regex="b")
+    world.beat("m1", 1, subscribed_topic_regex="b")
+    world.resolve()
     assert world.group.resolved == {"a": ("a",), "b": ("b",)}
     world.beat("m0", 1, subscribed_topic_regex="")
     assert world.group.resolved == {"b": ("b",)}
@@ -483,6 +492,7 @@ def test_a_pattern_stays_while_a_member_has_it() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", subscribed_topic_regex="a")
     world.join("m1", subscribed_topic_regex="a")
+    world.resolve()
     world.leave("m1")
     assert world.group.resolved == {"a": ("a",)}
 
@@ -490,8 +500,10 @@ def test_a_pattern_stays_while_a_member_has_it() -> None:
 def test_topics_are_looked_through_only_when_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", subscribed_topic_regex="a")
+    world.resolve()
     monkeypatch.setattr(world.topics, "all", lambda: pytest.fail("looked through"))
-    assert world.beat("m0", 1).member_epoch == 1
+    assert world.beat("m0", 1).member_epoch == 2
+    assert not world.host.tasks
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
@@ -504,7 +516,16 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 def test_what_a_pattern_matched_is_written_down() -> None:
     world = World(FakeTopics(ab=1, a=1))
     world.join("m0", subscribed_topic_regex="a.?")
+    world.resolve()
     assert RegularExpression("g", "a.?", ("a", "ab"), 0, world.host.now_ms()) in [decode(*r) for r in world.host.log]
+
+
+def test_a_new_pattern_that_is_too_costly_for_the_topics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(FakeTopics(abcdef=1))
+    monkeypatch.setattr("stratalog.broker.groups.topic_pattern._MAX_WORK", 5)
+    code, message = refusal(world, joining("m0", subscribed_topic_regex="a.{3,40}"))
+    assert code is ErrorCode.invalid_regular_expression
+    assert "it takes too long to match with the topics that exist" in str(message)
 
 
 def test_a_pattern_that_became_too_costly_keeps_its_topics(
@@ -512,9 +533,13 @@ def test_a_pattern_that_became_too_costly_keeps_its_topics(
 ) -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", subscribed_topic_regex="a.{3,40}|a")
+    world.resolve()
     world.topics.create("abcdef", 1)
     monkeypatch.setattr("stratalog.broker.groups.topic_pattern._MAX_WORK", 5)
-    assert world.beat("m0", 1).member_epoch == 1
+    assert world.beat("m0", 1).member_epoch == 2
+    world.resolve()
+    assert world.beat("m0", 2).member_epoch == 2
+    assert not world.host.tasks, "it is not tried again before topics change"
     assert "keeps the topics it matched before" in caplog.text
     assert world.group.resolved == {"a.{3,40}|a": ("a",)}
 

@@ -120,6 +120,24 @@ def test_a_downgraded_group_gets_a_leader_and_the_partitions_of_who_left(ending:
     assert group.leader == old.member_id
 
 
+def test_a_member_that_joins_right_after_a_downgrade_is_not_refused_for_its_protocol() -> None:
+    lab = lab_of()
+    old = [ClassicConsumer(lab, "t", protocol=EAGER, other_protocols=(COOPERATIVE,)) for _ in range(2)]
+    new = NewConsumer(lab, "new", "t")
+    settle(lab, *old, new)
+    new.close()
+    group = lab.host.group("g")
+    assert isinstance(group, ClassicGroup)
+    assert group.protocol_name == EAGER
+    join = Join()
+    lab.classic_groups.join("g", join_request(protocols={COOPERATIVE: subscription("t")}), join)
+    assert not join, "it waits for the members of before"
+    for one in old:
+        one.step()  # a heartbeat: they are told to rejoin
+        one.step()
+    assert (join.answer.error, join.answer.protocol_name) == (NONE, COOPERATIVE)
+
+
 def test_a_broker_that_is_killed_after_a_downgrade_still_rebalances() -> None:
     lab = lab_of()
     old, new = ClassicConsumer(lab, "t"), NewConsumer(lab, "new", "t")

@@ -147,15 +147,22 @@ class ConfigApis:
     async def _alter_all(self, request: Any, changes_of: Callable[[Any], Wanted]) -> Reply:
         times = Counter(_key(resource) for resource in request.resources)
         responses = []
+        groups: dict[str, tuple[Wanted, Reply]] = {}
         for number, resource in enumerate(request.resources):
             response = _result_of(resource)
             try:
                 _check_once(resource, times)
-                await self._alter(resource, changes_of(resource), validate_only=request.validate_only)
+                wanted = changes_of(resource)
+                if resource.resource_type == Resource.GROUP:
+                    groups[_group_name(resource)] = wanted, response
+                else:
+                    await self._alter(resource, wanted, validate_only=request.validate_only)
             except StratalogError as error:
                 response |= error_fields(error)
             responses.append(response)
             await _let_others_on(number)
+        if groups:
+            await self._alter_groups(groups, validate_only=request.validate_only)
         return {"responses": responses}
 
     async def _alter(self, resource: Any, wanted: Wanted, *, validate_only: bool) -> None:
@@ -169,11 +176,6 @@ class ConfigApis:
             await self._run_in_background(
                 lambda: self._alter_broker(wanted, is_cluster=is_cluster, validate_only=validate_only)
             )
-        elif resource.resource_type == Resource.GROUP:
-            name = resource.resource_name
-            if not name:
-                raise _invalid("the group's name is empty; defaults for all groups are settings of the broker")
-            await self._run_in_background(lambda: self._alter_group(name, wanted, validate_only=validate_only))
         else:
             raise _unsupported(resource.resource_type)
 
@@ -198,13 +200,28 @@ class ConfigApis:
         else:
             live.change(**change)
 
-    def _alter_group(self, name: str, wanted: Wanted, *, validate_only: bool) -> None:
+    async def _alter_groups(self, groups: Mapping[str, tuple[Wanted, Reply]], *, validate_only: bool) -> None:
+        """All groups of a request at once, because each save writes the settings of all groups. Errors are put into
+        their responses."""
+        wanted = {name: each for name, (each, _) in groups.items()}
+        try:
+            errors = await self._run_in_background(lambda: self._change_groups(wanted, validate_only=validate_only))
+        except StratalogError as failed:
+            errors = dict.fromkeys(groups, failed)
+        for name, error in errors.items():
+            groups[name][1].update(error_fields(error))
+
+    def _change_groups(self, wanted: Mapping[str, Wanted], *, validate_only: bool) -> dict[str, StratalogError]:
         groups = self._live.groups
-        settings = _applied(wanted, groups.own(name), groups.effective(name).texts(), _OF_GROUPS, _check_group_setting)
-        if validate_only:
-            groups.check(name, settings)
-        else:
-            groups.change(name, settings)
+        changes: dict[str, dict[str, str]] = {}
+        errors: dict[str, StratalogError] = {}
+        for name, each in wanted.items():
+            own, effective = groups.own(name), groups.effective(name).texts()
+            try:
+                changes[name] = _applied(each, own, effective, _OF_GROUPS, _check_group_setting)
+            except StratalogError as error:
+                errors[name] = error
+        return {**errors, **groups.change(changes, validate_only=validate_only)}
 
     # Naming
 
@@ -318,6 +335,13 @@ def _check_broker_setting(name: str) -> None:
         raise unknown_broker_setting(name)
     if not one.dynamic:
         raise _invalid(f"{name} can't be changed while the broker runs; start it with --set {name}=...")
+
+
+def _group_name(resource: Any) -> str:
+    name: str = resource.resource_name
+    if not name:
+        raise _invalid("the group's name is empty; defaults for all groups are settings of the broker")
+    return name
 
 
 def _result_of(resource: Any) -> Reply:

@@ -319,8 +319,11 @@ class RebalancingGroup:
             members,
         )
 
-    def restore(self, stored: StoredGroup) -> None:
-        """Be what the log says. Sessions begin with `start_sessions`, when all has been loaded."""
+    def restore(self, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
+        """Be what the log says. Sessions begin with `start_sessions`, when all has been loaded.
+
+        `protocols` are those that each member supports, by its id. The log has only the one that the group uses.
+        """
         self.is_stored = True
         self.generation = stored.generation
         self._protocol_type = stored.protocol_type or None
@@ -335,7 +338,7 @@ class RebalancingGroup:
                 one.client_host,
                 one.session_timeout_ms,
                 one.rebalance_timeout_ms,
-                {stored.protocol_name or "": one.subscription},
+                (protocols or {}).get(one.member_id) or {stored.protocol_name or "": one.subscription},
                 one.assignment,
             )
             self._members.add(member)

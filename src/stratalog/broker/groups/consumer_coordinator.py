@@ -2,7 +2,8 @@
 
 A heartbeat's records are appended before it is answered. A member is removed when it was silent for its group's
 `consumer.session.timeout.ms`, or has not given up partitions within its own rebalance timeout. After a restart each
-member has a whole session timeout to be heard of. Everything here runs on the broker's event loop.
+member has a whole session timeout to be heard of. Everything here runs on the broker's event loop, but for the matching
+of patterns with topics (pattern_resolution.py).
 
 A classic group whose consumers are upgraded one after the other becomes a KIP-848 group when the first of them joins,
 and a classic one again when the last has gone (group_migration.py). Until then classic members are served here too:
@@ -18,19 +19,29 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups import consumer_classic_members as classic_members
 from stratalog.broker.groups import group_migration
 from stratalog.broker.groups.classic_group import ClassicGroup, new_member_id
 from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
-from stratalog.broker.groups.consumer_heartbeat import GroupChange, Surroundings, fence, heartbeat, leave, update_epoch
+from stratalog.broker.groups.consumer_heartbeat import (
+    GroupChange,
+    Surroundings,
+    fence,
+    heartbeat,
+    leave,
+    take_resolved,
+    update_epoch,
+)
 from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, ConsumerMember
 from stratalog.broker.groups.consumer_records import CurrentMember, MemberState, RecordType, Tombstone, encode
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse, check_request
 from stratalog.broker.groups.group import Group, GroupHost, GroupRecord, TimerHandle
 from stratalog.broker.groups.group_settings import Effective
 from stratalog.broker.groups.offset_records import group_record
+from stratalog.broker.groups.pattern_resolution import PatternResolver, Resolved, TopicNames
 from stratalog.errors import StateBudgetError, StorageError, StratalogError
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -51,18 +62,26 @@ class ConsumerGroups:
         host: GroupHost,
         topics: WatchedTopics,
         config: GroupConfig,
+        match_in_background: RunInBackground,
         settings_of: Callable[[str], Effective] | None = None,
     ) -> None:
         self._host = host
         self._topics = topics
         self._config = config
         self.settings_of = settings_of or _of_the_broker(config)
-        self._topics_version = 0
+        self._topic_names = TopicNames(topics)
+        self._patterns = PatternResolver(
+            host,
+            self._topic_names,
+            match_in_background,
+            lambda group: self._served(group.group_id) is group,
+            self._take_resolved,
+        )
         self._session_timers = _Timers(host)
         self._rebalance_timers = _Timers(host)
         self._join_timers = _Timers(host)  # of classic members that were told to rejoin
         self._sync_timers = _Timers(host)  # of those that have joined
-        topics.on_change(self._topics_changed)
+        topics.on_change(self._topic_names.changed)
         host.on_loaded(self._start_timers)
 
     async def heartbeat(self, request: Heartbeat, api_version: int) -> HeartbeatResponse:
@@ -94,6 +113,7 @@ class ConsumerGroups:
         self._commit(group, change, to_replace)
         group.topics_seen = around.topics_version
         self._restart_session(group, answer.member_id)
+        self._patterns.look_at(group, answer.member_id)
         return answer
 
     def _check_room(self, group: ConsumerGroup, change: GroupChange, *, is_new: bool) -> None:
@@ -148,14 +168,19 @@ class ConsumerGroups:
     def _surroundings(self) -> Surroundings:
         return Surroundings(
             topics=self._topics,
-            topics_version=self._topics_version,
+            topics_version=self._topic_names.version,
+            name_characters=self._topic_names.characters,
             assignors=self._config.group_consumer_assignors,
             max_size=self._config.group_consumer_max_size,
             now_ms=self._host.now_ms(),
         )
 
-    def _topics_changed(self) -> None:
-        self._topics_version += 1
+    def _take_resolved(self, group: ConsumerGroup, resolved: Resolved) -> None:
+        """Raises GroupRefusedError: the group goes on with what was resolved before."""
+        change = GroupChange(group)
+        take_resolved(change, resolved, self._surroundings())
+        self._check_room(group, change, is_new=False)
+        self._commit(group, change)
 
     def _commit(self, group: ConsumerGroup, change: GroupChange, to_replace: Sequence[GroupRecord] = ()) -> None:
         """Append the records, and only then let them be seen."""
@@ -352,7 +377,12 @@ class ConsumerGroups:
         self._append(group_id, [*group.tombstones(), group_record(group_id, stored)])
         for member_id in group.members:
             self._stop_timers(group_id, member_id)
-        self._host.become_classic(group_id, stored)
+        protocols = {
+            member_id: dict(member.classic.protocols)
+            for member_id, member in group.members.items()
+            if member.classic is not None
+        }
+        self._host.become_classic(group_id, stored, protocols)
         _log.info("group %s: downgraded to a classic group with %d members", group_id, len(stored.members))
 
 

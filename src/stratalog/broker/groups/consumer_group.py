@@ -76,6 +76,7 @@ class ConsumerGroup:
         self.resolved: dict[str, tuple[str, ...]] = {}  # topics by regular expression
         self.has_partition_metadata = False  # a record that Kafka 4.0 left, to be deleted
         self.topics_seen = -1  # the version of the topics that the hash is of; not kept over a restart
+        self.patterns_seen: Mapping[str, int] = {}  # the version of the topics that each was matched with; as above
         self._static: dict[str, str] = {}  # member id by instance id
         self._owner: dict[tuple[uuid.UUID, int], str] = {}
         self._topic_names: frozenset[str] | None = None

@@ -6,15 +6,14 @@ what its records say, and an append that fails has changed nothing.
 
 Differences from Kafka 4.1, in favour of a member that starts anew: one that is known and joins again with epoch 0 is
 let in (Kafka 4.2 does that; 4.1 fences it until its session ends), a static one also under its old member id, and a
-static member that comes back does not count as a further one in a full group. Regular expressions are resolved in the
-heartbeat that brings them, and again in the first one after topics have changed.
+static member that comes back does not count as a further one in a full group. No pattern is matched here: see
+pattern_resolution.py.
 """
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from stratalog.broker.groups.assignors import ASSIGNORS, Subscriber
@@ -42,8 +41,6 @@ from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbe
 from stratalog.broker.groups.topic_pattern import TopicPatternError, compile_pattern
 from stratalog.protocol.error_codes import ErrorCode
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -51,6 +48,7 @@ class Surroundings:
 
     topics: GroupTopics
     topics_version: int  # changes when the topics do
+    name_characters: Callable[[], int]  # of all topics' names, which a pattern is matched with
     assignors: tuple[str, ...]
     max_size: int
     now_ms: int
@@ -78,7 +76,9 @@ def heartbeat(change: GroupChange, request: Heartbeat, around: Surroundings) -> 
         change.write(member.metadata_record(change.group.group_id))
     names_changed = member.subscribed_topic_names != before.subscribed_topic_names
     regex_changed = update_regex(change, before, member, around)
-    update_epoch(change, around, bump=names_changed or regex_changed)
+    # A pattern that is not resolved yet raises the epoch when it is.
+    is_resolved = not member.subscribed_topic_regex or member.subscribed_topic_regex in change.group.resolved
+    update_epoch(change, around, bump=names_changed or (regex_changed and is_resolved))
     if change.group.epoch > change.group.assignment_epoch:
         update_target(change, around)
     subscription_changed = names_changed or regex_changed
@@ -237,7 +237,7 @@ def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMe
         change.write(Tombstone(RecordType.REGULAR_EXPRESSION, change.group.group_id, old))
     if new:
         try:
-            _resolve(change, new, _names(around.topics), around.now_ms)
+            compile_pattern(new).check_work(around.name_characters())
         except TopicPatternError as error:
             raise GroupRefusedError(
                 ErrorCode.invalid_regular_expression,
@@ -246,34 +246,26 @@ def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMe
     return True
 
 
-def _resolve(change: GroupChange, regex: str, names: Iterable[str], now_ms: int) -> None:
-    group = change.group
-    topics = compile_pattern(regex).matching(names)
-    if group.resolved.get(regex) != topics:
-        change.write(RegularExpression(group.group_id, regex, topics, version=0, timestamp=now_ms))
+def take_resolved(change: GroupChange, resolved: Mapping[str, tuple[str, ...]], around: Surroundings) -> None:
+    """Patterns were matched: these are their topics. Members get them with later heartbeats."""
+    for regex in sorted(change.group.regexes() & resolved.keys()):
+        if change.group.resolved.get(regex) != resolved[regex]:
+            topics = resolved[regex]
+            change.write(RegularExpression(change.group.group_id, regex, topics, version=0, timestamp=around.now_ms))
+    if change.records:
+        update_epoch(change, around, bump=True)
 
 
 def update_epoch(change: GroupChange, around: Surroundings, *, bump: bool) -> None:
     """Raise the group's epoch where subscriptions have changed, or topics that the group reads."""
     group = change.group
-    if group.topics_seen != around.topics_version:
-        names = _names(around.topics)
-        for regex in sorted(group.regexes()):
-            try:
-                _resolve(change, regex, names, around.now_ms)
-            except TopicPatternError as error:
-                _log.warning("group %s: %r keeps the topics it matched before: %s", group.group_id, regex, error)
-    elif not bump:
+    if group.topics_seen == around.topics_version and not bump:
         return
     digest = metadata_hash(change.group.topic_names(), around.topics)
     if bump or group.epoch == 0 or digest != group.metadata_hash:
         change.write(GroupMetadata(group.group_id, group.epoch + 1, digest))
         if change.group.has_partition_metadata:
             change.write(Tombstone(RecordType.PARTITION_METADATA, group.group_id))
-
-
-def _names(topics: GroupTopics) -> list[str]:
-    return [topic.name for topic in topics.all()]
 
 
 def update_target(change: GroupChange, around: Surroundings) -> None:

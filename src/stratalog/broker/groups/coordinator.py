@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import Now
@@ -84,6 +84,7 @@ class GroupCoordinator:
         self._loaded_listeners: list[Callable[[Group], None]] = []
         self._topic_ids: Mapping[str, object] = {}
         self._expiry: TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         for count in (lambda: self._groups_bytes, lambda: self.offsets.state_bytes):
             self.budget.include(count)
@@ -95,6 +96,16 @@ class GroupCoordinator:
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("work for a group failed", exc_info=task.exception())
 
     # Whether a group can be served
 
@@ -180,9 +191,9 @@ class GroupCoordinator:
         self.put(group)
         return group
 
-    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
+    def become_classic(self, group_id: str, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]]) -> None:
         group = self.new_classic_group(group_id)
-        group.restore(stored)
+        group.restore(stored, protocols)
         group.start_sessions(self.now())
         self.settle(group)
 
@@ -359,6 +370,8 @@ class GroupCoordinator:
         for timer in self._timers.values():
             timer.handle.cancel()
         self._timers.clear()
+        for task in self._tasks:
+            task.cancel()
         for group in self.groups():
             if isinstance(group, ClassicGroup):
                 group.close(ErrorCode.coordinator_not_available)

@@ -7,8 +7,8 @@ from one kind into the other keeps them. Only the names of this module are share
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -96,8 +96,9 @@ class GroupHost(GroupTable, Protocol):
     def check_room(self, more: int, what: str, *, is_new: bool) -> None:
         """Raise StateBudgetError where there is no room for so many bytes more."""
 
-    def become_classic(self, group_id: str, stored: StoredGroup) -> None:
-        """A KIP-848 group is a classic one from now on; its records are in the log."""
+    def become_classic(self, group_id: str, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]]) -> None:
+        """A KIP-848 group is a classic one from now on; its records are in the log. `protocols` are all that a member
+        supports, by its id."""
 
     def recount(self, group: Group) -> None:
         """To be called after a group has changed: what it takes in memory is counted."""
@@ -113,6 +114,9 @@ class GroupHost(GroupTable, Protocol):
     def append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
         """Write records as one batch; when this returns they survive kill -9. Raises StratalogError: nothing was
         written, so the state that they would have made must not be shown to anybody."""
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside the requests. It is cancelled when the broker stops."""
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> TimerHandle: ...
 

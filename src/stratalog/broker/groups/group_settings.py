@@ -74,8 +74,45 @@ class GroupSettings:
         """`call` gets the group's id after each change, in the thread that made it."""
         self._listeners.append(call)
 
-    def check(self, group_id: str, settings: Mapping[str, str]) -> OwnGroupConfig:
-        """What these settings would be as all that the group has of its own. Raises ConfigError."""
+    def change(
+        self, changes: Mapping[str, Mapping[str, str]], *, validate_only: bool = False
+    ) -> dict[str, ConfigError]:
+        """Give groups these settings, as all that they have of their own. Return an error for each group that can't
+        have them; it keeps its settings, and the others get theirs.
+
+        All of it is one save. Raises StorageError where that fails, and nothing has changed.
+        """
+        stored, parsed = dict(self._store.metadata.group_settings), dict(self._parsed)
+        size = sum(_size(group_id, settings) for group_id, settings in stored.items())
+        errors = {}
+        for group_id, settings in changes.items():
+            try:
+                own = self._check(settings)
+                rest = size - (_size(group_id, stored[group_id]) if group_id in stored else 0)
+                if settings and rest + _size(group_id, settings) > MOST_BYTES:
+                    raise ConfigError(
+                        f"settings of group {group_id[:200]!r}: those of {len(stored)} groups take {rest} bytes, and "
+                        f"{MOST_BYTES} are the most; DELETE what is not needed any more"
+                    )
+            except ConfigError as error:
+                errors[group_id] = error
+                continue
+            stored.pop(group_id, None)
+            parsed.pop(group_id, None)
+            size = rest
+            if settings:
+                stored[group_id], parsed[group_id] = dict(settings), own
+                size += _size(group_id, settings)
+        changed = [group_id for group_id in changes if group_id not in errors]
+        if changed and not validate_only:
+            self._store.change(group_settings=stored)
+            self._parsed = parsed
+            for group_id in changed:
+                for call in self._listeners:
+                    call(group_id)
+        return errors
+
+    def _check(self, settings: Mapping[str, str]) -> OwnGroupConfig:
         own = OwnGroupConfig.parse(settings)
         config = self._config()
         for name, value, least, most in (
@@ -104,26 +141,7 @@ class GroupSettings:
                 f"consumer.session.timeout.ms is {session}; it must be more than consumer.heartbeat.interval.ms, "
                 f"{heartbeat}"
             )
-        others = self._store.metadata.group_settings
-        size = sum(_size(name, each) for name, each in others.items() if name != group_id)
-        if settings and size + _size(group_id, settings) > MOST_BYTES:
-            raise ConfigError(
-                f"settings of group {group_id[:200]!r}: those of {len(others)} groups take {size} bytes, and "
-                f"{MOST_BYTES} are the most; DELETE what is not needed any more"
-            )
         return own
-
-    def change(self, group_id: str, settings: Mapping[str, str]) -> None:
-        """As check(), and make it so."""
-        own = self.check(group_id, settings)
-        stored = {name: each for name, each in self._store.metadata.group_settings.items() if name != group_id}
-        parsed = {name: each for name, each in self._parsed.items() if name != group_id}
-        if settings:
-            stored[group_id], parsed[group_id] = dict(settings), own
-        self._store.change(group_settings=stored)
-        self._parsed = parsed
-        for call in self._listeners:
-            call(group_id)
 
 
 def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> Effective:

@@ -2,7 +2,8 @@
 
 Kafka matches with RE2J, which has no back references and no look-around, so that no pattern of a client can run for
 ever. Here it is RE2 itself (google-re2), which is imported with the first pattern. The whole name must match. The
-length of a pattern, its memory and the work for one set of names are bounded; one that goes beyond is refused.
+length of a pattern, its memory and the work for one set of names are bounded; one that goes beyond is refused. To
+compile a pattern takes a millisecond or two, to match it up to a second, so that is not for the event loop.
 
 RE2 accepts two things that RE2J doesn't, and they are refused here: two groups of one name, and `\\C`, a single byte.
 Known gap: repetitions within repetitions, like `(a{100}){100}`, may not exceed 1000 in all; RE2J has no such bound.
@@ -16,6 +17,8 @@ from functools import lru_cache
 MAX_LENGTH = 2_000
 _MAX_MEMORY = 256 * 1024  # bytes of a compiled pattern, with the states that it has seen
 _MAX_WORK = 400_000_000  # instructions times characters for one set of names: a second, for the worst patterns
+
+_TOO_LONG = "it takes too long to match with the topics that exist; make it simpler"
 
 _TOKENS = (
     r"(?s)\\Q.*?(?:\\E|\z)"  # a quotation
@@ -60,6 +63,11 @@ class TopicPattern:
                 group_names.add(name)
         self._known: dict[str, bool] = {}
 
+    def check_work(self, characters: int) -> None:
+        """Raise TopicPatternError if it takes too long to match names of so many characters, each with one more."""
+        if self._pattern.programsize * characters > _MAX_WORK:
+            raise TopicPatternError(_TOO_LONG)
+
     def matching(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those of the names that the pattern matches as a whole, sorted.
 
@@ -73,7 +81,7 @@ class TopicPattern:
             if known is None:
                 work += self._pattern.programsize * (len(name) + 1)
                 if work > _MAX_WORK:
-                    raise TopicPatternError("it takes too long to match with the topics that exist; make it simpler")
+                    raise TopicPatternError(_TOO_LONG)
                 known = self._known[name] = self._pattern.fullmatch(name) is not None
             matches[name] = known
         self._known = matches  # forgets topics that were deleted
