@@ -200,7 +200,7 @@ class Broker:
             CommittedOffsetApis(self.groups, topics),
             ConsumerGroupApis(consumer_groups, topics, config.groups),
             TransactionApis(self.transactions, self.groups, topics, self.admission),
-            TransactionAdminApis(self.transactions, self._clock),
+            TransactionAdminApis(self.transactions, self._clock, self._worker_threads.match_patterns),
         )
         routes: dict[ApiKey, Handler] = {}
         for family in families:

@@ -85,7 +85,7 @@ class AdminLab:
             **TransactionApis(
                 self.transactions.coordinator, self.transactions.groups, self.topics, self.transactions.admission
             ).routes(),
-            **TransactionAdminApis(self.transactions.coordinator, self.clock).routes(),
+            **TransactionAdminApis(self.transactions.coordinator, self.clock, self.run_in_background).routes(),
             **CommittedOffsetApis(self.transactions.groups, self.topics).routes(),
             **LeaderEpochsApi(self.topics).routes(),
         }

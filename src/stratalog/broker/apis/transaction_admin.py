@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stratalog.broker.apis.groups import MOST_GROUPS, distinct
+from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups.topic_pattern import TopicPatternError, compile_pattern
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
@@ -31,9 +32,10 @@ _MARKERS_A_TURN = 100
 
 
 class TransactionAdminApis:
-    def __init__(self, coordinator: TransactionCoordinator, clock: Clock) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, clock: Clock, match_patterns: RunInBackground) -> None:
         self._coordinator = coordinator
         self._clock = clock
+        self._match_patterns = match_patterns
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -96,11 +98,11 @@ class TransactionAdminApis:
 
     # ListTransactions
 
-    def list(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
+    async def list(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
         if self._coordinator.loading.is_under_way:
             return _nothing_listed(ErrorCode.coordinator_load_in_progress)
         try:
-            found = self._matching(getattr(request, "transactional_id_pattern", None))
+            found = await self._matching(getattr(request, "transactional_id_pattern", None))
         except TopicPatternError:
             return _nothing_listed(ErrorCode.invalid_regular_expression)
         states = {STATES[name] for name in request.state_filters if name in STATES}
@@ -121,12 +123,14 @@ class TransactionAdminApis:
             ],
         }
 
-    def _matching(self, pattern: str | None) -> Iterable[Transaction]:
+    async def _matching(self, pattern: str | None) -> Iterable[Transaction]:
         """Raises TopicPatternError where the pattern can't be read."""
         known = {one.transactional_id: one for one in self._coordinator.all()}
         if not pattern:
             return known.values()
-        return [known[name] for name in compile_pattern(pattern).matching(known)]
+        compiled = compile_pattern(pattern)
+        names = await self._match_patterns(lambda: compiled.matching(known))
+        return [known[name] for name in names]
 
 
 def _listed(one: Transaction) -> Reply:
