@@ -19,7 +19,7 @@ from stratalog.records.batch import batches
 from stratalog.records.builder import BatchBuilder, build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType
 from stratalog.records.legacy import build_message_set
-from stratalog.records.reader import iter_records, read_control, read_records, records_of
+from stratalog.records.reader import find_timestamp, iter_records, read_control, read_records, records_of
 from tests.records.strategies import numbered
 
 
@@ -153,3 +153,14 @@ def test_records_of_one_batch_need_no_checksum() -> None:
     data[format.CRC_POSITION] ^= 1
     (batch,) = batches(data)
     assert records_of(batch) == numbered(3)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "start", "expected"), [(15, 0, (1, 20)), (15, 2, (2, 30)), (31, 0, None), (5, 3, None)]
+)
+def test_first_record_at_a_time_and_offset_is_found_or_none(
+    timestamp: int, start: int, expected: tuple[int, int] | None
+) -> None:
+    records = [Record(value=b"v", timestamp=time) for time in (10, 20, 30)]
+    [batch] = batches(build_batch(records))
+    assert find_timestamp(batch, timestamp, start) == expected

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from stratalog.records import _column_decoder
+from stratalog.records._records import Record
 from stratalog.records._scan_decoder import ScanDecoder
 from stratalog.records.builder import build_batch
+from stratalog.records.format import Codec
+from stratalog.records.legacy import build_message_set
 from tests.records.strategies import numbered
 
-KEY, OFFSET = _column_decoder.KEY, _column_decoder.OFFSET
+KEY, VALUE, OFFSET = _column_decoder.KEY, _column_decoder.VALUE, _column_decoder.OFFSET
 
 
 def batch(count: int, first: int = 0) -> bytearray:
@@ -34,6 +37,19 @@ def test_a_portion_is_full_before_the_next_row_and_not_behind_the_last() -> None
     assert not decoder.run()
     assert offsets(decoder) == [5, 6, 7, 8, 9]
     assert decoder.rows == 0
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_portion_is_full_when_its_keys_and_values_are(magic: int) -> None:
+    records = [Record(key=b"k", value=bytes(999), timestamp=1, offset=offset) for offset in range(10)]
+    data = build_batch(records) if magic == 2 else build_message_set(records, magic=magic, codec=Codec.GZIP)
+    decoder = ScanDecoder(KEY | VALUE | OFFSET, most_bytes=3_000)
+    decoder.feed(data)
+    portions = []
+    while decoder.run():
+        portions.append(offsets(decoder))
+    portions.append(offsets(decoder))
+    assert portions == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
 def test_an_empty_portion_can_be_taken() -> None:

@@ -164,3 +164,13 @@ def test_value_says_the_time_that_was_asked_for(tmp_path: Path) -> None:
         found = log.find_timestamp(25)
         assert found is not None
         assert next(log.records(found.offset)).value == timed(30)[0].value
+
+
+def test_largest_timestamp_is_that_of_all_segments(tmp_path: Path) -> None:
+    with open_directory(tmp_path, **SMALL) as directory:
+        log = directory.log("orders", 0)
+        assert log.max_timestamp == -1
+        fill(log, [[[10, 90, 30]], [[40]], [[15]]])
+        assert log.max_timestamp == 90
+        log.append(batch_of(100))
+        assert log.max_timestamp == 100

@@ -214,6 +214,20 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
 
 
+def test_state_that_is_forgotten_makes_room_again(world: World) -> None:
+    budget = world.transactions.groups.budget
+    at_first = budget.used
+    who = world.begin()
+    idle = budget.used
+    assert idle > at_first
+    world.write(who)
+    assert budget.used > idle, "the partitions of an open transaction take room"
+    assert world.end(who, commit=True).error is ErrorCode.none
+    assert budget.used < idle + (idle - at_first)
+    world.coordinator.forget(["t"])
+    assert budget.used == at_first
+
+
 def _full_disk(*_: object, **__: object) -> NoReturn:
     raise StorageError("the disk is full")
 
