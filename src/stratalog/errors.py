@@ -91,6 +91,12 @@ class InflatedTooLargeError(CorruptBatchError):
     """A compressed batch that would inflate past the bound: a decompression bomb, or a bound set too low."""
 
 
+class AbandonedError(StratalogError):
+    """Work on batches that was given up, because the broker stops. Nothing has changed."""
+
+    code = 6  # NOT_LEADER_OR_FOLLOWER: a client that is still there sends the batches again
+
+
 class UnsupportedCodecError(StratalogError, ValueError):
     """A compression codec that does not exist in this format version."""
 

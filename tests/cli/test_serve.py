@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import urllib.request
 from pathlib import Path
 
@@ -106,3 +107,18 @@ def test_metrics_count_what_was_asked(tmp_path: Path) -> None:
     entries = [json.loads(line) for line in broker.log.read_text().splitlines()]
     assert any("it speaks HTTP" in entry["message"] for entry in entries)
     assert {"time", "level", "logger", "message"} == set(entries[0])
+
+
+def test_a_thread_that_does_not_end_keeps_the_process_after_a_stop() -> None:
+    script = """
+        import threading
+        from stratalog.cli.serve import _end_without_threads
+        threading.Thread(target=threading.Event().wait).start()
+        print("stopped")
+        _end_without_threads()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "stopped\n"
+    assert "a batch was still being compressed" in done.stderr

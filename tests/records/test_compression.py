@@ -7,8 +7,10 @@ import random
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 import zlib
 from collections.abc import Callable
+from contextvars import copy_context
 
 import cramjam
 import pytest
@@ -16,7 +18,13 @@ from aiokafka import codec as aiokafka_codec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import ConfigError, CorruptBatchError, InflatedTooLargeError, UnsupportedCodecError
+from stratalog.errors import (
+    AbandonedError,
+    ConfigError,
+    CorruptBatchError,
+    InflatedTooLargeError,
+    UnsupportedCodecError,
+)
 from stratalog.records import compression
 from stratalog.records.compression import compress, decompress, inflate_in_pieces
 from stratalog.records.format import Codec
@@ -292,3 +300,93 @@ def test_zlib_s_own_format_is_no_gzip_in_pieces_either() -> None:
 def test_the_checksum_of_old_lz4_frames_is_known_in_pieces_too() -> None:
     frame = compression.with_legacy_lz4_checksum(compress(Codec.LZ4, b"records"))
     assert in_pieces(Codec.LZ4, bytes(frame)) == b"records"
+
+
+# Work and memory in proportion to what was sent
+
+
+class CountingInflater:
+    """zlib's, which also counts what it copies: all that it is fed and does not use."""
+
+    copied = 0
+
+    def __init__(self, wbits: int) -> None:
+        self._inflater = REAL_INFLATER(wbits=wbits)
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        piece = self._inflater.decompress(data, max_length)
+        CountingInflater.copied += len(self._inflater.unused_data) + len(self._inflater.unconsumed_tail)
+        return piece
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inflater, name)
+
+
+REAL_INFLATER = zlib.decompressobj
+
+
+def test_thousands_of_empty_gzip_members_are_copied_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zlib, "decompressobj", CountingInflater)
+    copied = []
+    for members in (2000, 8000):
+        CountingInflater.copied = 0
+        assert in_pieces(Codec.GZIP, gzip.compress(b"records") + gzip.compress(b"") * members) == b"records"
+        copied.append(CountingInflater.copied)
+    assert copied[1] < 5 * copied[0], "it grows faster than what was sent"
+    assert copied[1] < 30 * len(gzip.compress(b"") * 8000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 1500), st.integers(0, 9)), min_size=1, max_size=8))
+def test_gzip_members_of_any_size_are_lost_between_slices(members: list[tuple[int, int, int]]) -> None:
+    contents = [sample(size) * repeat for size, repeat, _ in members]
+    packed = b"".join(gzip.compress(data, level) for data, (_, _, level) in zip(contents, members, strict=True))
+    assert in_pieces(Codec.GZIP, packed, 1 << 30) == b"".join(contents)
+    for cut in (packed[:-1], packed + b"\x1f", packed + b"\0"):
+        with pytest.raises(CorruptBatchError):
+            in_pieces(Codec.GZIP, cut, 1 << 30)
+
+
+def test_tiny_snappy_blocks_take_many_times_their_memory() -> None:
+    packed = compression.XERIAL_HEADER + b"\0\0\0\1\0" * 20_000
+    tracemalloc.start()
+    try:
+        assert not decompress(Codec.SNAPPY, packed, BOUND)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(packed)
+
+
+# Given up
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_what_nobody_waits_for_any_more_is_compressed_to_its_end(codec: Codec) -> None:
+    packed = bytes(compress(codec, sample(3_000_000)))
+
+    def in_a_context_of_its_own() -> None:
+        compression.abandon_when(lambda: True)
+        for work in (compress, decompress, lambda *of: list(inflate_in_pieces(*of))):
+            with pytest.raises(AbandonedError):
+                work(codec, packed, *(() if work is compress else (BOUND,)))
+
+    copy_context().run(in_a_context_of_its_own)
+    assert in_pieces(codec, packed) == sample(3_000_000)
+
+
+def test_empty_gzip_members_are_no_place_to_give_up() -> None:
+    """They yield no piece: the iterator never comes back to its user between them."""
+    looks = 0
+
+    def is_abandoned() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 100
+
+    def in_a_context_of_its_own() -> None:
+        compression.abandon_when(is_abandoned)
+        with pytest.raises(AbandonedError):
+            in_pieces(Codec.GZIP, gzip.compress(b"") * 5000)
+
+    copy_context().run(in_a_context_of_its_own)
+    assert looks == 101

@@ -319,8 +319,9 @@ class Broker:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(call)
 
-    async def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Answer what is under way, let go of clients, flush and close everything."""
+    async def stop(self, grace_seconds: float = GRACE_SECONDS) -> int:
+        """Answer what is under way, let go of clients, flush and close everything. Return how many threads still check
+        batches of clients that are gone: nothing depends on them, but Python waits for them at its end."""
         if self._reserve_timer is not None:
             self._reserve_timer.cancel()
         self.server.stop_listening()
@@ -332,9 +333,10 @@ class Broker:
         await self.server.close(grace_seconds)
         self.own.close()
         self.produce.close()
-        await self._loop.run_in_executor(None, self._worker_threads.close)
+        left_behind = await self._loop.run_in_executor(None, self._worker_threads.close)
         await self._loop.run_in_executor(None, self._background.shutdown)
         await self._loop.run_in_executor(None, self.directory.close)
+        return left_behind
 
 
 def _limits(config: BrokerConfig) -> Limits:

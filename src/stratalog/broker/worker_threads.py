@@ -9,31 +9,44 @@ Each kind of work has threads of its own, so that a client that sends batches of
 - `match_patterns`: topics are looked through for what consumers subscribe to by pattern. One thread: it may wait.
 
 The codecs, the record loops, RE2 and system calls release the GIL, so the event loop goes on meanwhile.
+
+A stop waits for the disk, however long that takes. It gives up checks and look-ups, whose clients are gone: they raise
+AbandonedError at the next piece of a batch. Checks touch no file, so one that does not get that far is left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, TypeVar
+
+from stratalog.records import compression
 
 T = TypeVar("T")
+
+CHECK_GRACE_SECONDS = 5.0
+"""How long a stop waits for a check to come to the next piece: one piece may be compressed for minutes."""
 
 
 class WorkerThreads:
     def __init__(self) -> None:
-        self._check = ThreadPoolExecutor(2, thread_name_prefix="stratalog-check")
-        self._check_large = ThreadPoolExecutor(1, thread_name_prefix="stratalog-check-large")
-        self._disk = ThreadPoolExecutor(4, thread_name_prefix="stratalog-disk")
-        self._look_up = ThreadPoolExecutor(2, thread_name_prefix="stratalog-look-up")
-        self._match = ThreadPoolExecutor(1, thread_name_prefix="stratalog-match")
+        self._stopping = threading.Event()
+        may_give_up = partial(compression.abandon_when, self._stopping.is_set)
+        self._check = ThreadPoolExecutor(2, "stratalog-check", may_give_up)
+        self._check_large = ThreadPoolExecutor(1, "stratalog-check-large", may_give_up)
+        self._disk = ThreadPoolExecutor(4, "stratalog-disk")
+        self._look_up = ThreadPoolExecutor(2, "stratalog-look-up", may_give_up)
+        self._match = ThreadPoolExecutor(1, "stratalog-match")
+        self._checks: set[Future[Any]] = set()
 
     def check(self, call: Callable[[], T]) -> Awaitable[T]:
-        return _run(self._check, call)
+        return self._run_check(self._check, call)
 
     def check_large(self, call: Callable[[], T]) -> Awaitable[T]:
-        return _run(self._check_large, call)
+        return self._run_check(self._check_large, call)
 
     def wait_for_disk(self, call: Callable[[], T]) -> Awaitable[T]:
         return _run(self._disk, call)
@@ -44,10 +57,20 @@ class WorkerThreads:
     def match_patterns(self, call: Callable[[], T]) -> Awaitable[T]:
         return _run(self._match, call)
 
-    def close(self) -> None:
-        """Returns when the work that has begun is done; what waits is dropped."""
-        for pool in (self._check, self._check_large, self._disk, self._look_up, self._match):
+    def close(self, check_grace_seconds: float = CHECK_GRACE_SECONDS) -> int:
+        """Return when no thread touches a file any more: how many checks go on nevertheless. What waits is dropped."""
+        self._stopping.set()
+        for pool in (self._check, self._check_large):
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._disk, self._look_up, self._match):
             pool.shutdown(cancel_futures=True)
+        return len(wait(list(self._checks), check_grace_seconds).not_done)
+
+    def _run_check(self, pool: Executor, call: Callable[[], T]) -> Awaitable[T]:
+        running = pool.submit(call)
+        self._checks.add(running)
+        running.add_done_callback(self._checks.discard)
+        return asyncio.wrap_future(running)
 
 
 def _run(pool: Executor, call: Callable[[], T]) -> Awaitable[T]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import resource
 import signal
 import sys
@@ -61,12 +62,14 @@ def command(
 
     config = BrokerConfig.parse(parse_settings(settings or []))
     _use_all_descriptors()
-    asyncio.run(_serve(data_dir, config, host, port, metrics_address))
+    if asyncio.run(_serve(data_dir, config, host, port, metrics_address)):
+        _end_without_threads()
 
 
 async def _serve(
     data_dir: Path, config: BrokerConfig, host: str, port: int, metrics_address: tuple[str, int] | None
-) -> None:
+) -> int:
+    """Return how many threads have not ended."""
     from stratalog.broker.broker import Broker
     from stratalog.cli.opening_progress import OpeningProgress
 
@@ -88,8 +91,17 @@ async def _serve(
         sys.stdout.flush()
         await stopping.wait()
     finally:
-        await broker.stop()
+        left_behind = await broker.stop()
         logger.info("stopped, everything is flushed")
+    return left_behind
+
+
+def _end_without_threads() -> None:
+    """End the process as a stop does, though a thread still checks what a client sent that is gone."""
+    logger.warning("a batch was still being compressed for a client that is gone: it is dropped")
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _check_free(host: str, port: int) -> None:

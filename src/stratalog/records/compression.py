@@ -7,17 +7,26 @@ much.
 
 Inflating goes into a buffer that starts near the likely size and grows up to the bound, never past it. What
 a frame claims about its size is a hint for the first buffer, not something to allocate on trust.
+
+The caller can give up what it has begun: see `abandon_when`.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import cramjam
 
-from stratalog.errors import ConfigError, CorruptBatchError, InflatedTooLargeError, UnsupportedCodecError
+from stratalog.errors import (
+    AbandonedError,
+    ConfigError,
+    CorruptBatchError,
+    InflatedTooLargeError,
+    UnsupportedCodecError,
+)
 from stratalog.records._records import uninitialized
 from stratalog.records.format import Codec
 
@@ -47,16 +56,35 @@ GROWTH = 4
 
 PIECE_SIZE = 1024 * 1024
 
+# What zlib is fed at a time: at first so much of a member, and ever more of one that goes on.
+SMALLEST_SLICE = 512
+LARGEST_SLICE = 64 * 1024
+
 # Snappy's densest element makes 64 bytes out of 3.
 SNAPPY_MOST_PER_BYTE = 22
 
 # What Rust's `write_all` says when a slice is full: cramjam passes it on as its only sign of a small buffer.
 BUFFER_FULL = "failed to write whole buffer"
 
+_is_abandoned: ContextVar[Callable[[], bool] | None] = ContextVar("is_abandoned", default=None)
+
+
+def abandon_when(is_abandoned: Callable[[], bool]) -> None:
+    """Let whatever the calling thread compresses and decompresses from now on raise AbandonedError once `is_abandoned`
+    says so. It is asked before each call and between pieces."""
+    _is_abandoned.set(is_abandoned)
+
+
+def _check_not_abandoned() -> None:
+    is_abandoned = _is_abandoned.get()
+    if is_abandoned is not None and is_abandoned():
+        raise AbandonedError("the batches are not looked at any further: the broker stops")
+
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> memoryview:
     """`data`, compressed. Without a level: Kafka's default for gzip and zstd, the fast mode for LZ4."""
     _check_level(codec, level)
+    _check_not_abandoned()
     if codec == Codec.NONE:
         return memoryview(data)
     if codec == Codec.GZIP:
@@ -75,6 +103,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> memoryview:
 
 def decompress(codec: int, data: Buffer, max_size: int) -> bytearray | memoryview:
     """`data`, inflated: at most `max_size` bytes, or InflatedTooLargeError."""
+    _check_not_abandoned()
     view = memoryview(data)
     if codec == Codec.NONE:
         if view.nbytes > max_size:
@@ -85,7 +114,7 @@ def decompress(codec: int, data: Buffer, max_size: int) -> bytearray | memoryvie
     if codec == Codec.SNAPPY:
         if view[: len(XERIAL_MAGIC)] == XERIAL_MAGIC:
             return _decompress_xerial(view, max_size)
-        return _decompress_snappy_blocks([view], max_size)
+        return _decompress_snappy_blocks(lambda: iter([view]), max_size)
     if codec == Codec.LZ4:
         frame = _with_true_header_checksum(view)
         return _inflate(Codec.LZ4, cramjam.lz4.decompress_into, frame, _lz4_size_hint(view), max_size)
@@ -106,24 +135,33 @@ def inflate_in_pieces(codec: int, data: Buffer, max_size: int) -> Iterator[memor
             total += len(piece)
             if total > max_size:
                 raise _too_large(Codec(codec), max_size)
+            _check_not_abandoned()
             yield piece
     except (OSError, ValueError, zlib.error) as error:
         raise CorruptBatchError(f"{Codec(codec).name.lower()} data can't be inflated: {error}") from error
 
 
 def _gunzip(data: Buffer) -> Iterator[memoryview]:
-    """Members one behind the other. (pyarrow reads these too, but takes zlib's own format for a member.)"""
-    rest = bytes(data)
-    while rest:
+    """Members one behind the other. (pyarrow reads these too, but takes zlib's own format for a member.)
+
+    zlib copies whatever is left over of what it is fed, at each piece and at the end of each member. So a member is fed
+    in slices that begin small and grow with it: what is copied stays in proportion to the data, also where the data is
+    thousands of empty members."""
+    view = memoryview(data).cast("B")
+    position = 0
+    while position < view.nbytes:
         inflater = zlib.decompressobj(wbits=_GZIP_ONLY)
+        size = SMALLEST_SLICE
         while not inflater.eof:
-            piece = inflater.decompress(rest, PIECE_SIZE)
-            rest = inflater.unconsumed_tail
+            _check_not_abandoned()
+            fed = view[position : position + size]
+            piece = inflater.decompress(fed, PIECE_SIZE)
+            position += fed.nbytes - len(inflater.unused_data if inflater.eof else inflater.unconsumed_tail)
+            size = min(size * 2, LARGEST_SLICE)
             if piece:
                 yield memoryview(piece)
-            elif not inflater.eof and not rest:
+            elif not inflater.eof and position == view.nbytes:
                 raise ValueError("the data ends in the middle of a member")
-        rest = inflater.unused_data
 
 
 def _read_frames(codec: int, data: Buffer) -> Iterator[memoryview]:
@@ -220,8 +258,11 @@ def _compress_xerial(data: Buffer) -> bytearray:
 
 
 def _decompress_xerial(data: memoryview, max_size: int) -> bytearray:
+    return _decompress_snappy_blocks(lambda: _xerial_blocks(data), max_size)
+
+
+def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
     """Blocks behind a header. Another stream may follow: read as a length, its header is negative."""
-    blocks = []
     position = 0
     while position < data.nbytes:
         if data[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:
@@ -231,23 +272,27 @@ def _decompress_xerial(data: memoryview, max_size: int) -> bytearray:
         position += 4
         if length <= 0 or length > data.nbytes - position:
             raise CorruptBatchError(f"snappy block length is {length}, {data.nbytes - position} bytes are left")
-        blocks.append(data[position : position + length])
+        yield data[position : position + length]
         position += length
     if position > data.nbytes:
         raise CorruptBatchError("snappy stream ends inside its header")
-    return _decompress_snappy_blocks(blocks, max_size)
 
 
-def _decompress_snappy_blocks(blocks: list[memoryview], max_size: int) -> bytearray:
-    sizes = [_snappy_size(block) for block in blocks]
-    total = sum(sizes)
+def _decompress_snappy_blocks(blocks: Callable[[], Iterator[memoryview]], max_size: int) -> bytearray:
+    """Goes through the blocks twice: a list of them would take far more memory than tiny blocks do."""
+    total = 0
+    for block in blocks():
+        _check_not_abandoned()
+        total += _snappy_size(block)
     if total > max_size:
         raise _too_large(Codec.SNAPPY, max_size)
     inflated = bytearray(total)
     out = memoryview(inflated)
     position = 0
     try:
-        for block, size in zip(blocks, sizes, strict=True):
+        for block in blocks():
+            _check_not_abandoned()
+            size = _snappy_size(block)
             cramjam.snappy.decompress_raw_into(block, out[position : position + size])
             position += size
     except cramjam.DecompressionError as error:
