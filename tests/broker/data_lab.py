@@ -84,6 +84,7 @@ class DataLab:
             OwnApi({}),
             self.counters,
             self.clock,
+            self.worker_threads,
             largest_request=self.config.socket_request_max_bytes,
         )
 

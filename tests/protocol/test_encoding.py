@@ -18,7 +18,7 @@ from kio.static.primitive import Records
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
 from stratalog.protocol.encoding import EncodingError
-from stratalog.protocol.messages import decode_request, encode_reply, to_ms
+from stratalog.protocol.messages import decode_request, encode_reply, encode_reply_in_portions, to_ms
 
 _SERVED = [
     (key, version)
@@ -57,6 +57,10 @@ def test_a_reply_has_the_bytes_that_kio_writes(key: ApiKey, version: int, data: 
     expected = io.BytesIO()
     entity_writer(schema)(expected, entity)
     assert bytes(encode_reply(key, version, as_reply(entity))) == expected.getvalue()
+    in_portions = bytearray()
+    for _ in encode_reply_in_portions(in_portions, key, version, as_reply(entity)):
+        assert len(in_portions) <= len(expected.getvalue())
+    assert bytes(in_portions) == expected.getvalue()
 
 
 @pytest.mark.parametrize(

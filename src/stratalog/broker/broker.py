@@ -137,6 +137,7 @@ class Broker:
             self.own,
             self.counters,
             self._clock,
+            self._worker_threads,
             largest_request=config.socket_request_max_bytes,
         )
         self.server = Server(
@@ -147,6 +148,7 @@ class Broker:
             is_heavy=dispatcher.is_heavy,
             outlives_its_client=dispatcher.outlives_its_client,
         )
+        dispatcher.turns.memory = self.server.memory
         self.settings.on_change(self._settings_changed)
 
     def _routes(self) -> dict[ApiKey, Handler]:

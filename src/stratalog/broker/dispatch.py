@@ -8,27 +8,37 @@ a client would understand. ApiVersions alone always gets an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
+from functools import partial
 from struct import Struct
 
+from stratalog.broker.answer_turns import AnswerTurns
 from stratalog.broker.apis import versions
 from stratalog.broker.apis.fetch import FetchApi
 from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.counters import Counters
-from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.broker.requests import Handler, LongReply, Reply, RequestContext
+from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import Clock
 from stratalog.errors import MalformedRequestError
 from stratalog.net.connection import RefusedConnectionError
 from stratalog.net.response_queue import Part, Response
 from stratalog.protocol._wire import parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey, OwnApiKey
-from stratalog.protocol.messages import decode_request, encode_reply
-from stratalog.protocol.responses import frame_response
+from stratalog.protocol.messages import decode_request, encode_reply, encode_reply_in_portions
+from stratalog.protocol.responses import frame_response, response_start
 
 LARGEST_CONTROL_REQUEST = 4 * 1024 * 1024
 """Requests without records are made into objects, which take up to a hundred times their bytes."""
 
+WITH_LONG_ANSWERS = frozenset((ApiKey.DESCRIBE_CONFIGS, ApiKey.CREATE_TOPICS))
+"""Their answers may be thirty times as long as the request, or longer."""
+
+LARGEST_WITHOUT_TURN = 2048
+"""A request with a long answer waits for its turn, if it is larger than this."""
+
+_PORTION = 20  # elements of an answer between two looks at what else there is to do
 _KEY = Struct(">h")
 
 
@@ -41,6 +51,7 @@ class Dispatcher:
         own: OwnApi,
         counters: Counters,
         clock: Clock,
+        worker_threads: WorkerThreads,
         *,
         largest_request: int,
     ) -> None:
@@ -50,6 +61,8 @@ class Dispatcher:
         self._own = own
         self._counters = counters
         self._clock = clock
+        self._worker_threads = worker_threads
+        self.turns = AnswerTurns()
         self._largest_request = largest_request
         self._served = {int(key): (key, *VERSIONS[key]) for key in VERSIONS}
 
@@ -102,14 +115,19 @@ class Dispatcher:
         elif key is ApiKey.FETCH:
             response = self._fetch.serve(frame, position, version, correlation_id)
         else:
-            request = decode_request(key, version, frame[position:])
-            reply = self._routes[key](request, RequestContext(key, version, client_id, host))
             # The tags of ApiVersions' response are in its body only: its reader may not know of tags yet.
             flexible = flexible and key is not ApiKey.API_VERSIONS
-            if isinstance(reply, dict | bytearray):
-                response = [_frame(reply, key, version, correlation_id, flexible)]
+            context = RequestContext(key, version, client_id, host)
+            if key in WITH_LONG_ANSWERS and len(frame) > LARGEST_WITHOUT_TURN:
+                response = self._answer_in_turn(bytes(frame[position:]), context, correlation_id, flexible)
             else:
-                response = self._answer_later(reply, key, version, correlation_id, flexible)
+                reply = self._routes[key](decode_request(key, version, frame[position:]), context)
+                if not isinstance(reply, dict | bytearray):
+                    response = self._answer_later(reply, key, version, correlation_id, flexible)
+                elif isinstance(reply, LongReply):
+                    response = _begin(_frame_in_portions(reply, key, version, correlation_id, flexible))
+                else:
+                    response = [_frame(reply, key, version, correlation_id, flexible)]
         if response is not None and not isinstance(response, list):
             return self._timed(response, number, started)
         self._counters.request_seconds[number] += self._clock.monotonic() - started
@@ -130,7 +148,24 @@ class Dispatcher:
         self, reply: Awaitable[Reply | bytearray], key: ApiKey, version: int, correlation_id: int, flexible: bool
     ) -> Response:
         try:
-            return [_frame(await reply, key, version, correlation_id, flexible)]
+            return await _frame_later(await reply, key, version, correlation_id, flexible)
+        except MalformedRequestError as error:
+            raise self._unreadable(error) from error
+
+    async def _answer_in_turn(
+        self, body: bytes, context: RequestContext, correlation_id: int, flexible: bool
+    ) -> Response:
+        """Hold no more than the request's bytes until it is its turn. A handler that waits does so without the turn."""
+        key, version = context.api_key, context.api_version
+        try:
+            async with self.turns.take(len(body)):
+                decode = partial(decode_request, key, version, memoryview(body))
+                reply = self._routes[key](await self._worker_threads.decode(decode), context)
+                if isinstance(reply, dict | bytearray):
+                    return await _frame_later(reply, key, version, correlation_id, flexible)
+            finished = await reply
+            async with self.turns.take(len(body)):
+                return await _frame_later(finished, key, version, correlation_id, flexible)
         except MalformedRequestError as error:
             raise self._unreadable(error) from error
 
@@ -148,3 +183,42 @@ class Dispatcher:
 def _frame(reply: Reply | bytearray, key: ApiKey, version: int, correlation_id: int, flexible: bool) -> bytes:
     body = reply if isinstance(reply, bytearray) else encode_reply(key, version, reply)
     return frame_response(correlation_id, body, flexible=flexible)
+
+
+async def _frame_later(
+    reply: Reply | bytearray, key: ApiKey, version: int, correlation_id: int, flexible: bool
+) -> Response:
+    if isinstance(reply, LongReply):
+        return await _finish(_frame_in_portions(reply, key, version, correlation_id, flexible))
+    return [_frame(reply, key, version, correlation_id, flexible)]
+
+
+def _frame_in_portions(
+    reply: LongReply, key: ApiKey, version: int, correlation_id: int, flexible: bool
+) -> Generator[None, None, bytearray]:
+    """The response is written in its place: a copy would be as large."""
+    out = bytearray(response_start(correlation_id, 0, flexible=flexible))
+    start = len(out)
+    for number, _ in enumerate(encode_reply_in_portions(out, key, version, reply), 1):
+        if number % _PORTION == 0:
+            yield
+    out[:start] = response_start(correlation_id, len(out) - start, flexible=flexible)
+    return out
+
+
+def _begin(work: Generator[None, None, bytearray]) -> Response | Awaitable[Response]:
+    """The response, if it is of one portion."""
+    try:
+        next(work)
+    except StopIteration as done:
+        return [done.value]
+    return _finish(work)
+
+
+async def _finish(work: Generator[None, None, bytearray]) -> Response:
+    while True:
+        await asyncio.sleep(0)  # others have their turn
+        try:
+            next(work)
+        except StopIteration as done:
+            return [done.value]

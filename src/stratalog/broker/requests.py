@@ -12,6 +12,11 @@ Reply = dict[str, Any]
 body itself, as a bytearray."""
 
 
+class LongReply(Reply):
+    """A reply that may be very long, so it is written in portions, and others have their turn in between. Its arrays
+    may be Elements, which are made as they are written."""
+
+
 class RequestContext(NamedTuple):
     api_key: ApiKey
     api_version: int

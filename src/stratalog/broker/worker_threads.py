@@ -7,6 +7,7 @@ Each kind of work has threads of its own, so that a client that sends batches of
 - `wait_for_disk`: a roll, a flush.
 - `look_up`: offsets by time, for which batches are read and inflated.
 - `match_patterns`: topics are looked through for what consumers subscribe to by pattern. One thread: it may wait.
+- `decode`: large requests are made into objects. One thread, and it holds the GIL: the event loop gets it in between.
 
 The codecs, the record loops, RE2 and system calls release the GIL, so the event loop goes on meanwhile.
 
@@ -40,6 +41,7 @@ class WorkerThreads:
         self._disk = ThreadPoolExecutor(4, "stratalog-disk")
         self._look_up = ThreadPoolExecutor(2, "stratalog-look-up", may_give_up)
         self._match = ThreadPoolExecutor(1, "stratalog-match")
+        self._decode = ThreadPoolExecutor(1, "stratalog-decode")
         self._checks: set[Future[Any]] = set()
 
     def check(self, call: Callable[[], T]) -> Awaitable[T]:
@@ -57,12 +59,15 @@ class WorkerThreads:
     def match_patterns(self, call: Callable[[], T]) -> Awaitable[T]:
         return _run(self._match, call)
 
+    def decode(self, call: Callable[[], T]) -> Awaitable[T]:
+        return _run(self._decode, call)
+
     def close(self, check_grace_seconds: float = CHECK_GRACE_SECONDS) -> int:
         """Return when no thread touches a file any more: how many checks go on nevertheless. What waits is dropped."""
         self._stopping.set()
         for pool in (self._check, self._check_large):
             pool.shutdown(wait=False, cancel_futures=True)
-        for pool in (self._disk, self._look_up, self._match):
+        for pool in (self._disk, self._look_up, self._match, self._decode):
             pool.shutdown(cancel_futures=True)
         return len(wait(list(self._checks), check_grace_seconds).not_done)
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from struct import Struct
 from types import NoneType
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from stratalog.protocol.fields import INT16, INT32, write_varint
 
 Encoder = Callable[[bytearray, Any], None]
+PortionedEncoder = Callable[[bytearray, dict[str, Any]], Iterator[None]]
 
 FIXED_TYPES = {
     "bool": "?",
@@ -43,10 +44,64 @@ class EncodingError(Exception):
     """A reply that does not fit its schema."""
 
 
+class Elements:
+    """The elements of an array, each made when it is written: there is never more than one of them."""
+
+    def __init__(self, count: int, elements: Iterable[Any]) -> None:
+        self._count = count
+        self._elements = elements
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._elements)
+
+
+class _Array(NamedTuple):
+    """A step of a portioned encoder."""
+
+    name: str
+    write_count: Encoder
+    element: Encoder
+
+
 @cache
 def compile_encoder(entity: type[Any]) -> Encoder:
+    steps: list[Encoder] = _steps(entity, _member)
+    if len(steps) == 1:
+        return steps[0]
+
+    def encode(out: bytearray, values: dict[str, Any]) -> None:
+        for step in steps:
+            step(out, values)
+
+    return encode
+
+
+@cache
+def compile_portioned_encoder(entity: type[Any]) -> PortionedEncoder:
+    """Make an encoder that yields after each element of the entity's own arrays. It writes the same bytes, and takes
+    Elements where it takes an array."""
+    steps: list[Any] = _steps(entity, _member_in_portions)
+
+    def encode(out: bytearray, values: dict[str, Any]) -> Iterator[None]:
+        for step in steps:
+            if not isinstance(step, _Array):
+                step(out, values)
+                continue
+            elements = values[step.name]
+            step.write_count(out, elements)
+            for element in elements or ():
+                step.element(out, element)
+                yield
+
+    return encode
+
+
+def _steps(entity: type[Any], encode_member: Callable[[Field[Any], bool], Any]) -> list[Any]:
     flexible: bool = entity.__flexible__
-    steps: list[Encoder] = []
+    steps: list[Any] = []
     run: list[Field[Any]] = []
     tagged: list[tuple[int, Field[Any]]] = []
     for member in fields(entity):
@@ -58,19 +113,20 @@ def compile_encoder(entity: type[Any]) -> Encoder:
             if run:
                 steps.append(_packer(run))
                 run = []
-            steps.append(_member(member, flexible))
+            steps.append(encode_member(member, flexible))
     if run:
         steps.append(_packer(run))
     if flexible:
         steps.append(_tags(sorted(tagged, key=lambda entry: entry[0]), flexible))
-    if len(steps) == 1:
-        return steps[0]
+    return steps
 
-    def encode(out: bytearray, values: dict[str, Any]) -> None:
-        for step in steps:
-            step(out, values)
 
-    return encode
+def _member_in_portions(member: Field[Any], flexible: bool) -> Encoder | _Array:
+    inner = inner_type(member.type)
+    if get_origin(inner) is not tuple:
+        return _member(member, flexible)
+    write_count = _element_count(flexible, is_nullable(member))
+    return _Array(member.name, write_count, _element(get_args(inner)[0], member, flexible))
 
 
 def _is_fixed(member: Field[Any]) -> bool:
@@ -205,16 +261,25 @@ def _bytes(flexible: bool, nullable: bool) -> Encoder:
 
 
 def _array(element: Encoder, flexible: bool, nullable: bool) -> Encoder:
+    write_count = _element_count(flexible, nullable)
+
     def write(out: bytearray, values: Iterable[Any] | None) -> None:
-        if values is None and not nullable:
-            raise EncodingError("null is not allowed")
         items = None if values is None else tuple(values)
+        write_count(out, items)
+        for item in items or ():
+            element(out, item)
+
+    return write
+
+
+def _element_count(flexible: bool, nullable: bool) -> Encoder:
+    def write(out: bytearray, items: Sized | None) -> None:
+        if items is None and not nullable:
+            raise EncodingError("null is not allowed")
         if flexible:
             write_varint(out, 0 if items is None else len(items) + 1)
         else:
             out += INT32.pack(-1 if items is None else len(items))
-        for item in items or ():
-            element(out, item)
 
     return write
 

@@ -10,6 +10,7 @@ all the rest.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -22,7 +23,7 @@ from kio.serial.readers import Reader
 from stratalog.errors import MalformedRequestError, MalformedResponseError
 from stratalog.protocol._shape import check_shape
 from stratalog.protocol.api_keys import ApiKey
-from stratalog.protocol.encoding import Encoder, compile_encoder
+from stratalog.protocol.encoding import Encoder, PortionedEncoder, compile_encoder, compile_portioned_encoder
 from stratalog.protocol.limits import MOST_ANSWERED_ELEMENTS, MOST_ELEMENTS
 from stratalog.protocol.shapes import compile_shape
 
@@ -47,6 +48,11 @@ def encode_reply(key: ApiKey, version: int, reply: dict[str, Any]) -> bytearray:
     out = bytearray()
     _encoder(key, version)(out, reply)
     return out
+
+
+def encode_reply_in_portions(out: bytearray, key: ApiKey, version: int, reply: dict[str, Any]) -> Iterator[None]:
+    """Append the same to `out`, and yield after each element of the reply's own arrays."""
+    return _portioned_encoder(key, version)(out, reply)
 
 
 def encode_request(key: ApiKey, version: int, request: dict[str, Any]) -> bytearray:
@@ -85,6 +91,11 @@ def _reader(key: ApiKey, version: int) -> tuple[array[int], Reader[Any]]:
 @cache
 def _encoder(key: ApiKey, version: int) -> Encoder:
     return compile_encoder(load_response_schema(int(key), version))
+
+
+@cache
+def _portioned_encoder(key: ApiKey, version: int) -> PortionedEncoder:
+    return compile_portioned_encoder(load_response_schema(int(key), version))
 
 
 @cache

@@ -24,11 +24,12 @@ from typing import Any
 from stratalog.broker.apis.error_fields import RefusedError, error_fields
 from stratalog.broker.background import RunInBackground, RunInPortions
 from stratalog.broker.metadata.topics import NewTopic, Topic, TopicRegistry
-from stratalog.broker.requests import Handler, Reply, RequestContext
+from stratalog.broker.requests import Handler, LongReply, Reply, RequestContext
 from stratalog.broker.settings import BrokerConfig
 from stratalog.clock import Clock
 from stratalog.errors import InvalidPartitionsError, StratalogError, UnknownTopicError
 from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.encoding import Elements
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
 from stratalog.storage import names
@@ -88,11 +89,8 @@ class TopicApis:
             await _let_others_on(number)
         if not request.validate_only:
             await self._create(outcomes, deadline)
-        results = []
-        for number, (name, outcome) in enumerate(outcomes.items()):
-            results.append(self._created(name, outcome, context.api_version))
-            await _let_others_on(number)
-        return {"topics": results}
+        results = (self._created(name, outcome, context.api_version) for name, outcome in outcomes.items())
+        return LongReply(topics=Elements(len(outcomes), results))
 
     async def _create(self, outcomes: dict[str, NewTopic | Topic | StratalogError], deadline: float | None) -> None:
         """Put topics, or why there is none, in the place of those that are new."""
