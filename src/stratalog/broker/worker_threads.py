@@ -28,7 +28,7 @@ from stratalog.records import compression
 
 T = TypeVar("T")
 
-CHECK_GRACE_SECONDS = 5.0
+CHECK_GRACE_SECONDS = 2.0
 """How long a stop waits for a check to come to the next piece: one piece may be compressed for minutes."""
 
 
