@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stratalog.net.connection import Connection
     from stratalog.net.held_memory import HeldMemory
 
 _COUNTED = 64 * 1024  # a request of this size is counted by its connection while it is answered
@@ -46,18 +45,18 @@ class AnswerTurns:
 
     async def _wait_for_room(self, memory: HeldMemory) -> None:
         waiting = _Waiting()
-        memory.wait(cast("Connection", waiting))
+        memory.wait(waiting)
         try:
             while not self._has_room(memory):
                 waiting.woken.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(waiting.woken.wait(), _LOOK_AGAIN_SECONDS)
         finally:
-            memory.stop_waiting(cast("Connection", waiting))
+            memory.stop_waiting(waiting)
 
 
 class _Waiting:
-    """What HeldMemory needs of a connection that waits for room."""
+    """A waiter for HeldMemory."""
 
     def __init__(self) -> None:
         self.woken = asyncio.Event()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from stratalog.net.connection import Connection
@@ -26,6 +26,12 @@ _ANY = 1 << 62
 _WORTH_A_TRIM = 32 * 1024 * 1024
 
 
+class Waiter(Protocol):
+    """A connection, or other work, that waits for room."""
+
+    def read_again(self) -> None: ...
+
+
 class HeldMemory:
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
         """A limit of -1: none."""
@@ -35,7 +41,7 @@ class HeldMemory:
         self._loop = loop
         self._holders: dict[Connection, tuple[int, float]] = {}  # how much, since when; the oldest first
         self._senders: dict[Connection, None] = {}  # those of them that have to send the rest of a request
-        self._waiting: dict[Connection, float] = {}  # since when
+        self._waiting: dict[Waiter, float] = {}  # since when
         self._check: asyncio.TimerHandle | None = None
 
     @property
@@ -71,9 +77,9 @@ class HeldMemory:
             return _LITTLE
         return 0
 
-    def wait(self, connection: Connection) -> None:
-        """It is woken when there is room."""
-        self._waiting.setdefault(connection, self._loop.time())
+    def wait(self, waiter: Waiter) -> None:
+        """Call `read_again` when there is room."""
+        self._waiting.setdefault(waiter, self._loop.time())
         if self._check is None:
             self._check = self._loop.call_later(_CHECK_SECONDS, self._make_room)
 
@@ -82,8 +88,8 @@ class HeldMemory:
         if connection in self._holders:
             self.hold(connection, 0, is_sending=False)
 
-    def stop_waiting(self, connection: Connection) -> None:
-        self._waiting.pop(connection, None)
+    def stop_waiting(self, waiter: Waiter) -> None:
+        self._waiting.pop(waiter, None)
 
     def _wake(self, most: int) -> None:
         """Who finds that the room was taken by another meanwhile waits on, in its place."""
