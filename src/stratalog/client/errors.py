@@ -167,6 +167,12 @@ class GroupAuthorizationError(BrokerError):
 class RecordTooLargeError(BrokerError, errors.MessageTooLargeError):
     advice = "send less in a record, or raise the topic's max.message.bytes"
 
+    def __init__(self, code: int, message: str | None = None, *, about: str = "") -> None:
+        own = next((name for name in ("max.request.size", "buffer.memory") if name in (message or "")), None)
+        if own is not None:  # no broker has seen it
+            self.advice = f"send less in a record, or raise the producer's {own}"
+        super().__init__(code, message, about=about)
+
 
 class OffsetOutOfRangeError(BrokerError, errors.OffsetOutOfRangeError):
     advice = "seek to an offset that exists, or set auto.offset.reset"
