@@ -137,10 +137,13 @@ def _stop(stopping: asyncio.Event, number: signal.Signals) -> None:
 
 
 def check_data_dir(data_dir: Path) -> None:
+    from stratalog.cli.foreign_directories import check_data_directory
+
     if not str(data_dir).strip() or str(data_dir) == ".":
         raise CommandError("--data-dir is empty, or the current directory; name one, like --data-dir stratalog-data")
     if data_dir.exists() and not data_dir.is_dir():
         raise CommandError(f"--data-dir is {data_dir}, which is a file; give a directory")
+    check_data_directory(data_dir)
 
 
 def parse_address(option: str, text: str, example: str) -> tuple[str, int]:
