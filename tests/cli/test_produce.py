@@ -172,6 +172,7 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
         (["--set", "bootstrap.servers=x"], "--bootstrap-server"),
         (["--set", "nonsense"], "client.id="),
         (["--file", "missing.txt"], "check the path"),
+        (["--file", "/"], "--file is /, which is a directory; give a file of lines"),
         (["--json"], "stdin, line 1: not JSON"),
     ],
 )

@@ -160,3 +160,8 @@ def test_pipe_gets_no_colours_and_a_terminal_does(tmp_path: Path) -> None:
     assert "\x1b" not in piped.stdout + piped.stderr
     forced = subprocess.run(command, capture_output=True, text=True, env=plain | {"FORCE_COLOR": "1", "TERM": "xterm"})
     assert "\x1b[" in forced.stdout
+
+
+def test_help_has_no_backslash_twice_and_names_arguments_as_the_usage_does() -> None:
+    assert "\\\\" not in invoke("compaction", "explain", "--help").stdout
+    assert "SETTING... those" in " ".join(invoke("config", "get", "--help").stdout.split())

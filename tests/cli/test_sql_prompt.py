@@ -128,6 +128,10 @@ def test_words_of_other_prompts_are_answered_with_the_commands_of_this_one(
     assert said in shown.out + shown.err
 
 
+def test_script_goes_on_after_help_and_ends_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert script("help\nSELECT 1;\nexit\nSELECT 2;", monkeypatch)[1].ran == ["SELECT 1"]
+
+
 def test_help_within_a_statement_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _, engine = script("SELECT\nhelp\nFROM t", monkeypatch)
     assert engine.ran == ["SELECT\nhelp\nFROM t"]

@@ -121,6 +121,8 @@ def _opened(file: Path | None) -> Iterator[tuple[str, BinaryIO]]:
     if file is None or str(file) == "-":
         yield "stdin", sys.stdin.buffer
         return
+    if file.is_dir():
+        raise CommandError(f"--file is {file}, which is a directory; give a file of lines")
     with file.open("rb", buffering=io.DEFAULT_BUFFER_SIZE * 32) as opened:
         yield str(file), opened
 

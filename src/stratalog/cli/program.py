@@ -123,6 +123,12 @@ def spoken(error: BaseException, *, can_make: bool = True, server: str | None = 
 
         similar = similar_group(about.removeprefix("group ").strip("'"), server)
         text += f"; did you mean {similar!r}?" if similar else ""
+    if getattr(error, "name", "") == "TOPIC_ALREADY_EXISTS" and about:
+        return f"{about} exists already; choose another name, or use the topic that exists"
+    if getattr(error, "name", "") == "TRANSACTIONAL_ID_NOT_FOUND":
+        text += "; check the id: `stratalog transaction list` has all"
+    if "can't be resolved" in text and "trying again" not in text:
+        text += "; check the name, or give another --bootstrap-server"
     if getattr(error, "name", "") == "INVALID_RECORD" and "key" in text:
         text += "; the topic is compacted: give keys, with --key-separator, or as fields with --json"
     return text.replace("Admin.create_topics, ", "").replace(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.program import CommandError
+from stratalog.cli.wording import plural
 
 if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
@@ -121,7 +122,7 @@ async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
 def _partitions(broker: Broker) -> str:
     partitions = list(broker.topics.all_partitions())
     offline = sum(partition.is_offline for partition in partitions)
-    return f"{len(partitions)} partitions" + (f" ({offline} offline: see the log)" if offline else "")
+    return plural(len(partitions), "partition") + (f" ({offline} offline: see the log)" if offline else "")
 
 
 def _told(broker: Broker, host: str) -> str:

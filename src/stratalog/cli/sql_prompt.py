@@ -96,7 +96,9 @@ class Prompt:
                     return False
                 continue
             if not self._statements.is_within_one and self._is_a_word(line):
-                return False
+                if "help" not in line.lower():
+                    return False
+                continue
             if not all(self._execute(statement) for statement in self._statements.add(line)):
                 return False
         rest = self._statements.rest()
