@@ -123,7 +123,11 @@ def list_of(item: Values | None = None, *, at_least: int = 0) -> Values:
             items = list(value)
         else:
             raise ConfigError(f"{name} is {value!r}; it must be a list, with commas between the items")
-        checked = tuple((item or text()).check(name, one) for one in items)
+        try:
+            checked = tuple((item or text()).check(name, one) for one in items)
+        except ConfigError as error:
+            several = f", or several with commas: {item.said.replace(', ', ',')}" if item and ", " in item.said else ""
+            raise ConfigError(f"{error}{several}") from None
         if len(checked) < at_least:
             raise ConfigError(f"{name} has {len(checked)} items; it must have at least {at_least}")
         if len(set(checked)) != len(checked):

@@ -112,3 +112,7 @@ def test_directory_is_refused_with_what_to_give_instead(tmp_path: Path) -> None:
 def test_empty_checkpoint_has_no_entries(tmp_path: Path) -> None:
     (tmp_path / "recovery-point-offset-checkpoint").touch()
     assert "no entries" in invoke("dump-log", tmp_path / "recovery-point-offset-checkpoint").stdout
+
+
+def test_file_that_is_not_there_is_not_taken_for_one_of_another_kind(tmp_path: Path) -> None:
+    assert one_line_error(invoke("dump-log", tmp_path / "nofile")).endswith("nofile: no such file; check the path\n")

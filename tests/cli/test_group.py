@@ -72,6 +72,12 @@ def test_groups_are_listed_with_their_state(server: str, billing: None, member: 
     assert done("list").splitlines()[0].split() == ["group", "type", "state"]
 
 
+def test_groups_of_another_state_are_not_no_groups(server: str, billing: None) -> None:
+    assert [one["group"] for one in json_of("group", "list", "--state", "empty")] == ["billing"]
+    said = done("list", "--state", "Stable", "--state", "dead")
+    assert said == "no group is in state 'Stable' or 'Dead'; `stratalog group list` shows all 1\n"
+
+
 def test_no_groups_is_said(server: str) -> None:
     assert "no groups" in done("list")
 
@@ -165,6 +171,28 @@ def test_moves_are_told(server: str, billing: None) -> None:
     assert "would go on at" in done("reset", "billing", "--to-end", "--dry-run")
 
 
+def test_partitions_without_a_committed_offset_are_not_left_behind(server: str, billing: None) -> None:
+    """A group that has read one of two partitions."""
+    write_topic(server, "orders", [Seen(None, b"%d" % number, partition=1) for number in range(3)])
+    invoke("topic", "create", "payments")
+    done("reset", "shipping", "--topic", "orders:0", "--to-offset", 4)
+    done("reset", "shipping", "--topic", "payments", "--to-end")
+    invoke("topic", "delete", "payments")
+    assert committed("shipping")[1] is None
+    done("reset", "shipping", "--to-end")
+    assert committed("shipping") == {0: 10, 1: 3}
+
+
+def test_group_that_has_read_only_deleted_topics_is_told_what_to_name(server: str, billing: None) -> None:
+    invoke("topic", "delete", "orders")
+    assert "--topic" in one_line_error(invoke("group", "reset", "billing", "--to-end"))
+
+
+def test_offset_past_the_end_becomes_the_end_as_the_help_says(server: str, billing: None) -> None:
+    done("reset", "billing", "--to-offset", 11)
+    assert committed("billing") == {0: 10, 1: 0}
+
+
 def test_new_group_can_be_told_where_to_begin(server: str) -> None:
     done("reset", "new", "--topic", "orders", "--to-offset", "5")
     assert committed("new") == {0: 5, 1: 0}
@@ -184,7 +212,7 @@ def test_deleted_group_is_gone(server: str, billing: None) -> None:
         (["reset", "billing"], "--to-beginning"),
         (["reset", "billing", "--to-end", "--to-beginning"], "one of"),
         (["reset", "billing", "--to-offset", "x"], "--to-offset is 'x'"),
-        (["reset", "billing", "--to-offset", "11"], "--to-offset is 11"),
+        (["list", "--state", "foo"], "no group is in state 'foo'; states are PreparingRebalance, "),
         (["reset", "billing", "--to-time", "x"], "--to-time is 'x'"),
         (["reset", "billing", "--to-end", "--topic", "nowhere"], "'nowhere'"),
         (["reset", "billing", "--to-end", "--topic", "orders:2"], "partitions 0 to 1"),

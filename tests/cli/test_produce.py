@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.filterwarnings("ignore::ResourceWarning"), pytest.mark
 
 def produce(topic: str, stdin: bytes, *arguments: object) -> None:
     done = invoke("produce", topic, *arguments, stdin=stdin)
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert re.fullmatch(r"stratalog: [0-9,]+ records? acknowledged\n", done.stderr)
 
 
 def test_each_line_is_a_record(server: str, stratalog_topic: str) -> None:
@@ -42,7 +43,11 @@ def test_key_ends_at_the_separator(server: str, stratalog_topic: str, separator:
 def test_line_without_the_separator_is_refused_and_those_before_it_are_sent(server: str, stratalog_topic: str) -> None:
     done = invoke("produce", stratalog_topic, "--key-separator", ":", stdin=b"a:b\nno key\nc:d\n")
     refused, note = error_with_a_note(done)
-    assert "go on with line 2" in note
+    assert note == (
+        "1 record acknowledged, not sent from line 2 on; repair line 2, then go on with it: ... | tail -n +2 | "
+        f"stratalog produce {stratalog_topic} --key-separator :; or skip it: ... | tail -n +3 | "
+        f"stratalog produce {stratalog_topic} --key-separator :"
+    )
     assert "stdin, line 2" in refused
     assert "--key-separator" in refused
     assert read_topic(server, stratalog_topic, 1) == [Seen(b"a", b"b")]
@@ -103,10 +108,10 @@ def test_many_lines_go_to_the_partition_that_is_named(server: str, stratalog_top
 def test_line_without_the_separator_among_many_is_named(server: str, stratalog_topic: str) -> None:
     done = invoke("produce", stratalog_topic, "-K", ":", stdin=b"a:b\n" * 4000 + b"no key\n")
     refused, note = error_with_a_note(done)
-    assert "stdin, line 4001" in refused
-    assert note == (
-        "4,000 records acknowledged, not sent from line 4,001 on; go on with line 4,001: "
-        f"tail -n +4001 FILE | stratalog produce {stratalog_topic} ..."
+    assert "stdin, line 4,001" in refused
+    assert note.startswith(
+        "4,000 records acknowledged, not sent from line 4,001 on; repair line 4,001, then go on with it: "
+        f"... | tail -n +4001 | stratalog produce {stratalog_topic} --key-separator :; or skip it: ... | tail -n +4002 "
     )
     assert len(read_topic(server, stratalog_topic, 4000)) == 4000
 
@@ -124,7 +129,8 @@ def test_many_lines_that_are_not_delivered_are_named(stratalog_fresh_broker: Bro
     assert "max.message.bytes" in refused
     assert "delivered" in refused
     assert note.startswith("0 records acknowledged, ")
-    assert "; go on with line 1: tail -n +1 FILE | stratalog produce orders ..." in note
+    command = f"stratalog produce orders --bootstrap-server {server}"
+    assert f"; repair line 1, then go on with it: ... | tail -n +1 | {command}; or skip it: " in note
 
 
 def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
@@ -137,16 +143,17 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
     refused, note = error_with_a_note(invoke("produce", "orders", "-b", server, "--file", tmp_path / "some orders"))
     assert "some orders, lines 1 to 10,001: not all were delivered" in refused
     match = re.fullmatch(
-        r"([0-9,]+) records acknowledged, ([0-9,]+) failed; go on with line ([0-9,]+): "
-        r"tail -n \+([0-9]+) '.*some orders' \| stratalog produce orders \.\.\."
+        r"([0-9,]+) records acknowledged, ([0-9,]+) failed; repair line 5,001, then go on with (?:line [0-9,]+|it): "
+        r"tail -n \+([0-9]+) '[^']*some orders' \| stratalog produce orders --bootstrap-server [0-9.:]+"
+        r"(; or skip it: tail -n \+5002 .* [0-9.:]+)?"
         r"( \(of what follows, ([0-9,]+) records acknowledged would be sent again\))?",
         note,
     )
     assert match is not None, note
-    acknowledged, failed, line, tail = (int(match[group].replace(",", "")) for group in (1, 2, 3, 4))
+    acknowledged, failed, line = (int(match[group].replace(",", "")) for group in (1, 2, 3))
     again = int((match[6] or "0").replace(",", ""))
     assert acknowledged + failed == 10_001
-    assert line == tail <= 5001
+    assert line <= 5001
     assert line - 1 + again == acknowledged
     assert len(read_topic(server, "orders", acknowledged)) == acknowledged
 
@@ -165,6 +172,7 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
         (["--set", "bootstrap.servers=x"], "--bootstrap-server"),
         (["--set", "nonsense"], "client.id="),
         (["--file", "missing.txt"], "check the path"),
+        (["--file", "/"], "--file is /, which is a directory; give a file of lines"),
         (["--json"], "stdin, line 1: not JSON"),
     ],
 )
@@ -187,7 +195,77 @@ def test_record_that_is_too_large_is_an_error_with_a_count(server: str, stratalo
     )
     assert "stdin, line 2: not delivered" in refused
     assert "max.message.bytes" in refused
-    assert note.startswith("1 record acknowledged, 1 failed; go on with line 2: tail -n +2 FILE | stratalog produce ")
+    assert (
+        f"; send less in a record, or raise the topic's limit: stratalog config set topic {stratalog_topic} " in refused
+    )
+    assert note.startswith("1 record acknowledged, 1 failed; repair line 2, then go on with it: ... | tail -n +2 | ")
+    assert note.endswith(
+        f"; or skip it: ... | tail -n +3 | stratalog produce {stratalog_topic} --set max.request.size=9000000"
+    )
+
+
+@pytest.mark.parametrize("lines_before", [1, 2500])
+def test_record_past_the_limit_of_the_client_alone_names_that_limit(stratalog_topic: str, lines_before: int) -> None:
+    lines = b"tea\n" * lines_before + bytes(5000)
+    refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--set", "max.request.size=4000", stdin=lines))
+    line = lines_before + 1
+    assert f"stdin, line {line:,}: not sent: " in refused
+    assert "; send less in a record, or raise this producer's limit: --set max.request.size=5109" in refused
+    assert "max.message.bytes" not in refused
+    assert f"; repair line {line:,}, then go on with it: ... | tail -n +{line} | " in note
+
+
+def test_record_past_the_limits_of_client_and_topic_names_both(stratalog_topic: str) -> None:
+    refused = one_line_error(invoke("produce", stratalog_topic, stdin=bytes(2_000_000)))
+    assert "--set max.request.size=2000109, and the topic's, as its max.message.bytes is 1048588: " in refused
+    assert f"stratalog config set topic {stratalog_topic} max.message.bytes=2000109" in refused
+    enough = ["--set", "max.request.size=2000109"]
+    invoke("config", "set", "topic", stratalog_topic, "max.message.bytes=2000109")
+    assert invoke("produce", stratalog_topic, *enough, stdin=bytes(2_000_000)).exit_code == 0
+
+
+def test_line_that_is_no_json_is_named_once_and_by_its_column_only(stratalog_topic: str) -> None:
+    lines = b'{"value": "a"}\n\n{"value": "tea" "key": 1}\n'
+    refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--json", "-H", "a=b c", stdin=lines))
+    assert "stdin, line 3: not JSON (Expecting ',' delimiter, column 17); " in refused
+    command = f"stratalog produce {stratalog_topic} --header 'a=b c' --json"
+    assert f"repair line 3, then go on with it: ... | tail -n +3 | {command}; or skip it: " in note
+
+
+def test_topic_that_sending_creates_is_named_with_the_one_that_was_meant(stratalog_fresh_broker: BrokerProcess) -> None:
+    server = stratalog_fresh_broker.bootstrap_servers
+    stratalog_fresh_broker.create_topic("orders")
+    done = invoke("produce", "ordrs", "-b", server, stdin=b"tea\n" * 3000)
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "stratalog: topic 'ordrs' was created with 1 partition; did you mean 'orders'?\n"
+        "stratalog: 3,000 records acknowledged\n"
+    )
+    assert invoke("produce", "ordrs", "-b", server, stdin=b"tea").stderr == "stratalog: 1 record acknowledged\n"
+    created = invoke("produce", "payments", "-b", server, "--acks", "0", stdin=b"tea\n").stderr
+    assert created == (
+        "stratalog: topic 'payments' was created with 1 partition\nstratalog: 1 record sent without acknowledgement\n"
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+def test_copy_of_a_topic_as_the_help_shows_it_fails_at_the_second_partition(
+    stratalog_fresh_broker: BrokerProcess, count: int
+) -> None:
+    """Into a topic that is created meanwhile, with fewer partitions."""
+    server = stratalog_fresh_broker.bootstrap_servers
+    lines = [
+        b'{"key": "%d", "value": "tea", "partition": %d}' % (number, number % 5) for number in range(count * 5)
+    ] + [b""]
+    example = next(
+        line for line in invoke("produce", "--help").stdout.splitlines() if "consume orders --json |" in line
+    )
+    arguments = example.partition("| stratalog ")[2].split()
+    assert invoke(*arguments, "-b", server, stdin=b"\n".join(lines)).exit_code == 0
+    arguments.remove("--by-key")
+    refused = invoke(*arguments, "-b", server, stdin=b"\n".join(lines)).stderr
+    assert "partition is 1; orders-copy has only partition 0; pass --by-key" in refused
+    assert "add-partitions orders-copy 5" in refused
 
 
 def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(server: str, stratalog_topic: str) -> None:
@@ -203,8 +281,8 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(ser
         _wait_for_records(server, stratalog_topic, 1)
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == (
-            b"stratalog: interrupted; 1 record acknowledged, not sent from line 2 on; go on with line 2: tail -n +2 "
-            b"FILE | stratalog produce %b ...\n" % stratalog_topic.encode()
+            b"stratalog: interrupted; 1 record acknowledged, not sent from line 2 on; go on with line 2: ... | "
+            b"tail -n +2 | stratalog produce %b\n" % stratalog_topic.encode()
         )
     assert process.returncode == 130
 
@@ -227,7 +305,7 @@ def test_interrupt_counts_what_was_not_acknowledged(stratalog_fresh_broker: Brok
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == (
             b"stratalog: interrupted; 57 records acknowledged, 3 without an answer, not sent from line 61 on; go on "
-            b"with line 58: tail -n +58 FILE | stratalog produce orders ...\n"
+            b"with line 58: ... | tail -n +58 | stratalog produce orders --bootstrap-server %b\n" % server.encode()
         )
     assert process.returncode == 130
 
@@ -236,10 +314,13 @@ def test_interrupt_counts_what_was_not_acknowledged(stratalog_fresh_broker: Brok
 def test_partition_that_a_line_names_and_the_topic_lacks(server: str, stratalog_topic: str, count: int) -> None:
     lines = b'{"value": "a", "partition": 0}\n' * count + b'{"value": "b", "partition": 9}\n'
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--json", stdin=lines))
-    assert f"stdin, line {count + 1}: partition is 9; {stratalog_topic} has only partition 0; give another" in refused
-    assert "use --by-key" in refused
+    line = f"stdin, line {count + 1:,}"
+    assert f"{line}: partition is 9; {stratalog_topic} has only partition 0; pass --by-key, " in refused
+    assert f"10 or more: stratalog topic add-partitions {stratalog_topic} 10" in refused
     before = "1 record acknowledged" if count == 1 else f"{count:,} records acknowledged"
-    assert note.startswith(f"{before}, not sent from line {count + 1:,} on; go on with line {count + 1:,}: tail ")
+    assert note.startswith(
+        f"{before}, not sent from line {count + 1:,} on; repair line {count + 1:,}, then go on with it: "
+    )
     assert len(read_topic(server, stratalog_topic, count)) == count
 
 

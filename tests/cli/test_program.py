@@ -160,3 +160,41 @@ def test_pipe_gets_no_colours_and_a_terminal_does(tmp_path: Path) -> None:
     assert "\x1b" not in piped.stdout + piped.stderr
     forced = subprocess.run(command, capture_output=True, text=True, env=plain | {"FORCE_COLOR": "1", "TERM": "xterm"})
     assert "\x1b[" in forced.stdout
+
+
+@pytest.mark.parametrize("command", [[], ["consume"], ["topic"], ["topic", "create"], ["spark", "query"]])
+def test_help_is_shown_for_the_short_option_as_well(command: list[str]) -> None:
+    shown = invoke(*command, "-h")
+    assert shown.exit_code == 0
+    assert shown.stdout == invoke(*command, "--help").stdout
+    assert "-h, --help" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("consume orders --from-beginning", "; reading from the beginning is the default"),
+        ("consume orders -o beginning", "--from-offset"),
+        ("consume orders -c 5", "--count"),
+        ("consume orders -e", "ending with the last record is the default"),
+        ("consume --topic orders", "without an option"),
+        ("serve --port 9093", "--listen 127.0.0.1:9092"),
+        ("topic --list", "stratalog topic list"),
+        ("topic --describe --topic orders", "stratalog topic describe"),
+        ("topic describe --topic orders", "without an option"),
+        ("group --list", "stratalog group list"),
+        ("group --describe --group billing", "stratalog group describe"),
+        ("group reset billing --to-earliest", "--to-beginning"),
+        ("produce orders --broker-list x:1", "--bootstrap-server"),
+        ("topic list --broker-list x:1", "--bootstrap-server"),
+        ("consume a,b", "TOPIC is 'a,b'; several topics go with blanks between: a b"),
+        ("consume orders --nonsense", "No such option: --nonsense"),
+    ],
+)
+def test_words_of_kafkas_tools_are_answered_with_ours(arguments: str, said: str) -> None:
+    assert said in one_line_error(invoke(*arguments.split()))
+
+
+def test_help_has_no_backslash_twice_and_names_arguments_as_the_usage_does() -> None:
+    assert "\\\\" not in invoke("compaction", "explain", "--help").stdout
+    assert "SETTING... those" in " ".join(invoke("config", "get", "--help").stdout.split())

@@ -64,6 +64,14 @@ def test_offset_past_every_end_is_refused_with_the_ends() -> None:
         Wanted(from_offset=201).plan(FakeBounds(), PLACES)
 
 
+def test_ends_that_are_not_named_are_counted() -> None:
+    places = [TopicPartition("orders", number) for number in range(5)]
+    bounds = FakeBounds()
+    bounds.beginnings = bounds.ends = dict.fromkeys(places, 7)
+    with pytest.raises(CommandError, match=r"orders-2 ends at 7 and 2 more; give a smaller one"):
+        Wanted(from_offset=8, start="--before").plan(bounds, places)
+
+
 def test_offset_and_time_exclude_each_other() -> None:
     with pytest.raises(CommandError, match="--until-offset or --until-time"):
         Wanted.parse(None, None, "1", "-1h")

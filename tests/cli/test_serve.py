@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.cli.serve import check_data_dir
+from stratalog.records import build_batch
+from stratalog.storage import Log, LogDirectory
 from stratalog.storage.names import CLEAN_SHUTDOWN
 from tests.broker.process import BrokerProcess
 
@@ -52,6 +55,49 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = serve("--data-dir", str(tmp_path / "file"))
     assert (done.returncode, "which is a file; give a directory" in done.stderr) == (2, True)
+
+
+def test_a_partition_is_no_data_directory(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append(build_batch([(b"ada", b"tea")]))
+    before = files_of(tmp_path)
+    done = serve("--data-dir", str(tmp_path / "orders-0"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "which is the directory of one partition: it has 00000000000000000000.log; give the directory" in done.stderr
+    assert f"--data-dir {tmp_path}\n" in done.stderr
+    assert files_of(tmp_path) == before
+
+
+def test_a_directory_of_other_things_is_no_data_directory(tmp_path: Path) -> None:
+    for name in ("notes.txt", "python-3", "a", "b"):
+        (tmp_path / name).write_text("mine")
+    before = files_of(tmp_path)
+    done = serve("--data-dir", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "which is no data directory: it has a, b, notes.txt and 1 more, and no meta.properties; " in done.stderr
+    assert "give an empty directory, or a new one" in done.stderr
+    assert files_of(tmp_path) == before
+
+
+def test_directories_that_brokers_use_are_data_directories(tmp_path: Path) -> None:
+    """New, mounted, of Kafka's, of logs without a broker, of a start that failed."""
+    for name in ("new", "empty", "mounted", "kafka", "older", "failed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "new").rmdir()
+    (tmp_path / "mounted" / "lost+found").mkdir()
+    (tmp_path / "kafka" / "meta.properties").write_text("version=1\n")
+    (tmp_path / "kafka" / "bootstrap.checkpoint").touch()
+    with LogDirectory.open(tmp_path / "older") as directory:
+        directory.log("orders", 7)
+    (tmp_path / "older" / "README").touch()
+    (tmp_path / "failed" / ".lock").touch()
+    (tmp_path / "failed" / "meta.properties.tmp").touch()
+    for name in ("new", "empty", "mounted", "kafka", "older", "failed"):
+        check_data_dir(tmp_path / name)
+
+
+def files_of(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*"))
 
 
 def test_a_port_in_use_is_said_with_what_to_do(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame, Row
@@ -29,9 +32,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from stratalog.cli import query_results
+from stratalog.cli import query_results, spark_session
 from stratalog.cli.spark_progress import TerminalProgress
+from stratalog.cli.sql_tables import tables_of
 from stratalog.pipelines.spark_errors import first_line
+from stratalog.testing import BrokerProcess
 from tests.cli.running import invoke, one_line_error
 
 COMMANDS = ("query", "sql", "export", "backfill", "rekey", "repartition", "verify", "compact")
@@ -88,6 +93,86 @@ def test_missing_java_is_one_line_with_what_to_install(tmp_path: Any) -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
     assert "Spark needs Java 17 or newer" in ran.stderr
+
+
+@pytest.fixture
+def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not come to its start; a session of other tests does not count."""
+
+    def start(*_: object) -> None:
+        raise AssertionError("Spark is started")
+
+    monkeypatch.setattr(spark_session, "_start", start)
+    monkeypatch.setattr(spark_session, "_is_there", lambda: False)
+
+
+@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["query", "SELECT * FROM ordrs"], "there is no topic or view 'ordrs'; did you mean 'orders'? Topics are: "),
+        (["query", "SELECT * FROM orders JOIN `web-click` USING (key)"], "did you mean 'web-clicks'?"),
+        (["export", "ordrs", "--to", "table"], "topic 'ordrs' does not exist; did you mean 'orders'?"),
+        (["backfill", "orders", "--from", "nowhere.csv"], "--from is nowhere.csv: there is no such file or folder"),
+        (["backfill", "orders", "--from", "nowhere/*.csv"], "nothing matches"),
+        (["backfill", "orders", "--from", "x", "--format", "xml"], "the format is 'xml'"),
+        (["backfill", "orders", "--from", "x", "--value", "a", "--value-as-json"], "give one of them"),
+    ],
+)
+def test_what_a_job_lacks_is_told_before_spark_starts(
+    stratalog_fresh_broker: BrokerProcess, arguments: list[str], expected: str
+) -> None:
+    stratalog_fresh_broker.create_topic("orders")
+    stratalog_fresh_broker.create_topic("web-clicks")
+    server = stratalog_fresh_broker.bootstrap_servers
+    assert expected in one_line_error(invoke("spark", *arguments, "-b", server))
+
+
+@pytest.mark.usefixtures("_no_spark")
+@pytest.mark.parametrize("arguments", [["query", "SELECT 1"], ["export", "a", "--to", "b"], ["backfill", "a"], ["sql"]])
+def test_broker_that_is_not_there_is_told_before_spark_starts(arguments: list[str], tmp_path: Path) -> None:
+    source = ["--from", str(tmp_path)] if arguments[0] == "backfill" else []
+    away = ["-b", "127.0.0.1:1", "--set", "default.api.timeout.ms=300"]
+    assert "127.0.0.1:1" in one_line_error(invoke("spark", *arguments, *source, *away))
+
+
+def test_spark_leaves_no_folder_in_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+
+    def start(_: str, settings: dict[str, str], __: object) -> MagicMock:
+        started.append(settings)
+        return MagicMock()
+
+    monkeypatch.setattr(spark_session, "_start", start)
+    monkeypatch.setattr(spark_session, "_is_there", lambda: False)
+    for given in ({}, {"spark.sql.warehouse.dir": "mine"}):
+        with spark_session.spark_session("local", given, "", lambda: None):
+            pass
+    folder = Path(started[0]["spark.sql.warehouse.dir"])
+    assert folder.is_relative_to(tempfile.gettempdir())
+    assert not folder.parent.exists()
+    assert started[1]["spark.sql.warehouse.dir"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT 1", []),
+        ("select count(*) from orders where a in (SELECT b FROM `web-clicks`)", ["orders", "web-clicks"]),
+        ("SELECT * FROM a JOIN b USING (key) -- FROM c\n", ["a", "b"]),
+        ("SELECT extract(year FROM timestamp), 'x FROM y', \"FROM z\" FROM orders", ["orders"]),
+        ("SELECT a IS DISTINCT FROM b FROM (SELECT * FROM c) d", ["c"]),
+        ("SELECT * FROM range(3)", []),
+        ("SELECT * FROM parquet.`x`", []),
+        ("SELECT * FROM a.b", []),
+        ("SELECT * FROM VALUES 1, 2", []),
+        ("WITH t AS (SELECT * FROM orders) SELECT * FROM t", []),
+        ("SET spark.x = FROM y", []),
+        ("SELECT * FROM", []),
+    ],
+)
+def test_tables_are_found_only_where_they_are_sure(sql: str, expected: list[str]) -> None:
+    assert tables_of(sql) == expected
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,25 @@ def test_script_ends_at_the_first_statement_that_fails(
     assert "stratalog: no such column\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("word", "said"), [("help", "\\d "), ("exit;", "\\q ends"), ("QUIT", "\\q ends")])
+def test_words_of_other_prompts_are_answered_with_the_commands_of_this_one(
+    word: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, engine = script(f"{word}\n", monkeypatch)
+    assert engine.ran == []
+    shown = capsys.readouterr()
+    assert said in shown.out + shown.err
+
+
+def test_script_goes_on_after_help_and_ends_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert script("help\nSELECT 1;\nexit\nSELECT 2;", monkeypatch)[1].ran == ["SELECT 1"]
+
+
+def test_help_within_a_statement_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, engine = script("SELECT\nhelp\nFROM t", monkeypatch)
+    assert engine.ran == ["SELECT\nhelp\nFROM t"]
+
+
 # A prompt at a terminal, with an engine whose query "slow" runs until it is cancelled.
 PROGRAM = """
 import signal, sys, threading

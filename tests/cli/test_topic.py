@@ -46,6 +46,27 @@ def test_description_reads_well(empty_server: str) -> None:
     assert setting == "  cleanup.policy=delete"
 
 
+def test_mistakes_about_topics_are_told_once_and_with_what_to_do(empty_server: str) -> None:
+    done("create", "web.clicks", "--partitions", 1)
+    said = one_line_error(invoke("topic", "create", "web.clicks"))
+    assert said == "stratalog: topic 'web.clicks' exists already; choose another name, or use the topic that exists\n"
+    said = one_line_error(invoke("topic", "create", "web_clicks"))
+    assert said.endswith("are the same in the names of metrics; choose another name\n")
+    said = one_line_error(invoke("topic", "add-partitions", "web.clicks", 1))
+    assert said.endswith(": topic 'web.clicks' has 1 partition; 1 is not more, and there can't be fewer\n")
+    said = one_line_error(invoke("topic", "alter", "web.clicks", "--set", "cleanup.policy=both"))
+    assert said.endswith("it must be one of: delete, compact, or several with commas: delete,compact\n")
+    invoke("consume", "web.clicks", "--group", "g")
+    said = one_line_error(invoke("topic", "delete", "__consumer_offsets", "--yes"))
+    assert said.endswith("is the broker's own and can't be deleted\n")
+
+
+def test_name_of_a_broker_that_does_not_resolve_is_told_with_what_to_check() -> None:
+    said = invoke("topic", "list", "-b", "nowhere.invalid:9092").stderr.splitlines()[-1]
+    assert "can't be resolved" in said
+    assert said.endswith("; check the name, or give another --bootstrap-server")
+
+
 def test_internal_topics_are_shown_when_asked_for(empty_server: str) -> None:
     done("create", "orders")
     invoke("consume", "orders", "--group", "g")
@@ -83,7 +104,7 @@ def test_what_exists_and_what_does_not_can_be_fine(empty_server: str) -> None:
         (["alter", "orders"], "--set NAME=VALUE"),
         (["alter", "orders", "--set", "retention.ms=x"], "retention.ms is 'x'"),
         (["alter", "orders", "--set", "retention.ms=1", "--unset", "retention.ms"], "--unset"),
-        (["add-partitions", "orders", "1"], "never fewer"),
+        (["add-partitions", "orders", "1"], "there can't be fewer"),
         (["add-partitions", "nowhere", "5"], "'nowhere'"),
         (["nonsense"], "--help"),
     ],

@@ -48,6 +48,31 @@ def test_what_to_do_next_is_said() -> None:
     assert str(error_of(ErrorCode.throttling_quota_exceeded)).endswith("it may pass; try again")
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "expected"),
+    [
+        (
+            ErrorCode.invalid_topic_exception,
+            None,
+            "; a name has 1 to 249 letters, digits, dots, underscores and hyphens",
+        ),
+        (ErrorCode.invalid_topic_exception, "orders is the broker's own and can't be deleted", " can't be deleted"),
+        (ErrorCode.invalid_topic_exception, "topic 'a_b' would collide with 'a.b'", "'a.b'; choose another name"),
+        (ErrorCode.invalid_partitions, "topic 'orders' has 3 partitions; there can't be fewer", " can't be fewer"),
+        (ErrorCode.invalid_partitions, None, "; a topic can be given more partitions, never fewer"),
+        (ErrorCode.message_too_large, "more than max.request.size = 5", "or raise the producer's max.request.size"),
+        (ErrorCode.message_too_large, "the broker's words", "or raise the topic's max.message.bytes"),
+    ],
+)
+def test_what_to_do_next_fits_what_happened(code: ErrorCode, message: str | None, expected: str) -> None:
+    assert str(error_of(code, message)).endswith(expected)
+
+
+def test_what_an_error_is_about_is_named_once() -> None:
+    error = error_of(ErrorCode.invalid_partitions, "topic 'orders' has 1 partition", about="topic 'orders'")
+    assert str(error) == "INVALID_PARTITIONS (error 37): topic 'orders' has 1 partition"
+
+
 @pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_request])
 def test_errors_cross_processes(code: ErrorCode) -> None:
     error = error_of(code, "said", about="orders")

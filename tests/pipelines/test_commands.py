@@ -62,6 +62,8 @@ def test_prompt_runs_the_statements_of_a_script_in_one_session(
     assert ran.exit_code == 2
     assert "stratalog: A column, variable, or function parameter with name `nothing`" in ran.stderr
     assert topic in invoke("spark", "sql", stdin=b"\\d\n").stdout
+    shown = invoke("spark", "sql", "--format", "json", stdin=b"show tables").stdout
+    assert {"topic": topic, "partitions": 1} in [json.loads(line) for line in shown.splitlines()]
 
 
 def test_mistakes_in_a_query_are_one_line(spark: SparkSession, server: str) -> None:

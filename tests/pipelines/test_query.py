@@ -67,6 +67,36 @@ def test_name_of_no_topic_is_told_with_those_there_are(
         query(spark, cluster, "SELECT * FROM nothing")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO {} SELECT * FROM {}",
+        "INSERT INTO {} VALUES (1, 2)",
+        "INSERT OVERWRITE {} SELECT 1",
+        "UPDATE {} SET key = 'a'",
+        "DELETE FROM {} WHERE offset < 3",
+        "TRUNCATE TABLE {}",
+        "DROP TABLE {}",
+        "MERGE INTO {} a USING {} b ON a.key = b.key WHEN MATCHED THEN DELETE",
+        "ALTER TABLE {} ADD COLUMN x int",
+    ],
+)
+def test_statements_that_would_change_a_topic_are_told_that_queries_read(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, statement: str
+) -> None:
+    topic = f"`{filled_topic(1, name='changed')}`"
+    with pytest.raises(UnknownTopicError, match=r"there is no table 'changed'; a query reads topics \(SELECT\), and"):
+        query(spark, cluster, statement.format(topic, topic))
+
+
+def test_mistyped_topic_is_answered_with_the_one_that_was_meant(
+    spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
+) -> None:
+    topic = filled_topic(1)
+    with pytest.raises(UnknownTopicError, match=rf"did you mean '{topic}'\? Topics are: "):
+        query(spark, cluster, f"SELECT * FROM `{topic}s`")
+
+
 def test_name_with_dots_but_no_backquotes_is_told_how_to_write_it(spark: SparkSession, cluster: ClusterAddress) -> None:
     with pytest.raises(UnknownTopicError, match=r"stands in backquotes: `a\.b`"):
         query(spark, cluster, "SELECT * FROM a.b")

@@ -33,18 +33,18 @@ def complete_group(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def similar_topic(name: str, server: str) -> str | None:
-    return _nearest(name, _ask(server, lambda admin: list(admin.list_topics(timeout=_SECONDS))))
+    return nearest(name, _ask(server, lambda admin: list(admin.list_topics(timeout=_SECONDS))))
 
 
 def similar_group(name: str, server: str) -> str | None:
-    return _nearest(name, _ask(server, _groups))
+    return nearest(name, _ask(server, _groups))
 
 
 def _groups(admin: Admin) -> list[str]:
     return sorted(one.name for one in admin.list_groups(timeout=_SECONDS))
 
 
-def _nearest(name: str, names: list[str]) -> str | None:
+def nearest(name: str, names: list[str]) -> str | None:
     others = [other for other in names if other != name]
     return next(iter(difflib.get_close_matches(name, others, 1)), None)
 

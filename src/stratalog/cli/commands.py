@@ -54,6 +54,7 @@ Examples:
 # Without rich in the help: its imports would take longer than everything else together.
 app = typer.Typer(
     cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below, too
     help=HELP,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

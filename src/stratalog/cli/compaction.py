@@ -86,7 +86,7 @@ def explain(
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topic, help="The topic.")
     ],
-    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False, help=r"The key; \\xff and the like count.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False, help=r"The key; \xff and the like count.")],
     bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", show_default=False, help="Only here; by default in all.")

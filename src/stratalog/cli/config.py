@@ -20,8 +20,8 @@ Examples:
 """
 _GET_HELP = """Show settings: the value, where it comes from, and the default.
 
-Only those that are not the default, if not told otherwise: --all shows all, and NAME... those. A broker is named by its
-number; `default` stands for what all brokers have in common.
+Only those that are not the default, if not told otherwise: --all shows all, and SETTING... those. A broker is named by
+its number; `default` stands for what all brokers have in common.
 
 \b
 Examples:

@@ -59,6 +59,8 @@ def _dump_one(output: Output, path: Path, options: Options, limit: int | None, *
     try:
         if path.is_dir():
             raise StorageError(f"{path}: is a directory; give the files in it, like {path}/*.log")
+        if not path.exists():
+            raise StorageError(f"{path}: no such file; check the path")
         dumped = dump(path, options)
         if not is_first and not output.as_json:
             output.line()

@@ -62,8 +62,10 @@ def from_line(line: bytes | str, where: str) -> Envelope:
     try:
         fields = json.loads(line)
     except ValueError as error:
+        # A record is one line, so its number says nothing.
+        at = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise CommandError(
-            f"{where}: not JSON ({error}); --json takes one object a line, like "
+            f"{where}: not JSON ({at}); --json takes one object a line, like "
             '{"key": "ada", "value": "tea"}; leave it out for plain lines'
         ) from None
     if not isinstance(fields, dict):

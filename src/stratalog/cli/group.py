@@ -85,12 +85,17 @@ def list_groups(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.group_report import list_lines
+    from stratalog.cli.group_report import check_states, known_states, list_lines
     from stratalog.cli.output import Output
     from stratalog.client.admin import Admin
 
     with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        list_lines(Output(as_json=as_json), admin.list_groups(states=states or ()))
+        groups = admin.list_groups(states=known_states(states or ()))
+        is_none_in_state = bool(states) and not groups
+        if is_none_in_state:
+            check_states(states or ())
+        others = len(admin.list_groups()) if is_none_in_state else 0
+    list_lines(Output(as_json=as_json), groups, states or (), others)
 
 
 @app.command("describe", help=_DESCRIBE_HELP, short_help="Show committed offsets, lag and members.")

@@ -8,19 +8,38 @@ from typing import Self
 
 from stratalog.cli import wording
 from stratalog.cli.output import QUIET, STRONG, Output
-from stratalog.cli.program import printable
+from stratalog.cli.program import CommandError, printable
 from stratalog.cli.tables import print_table
 from stratalog.client.admin import Admin, GroupDescription, GroupListing, GroupMember, OffsetSpec
 from stratalog.client.metadata import TopicPartition
 
+_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead", "Assigning", "Reconciling")
 
-def list_lines(output: Output, groups: Sequence[GroupListing]) -> None:
+
+def known_states(states: Sequence[str]) -> list[str]:
+    """With Kafka's capitals. One that is not known stays as it is: a newer broker may have it."""
+    known = {state.lower(): state for state in _STATES}
+    return [known.get(state.lower(), state) for state in states]
+
+
+def check_states(states: Sequence[str]) -> None:
+    """Raise where a state is the mistake; no group is in any of them."""
+    unknown = [state for state in known_states(states) if state not in _STATES]
+    if unknown:
+        raise CommandError(f"no group is in state {unknown[0]!r}; states are {', '.join(_STATES)}")
+
+
+def list_lines(output: Output, groups: Sequence[GroupListing], states: Sequence[str] = (), others: int = 0) -> None:
+    """`others`: how many groups there are that are in none of the states."""
     if output.as_json:
         for one in groups:
             fields = {"group": one.name, "state": one.state, "group_type": one.type, "protocol_type": one.protocol_type}
             output.json({"type": "group", **fields})
     elif groups:
         print_table(output, ("group", "type", "state"), [(one.name, one.type or None, one.state) for one in groups])
+    elif others:
+        shown = " or ".join(repr(state) for state in known_states(states))
+        output.line((f"no group is in state {shown}; `stratalog group list` shows all {others:,}", QUIET))
     else:
         output.line(("no groups; they appear with their first consumer", QUIET))
 

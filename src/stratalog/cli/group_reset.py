@@ -11,10 +11,11 @@ from stratalog.cli.partition_choice import parse_places
 from stratalog.cli.program import CommandError, printable
 from stratalog.cli.read_plan import Wanted
 from stratalog.cli.tables import print_table
-from stratalog.cli.wording import plural
+from stratalog.cli.wording import listed, plural
 from stratalog.client.admin import Admin
 from stratalog.client.errors import GroupNotFoundError
 from stratalog.client.metadata import TopicPartition
+from stratalog.errors import UnknownTopicError
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class GroupReset:
         except GroupNotFoundError:
             return False  # it begins with what it is given
         if members:
-            clients = ", ".join(sorted({f"{member.client_id} at {member.host}" for member in members})[:3])
+            clients = listed(sorted({f"{member.client_id} at {member.host}" for member in members}))
             raise CommandError(
                 f"group {self._group!r} has {plural(len(members), 'member')} ({clients}), who would not notice; stop "
                 "what reads in its name first"
@@ -75,8 +76,24 @@ class GroupReset:
                     f"group {self._group!r} has committed nothing; check the name (`stratalog group list`), or say "
                     "with --topic where it is to begin"
                 )
-            return sorted(committed)
+            return self._all_partitions(committed)
         places: list[TopicPartition] = []
         for text in self._topics:
             places += parse_places(self._admin, "--topic", text)
         return sorted(set(places))
+
+    def _all_partitions(self, committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Of the topics in which the group has committed: one without a committed offset would be left behind. Topics
+        that are deleted have none to go on in."""
+        topics = self._admin.describe_topics(sorted({place.topic for place in committed}))
+        for error in topics.errors.values():
+            if not isinstance(error, UnknownTopicError):
+                raise error
+        if not topics.succeeded():
+            raise CommandError(
+                f"the topics in which group {self._group!r} has committed do not exist any more; say with --topic "
+                "where it is to go on"
+            )
+        return sorted(
+            TopicPartition(name, one.partition) for name, info in topics.succeeded().items() for one in info.partitions
+        )

@@ -13,6 +13,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from stratalog.cli import news
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.cluster_options import (
     DEFAULT_SERVER,
@@ -38,7 +39,7 @@ Examples:
   echo "tea" | stratalog produce orders
   stratalog produce orders --key-separator : < orders.txt
   stratalog produce orders --header source=import --compression zstd --file orders.txt
-  stratalog consume orders --json | stratalog produce orders-copy --json
+  stratalog consume orders --json | stratalog produce orders-copy --json --by-key
   tail -n +5001 orders.txt | stratalog produce orders
 """
 _LINGER_MS = 20  # for what comes out of files and pipes; what is typed goes out at once
@@ -46,6 +47,7 @@ _BATCH_BYTES = 256 * 1024
 
 
 def command(
+    context: typer.Context,
     topic: Annotated[
         str,
         typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topic, help="Where to send to."),
@@ -79,6 +81,7 @@ def command(
 ) -> None:
     from stratalog.cli.progress_line import ProgressLine
     from stratalog.cli.record_lines import LineFormat
+    from stratalog.cli.repeated_command import repeated
     from stratalog.cli.sending import Sending
 
     if as_json and key_separator is not None:
@@ -92,8 +95,11 @@ def command(
     with _opened(file) as (name, stream):
         progress = ProgressLine(also_if=not stream.isatty(), total_bytes=_bytes_left(stream))
         with progress:
-            sending = Sending(config, topic, line_format, added, partition, by_key=by_key)
-            sending.run(stream, name, progress)
+            command_line = repeated(context, without="file")
+            sending = Sending(config, topic, line_format, added, partition, by_key=by_key, command=command_line)
+            done = sending.run(stream, name, progress)
+        if not sys.stderr.isatty():
+            news.say(done)  # a terminal has the progress line
 
 
 def _own_settings(compression: str, acks: str, file: Path | None) -> dict[str, object]:
@@ -115,6 +121,8 @@ def _opened(file: Path | None) -> Iterator[tuple[str, BinaryIO]]:
     if file is None or str(file) == "-":
         yield "stdin", sys.stdin.buffer
         return
+    if file.is_dir():
+        raise CommandError(f"--file is {file}, which is a directory; give a file of lines")
     with file.open("rb", buffering=io.DEFAULT_BUFFER_SIZE * 32) as opened:
         yield str(file), opened
 

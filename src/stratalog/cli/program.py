@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from stratalog.cli.help_words import say_it_in_words
+from stratalog.cli.kafka_words import instead_of
 from stratalog.errors import CorruptBatchError, StratalogError, UnknownTopicError
 
 FOUND_PROBLEMS = 1
@@ -58,7 +59,7 @@ class Program(TyperGroup):
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except typer.TyperException as error:  # usage: an unknown option, a missing argument
-            code = complain(_first_line(error.format_message()), f"see {_command(error)} --help")
+            code = complain(_usage_message(error), f"see {_command(error)} --help")
         except typer.Abort:  # an interrupt before the command began, or at a question
             complain("interrupted")
             code = INTERRUPTED
@@ -123,6 +124,12 @@ def spoken(error: BaseException, *, can_make: bool = True, server: str | None = 
 
         similar = similar_group(about.removeprefix("group ").strip("'"), server)
         text += f"; did you mean {similar!r}?" if similar else ""
+    if getattr(error, "name", "") == "TOPIC_ALREADY_EXISTS" and about:
+        return f"{about} exists already; choose another name, or use the topic that exists"
+    if getattr(error, "name", "") == "TRANSACTIONAL_ID_NOT_FOUND":
+        text += "; check the id: `stratalog transaction list` has all"
+    if "can't be resolved" in text and "trying again" not in text:
+        text += "; check the name, or give another --bootstrap-server"
     if getattr(error, "name", "") == "INVALID_RECORD" and "key" in text:
         text += "; the topic is compacted: give keys, with --key-separator, or as fields with --json"
     return text.replace("Admin.create_topics, ", "").replace(
@@ -168,6 +175,13 @@ def describe(error: OSError) -> str:
 def _command(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     return getattr(context, "command_path", None) or "stratalog"
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """For who comes from Kafka's tools, with the option that is meant."""
+    option = getattr(error, "option_name", None)
+    instead = instead_of(_command(error), option) if isinstance(option, str) else None
+    return _first_line(error.format_message()) if instead is None else f"no such option: {option}; {instead}"
 
 
 def _first_line(message: str) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol, Self
 
 from stratalog.cli.moments import Edge, parse_offset, parse_time
 from stratalog.cli.program import CommandError
+from stratalog.cli.wording import listed
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.offsets import OffsetAndTimestamp
 
@@ -72,7 +73,8 @@ class Wanted:
 
     def plan(self, bounds: Bounds, places: Sequence[TopicPartition]) -> dict[TopicPartition, Stretch]:
         beginnings, ends = bounds.beginning_offsets(places), bounds.end_offsets(places)
-        self._check_reach(ends)
+        if self.start != "--to":  # a group that goes to the nearest offset loses nothing
+            self._check_reach(ends)
         starts = {place: _offset(self.from_offset, beginnings[place], ends[place], Edge.BEGINNING) for place in places}
         stops = {place: _offset(self.until_offset, beginnings[place], ends[place], Edge.END) for place in places}
         if self.from_time is not None:
@@ -85,8 +87,7 @@ class Wanted:
         """An offset that is past every end is a mistake; one that is before the beginning was right once."""
         offset = self.from_offset
         if isinstance(offset, int) and offset > max(ends.values(), default=0):
-            some = sorted(ends.items())[:3]
-            shown = ", ".join(f"{place.topic}-{place.partition} ends at {end}" for place, end in some)
+            shown = listed([f"{place.topic}-{place.partition} ends at {end}" for place, end in sorted(ends.items())])
             raise CommandError(
                 f"{self.start}-offset is {offset}, which is past the end: {shown}; give a smaller one, or end"
             )

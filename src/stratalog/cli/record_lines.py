@@ -33,6 +33,14 @@ def chunks_of_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield [rest]
 
 
+class BrokenLineError(CommandError):
+    """A line that no record can be made of, or none that could be sent: to be repaired or skipped."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 @dataclass(frozen=True)
 class LineFormat:
     """How a record is written on a line: as JSON, or its value, or its key, the separator and its value. A template is
@@ -49,19 +57,31 @@ class LineFormat:
         for number, line in enumerate(lines, first):
             if self.as_json:
                 if line.strip():
-                    record = envelopes.from_line(line, f"{name}, line {number}")
+                    record = _envelope(line, name, number)
                     yield number, record._replace(headers=[*record.headers, *headers]) if headers else record
             elif self.key_separator is None:
                 yield number, Envelope(None, line, list(headers), None, None)
             else:
                 key, separator, value = line.partition(self.key_separator)
                 if not separator:
-                    raise CommandError(
-                        f"{name}, line {number}: the key separator {self.key_separator.decode(errors='replace')!r} is "
-                        f"not in {line[:_SHOWN].decode(errors='replace')!r}; give another --key-separator, or none "
-                        "for records without keys"
+                    raise BrokenLineError(
+                        number,
+                        f"{name}, line {number:,}: the key separator {self.key_separator.decode(errors='replace')!r} "
+                        f"is not in {line[:_SHOWN].decode(errors='replace')!r}; give another --key-separator, or none "
+                        "for records without keys",
                     )
                 yield number, Envelope(key, value, list(headers), None, None)
+
+    def highest_partition(self, lines: Iterable[bytes]) -> int:
+        """Of all that the lines name; -1 for none. A line that is no record names none."""
+        highest = -1
+        for line in lines:
+            try:
+                partition = envelopes.from_line(line, "").partition if self.as_json else None
+            except CommandError:
+                continue
+            highest = max(highest, -1 if partition is None else partition)
+        return highest
 
     def table(self, lines: list[bytes], partition: int | None, *, is_chosen: bool) -> pa.Table | None:
         """The same as columns, for many lines; None where that can't be, or would hide which line is wrong. `partition`
@@ -106,6 +126,13 @@ class LineFormat:
         if self.key_separator is None:
             return value + b"\n"
         return b"%b%b%b\n" % (record.key or b"", self.key_separator, value)
+
+
+def _envelope(line: bytes, name: str, number: int) -> Envelope:
+    try:
+        return envelopes.from_line(line, f"{name}, line {number:,}")
+    except CommandError as error:
+        raise BrokenLineError(number, str(error)) from None
 
 
 def _types() -> dict[str, pa.DataType]:

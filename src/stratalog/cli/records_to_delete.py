@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stratalog.cli.output import QUIET, Output
 from stratalog.cli.tables import print_table
-from stratalog.cli.wording import plural
+from stratalog.cli.wording import listed, plural
 from stratalog.client.metadata import TopicPartition
 
 
@@ -25,9 +25,8 @@ class RecordsToDelete:
         return {place: self.begins[place] for place in self.starts if self._count(place)}
 
     def question(self) -> str:
-        where = ", ".join(f"{place} before offset {offset:,}" for place, offset in list(self.changes().items())[:3])
-        more = f" and {plural(len(self.changes()) - 3, 'more partition')}" if len(self.changes()) > 3 else ""
-        return f"Delete up to {plural(self.count, 'record')} of {where}{more}?"
+        where = listed([f"{place} before offset {offset:,}" for place, offset in self.changes().items()])
+        return f"Delete up to {plural(self.count, 'record')} of {where}?"
 
     def show(self, output: Output, done: Mapping[TopicPartition, int], *, is_dry_run: bool) -> None:
         """`done`: where the partitions begin now, if anything was deleted."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.cli.program import CommandError, spoken
+from stratalog.cli.size_limits import described
 from stratalog.cli.wording import plural
-from stratalog.client.errors import ClientClosedError
+from stratalog.client.errors import ClientClosedError, RecordTooLargeError
 from stratalog.client.producer import Delivery
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ class _Counts:
     unanswered: int = 0
     behind: int = 0  # acknowledged, and after the first line that is not
     first_open: int | None = None
+    broken: int | None = None  # the first open line, where it failed for what it is
 
 
 class SendOutcome:
-    def __init__(self, name: str, *, has_acks: bool = True) -> None:
+    def __init__(self, name: str, topic: str, *, has_acks: bool = True) -> None:
         self.name = name  # of the input
+        self._topic = topic
         self._word = "acknowledged" if has_acks else "sent without acknowledgement"
         self.sent = 0
         self.next_line = 1  # the first that was not sent
@@ -78,21 +81,38 @@ class SendOutcome:
         if self._has_failed:
             raise next(self._failure(one) for one in self._pending if one.delivery.done() and one.delivery.exception())
 
-    def summary(self, topic: str, *, can_go_on: bool) -> str:
-        """How many are acknowledged and how many are not, and the command that sends the rest."""
+    def acknowledged(self) -> str:
+        return f"{plural(self._count().acknowledged, 'record')} {self._word}"
+
+    def summary(self, command: str, *, can_go_on: bool, broken_line: int | None = None) -> str:
+        """How many are acknowledged and how many are not, and how `command` sends the rest. `broken_line` is the one
+        that could not be read."""
         counts = self._count()
-        said = f"{plural(counts.acknowledged, 'record')} {self._word}"
+        said = self.acknowledged()
         said += f", {counts.failed:,} failed" if counts.failed else ""
         said += f", {counts.unanswered:,} without an answer" if counts.unanswered else ""
         if not can_go_on:
             return said
         said += "" if self.is_all_read else f", not sent from line {self.next_line:,} on"
         line = counts.first_open or self.next_line
-        file = "FILE" if self.name == "stdin" else shlex.quote(self.name)
-        said += f"; go on with line {line:,}: tail -n +{line} {file} | stratalog produce {shlex.quote(topic)} ..."
+        said += f"; {self._way_on(line, broken_line or counts.broken, command)}"
         if counts.behind:
             said += f" (of what follows, {plural(counts.behind, 'record')} {self._word} would be sent again)"
         return said
+
+    def _way_on(self, line: int, broken_line: int | None, command: str) -> str:
+        if broken_line is None:
+            return f"go on with line {line:,}: {self._rest(line)} | {command}"
+        if broken_line != line:
+            return f"repair line {broken_line:,}, then go on with line {line:,}: {self._rest(line)} | {command}"
+        return (
+            f"repair line {line:,}, then go on with it: {self._rest(line)} | {command}; or skip it: "
+            f"{self._rest(line + 1)} | {command}"
+        )
+
+    def _rest(self, line: int) -> str:
+        """The lines from this one on: of a file, or of what the user pipes in once more."""
+        return f"... | tail -n +{line}" if self.name == "stdin" else f"tail -n +{line} {shlex.quote(self.name)}"
 
     def _settle(self, delivery: Delivery) -> None:
         """Called in the producer's own thread."""
@@ -105,6 +125,8 @@ class SendOutcome:
         where = f"{self.name}, line {lines.first:,}: not delivered"
         if lines.last > lines.first:
             where = f"{self.name}, lines {lines.first:,} to {lines.last:,}: not all were delivered"
+        if isinstance(error, RecordTooLargeError):
+            return CommandError(f"{where}: {described(error, self._topic)}")
         return CommandError(f"{where}: {spoken(error)}")
 
     def _count(self) -> _Counts:
@@ -119,6 +141,8 @@ class SendOutcome:
                     if counts.first_open is None:
                         counts.first_open = lines.first + row if lines.is_in_order else lines.first
                         counts.behind = 0 if lines.is_in_order else row
+                        if rows == 1 and lines.is_in_order and isinstance(error, RecordTooLargeError):
+                            counts.broken = counts.first_open
                     is_given_up = not is_done or isinstance(error, ClientClosedError)
                     counts.unanswered += rows if is_given_up else 0
                     counts.failed += 0 if is_given_up else rows

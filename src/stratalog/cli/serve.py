@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.program import CommandError
+from stratalog.cli.wording import plural
 
 if TYPE_CHECKING:
     from stratalog.broker.broker import Broker
@@ -133,7 +134,7 @@ async def _serve_metrics(broker: Broker, host: str, port: int) -> str:
 def _partitions(broker: Broker) -> str:
     partitions = list(broker.topics.all_partitions())
     offline = sum(partition.is_offline for partition in partitions)
-    return f"{len(partitions)} partitions" + (f" ({offline} offline: see the log)" if offline else "")
+    return plural(len(partitions), "partition") + (f" ({offline} offline: see the log)" if offline else "")
 
 
 def _told(broker: Broker, host: str) -> str:
@@ -149,10 +150,13 @@ def _stop(stopping: asyncio.Event, number: signal.Signals) -> None:
 
 
 def check_data_dir(data_dir: Path) -> None:
+    from stratalog.cli.foreign_directories import check_data_directory
+
     if not str(data_dir).strip() or str(data_dir) == ".":
         raise CommandError("--data-dir is empty, or the current directory; name one, like --data-dir stratalog-data")
     if data_dir.exists() and not data_dir.is_dir():
         raise CommandError(f"--data-dir is {data_dir}, which is a file; give a directory")
+    check_data_directory(data_dir)
 
 
 def parse_address(option: str, text: str, example: str) -> tuple[str, int]:

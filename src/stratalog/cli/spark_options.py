@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -81,13 +81,15 @@ class SparkOptions:
     conf: SparkSettings = None
 
     @contextmanager
-    def session(self, advice: str = GO_ON) -> Iterator[tuple[SparkSession, TerminalProgress]]:
-        """`advice`: what an interrupt is answered with."""
+    def session(
+        self, advice: str = GO_ON, *, check: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[SparkSession, TerminalProgress]]:
+        """`advice`: what an interrupt is answered with. `check` is called before Spark starts."""
         from stratalog.cli.spark_progress import TerminalProgress
         from stratalog.cli.spark_session import spark_session
 
         given = parse_pairs("--conf", self.conf, "spark.driver.memory=4g")
-        with spark_session(self.master, given, advice) as spark, TerminalProgress() as progress:
+        with spark_session(self.master, given, advice, check) as spark, TerminalProgress() as progress:
             yield spark, progress
 
 

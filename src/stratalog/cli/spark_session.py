@@ -11,8 +11,9 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import typer
@@ -28,19 +29,22 @@ _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[.+\]|spark:/
 
 
 @contextmanager
-def spark_session(master: str, settings: Mapping[str, str], advice: str) -> Iterator[SparkSession]:
-    """`advice`: what an interrupt is answered with. A session that is there already, in a process that runs commands
-    beside other things, is used, and not stopped."""
+def spark_session(
+    master: str, settings: Mapping[str, str], advice: str, check: Callable[[], None]
+) -> Iterator[SparkSession]:
+    """`advice`: what an interrupt is answered with. `check` raises for what need not wait for Spark's start. A session
+    that is there already, in a process that runs commands beside other things, is used, and not stopped."""
     from stratalog.spark.session import settings_for
 
     check_master(master)
-    with tempfile.TemporaryFile() as said:
-        was_there = _is_there()
+    was_there = _is_there()
+    with tempfile.TemporaryFile() as said, _scratch(is_needed=not was_there) as own:
         if not was_there:
             check_installed()
             settings_for(master, settings)
+            check()
         with nullcontext() if was_there else _announced():
-            session = _start(master, settings, said)
+            session = _start(master, own | dict(settings), said)
         try:
             yield session
         except KeyboardInterrupt:
@@ -50,6 +54,16 @@ def spark_session(master: str, settings: Mapping[str, str], advice: str) -> Iter
         finally:
             if not was_there:
                 session.stop()
+
+
+@contextmanager
+def _scratch(*, is_needed: bool) -> Iterator[dict[str, str]]:
+    """Settings that keep out of the user's directory what Spark would make there: a folder for tables of its own."""
+    if not is_needed:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="stratalog-spark-", ignore_cleanup_errors=True) as folder:
+        yield {"spark.sql.warehouse.dir": str(Path(folder, "warehouse"))}
 
 
 def check_master(master: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from stratalog.cli.spark_progress import TerminalProgress
+    from stratalog.client.metadata import TopicInfo
     from stratalog.pipelines.cluster import ClusterAddress
 
 SQL_HELP = """Ask SQL queries at a prompt, in which every topic is a view.
 
 Spark starts once, and then a query takes a second. A statement ends with a semicolon, and may have many lines. Tab
-completes topics, columns and keywords; the history is kept. Ctrl-C stops the query that runs; \\d lists the topics,
-\\q or Ctrl-D ends. Without a terminal, statements are read from stdin, and the first that fails ends the run. Columns
-and names of topics are as for `stratalog spark query`.
+completes topics, columns and keywords; the history is kept. Ctrl-C stops the query that runs; \\d lists the topics, as
+SHOW TABLES does, \\q or Ctrl-D ends. Without a terminal, statements are read from stdin, and the first that fails ends
+the run. Columns and names of topics are as for `stratalog spark query`.
 
 \b
 Examples:
@@ -30,6 +32,9 @@ Examples:
   echo 'SELECT count(*) FROM orders; SELECT max(timestamp) FROM orders' | stratalog spark sql --format csv
   stratalog spark sql --conf spark.driver.memory=4g
 """
+
+
+_SHOW_TABLES = re.compile(r"SHOW\s+TABLES", re.IGNORECASE)  # Spark's own has the views that were made, and no topic
 
 
 def add_to(app: typer.Typer) -> None:
@@ -45,13 +50,14 @@ def sql(
     on: SparkOptions,
 ) -> None:
     from stratalog.cli import query_results
+    from stratalog.cli.spark_checks import check_broker
     from stratalog.cli.sql_completion import Completion
     from stratalog.cli.sql_prompt import HELP, Prompt
 
     query_results.check_format(output_format, None, query_results.PRINTED_FORMATS)
     address = cluster.address()
     is_interactive = sys.stdin.isatty()
-    with on.session(advice="") as (spark, progress):
+    with on.session(advice="", check=lambda: check_broker(address)) as (spark, progress):
         engine = SparkEngine(spark, address, output_format, progress)
         if is_interactive:
             sys.stdout.write(HELP)
@@ -75,7 +81,11 @@ class SparkEngine:
         from stratalog.cli import query_results
         from stratalog.pipelines.query import query
 
-        frame = query(self._spark, self._cluster, statement, runs_once=True)
+        if _SHOW_TABLES.fullmatch(statement):
+            topics = sorted((name, len(info.partitions)) for name, info in self._list_topics().items())
+            frame = self._spark.createDataFrame(topics, "topic string, partitions int")
+        else:
+            frame = query(self._spark, self._cluster, statement, runs_once=True)
         if frame.columns:  # a SET or a CREATE VIEW has no rows to show
             query_results.show(frame, self._format, self._progress.of_query(self._spark))
 
@@ -83,8 +93,11 @@ class SparkEngine:
         self._spark.sparkContext.cancelAllJobs()
 
     def topics(self) -> list[str]:
+        return list(self._list_topics())
+
+    def _list_topics(self) -> dict[str, TopicInfo]:
         with self._cluster.admin() as admin:
-            return list(admin.list_topics())
+            return admin.list_topics()
 
     def describe(self, topic: str) -> None:
         from stratalog.cli.output import Output

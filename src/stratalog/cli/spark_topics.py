@@ -9,6 +9,7 @@ import typer
 
 from stratalog.cli.cluster_options import AsJson, DryRun, parse_pairs
 from stratalog.cli.option_groups import spread
+from stratalog.cli.program import CommandError
 from stratalog.cli.spark_options import ClusterOptions, Every, ReadClusterOptions, SparkOptions, State, StepRecords
 
 QUERY_HELP = """Run a SQL query in which every topic is a view.
@@ -70,12 +71,13 @@ def query(
     on: SparkOptions,
 ) -> None:
     from stratalog.cli import query_results
+    from stratalog.cli.spark_checks import check_tables
     from stratalog.pipelines.explained import explained
     from stratalog.pipelines.query import query as run
 
     query_results.check_format(output_format, output)
     address = cluster.address()
-    with on.session(advice="") as (spark, progress):
+    with on.session(advice="", check=lambda: check_tables(address, sql)) as (spark, progress):
         frame = run(spark, address, sql, runs_once=True)
         if explain:
             query_results.show_plan(explained(frame))
@@ -110,13 +112,14 @@ def export(
     on: SparkOptions,
 ) -> None:
     from stratalog.cli.output import Output
+    from stratalog.cli.spark_checks import check_topics
     from stratalog.cli.wording import plural
     from stratalog.pipelines.export import ExportOptions
     from stratalog.pipelines.export import export as run
 
     options = ExportOptions(step_records, every, file_bytes, merge_from, allow_data_loss, dry_run)
     address = cluster.address()
-    with on.session() as (spark, progress):
+    with on.session(check=lambda: check_topics(address, topics)) as (spark, progress):
         done = run(spark, address, topics, to, options, progress=progress)
     output = Output(as_json=as_json)
     if as_json:
@@ -177,8 +180,9 @@ def backfill(
     on: SparkOptions,
 ) -> None:
     from stratalog.cli.output import Output
+    from stratalog.cli.spark_checks import check_broker, check_source
     from stratalog.cli.wording import plural
-    from stratalog.pipelines.backfill import BackfillOptions
+    from stratalog.pipelines.backfill import BackfillOptions, format_of
     from stratalog.pipelines.backfill import backfill as run
     from stratalog.pipelines.record_columns import ColumnChoice
 
@@ -186,7 +190,15 @@ def backfill(
     given = parse_pairs("--option", reading, "sep=;")
     options = BackfillOptions(input_format, columns, given, schema, state, step_bytes, every, dry_run, partitions)
     address = cluster.address()
-    with on.session() as (spark, progress):
+    if value_as_json and value is not None:
+        raise CommandError(f"--value is {value!r}, and --value-as-json is given too; give one of them")
+
+    def check() -> None:
+        format_of(source, input_format)
+        check_source(source, on.master)
+        check_broker(address)
+
+    with on.session(check=check) as (spark, progress):
         done = run(spark, address, source, topic, options, progress=progress)
     output = Output(as_json=as_json)
     if as_json:

@@ -79,6 +79,8 @@ class Prompt:
                 return False
             self._command(line.strip())
             return True
+        if not self._statements.is_within_one and self._is_a_word(line):
+            return True
         for statement in self._statements.add(line):
             if not self._execute(statement):
                 self._statements.rest()
@@ -91,6 +93,10 @@ class Prompt:
                 if line.split()[0] == "\\q":
                     return True
                 if not self._command(line.strip()):
+                    return False
+                continue
+            if not self._statements.is_within_one and self._is_a_word(line):
+                if "help" not in line.lower():
                     return False
                 continue
             if not all(self._execute(statement) for statement in self._statements.add(line)):
@@ -106,6 +112,17 @@ class Prompt:
         sys.stdout.write(HELP)
         if name not in ("\\?", "\\h"):
             complain(f"there is no command {name}; \\d lists topics, \\q ends")
+            return False
+        return True
+
+    def _is_a_word(self, line: str) -> bool:
+        """Whether it is what other prompts are told, which is no SQL; then how that is said here."""
+        word = line.strip().rstrip(";").rstrip().lower()
+        if word == "help":
+            sys.stdout.write(HELP)
+        elif word in ("exit", "quit"):
+            complain(f"{word} is no statement; \\q ends, as Ctrl-D does, and \\? lists what there is")
+        else:
             return False
         return True
 

@@ -23,6 +23,10 @@ class TopicChoice:
     def parse(cls, topics: Sequence[str], pattern: str | None) -> Self:
         if bool(topics) == (pattern is not None):
             raise CommandError("name the topics to read, or give --pattern, one of them")
+        lists = [name for name in topics if "," in name]
+        if lists:
+            apart = " ".join(name for name in lists[0].split(",") if name)
+            raise CommandError(f"TOPIC is {lists[0]!r}; several topics go with blanks between: {apart}")
         if pattern is None:
             return cls(tuple(dict.fromkeys(topics)))
         try:

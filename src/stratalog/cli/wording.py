@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -60,6 +61,12 @@ def plural(count: int, thing: str) -> str:
     if thing.endswith("y") and thing[-2] not in "aeou":
         return f"{count:,} {thing[:-1]}ies"
     return f"{count:,} {thing}es" if thing.endswith("ch") else f"{count:,} {thing}s"
+
+
+def listed(items: Sequence[str], most: int = 3) -> str:
+    """a, b, c and 2 more"""
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return f"{', '.join(items[:most])}{more}"
 
 
 def partitions_of(count: int) -> str:

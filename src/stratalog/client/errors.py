@@ -136,13 +136,18 @@ class BrokerError(ClientError):
         self.about = about
         self.is_retriable = is_retriable(code)
         self.broker_message = message
-        parts = [f"{about}: " if about else "", f"{self.name} (error {self.code})"]
+        is_named = bool(about) and (message or "").startswith(about)  # by the broker, who would say it twice
+        parts = [f"{about}: " if about and not is_named else "", f"{self.name} (error {self.code})"]
         if message:
             parts.append(f": {message.rstrip('.')}")
-        advice = self.advice or ("it may pass; try again" if self.is_retriable else "")
+        advice = self._advice_for(message or "") or ("it may pass; try again" if self.is_retriable else "")
         if advice:
             parts.append(f"; {advice}")
         super().__init__("".join(parts))
+
+    def _advice_for(self, message: str) -> str:  # noqa: ARG002 - some classes go by it
+        """What to do next, given what the broker says."""
+        return self.advice
 
     def __reduce__(self) -> tuple[object, ...]:
         return _error_again, (self.code, self.broker_message, self.about)
@@ -166,6 +171,12 @@ class GroupAuthorizationError(BrokerError):
 
 class RecordTooLargeError(BrokerError, errors.MessageTooLargeError):
     advice = "send less in a record, or raise the topic's max.message.bytes"
+
+    def _advice_for(self, message: str) -> str:
+        own = next((name for name in ("max.request.size", "buffer.memory") if name in message), None)
+        if own is None:
+            return self.advice
+        return f"send less in a record, or raise the producer's {own}"  # no broker has seen it
 
 
 class OffsetOutOfRangeError(BrokerError, errors.OffsetOutOfRangeError):
@@ -222,9 +233,17 @@ class TopicExistsError(BrokerError, errors.TopicExistsError):
 class InvalidTopicError(BrokerError, errors.InvalidTopicError):
     advice = "a name has 1 to 249 letters, digits, dots, underscores and hyphens"
 
+    def _advice_for(self, message: str) -> str:
+        if not message:
+            return self.advice
+        return "choose another name" if "colli" in message else ""  # the others say what a name has, or name a topic
+
 
 class InvalidPartitionsError(BrokerError, errors.InvalidPartitionsError):
     advice = "a topic can be given more partitions, never fewer"
+
+    def _advice_for(self, message: str) -> str:
+        return "" if message else self.advice  # there may be too many of them
 
 
 class InvalidConfigError(BrokerError, errors.ConfigError):

@@ -8,6 +8,7 @@ by the scan itself, which skips what does not match; a condition on string(key) 
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,19 @@ _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
 _QUOTED = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 _MOST_NAMED = 20
 _DATABASE = ["spark_catalog", "default"]  # named where a table is to be changed
+# Statements of Spark's that change a table, and what gives the table.
+_CHANGES = {
+    "InsertIntoStatement": "table",
+    "UpdateTable": "table",
+    "DeleteFromTable": "table",
+    "MergeIntoTable": "targetTable",
+    "TruncateTable": "table",
+    "AddColumns": "table",
+    "AlterColumns": "table",
+    "DropColumns": "table",
+    "RenameColumn": "table",
+    "SetTableProperties": "table",
+}
 _PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -62,6 +76,8 @@ def _planned(spark: SparkSession, cluster: ClusterAddress, sql: str, *, push: bo
                 topic = missing_name(error)
                 if topic is None or topic in made:
                     raise
+            if topic == _target_of(spark, sql):
+                raise _changes_none(topic)
             make_view(spark, cluster, topic, push=push)
             made.add(topic)
     finally:
@@ -74,10 +90,17 @@ def make_view(spark: SparkSession, cluster: ClusterAddress, topic: str, *, push:
     with cluster.admin() as admin:
         topics = sorted(admin.list_topics(include_internal=True))
     if topic not in topics:
-        raise UnknownTopicError(f"there is no topic or view {topic!r}; {_there_are(topics)}")
+        raise unknown_topic(topic, topics)
     options = {**cluster.read_options(), "subscribe": topic, "pushFilters": str(push).lower()}
     whole = ddl(include_headers=True)
     spark.read.format(FORMAT).options(**options).schema(whole).load().createOrReplaceTempView(quoted(topic))
+
+
+def unknown_topic(name: str, topics: list[str]) -> UnknownTopicError:
+    """The error for a name that is none of these topics."""
+    similar = difflib.get_close_matches(name, topics, 1)
+    meant = f"did you mean {similar[0]!r}? Topics" if similar else "topics"
+    return UnknownTopicError(f"there is no topic or view {name!r}; {_there_are(topics).replace('topics', meant, 1)}")
 
 
 def quoted(name: str) -> str:
@@ -91,7 +114,7 @@ def missing_name(error: AnalysisException) -> str | None:
     relation = (error.getMessageParameters() or {}).get("relationName", "")
     parts = [(match[1] or "").replace("``", "`") or match[2] for match in _QUOTED.finditer(relation)]
     if parts[:-1] == _DATABASE:
-        raise UnknownTopicError(f"there is no table {parts[-1]!r}; a query reads topics (SELECT), and changes none")
+        raise _changes_none(parts[-1])
     if len(parts) > 1:
         # Unquoted, a.b means the table b of the database a; a view of that name is only found in backquotes.
         name = ".".join(parts)
@@ -99,6 +122,23 @@ def missing_name(error: AnalysisException) -> str | None:
             f"there is no table {name!r}; a topic of that name stands in backquotes: {quoted(name)}"
         )
     return parts[0] if parts else None
+
+
+def _changes_none(name: str) -> UnknownTopicError:
+    return UnknownTopicError(f"there is no table {name!r}; a query reads topics (SELECT), and changes none")
+
+
+def _target_of(spark: SparkSession, sql: str) -> str | None:
+    """The table that a statement would change, as it is named; None for one that only reads."""
+    plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(sql)
+    accessor = _CHANGES.get(str(plan.getClass().getSimpleName()))
+    if accessor is None:
+        return None
+    table = getattr(plan, accessor)()
+    while str(table.getClass().getSimpleName()) == "SubqueryAlias":
+        table = table.child()
+    name = getattr(table, "multipartIdentifier", None)
+    return None if name is None else str(name().mkString("."))
 
 
 def _there_are(topics: list[str]) -> str:

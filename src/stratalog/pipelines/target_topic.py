@@ -27,6 +27,7 @@ def find_target(admin: Admin, topic: str, partitions: int | None, state: JobStat
             raise ConfigError(f"{what}; remove the state to write all again, or name another cluster") from None
         return None
     if partitions is not None and partitions != len(found.partitions):
-        what = f"topic {topic!r} has {len(found.partitions)} partitions, not {partitions}"
+        count = "1 partition" if len(found.partitions) == 1 else f"{len(found.partitions)} partitions"
+        what = f"topic {topic!r} has {count}, not {partitions}"
         raise ConfigError(f"{what}; leave the number out (--partitions), or name another topic")
     return found

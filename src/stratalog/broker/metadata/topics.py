@@ -171,7 +171,8 @@ class TopicRegistry(KnownTopics):
         topic = self._known(name)
         if total <= topic.partition_count:
             raise InvalidPartitionsError(
-                f"topic {name!r} has {topic.partition_count} partitions; {total} is not more, and there can't be fewer"
+                f"topic {name!r} has {_partitions(topic.partition_count)}; {total} is not more, and there can't be "
+                "fewer"
             )
         self._check_count(name, total, total - topic.partition_count)
 
@@ -288,7 +289,7 @@ class TopicRegistry(KnownTopics):
         for plan in built:
             self._reconfigure(plan.topic, unless=plan.config)  # the defaults may have been changed meanwhile
         for name, topic in topics.items():
-            logger.info("topic %s has %d partitions now, settings %s", name, topic.partition_count, topic.settings)
+            logger.info("topic %s has %s now, settings %s", name, _partitions(topic.partition_count), topic.settings)
         return failures
 
     def _make_portion(
@@ -419,3 +420,7 @@ def _end_waiting(partitions: Iterable[Partition]) -> None:
 
 def _without(gone: Collection[str], all_of_them: Mapping[str, T]) -> dict[str, T]:
     return {name: each for name, each in all_of_them.items() if name not in gone}
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count} partitions"
