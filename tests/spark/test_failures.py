@@ -10,6 +10,7 @@ import pytest
 
 from stratalog.pipelines.spark_errors import first_line
 from stratalog.spark.failures import known_failure
+from stratalog.testing import BrokerProcess
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,9 @@ def test_what_is_not_known_is_left_to_the_first_line() -> None:
         "'spark.driver.extraJavaOptions=-agentlib:nosuchthing']; from stratalog.cli.main import run; run()",
     ],
 )
-def test_java_that_does_not_start_is_told_before_what_it_says(program: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
+def test_java_that_does_not_start_is_told_before_what_it_says(program: str, stratalog_broker: BrokerProcess) -> None:
+    env = {**os.environ, "STRATALOG_BOOTSTRAP_SERVER": stratalog_broker.bootstrap_servers}
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
     lines = [line for line in ran.stderr.splitlines() if not line.startswith("starting Spark")]
     assert ran.returncode != 0
     assert lines[0].startswith("stratalog: Spark did not start: Java ended before Spark was up; what it said is below")
