@@ -523,6 +523,7 @@ def test_kafkas_dumper_reads_our_records(tmp_path: Path) -> None:
     world = World(FakeTopics(a=2))
     world.join("m0", "a", instance_id="i", rack_id="r", server_assignor="uniform")
     world.join("m1", subscribed_topic_regex="a.*")
+    world.resolve()
     world.beat("m0", 1)
     world.leave("m1")
     with LogDirectory.open(tmp_path / "data", background=False) as directory:
