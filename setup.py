@@ -16,6 +16,7 @@ KERNELS = (
     "stratalog.records._column_encoder",
     "stratalog.records._scan_decoder",
     "stratalog.storage._mapping",
+    "stratalog.storage._page_cache",
     "stratalog.protocol._wire_fields",
     "stratalog.protocol._shape",
     "stratalog.protocol._hot_responses",

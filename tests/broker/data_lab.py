@@ -16,6 +16,7 @@ from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.apis.versions import VersionsApi
 from stratalog.broker.counters import Counters
 from stratalog.broker.dispatch import Dispatcher
+from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.fetch_sessions import FetchSessions
 from stratalog.broker.metadata.store import MetadataStore, Topic
 from stratalog.broker.metadata.topics import TopicRegistry
@@ -57,15 +58,16 @@ class DataLab:
             on_loop=lambda call: call(),
         )
         self.topics.load()
+        self.worker_threads = WorkerThreads()
         self.sessions = FetchSessions(self.config.max_incremental_fetch_session_cache_slots, self.clock)
         self.fetch = FetchApi(
             self.topics,
             self.sessions,
             self.counters,
+            self.worker_threads,
             max_bytes=lambda: self.config.fetch_max_bytes,
             longest_wait=30,
         )
-        self.worker_threads = WorkerThreads()
         address = Address("broker.example", 9092)
         self.routes: dict[ApiKey, Handler] = {
             **VersionsApi().routes(),
@@ -85,6 +87,7 @@ class DataLab:
             self.counters,
             self.clock,
             self.worker_threads,
+            DueFlushes(self.worker_threads.wait_for_disk),
             largest_request=self.config.socket_request_max_bytes,
         )
 

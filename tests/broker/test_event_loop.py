@@ -1,4 +1,7 @@
-"""The event loop serves everybody: nothing that waits for a disk, and nothing that takes long, may run on it."""
+"""The event loop serves every client: no call that waits for a disk, and none that takes long, may run on it.
+
+tests/compat/test_event_loop_calls.py asks the kernel the same question.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ import pytest
 from stratalog.broker.groups.topic_pattern import TopicPattern
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.client import Admin, Consumer, Producer, TopicPartition
+from stratalog.client.administration.configs import ConfigResource
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.messages import decode_response
 from stratalog.records import compression
 from stratalog.records.builder import build_batch
 from stratalog.storage.disk import Disk
@@ -35,22 +40,34 @@ MB = 1024 * 1024
 
 
 class DiskWaits:
-    """Where a thread waited for a disk."""
+    """The calls with which one thread waits for a disk or may have to: syncs, changes of directories, and locks that
+    another thread may hold while it syncs."""
+
+    WAITING_CALLS = (
+        (os, ("fsync", "fdatasync", "sync", "rename", "replace", "unlink", "remove", "mkdir", "rmdir")),
+        (os, ("scandir", "listdir")),
+        (Disk, ("sync_mapping", "make_directory", "replace")),
+        (
+            Log,
+            ("roll", "flush", "get_ready", "truncate", "apply_retention", "advance_start", "find_timestamp", "warm_up"),
+        ),
+    )
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.thread_id: int | None = None
         self.seen: list[str] = []
         self.elsewhere = 0
-        for owner, name in ((os, "fsync"), (os, "fdatasync"), (os, "sync"), (Disk, "sync_mapping")):
-            monkeypatch.setattr(owner, name, self._watched(getattr(owner, name)))
+        for owner, functions in self.WAITING_CALLS:
+            for name in functions:
+                monkeypatch.setattr(owner, name, self._watched(getattr(owner, name)))
 
     def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any) -> Any:
+        def watched(*arguments: Any, **named: Any) -> Any:
             if threading.get_ident() == self.thread_id:
                 self.seen.append("".join(traceback.format_stack(limit=12)))
             elif self.thread_id is not None:
                 self.elsewhere += 1
-            return call(*arguments)
+            return call(*arguments, **named)
 
         return watched
 
@@ -66,6 +83,8 @@ def broker(tmp_path: Path, waits: DiskWaits) -> Iterator[BrokerThread]:
         "log.segment.bytes": 16_384,
         "log.index.size.max.bytes": 4096,
         "log.flush.scheduler.interval.ms": 200,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1,
     }
     with BrokerThread(tmp_path / "data", settings) as running:
         waits.thread_id = running.thread_id
@@ -92,12 +111,13 @@ def send_produce(client: RawClient, name: str, data: bytes, acks: int = -1) -> N
 
 
 def produce_request(name: str, data: bytes, partitions: int = 1, acks: int = -1) -> dict[str, Any]:
-    given = [{"index": index, "records": data} for index in range(partitions)]
-    return {"acks": acks, "timeout": 1000, "topic_data": [{"name": name, "partition_data": given}]}
+    batches = [{"index": index, "records": data} for index in range(partitions)]
+    return {"acks": acks, "timeout": 1000, "topic_data": [{"name": name, "partition_data": batches}]}
 
 
 def test_no_request_makes_the_event_loop_wait_for_a_disk(broker: BrokerThread, waits: DiskWaits) -> None:
-    """Every API with half meaningful requests; then what real clients do: rolls, flushes, groups, transactions."""
+    """Send half-meaningful requests to every API, then do what real clients do: rolls, flushes, groups, transactions,
+    also in the topics that hold the broker's own state, and reads of segments that are closed."""
     Attack(broker.port, Fuzzer(11, prepare(broker.port))).run(range(1_500))
     create(broker, "flushed", flush_messages="1")
     create(broker, "stamped", message_timestamp_type="LogAppendTime", compression_type="gzip")
@@ -116,10 +136,31 @@ def test_no_request_makes_the_event_loop_wait_for_a_disk(broker: BrokerThread, w
         assert consumer.poll(10)
         consumer.commit()
     with Admin(address) as admin:
+        for name in ("__consumer_offsets", "__transaction_state"):
+            admin.alter_configs({ConfigResource.topic(name): {"flush.messages": "1", "segment.bytes": "16384"}})
+    with Producer(address, transactional_id="t") as producer, Consumer(address, group_id="group") as consumer:
+        for number in range(300):
+            with producer.transaction():
+                producer.send("flushed", b"value")
+            consumer.commit({TopicPartition("flushed", 0): number})
+    assert all(len(state_log(broker, name).segments) > 1 for name in ("__consumer_offsets", "__transaction_state"))
+    for partition in broker.broker.topics.partitions("flushed"):
+        for segment in partition.log.segments:
+            segment.release()
+    with Consumer(address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("flushed", 0)])
+        assert consumer.poll(10)
+    with Admin(address) as admin:
         admin.delete_records({TopicPartition("flushed", 0): 3})
         admin.delete_topics(["stamped", "compacted"])
     assert waits.elsewhere > 0
     assert not waits.seen, f"{len(waits.seen)} times, first:\n{waits.seen[0]}"
+
+
+def state_log(broker: BrokerThread, name: str) -> Log:
+    partition = broker.broker.topics.partition(name, 0)
+    assert partition is not None
+    return partition.log
 
 
 def test_a_first_record_for_each_of_many_partitions_waits_for_no_disk(broker: BrokerThread, waits: DiskWaits) -> None:
@@ -130,16 +171,16 @@ def test_a_first_record_for_each_of_many_partitions_waits_for_no_disk(broker: Br
 
 
 class Held:
-    """Calls of a method wait until they are let go, and tell that they have begun."""
+    """Holds the calls of a method: they set `begun`, and go on when `release` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
         self.begun = threading.Event()
-        self.let_go = threading.Event()
+        self.release = threading.Event()
         original = getattr(owner, name)
 
         def held(*arguments: Any, **named: Any) -> Any:
             self.begun.set()
-            assert self.let_go.wait(SECONDS)
+            assert self.release.wait(SECONDS)
             return original(*arguments, **named)
 
         monkeypatch.setattr(owner, name, held)
@@ -167,7 +208,7 @@ def test_others_are_served_while_one_waits_for_its_batch(
         send_produce(slow, "slow", bytes(data))
         assert held.begun.wait(SECONDS)
         assert produce(other, "quick", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
-        held.let_go.set()
+        held.release.set()
         slow.receive()
         monkeypatch.undo()
         assert broker.broker.topics.partition("slow", 0).log.log_end_offset == (2 if step == "get_ready" else 1)  # type: ignore[union-attr]
@@ -191,11 +232,81 @@ def test_others_are_served_while_a_marker_waits_for_a_log_that_a_thread_holds(
         producer.commit()  # is decided, and so acknowledged, without the marker
         assert produce(other, "quick", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
         assert log.producers.first_open_transaction == 0
-        held.let_go.set()
+        held.release.set()
         roll.join()
         with producer.transaction():  # the broker lets the next begin when the first has its marker
             producer.send("quick", b"value")
         assert log.producers.first_open_transaction is None
+
+
+def test_others_are_served_while_batches_are_read_from_the_disk(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker, "cold")
+    create(broker, "quick")
+    with RawClient(broker.port) as slow, RawClient(broker.port) as other:
+        data = bytes(build_batch([(None, bytes(1000))]))
+        for _ in range(20):
+            assert produce(slow, "cold", data) == [ErrorCode.none]
+        log = broker.broker.topics.partition("cold", 0).log  # type: ignore[union-attr]
+        assert len(log.segments) > 1
+        log.segments[0].release()  # as after a restart
+        monkeypatch.setattr(log, "_warm_from", log.log_end_offset)
+        held = Held(monkeypatch, Log, "warm_up")
+        send_fetch(slow, "cold", max_wait=0)
+        assert held.begun.wait(SECONDS)
+        assert produce(other, "quick", data) == [ErrorCode.none]
+        send_fetch(other, "quick", "cold", max_wait=60_000)  # has enough without the cold partition
+        assert {name: len(records) > 0 for name, records in receive_fetch(other)} == {"quick": True, "cold": False}
+        held.release.set()
+        assert [(name, len(records) > 0) for name, records in receive_fetch(slow)] == [("cold", True)]
+        send_fetch(slow, "cold", max_wait=0)
+        receive_fetch(slow)
+
+
+def send_fetch(client: RawClient, *names: str, max_wait: int) -> None:
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100_000}
+    topics = [{"topic": name, "partitions": [partition]} for name in names]
+    body = request_body(ApiKey.FETCH, 11, {"max_wait": max_wait, "min_bytes": 1, "max_bytes": 10**6, "topics": topics})
+    client.send(framed(request_header(ApiKey.FETCH, 11, correlation_id=1, client_id=None) + body))
+
+
+def receive_fetch(client: RawClient) -> list[tuple[str, bytes]]:
+    answer = decode_response(ApiKey.FETCH, 11, memoryview(client.receive())[4:])
+    return [(topic.topic, topic.partitions[0].records or b"") for topic in answer.responses]
+
+
+def test_a_commit_is_refused_and_can_be_retried_while_a_thread_syncs_the_offsets_log(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A roll syncs with the log's write lock held: a commit that waited for it would keep every client waiting."""
+    create(broker, "orders")
+    offset = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
+    commit = {
+        "group_id": "group",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": "orders", "partitions": [offset]}],
+    }
+
+    def committed(client: RawClient) -> ErrorCode:
+        answer = client.request(ApiKey.OFFSET_COMMIT, commit, version=7)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    with RawClient(broker.port) as client:
+        client.request(ApiKey.FIND_COORDINATOR, {"key": "group", "key_type": 0}, version=3)
+        deadline = time.monotonic() + SECONDS
+        while committed(client) is not ErrorCode.none and time.monotonic() < deadline:
+            threading.Event().wait(0.01)  # the topic is being created
+        held = Held(monkeypatch, ProducerTracker, "save")
+        roll = threading.Thread(target=state_log(broker, "__consumer_offsets").roll)
+        roll.start()
+        assert held.begun.wait(SECONDS)
+        assert committed(client) is ErrorCode.not_coordinator
+        assert produce(client, "orders", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
+        held.release.set()
+        roll.join()
+        assert committed(client) is ErrorCode.none
 
 
 def test_others_are_served_while_a_consumers_pattern_is_matched(
@@ -216,7 +327,7 @@ def test_others_are_served_while_a_consumers_pattern_is_matched(
         assert held.begun.wait(SECONDS)
         assert produce(other, "orders", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
         assignment, epoch = None, joined.member_epoch
-        held.let_go.set()
+        held.release.set()
         deadline = time.monotonic() + SECONDS
         while assignment is None and time.monotonic() < deadline:
             beat = client.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, member | {"member_epoch": epoch})
@@ -227,7 +338,7 @@ def test_others_are_served_while_a_consumers_pattern_is_matched(
 
 
 class CountedBytes(bytearray):
-    """What a batch is inflated into."""
+    """The memory that a batch is decompressed into."""
 
     made = alive = 0
 
@@ -240,10 +351,10 @@ class CountedBytes(bytearray):
         CountedBytes.alive -= 1
 
 
-def test_batches_that_wait_for_a_thread_hold_nothing_that_was_inflated(
+def test_batches_that_wait_for_a_thread_hold_no_decompressed_bytes(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a hundred requests of a few kilobytes would take gigabytes."""
+    """Otherwise a hundred requests of a few kilobytes would take gigabytes."""
     waiting: list[asyncio.Future[None]] = []
 
     async def wait(_: WorkerThreads, call: Callable[[], object]) -> object:
@@ -265,13 +376,13 @@ def test_batches_that_wait_for_a_thread_hold_nothing_that_was_inflated(
         gc.collect()
         assert (len(waiting), CountedBytes.made > 0, CountedBytes.alive) == (5, True, 0)
     finally:
-        broker.run(let_go(waiting))
+        broker.run(release(waiting))
         for client in clients:
             client.receive()
             client.close()
 
 
-async def let_go(waiting: list[asyncio.Future[None]]) -> None:
+async def release(waiting: list[asyncio.Future[None]]) -> None:
     for future in waiting:
         future.set_result(None)
 
@@ -283,7 +394,7 @@ def test_records_of_a_client_that_did_not_wait_are_there(broker: BrokerThread, m
         data = bytes(build_batch([(None, b"value")]))
         send_produce(client, "orders", data, acks=0)
         assert held.begun.wait(SECONDS)
-    held.let_go.set()
+    held.release.set()
     with Consumer(f"127.0.0.1:{broker.port}", auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         assert next(iter(consumer)).value == b"value"
@@ -300,5 +411,5 @@ def test_offsets_by_time_are_looked_up_while_others_are_served(
         slow.send(framed(request_header(ApiKey.LIST_OFFSETS, 7, correlation_id=1, client_id=None) + body))
         assert held.begun.wait(SECONDS)
         assert produce(other, "orders", bytes(build_batch([(None, b"value")]))) == [ErrorCode.none]
-        held.let_go.set()
+        held.release.set()
         slow.receive()

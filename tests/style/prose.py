@@ -31,7 +31,7 @@ PHRASES: dict[str, str] = {
     r"(is|are|was|were) told": "receives, learns; report, notify",
     r"(is|are|was|were) wanted": "is expected, must be",
     r"asked (was )?for|is asked of": "requested",
-    r"who (reads|waits|asks|writes|sends|wants|holds|uses|calls|has|is|does)": "name the reader, the caller, the client",
+    r"who (reads|waits|asks|writes|sends|wants|holds|uses|calls|has|is|does)": "name the client, the caller",
     r"look-ups?": "lookup (noun), look up (verb)",
     r"inflat(e|es|ed|ing|ion)": "decompress",
     r"see to (its|the|it)|sees to": "fix, handle",

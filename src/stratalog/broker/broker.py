@@ -48,6 +48,7 @@ from stratalog.broker.apis.versions import VersionsApi
 from stratalog.broker.counters import Counters
 from stratalog.broker.disk_reserve import DiskWithReserve
 from stratalog.broker.dispatch import Dispatcher
+from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.fetch_sessions import FetchSessions
 from stratalog.broker.groups import consumer_group
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
@@ -99,6 +100,7 @@ class Broker:
         try:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="stratalog-background")
             self._worker_threads = WorkerThreads()
+            self._due_flushes = DueFlushes(self._worker_threads.wait_for_disk)
             self.store = MetadataStore(self.directory.path, disk)
             self.settings = LiveSettings(config, self.store)
             self.cluster_id = self.store.identity(config.node_id)
@@ -121,6 +123,7 @@ class Broker:
             self.topics,
             self.fetch_sessions,
             self.counters,
+            self._worker_threads,
             max_bytes=lambda: self.config.fetch_max_bytes,
             longest_wait=config.connections_max_idle_ms / 1000,
         )
@@ -138,6 +141,7 @@ class Broker:
             self.counters,
             self._clock,
             self._worker_threads,
+            self._due_flushes,
             largest_request=config.socket_request_max_bytes,
         )
         self.server = Server(
@@ -156,7 +160,7 @@ class Broker:
         self.groups = GroupCoordinator(
             config.groups,
             self._clock,
-            OffsetsTopic(topics, config.groups, background),
+            OffsetsTopic(topics, config.groups, background, self._due_flushes),
             self._loop.call_later,
             consumer_group.replay,
         )
@@ -165,7 +169,7 @@ class Broker:
         self.transactions = TransactionCoordinator(
             config.transactions,
             self._clock,
-            TransactionsTopic(topics, config.transactions, background),
+            TransactionsTopic(topics, config.transactions, background, self._due_flushes),
             MarkerWriter(topics, self.groups, self._clock, background),
             producer_ids,
             self._loop.call_later,

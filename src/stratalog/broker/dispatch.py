@@ -1,8 +1,11 @@
 """From a frame to its handler, and from the handler's reply to a response.
 
-Produce and Fetch are read in place and answered by hand; all others go through kio and their handler's dict. What can't
-be read, and keys and versions that are not served, end the connection, as with Kafka: there is no response that such
-a client would understand. ApiVersions alone always gets an answer.
+Produce and Fetch requests are read in place and answered by hand. All others go through kio and their handler's dict.
+A request that can't be read, or has a key or version that is not served, closes the connection, as in Kafka: there is
+no response that its client would understand. Only ApiVersions is always answered.
+
+A response is not sent before the coordinators' state that was appended for it is durable, if flush.messages requires
+that (due_flushes.py).
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from stratalog.broker.apis.fetch import FetchApi
 from stratalog.broker.apis.own import OwnApi
 from stratalog.broker.apis.produce import ProduceApi
 from stratalog.broker.counters import Counters
+from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.requests import Handler, LongReply, Reply, RequestContext
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import Clock
-from stratalog.errors import MalformedRequestError
+from stratalog.errors import MalformedRequestError, StratalogError
 from stratalog.net.connection import RefusedConnectionError
 from stratalog.net.response_queue import Part, Response
 from stratalog.protocol._wire import parse_request_header
@@ -30,15 +34,15 @@ from stratalog.protocol.messages import decode_request, encode_reply, encode_rep
 from stratalog.protocol.responses import frame_response, response_start
 
 LARGEST_CONTROL_REQUEST = 4 * 1024 * 1024
-"""Requests without records are made into objects, which take up to a hundred times their bytes."""
+"""Requests without records become objects, which take up to a hundred times as many bytes."""
 
 WITH_LONG_ANSWERS = frozenset((ApiKey.DESCRIBE_CONFIGS, ApiKey.CREATE_TOPICS))
-"""Their answers may be thirty times as long as the request, or longer."""
+"""APIs whose responses may be thirty times as long as their requests, or longer."""
 
 LARGEST_WITHOUT_TURN = 2048
-"""A request with a long answer waits for its turn, if it is larger than this."""
+"""A request for one of these APIs waits its turn if it is larger than this."""
 
-_PORTION = 20  # elements of an answer between two looks at what else there is to do
+_PORTION = 20  # elements of a response that are encoded before other work runs
 _KEY = Struct(">h")
 
 
@@ -52,6 +56,7 @@ class Dispatcher:
         counters: Counters,
         clock: Clock,
         worker_threads: WorkerThreads,
+        due_flushes: DueFlushes,
         *,
         largest_request: int,
     ) -> None:
@@ -62,27 +67,29 @@ class Dispatcher:
         self._counters = counters
         self._clock = clock
         self._worker_threads = worker_threads
+        self._due_flushes = due_flushes
         self.turns = AnswerTurns()
         self._largest_request = largest_request
         self._served = {int(key): (key, *VERSIONS[key]) for key in VERSIONS}
 
     @property
     def small_frame(self) -> int:
-        """A frame of this size is fine whatever it holds."""
+        """The size up to which every frame is accepted, whatever it holds."""
         return min(self._largest_request, LARGEST_CONTROL_REQUEST)
 
     def largest_frame(self, start: memoryview) -> int:
-        """How large a frame that starts like this may be (four bytes may be all there is of it, or fewer)."""
+        """Return how large a frame with this start may be. The start may have four bytes, or fewer."""
         if len(start) >= _KEY.size and _KEY.unpack_from(start)[0] != ApiKey.PRODUCE:
             return self.small_frame
         return self._largest_request
 
     def is_heavy(self, frame: memoryview) -> bool:
-        """Whether a large frame may take long: all are made into objects, but for records."""
+        """Return whether a large frame may take long to decode: all but records become objects."""
         return bool(_KEY.unpack_from(frame)[0] != ApiKey.PRODUCE)
 
     def outlives_its_client(self, frame: memoryview) -> bool:
-        """A producer that wants no acknowledgements may hang up behind the last of its requests."""
+        """Return whether a request is served though its client has closed the connection: a producer with acks=0 may
+        close it right after its last request."""
         return bool(_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE)
 
     def serve(self, frame: memoryview, host: str) -> Response | Awaitable[Response]:
@@ -115,7 +122,7 @@ class Dispatcher:
         elif key is ApiKey.FETCH:
             response = self._fetch.serve(frame, position, version, correlation_id)
         else:
-            # The tags of ApiVersions' response are in its body only: its reader may not know of tags yet.
+            # ApiVersions' response has tags in its body only: its reader may not know about tags yet.
             flexible = flexible and key is not ApiKey.API_VERSIONS
             context = RequestContext(key, version, client_id, host)
             if key in WITH_LONG_ANSWERS and len(frame) > LARGEST_WITHOUT_TURN:
@@ -128,6 +135,8 @@ class Dispatcher:
                     response = _begin(_frame_in_portions(reply, key, version, correlation_id, flexible))
                 else:
                     response = [_frame(reply, key, version, correlation_id, flexible)]
+                    if (pending := self._due_flushes.pending()) is not None:
+                        response = _send_after(pending, response)
         if response is not None and not isinstance(response, list):
             return self._timed(response, number, started)
         self._counters.request_seconds[number] += self._clock.monotonic() - started
@@ -136,7 +145,8 @@ class Dispatcher:
     def _timed(
         self, response: Awaitable[Response] | Awaitable[list[Part]], number: int, started: float
     ) -> asyncio.Future[Response]:
-        """No coroutine around a future: one that is cancelled before its first step would not cancel the future."""
+        """Count the time of a response that comes later. This is no coroutine around a future: a coroutine that is
+        cancelled before its first step would not cancel the future."""
         future: asyncio.Future[Response] = asyncio.ensure_future(response)
         future.add_done_callback(lambda _: self._count_seconds(number, started))
         return future
@@ -148,14 +158,17 @@ class Dispatcher:
         self, reply: Awaitable[Reply | bytearray], key: ApiKey, version: int, correlation_id: int, flexible: bool
     ) -> Response:
         try:
-            return await _frame_later(await reply, key, version, correlation_id, flexible)
+            finished = await reply
+            if (pending := self._due_flushes.pending()) is not None:
+                await _finish_flush(pending)
+            return await _frame_later(finished, key, version, correlation_id, flexible)
         except MalformedRequestError as error:
             raise self._unreadable(error) from error
 
     async def _answer_in_turn(
         self, body: bytes, context: RequestContext, correlation_id: int, flexible: bool
     ) -> Response:
-        """Hold no more than the request's bytes until it is its turn. A handler that waits does so without the turn."""
+        """Hold no more than the request's bytes until the request gets its turn. A handler waits without the turn."""
         key, version = context.api_key, context.api_version
         try:
             async with self.turns.take(len(body)):
@@ -170,7 +183,9 @@ class Dispatcher:
             raise self._unreadable(error) from error
 
     async def _answer_own(self, body: bytes, correlation_id: int) -> Response:
-        return [frame_response(correlation_id, await self._own.answer(body), flexible=False)]
+        response: Response = [frame_response(correlation_id, await self._own.answer(body), flexible=False)]
+        pending = self._due_flushes.pending()
+        return response if pending is None else await _send_after(pending, response)
 
     def _answer_unknown_version(self, key: ApiKey, version: int, correlation_id: int) -> Response:
         if key is not ApiKey.API_VERSIONS:
@@ -178,6 +193,17 @@ class Dispatcher:
             lowest, highest, _ = VERSIONS[key]
             raise RefusedConnectionError(f"{key.name} v{version} is not served; {lowest} to {highest} are")
         return [frame_response(correlation_id, versions.unsupported(), flexible=False)]
+
+
+async def _send_after(pending: Awaitable[StratalogError | None], response: Response) -> Response:
+    await _finish_flush(pending)
+    return response
+
+
+async def _finish_flush(pending: Awaitable[StratalogError | None]) -> None:
+    error = await pending
+    if error is not None:
+        raise RefusedConnectionError(f"a change of a group or a transaction can't be made durable: {error}")
 
 
 def _frame(reply: Reply | bytearray, key: ApiKey, version: int, correlation_id: int, flexible: bool) -> bytes:
@@ -196,7 +222,7 @@ async def _frame_later(
 def _frame_in_portions(
     reply: LongReply, key: ApiKey, version: int, correlation_id: int, flexible: bool
 ) -> Generator[None, None, bytearray]:
-    """The response is written in its place: a copy would be as large."""
+    """Write a long response where it will be sent from: a copy would be as large."""
     out = bytearray(response_start(correlation_id, 0, flexible=flexible))
     start = len(out)
     for number, _ in enumerate(encode_reply_in_portions(out, key, version, reply), 1):
@@ -207,7 +233,7 @@ def _frame_in_portions(
 
 
 def _begin(work: Generator[None, None, bytearray]) -> Response | Awaitable[Response]:
-    """The response, if it is of one portion."""
+    """Return the response if it has one portion, else the awaitable that writes the rest."""
     try:
         next(work)
     except StopIteration as done:
@@ -217,7 +243,7 @@ def _begin(work: Generator[None, None, bytearray]) -> Response | Awaitable[Respo
 
 async def _finish(work: Generator[None, None, bytearray]) -> Response:
     while True:
-        await asyncio.sleep(0)  # others have their turn
+        await asyncio.sleep(0)  # other clients are served
         try:
             next(work)
         except StopIteration as done:

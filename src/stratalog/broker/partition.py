@@ -1,7 +1,7 @@
-"""A partition as the broker sees it: a log, its leader epoch, and who waits for it to grow.
+"""A partition as the broker sees it: a log, its leader epoch, and the fetches that wait for it to grow.
 
-On one node the leader is always this broker and every record is on every replica there is, so the high watermark is the
-log's end, and acks=all is satisfied when the append returns.
+On a single broker the leader is always this broker, which is the only replica. So the high watermark is the log end
+offset, and acks=all is satisfied when the append returns.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.index = index
         self._unreadable = ""
-        self.failures = 0  # of appends in a row, for the disk's reasons
+        self.failures = 0  # appends in a row that failed because of the disk
         self.log = log
         self.is_offline = isinstance(log, UnopenedLog)
-        """Its log could not be opened: whatever is asked of it is KAFKA_STORAGE_ERROR."""
+        """The log could not be opened: every request for it is answered with KAFKA_STORAGE_ERROR."""
         self.leader_epoch = max(log.leader_epochs.latest or 0, 0)
         self.waiting: set[WaitingFetch] = set()
 
@@ -56,25 +56,25 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where read_committed readers have to stop: the first record of the oldest open transaction, or the log's
-        start, where retention has taken that record."""
+        """The offset where read_committed readers stop: the first record of the oldest open transaction, or the log
+        start offset if retention has deleted that record."""
         first_open = self.log.producers.first_open_transaction
         end = self.log.log_end_offset
         return end if first_open is None else min(max(first_open, self.log.log_start_offset), end)
 
-    def append_for_coordinator(self, data: bytearray, *, may_wait: bool = True) -> Appended:
-        """A coordinator's state, markers of transactions, offsets that are committed in one. Raises what
-        Log.append_for_coordinator does."""
+    def append_for_coordinator(self, data: bytearray, *, may_wait: bool = False) -> Appended:
+        """Append a coordinator's state, a transaction's marker, or offsets that are committed in a transaction. Raises
+        the errors of Log.append_for_coordinator, WouldWaitError too."""
         try:
             appended = self.log.append_for_coordinator(data, self.leader_epoch, may_wait=may_wait)
         except StorageError as error:
             self._report(error)
             raise
-        self.end_waiting()  # more may have become readable than these bytes; who has too little waits on
+        self.end_waiting()  # more than these bytes may have become readable; a fetch that has too few waits again
         return appended
 
     def append(self, data: memoryview) -> Appended:
-        """A client's batches. Raises what Log.append_at_once does: WouldWaitError too."""
+        """Append a client's batches. Raises the errors of Log.append_at_once, WouldWaitError too."""
         try:
             appended = self.log.append_at_once(data, self.leader_epoch)
         except StorageError as error:
@@ -84,7 +84,7 @@ class Partition:
         return appended
 
     def append_prepared(self, prepared: PreparedBatches) -> Appended:
-        """The same for batches that Log.prepare has checked in another thread."""
+        """Append batches that Log.prepare has checked in another thread."""
         try:
             appended = self.log.append_prepared(prepared, self.leader_epoch)
         except StorageError as error:
@@ -101,23 +101,23 @@ class Partition:
             self.failures = 0
 
     def _report(self, error: StorageError) -> None:
-        """At the 1st, the 10th, the 100th: a producer tries again many times a second."""
+        """Log the 1st, the 10th, the 100th failure: a producer retries many times a second."""
         self.failures += 1
         if str(self.failures).strip("0") == "1":
             logger.error("%r: %d appends failed in a row, the last: %s", self, self.failures, error)
 
     def report_unreadable(self, error: StratalogError) -> None:
-        """Once for each text, which names file and position: a consumer tries again for ever."""
+        """Log each different error, which names file and position, once: a consumer retries without end."""
         if str(error) != self._unreadable:
             self._unreadable = str(error)
             logger.error("%r can't be read: %s", self, error)
 
     def wake(self, size: int) -> None:
-        """Tell those who wait that the log has grown by so many bytes."""
+        """Report to the waiting fetches that the log has grown by `size` bytes."""
         for fetch in tuple(self.waiting):
             fetch.grew(size)
 
     def end_waiting(self) -> None:
-        """The partition is gone, or a transaction has ended: those who wait have to look."""
+        """Have the waiting fetches read again: the partition is deleted, or a transaction has ended."""
         for fetch in tuple(self.waiting):
             fetch.finish()

@@ -1,6 +1,6 @@
-"""Long polls: a fetch that found too little waits until enough was appended, or its time is over.
+"""Long polls: a fetch that found too few bytes waits until enough were appended or its time is over.
 
-While it waits it costs nothing but a timer: appends to its partitions tell it how many bytes came.
+A waiting fetch costs nothing but a timer: each append to one of its partitions reports its size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stratalog.broker.partition import Partition
 
 
 class WaitingFetch:
-    """Done when `missing` bytes came, at the deadline, or when finish() is called, whichever is first."""
+    """`done` when `missing` bytes were appended, when `seconds` are over, or when finish() is called."""
 
     __slots__ = ("_missing", "_partitions", "_timer", "done")
 
@@ -37,7 +37,7 @@ class WaitingFetch:
             self._leave(self.done)
 
     def _leave(self, _: asyncio.Future[None]) -> None:
-        """Also where the client went away, which cancels the future."""
+        """Leave the partitions; also called when the client closed its connection, which cancels the future."""
         self._timer.cancel()
         for partition in self._partitions:
             partition.waiting.discard(self)

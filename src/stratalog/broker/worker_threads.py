@@ -1,18 +1,19 @@
-"""Threads for what must not run on the event loop: work that grows with what a client sent, and waiting for a disk.
+"""Threads for work that must not run on the event loop: work that grows with what a client sent, and disk waits.
 
-Each kind of work has threads of its own, so that a client that sends batches of one kind makes only its like wait:
+Each kind of work has its own threads, so that a client delays only clients that cause the same kind of work:
 
-- `check`: batches are inflated, checked and compressed again, up to validation.MAX_HELD bytes each.
-- `check_large`: the same past that. One thread, so that at most one such batch is in memory to be compressed again.
-- `wait_for_disk`: a roll, a flush.
-- `look_up`: offsets by time, for which batches are read and inflated.
-- `match_patterns`: topics are looked through for what consumers subscribe to by pattern. One thread: it may wait.
-- `decode`: large requests are made into objects. One thread, and it holds the GIL: the event loop gets it in between.
+- `check`: decompresses batches, checks them and compresses them again, up to validation.MAX_HELD bytes each.
+- `check_large`: the same for larger batches. One thread, so at most one such batch is held in memory.
+- `wait_for_disk`: rolls and flushes.
+- `look_up`: finds offsets by time, for which it reads and decompresses batches.
+- `read_ahead`: reads batches that are not in the page cache, so that sending them does not wait for the disk.
+- `match_patterns`: matches the topic patterns that consumers subscribe to. One thread: the result may wait.
+- `decode`: turns large requests into objects. One thread; it holds the GIL, which the event loop gets in between.
 
-The codecs, the record loops, RE2 and system calls release the GIL, so the event loop goes on meanwhile.
+The codecs, the record loops, RE2 and system calls release the GIL, so the event loop continues meanwhile.
 
-A stop waits for the disk, however long that takes. It gives up checks and look-ups, whose clients are gone: they raise
-AbandonedError at the next piece of a batch. Checks touch no file, so one that does not get that far is left behind.
+A stop waits for the disk, however long that takes. It abandons checks and lookups, whose clients are gone: they raise
+AbandonedError at the next piece of a batch. Checks touch no file, so a stop does not wait long for one that continues.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from stratalog.records import compression
 T = TypeVar("T")
 
 CHECK_GRACE_SECONDS = 2.0
-"""How long a stop waits for a check to come to the next piece: one piece may be compressed for minutes."""
+"""How long a stop waits for a check to reach the next piece: compressing one piece may take minutes."""
 
 
 class WorkerThreads:
@@ -40,6 +41,7 @@ class WorkerThreads:
         self._check_large = ThreadPoolExecutor(1, "stratalog-check-large", may_give_up)
         self._disk = ThreadPoolExecutor(4, "stratalog-disk")
         self._look_up = ThreadPoolExecutor(2, "stratalog-look-up", may_give_up)
+        self._read_ahead = ThreadPoolExecutor(4, "stratalog-read-ahead")
         self._match = ThreadPoolExecutor(1, "stratalog-match")
         self._decode = ThreadPoolExecutor(1, "stratalog-decode")
         self._checks: set[Future[Any]] = set()
@@ -56,6 +58,9 @@ class WorkerThreads:
     def look_up(self, call: Callable[[], T]) -> Awaitable[T]:
         return _run(self._look_up, call)
 
+    def read_ahead(self, call: Callable[[], T]) -> Awaitable[T]:
+        return _run(self._read_ahead, call)
+
     def match_patterns(self, call: Callable[[], T]) -> Awaitable[T]:
         return _run(self._match, call)
 
@@ -63,11 +68,11 @@ class WorkerThreads:
         return _run(self._decode, call)
 
     def close(self, check_grace_seconds: float = CHECK_GRACE_SECONDS) -> int:
-        """Return when no thread touches a file any more: how many checks go on nevertheless. What waits is dropped."""
+        """Return when no thread touches a file any more: how many checks still run. Queued work is dropped."""
         self._stopping.set()
         for pool in (self._check, self._check_large):
             pool.shutdown(wait=False, cancel_futures=True)
-        for pool in (self._disk, self._look_up, self._match, self._decode):
+        for pool in (self._disk, self._look_up, self._read_ahead, self._match, self._decode):
             pool.shutdown(cancel_futures=True)
         return len(wait(list(self._checks), check_grace_seconds).not_done)
 

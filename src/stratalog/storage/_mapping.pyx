@@ -9,9 +9,14 @@ from posix.mman cimport (
     mmap, msync, munmap, posix_madvise,
 )
 
+cdef extern from "sys/mman.h":
+    int mincore(void *address, size_t size, unsigned char *pages) nogil
+
 from stratalog.records._varint cimport load32, load64, store32, store64
 
 import os
+
+cdef long _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 cdef class Mapping:
@@ -65,6 +70,21 @@ cdef class Mapping:
         start -= start % 4096
         if 0 <= start < end <= self._length:
             posix_madvise(self._data + start, end - start, POSIX_MADV_WILLNEED)
+
+    def is_resident(self, Py_ssize_t size):
+        """Return whether the first `size` bytes are in memory, so that looking at them does not wait for a disk."""
+        cdef unsigned char pages[1024]
+        cdef Py_ssize_t position = 0, part, page
+        size = min(size, self._length)
+        while position < size:
+            part = min(size - position, <Py_ssize_t>(1024 * 4096))
+            if mincore(self._data + position, part, pages):
+                return True  # the kernel does not say
+            for page in range((part + _PAGE - 1) // _PAGE):
+                if not pages[page] & 1:
+                    return False
+            position += part
+        return True
 
     cdef int _check_slot(self, Py_ssize_t slot, int entry_size) except -1:
         # By division: a product could overflow, and pass.

@@ -150,6 +150,10 @@ class ActiveSegment(Segment):
         self._open_segments.forget(self)
 
     @property
+    def open_file(self) -> LogFile | None:
+        return self._file
+
+    @property
     def offset_index(self) -> OffsetIndex:
         return self.index.offsets
 
@@ -258,6 +262,9 @@ class ActiveSegment(Segment):
     def ensure_checked(self, start: int, end: int) -> None:
         if start < self._written_from:  # from there on, this process wrote it from checked bytes
             super().ensure_checked(start, min(end, self._written_from))
+
+    def _unchecked(self, start: int, end: int) -> int:
+        return super()._unchecked(start, min(end, self._written_from)) if start < self._written_from else 0
 
     def adopt(self, index_sizes: tuple[int, int] | None = None) -> bool:
         """Take over a segment that was closed in order: find its end from its indexes. False: they don't fit it.

@@ -57,7 +57,7 @@ class Appended(NamedTuple):
 
 
 class WouldWaitError(Exception):
-    """An append that must not wait can't be done without: the message names what it would wait for."""
+    """An append or a read that must not wait would have to. The message names what it would wait for."""
 
 
 class AppendRules:

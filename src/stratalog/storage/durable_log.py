@@ -12,6 +12,8 @@ from collections.abc import Callable
 from stratalog.storage.log_life_cycle import LogLifeCycle
 from stratalog.storage.segment_files import remove_segment_files
 
+_WARM_BYTES = 32 * 1024 * 1024
+
 
 class DurableLog(LogLifeCycle):
     """Everything before `recovery_point` survives a power cut."""
@@ -28,12 +30,20 @@ class DurableLog(LogLifeCycle):
 
     def flush_if_due(self) -> None:
         """Flush if flush.ms requires it; else let the kernel start to write what a later flush will wait for."""
+        self._let_cool()
         if self._end_offset > self.recovery_point:
             if self._clock.now_ms() - self._last_flush_ms >= self.config.flush_ms:
                 self.flush()
             else:
                 with self._storage_errors("write back"):
                     self._active.start_writeback()
+
+    def _let_cool(self) -> None:
+        """Assume only of the batches that were written last that they are in the page cache."""
+        active, end = self._active, self._end_offset
+        if end != self._cooled_at_end and active.size > _WARM_BYTES:
+            self._warm_from = max(self._warm_from, active.offset_behind(active.size - _WARM_BYTES))
+        self._cooled_at_end = end
 
     def save_recovery_point(self) -> None:
         with self._storage_errors("save the recovery point of"):

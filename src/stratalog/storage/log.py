@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _HIGHEST_BASE_OFFSET = 2**63 - 2**40
-_LOCK_SECONDS = 0.002  # longer than whoever holds the lock without waiting for the disk
+_LOCK_SECONDS = 0.002  # longer than a thread holds the lock that doesn't wait for a disk
 
 
 class Log(TrimmableLog):
@@ -107,16 +107,17 @@ class Log(TrimmableLog):
             (data, headers, rules), leader_epoch, Origin.CLIENT, False, self.config.flush_messages
         )
 
-    def append_for_coordinator(self, data: Buffer, leader_epoch: int, *, may_wait: bool = True) -> Appended:
-        """append() for a coordinator, which leaves a roll to the housekeeper for as long as the segment has some slack.
+    def append_for_coordinator(self, data: Buffer, leader_epoch: int, *, may_wait: bool = False) -> Appended:
+        """append() for a coordinator, on the event loop. Leaves a roll that is due to the housekeeper, and a flush to
+        the caller if flush_is_due().
 
-        Unless it `may_wait`: raises WouldWaitError, and has changed nothing, if another thread holds the lock for some
-        milliseconds, and leaves it to the caller to flush() if flush_is_due().
+        Raises WouldWaitError, and has changed nothing, if another thread holds the log for some milliseconds, or if
+        the segment is an eighth too large and must roll first. A thread that `may_wait` appends as append() does.
         """
         if may_wait:
             return self.append(data, leader_epoch=leader_epoch, origin=Origin.COORDINATOR)
         prepared = self.prepare(data, Origin.COORDINATOR)
-        return self._append_locked(prepared, leader_epoch, Origin.COORDINATOR, lock_seconds=_LOCK_SECONDS)
+        return self._append_locked(prepared, leader_epoch, Origin.COORDINATOR, False, lock_seconds=_LOCK_SECONDS)
 
     def append_prepared(self, prepared: PreparedBatches, leader_epoch: int | None = None) -> Appended:
         """Append what prepare() returned, without waiting. Raises WouldWaitError until get_ready() was called. Unlike
@@ -152,9 +153,9 @@ class Log(TrimmableLog):
         origin: Origin,
         may_wait: bool = True,
         most_unflushed: int = LONG_MAX,
-        lock_seconds: float = -1,
+        lock_seconds: float = 0,
     ) -> Appended:
-        if not self._write_lock.acquire(may_wait, lock_seconds):
+        if not self._write_lock.acquire(timeout=-1 if may_wait else lock_seconds):
             raise WouldWaitError(f"another thread holds the lock of {self.partition}")
         try:
             return self._append(prepared, leader_epoch, origin, may_wait, most_unflushed)

@@ -57,7 +57,8 @@ class LogLifeCycle(ReadableLog):
         self._condition: Condition = CLOSED
         self._generation = 0
         self._segments = SegmentList([], [])
-        self._end_offset = self.log_start_offset = 0
+        self._end_offset = self.log_start_offset = self._warm_from = 0
+        self._cooled_at_end = 0  # the log end offset at which _warm_from was last moved
         self.recovery_point = 0  # everything before it is durable
         self.recovery = RecoveryReport(clean=False)  # what opening the log found and did
         self._epochs = EpochTracker(home.disk, path)
@@ -177,7 +178,7 @@ class LogLifeCycle(ReadableLog):
         self._names_changed, self._names_synced = 1, 0
         self._last_flush_ms = self._clock.now_ms()
         self._publish(list(opened.sealed), opened.active)
-        self._end_offset = opened.active.next_offset
+        self._end_offset = self._warm_from = opened.active.next_offset
         self._load_start(checkpointed_start)
         self._load_recovery_point(recovery_point, is_whole=clean and not opened.report.problems)
         if self._home.cleaner_offsets.get(self.partition) > self._end_offset:

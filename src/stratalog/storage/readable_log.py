@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 from itertools import islice
 from operator import attrgetter
@@ -21,6 +22,7 @@ from stratalog.records._framing import BatchHeader
 from stratalog.records._records import Record
 from stratalog.records.batch import Batch
 from stratalog.records.reader import records_of
+from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.file_slice import FileSlice
 from stratalog.storage.segment import Segment, TimestampedOffset
 from stratalog.storage.transaction_index import AbortedTransaction
@@ -71,6 +73,7 @@ class ReadableLog(ABC):
     _end_offset: int
     _condition: Condition
     _generation: int  # counts truncations and loads
+    _warm_from: int  # from this offset on, all batches are in the page cache: they were written a short time ago
 
     @abstractmethod
     def _check_open(self) -> None:
@@ -120,6 +123,32 @@ class ReadableLog(ABC):
             else:
                 if generation == self._generation:
                     return read
+
+    def read_at_once(
+        self, offset: int, max_bytes: int, *, max_offset: int | None = None, at_least_one: bool = True
+    ) -> Read:
+        """read() for a thread that must not wait for a disk. Raises WouldWaitError if it would have to, or might: then
+        another thread calls warm_up()."""
+        if offset < self._warm_from or self._condition is not OPEN:
+            self._check_memory(offset, max_bytes)
+        return self.read(offset, max_bytes, max_offset=max_offset, at_least_one=at_least_one)
+
+    def _check_memory(self, offset: int, max_bytes: int) -> None:
+        if self._condition is CLOSED or offset < self.log_start_offset:
+            return  # read() raises
+        segments = self._segments
+        slot = bisect_right(segments.bases, offset) - 1
+        if self._condition is HALF_CHANGED or not segments.all[slot].is_in_memory(offset, max_bytes):
+            raise WouldWaitError(f"{self.path}: the batches from offset {offset} on may have to be read from the disk")
+
+    def warm_up(self, offset: int, max_bytes: int, *, max_offset: int | None = None) -> None:
+        """Read what read() would return into the page cache, verify its checksums, and have the kernel begin to read
+        what follows. Waits for the disk. An error is left to the read()."""
+        with suppress(OSError, StratalogError):
+            batches = self.read(offset, max_bytes, max_offset=max_offset).slice
+            if batches.length:
+                self.aborted_transactions(offset, offset + 1)  # reads the transaction index, which is then remembered
+                batches.read_ahead()
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """The records from `start` to before `end`; by default all that are in the log now. Control records are

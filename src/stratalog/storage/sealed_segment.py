@@ -96,6 +96,10 @@ class SealedSegment(Segment):
             raise FileNotFoundError(errno.ENOENT, "segment is not part of the log any more", str(self.path(names.LOG)))
 
     @property
+    def open_file(self) -> LogFile | None:
+        return None if self._offset_index is None else self._file
+
+    @property
     def offset_index(self) -> OffsetIndex:
         index = self._offset_index
         if index is None:

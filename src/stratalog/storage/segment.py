@@ -26,6 +26,7 @@ from stratalog.records.batch import Batch
 from stratalog.records.format import HEADER_SIZE
 from stratalog.records.reader import find_timestamp
 from stratalog.storage import names
+from stratalog.storage._page_cache import is_cached
 from stratalog.storage.checked_ranges import CheckedRanges
 from stratalog.storage.disk import Disk
 from stratalog.storage.file_slice import LogFile
@@ -37,6 +38,7 @@ from stratalog.storage.transaction_index import TransactionIndex
 
 _WALK_BYTES = 4096  # about the distance between two index entries; the rare rest takes a second read
 _LOOK_UP_CHUNK = 64 * 1024
+_CHECKED_AT_ONCE = 1024 * 1024  # a quarter of a millisecond
 
 T = TypeVar("T")
 
@@ -74,6 +76,11 @@ class Segment(ABC):
     @property
     @abstractmethod
     def file(self) -> LogFile: ...
+
+    @property
+    @abstractmethod
+    def open_file(self) -> LogFile | None:
+        """The .log file if it and the offset index are open."""
 
     @property
     @abstractmethod
@@ -140,6 +147,24 @@ class Segment(ABC):
             return self._find_timestamp(timestamp, start_offset)
         except DoubtfulIndexError:
             return self._with_new_indexes(lambda: self._find_timestamp(timestamp, start_offset))
+
+    def is_in_memory(self, offset: int, max_bytes: int) -> bool:
+        """Return whether locate(offset) and a read of `max_bytes` from there would find everything in memory, and few
+        checksums to verify. Waits for no disk."""
+        file = self.open_file
+        index = None if file is None else self.offset_index
+        if file is None or index is None or not index.is_resident():
+            return False
+        entry = index.floor(offset)
+        position = 0 if entry is None else entry[1]
+        size = min(_WALK_BYTES + max_bytes, self.size - position)
+        if self._unchecked(position, position + size) > _CHECKED_AT_ONCE:
+            return False
+        return is_cached(file.fd, position, size)
+
+    def _unchecked(self, start: int, end: int) -> int:
+        """Return how many bytes between two positions ensure_checked() would read, at most."""
+        return end - self._checked.end_of(start)
 
     def ensure_checked(self, start: int, end: int) -> None:
         """Check the batches that begin in [start, end), unless that was done. `start` is a batch's position."""

@@ -87,6 +87,11 @@ class SparseIndex(ABC):
     def size(self) -> int:
         return self.count * self.ENTRY_SIZE
 
+    def is_resident(self) -> bool:
+        """Return whether a lookup finds all entries in memory."""
+        mapping = self._mappings.get(_READING)
+        return self.count == 0 or (mapping is not None and mapping.is_resident(self.size))
+
     def reserve(self, entries: int) -> int:
         """Give so many entries in all real blocks, and some more: stores into those can't fail for want of disk
         space. How many entries have them now."""

@@ -10,13 +10,14 @@ from typing import TypeVar
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.group import GroupRecord
 from stratalog.broker.groups.offset_records import CommittedOffset, offset_record, offset_tombstone
 from stratalog.broker.groups.offset_service import Committer, OffsetService
 from stratalog.broker.groups.offsets import OffsetToCommit
-from stratalog.broker.groups.offsets_topic import KEPT_BY_KEY, NAME, OffsetsTopic
+from stratalog.broker.groups.offsets_topic import NAME, REQUIRED_SETTINGS, OffsetsTopic
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.clock import ManualClock
@@ -50,7 +51,7 @@ class Place:
             on_loop=lambda call: call(),
         )
         self.topics.load()
-        self.offsets = OffsetsTopic(self.topics, CONFIG, self.run_in_background)
+        self.offsets = OffsetsTopic(self.topics, CONFIG, self.run_in_background, DueFlushes(self.run_in_background))
 
     async def run_in_background(self, call: Callable[[], T], /) -> T:
         await asyncio.sleep(0)
@@ -85,7 +86,7 @@ def test_topic_is_made_with_kafkas_numbers_and_keeps_the_last_of_each_key(place:
     assert topic is not None
     assert topic.is_internal
     assert place.offsets.partition_count == topic.partition_count == 3
-    assert topic.settings == {**KEPT_BY_KEY, "segment.bytes": "104857600"}
+    assert topic.settings == {**REQUIRED_SETTINGS, "segment.bytes": "104857600"}
     partition = place.topics.partition(NAME, 0)
     assert partition is not None
     assert partition.log.config.cleanup_policy == ("compact",)
@@ -132,7 +133,7 @@ def test_topic_that_somebody_else_made_is_told_to_keep_the_last_of_each_key(plac
     run(place.offsets.read(0))
     topic = place.topics.get(NAME)
     assert topic is not None
-    assert topic.settings == {**KEPT_BY_KEY, "segment.bytes": "1048576"}
+    assert topic.settings == {**REQUIRED_SETTINGS, "segment.bytes": "1048576"}
 
 
 def test_topic_that_was_deleted_is_missed(place: Place) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions.admission import TransactionOperation
@@ -23,6 +25,8 @@ from stratalog.storage.disk import Disk
 from stratalog.storage.log import Log
 from tests.broker.apis.admin_lab import AdminLab
 from tests.storage.faults.faulty_disk import FaultyDisk
+
+T = TypeVar("T")
 
 TOPIC, PARTITIONS = "orders", 3
 IDS = [f"task-{number}" for number in range(4)]
@@ -48,33 +52,58 @@ class World(AdminLab):
         super().__init__(data, disk, transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1, **flushed)
         self.coordinator = self.transactions.coordinator
         self.two_phase = TwoPhase(self.coordinator, self.transactions.ids, self.clock)
+        self._runner = asyncio.Runner()
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
+        super().__exit__(*error)
+
+    def respond(self, call: Callable[[], T | Awaitable[T]]) -> T:
+        """Run a request's handler on the event loop, and return when a broker would send its response."""
+
+        async def run() -> T:
+            reply = call()
+            result = await reply if isinstance(reply, Awaitable) else reply
+            pending = self.transactions.flushes.pending()
+            assert pending is None or await pending is None
+            return result
+
+        return self._runner.run(run())
 
     def orders(self) -> list[Partition]:
         return list(self.topics.partitions(TOPIC))
 
     def begin(self, transactional_id: str) -> PreparedTransaction:
         for _ in range(3):  # what it had open is aborted first
-            error, who = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
+            error, producer = self.respond(lambda: self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
             if error is ErrorCode.none:
-                return PreparedTransaction(transactional_id, who)
+                return PreparedTransaction(transactional_id, producer)
         raise AssertionError(error)
 
     def write(self, member: PreparedTransaction, rows: list[Row]) -> None:
         """Two batches to each partition: not all of what a transaction has there is one append."""
         sequences: dict[int, int] = {}
-        for partition, value in rows:
-            place = self.orders()[partition]
-            error = self.transactions.admission.admit(
-                member.transactional_id, place, member.producer, TransactionOperation.ADD
+        for index, value in rows:
+            partition = self.orders()[index]
+            admit = partial(
+                self.transactions.admission.admit,
+                member.transactional_id,
+                partition,
+                member.producer,
+                TransactionOperation.ADD,
             )
+            error = self.respond(admit)
             assert error is ErrorCode.none, error
-            sequence = sequences.get(partition, 0)
-            sequences[partition] = sequence + 1
-            place.log.append(batch_of(value, sequence, member.producer), leader_epoch=place.leader_epoch)
+            sequence = sequences.get(index, 0)
+            sequences[index] = sequence + 1
+            partition.log.append(batch_of(value, sequence, member.producer), leader_epoch=partition.leader_epoch)
+
+    def prepare(self, member: PreparedTransaction, decision_ms: int) -> None:
+        assert self.respond(lambda: self.two_phase.prepare(member, decision_ms)) is None
 
     def finish(self, members: list[PreparedTransaction], *, commit: bool) -> None:
-        found = asyncio.run(self.two_phase.finish(members, commit=commit))
-        assert isinstance(found, list), found
+        producers = self.respond(lambda: self.two_phase.finish(members, commit=commit))
+        assert isinstance(producers, list), producers
 
     def let_time_pass(self) -> None:
         """Until everything is ended that has a time."""
@@ -85,7 +114,7 @@ class World(AdminLab):
             for _ in range(100):
                 await asyncio.sleep(0)
 
-        asyncio.run(later())
+        self._runner.run(later())
 
     def visible(self) -> list[Row]:
         """To readers of committed records."""
@@ -182,7 +211,7 @@ class PowerCutsOfTransactions:
             rows = [(partition, self._value()) for partition in rng.sample(range(PARTITIONS), 2) for _ in range(2)]
             group.rows[transactional_id] = rows
             world.write(member, rows)
-            assert world.two_phase.prepare(member, DECISION_MS) is None
+            world.prepare(member, DECISION_MS)
             members.append(member)
         chance = rng.random()
         if chance < 0.6:

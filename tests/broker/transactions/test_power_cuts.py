@@ -35,12 +35,12 @@ def check_goes_on(world: World) -> None:
     members = [world.begin(transactional_id) for transactional_id in IDS]
     for member in members:
         world.write(member, rows)
-        assert world.two_phase.prepare(member, 1000) is None
+        world.prepare(member, 1000)
     world.finish(members, commit=True)
     assert sorted(world.visible()) == sorted([*before, *rows * len(IDS)])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 100, 102])  # the last two notice a marker that outlives its decision
 def test_flushed_transactions_are_whole_after_a_power_cut(scratch: Path, seed: int) -> None:
     def check(world: World, groups: list[Group]) -> None:
         visible = seen_once(world)

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from stratalog.broker.background import RunInBackground
+from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.groups import consumer_group
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offsets_topic import OffsetsTopic
@@ -33,16 +34,17 @@ class TransactionLab:
         run_in_background: RunInBackground,
     ) -> None:
         self._topics = topics
+        self.flushes = DueFlushes(run_in_background)
         self.timers = ManualTimers(clock)
         self.groups = GroupCoordinator(
             config.groups,
             clock,
-            OffsetsTopic(topics, config.groups, run_in_background),
+            OffsetsTopic(topics, config.groups, run_in_background, self.flushes),
             self.timers.call_later,
             consumer_group.replay,
         )
         self.ids = ProducerIds(topics, store, run_in_background)
-        self.state_topic = TransactionsTopic(topics, config.transactions, run_in_background)
+        self.state_topic = TransactionsTopic(topics, config.transactions, run_in_background, self.flushes)
         self.coordinator = TransactionCoordinator(
             config.transactions,
             clock,

@@ -1,8 +1,10 @@
 """Fetch (key 1), versions 4-18, with sessions (KIP-227): topics by name below 13, by id from there on.
 
-Records go from the file to the socket. A fetch that finds less than min_bytes waits until enough came or its time is
-over, and costs nothing meanwhile. read_committed readers get up to the last stable offset, with the aborted
-transactions in it. What a session's partitions were told before is not told again.
+Records go from the file to the socket. A fetch that finds fewer than min_bytes waits until enough was appended or its
+time is over, and costs nothing meanwhile. Batches that may have to be read from the disk are read into the page cache
+by a thread first: only the fetches that request them wait, and a fetch that has enough from other partitions is
+answered without them. read_committed readers get records up to the last stable offset, with the aborted transactions
+among them. What a response of the session has already reported about a partition is not repeated.
 
 Known gaps: nobody replicates from a broker that is alone, so a replica's id is answered with NOT_LEADER_OR_FOLLOWER;
 there is no rack to read from but this one; no tiered segments.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
@@ -27,12 +30,15 @@ from stratalog.broker.fetch_sessions import (
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.waiting import WaitingFetch
+from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.errors import OffsetOutOfRangeError, StratalogError
 from stratalog.net.response_queue import Part
 from stratalog.protocol._wire import parse_fetch
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import FIRST_FLEXIBLE, FetchedPartition, encode_fetch_response
 from stratalog.protocol.responses import response_start
+from stratalog.storage.appending import WouldWaitError
+from stratalog.storage.log import Log
 
 if TYPE_CHECKING:
     from stratalog.protocol._wire import FetchPartition
@@ -41,6 +47,15 @@ _READ_COMMITTED = 1
 _NO_TIME = 0.001  # seconds; timers are no finer
 _FIRST_WITH_SESSIONS = 7
 _FIRST_BY_ID = 13
+_MOST_READS_AHEAD = 64  # for fetches that are already answered
+
+
+class _ColdRead(NamedTuple):
+    """Batches that may have to be read from the disk."""
+
+    log: Log
+    offset: int
+    max_bytes: int
 
 
 class _Fetch(NamedTuple):
@@ -54,14 +69,16 @@ class _Fetch(NamedTuple):
     committed_only: bool
     min_bytes: int
     max_bytes: int
-    is_full: bool  # tells everything, not just what changed
+    is_full: bool  # reports every partition, not only those that changed
+    warm: set[tuple[Log, int]]  # logs and offsets from which a thread has read into the page cache
 
 
-class _Answer(NamedTuple):
-    told: list[tuple[CachedPartition, FetchedPartition]]
+class _Result(NamedTuple):
+    fetched: list[tuple[CachedPartition, FetchedPartition]]
     size: int
     must_not_wait: bool
     waits_for: list[Partition]
+    cold: list[_ColdRead]
 
 
 class FetchApi:
@@ -70,6 +87,7 @@ class FetchApi:
         topics: TopicRegistry,
         sessions: FetchSessions,
         counters: Counters,
+        worker_threads: WorkerThreads,
         *,
         max_bytes: Callable[[], int],
         longest_wait: float,
@@ -77,13 +95,15 @@ class FetchApi:
         self._topics = topics
         self._sessions = sessions
         self._counters = counters
+        self._worker_threads = worker_threads
         self._max_bytes = max_bytes
         self._longest_wait = longest_wait
         self._waiting: set[WaitingFetch] = set()
+        self._reads_ahead: set[asyncio.Future[None]] = set()
         self._draining = False
 
     def drain(self) -> None:
-        """Answer all that wait with what there is; nothing waits from here on."""
+        """Answer all waiting fetches with what there is. From here on no fetch waits."""
         self._draining = True
         for waiting in tuple(self._waiting):
             waiting.finish()
@@ -108,51 +128,77 @@ class FetchApi:
             min_bytes,
             min(max_bytes, self._max_bytes()),
             is_full,
+            set(),
         )
-        answer = self._read(fetch)
-        if max_wait <= 0 or self._is_enough(answer, min_bytes):
-            return self._finish(fetch, answer)
-        return self._wait(fetch, answer, min_bytes, min(max_wait / 1000, self._longest_wait))
+        result = self._read(fetch)
+        if self._is_enough(result, min_bytes) or (max_wait <= 0 and not result.cold):
+            return self._finish(fetch, result)
+        return self._wait(fetch, result, min(max(max_wait, 0) / 1000, self._longest_wait))
 
-    def _is_enough(self, answer: _Answer, min_bytes: int) -> bool:
-        return answer.size >= min_bytes or answer.must_not_wait or self._draining or not answer.waits_for
+    def _is_enough(self, result: _Result, min_bytes: int) -> bool:
+        if result.size >= min_bytes and (result.size or not result.cold):
+            return True
+        return result.must_not_wait or self._draining or not (result.waits_for or result.cold)
 
-    def _wait(self, fetch: _Fetch, answer: _Answer, min_bytes: int, seconds: float) -> asyncio.Future[list[Part]]:
-        """Registers the fetch with its partitions before it returns: an append may follow in the same turn of the
+    def _wait(self, fetch: _Fetch, result: _Result, seconds: float) -> asyncio.Future[list[Part]]:
+        """Register the fetch with its partitions before this returns: an append may follow in the same turn of the
         event loop, and must find it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        answered: asyncio.Future[list[Part]] = loop.create_future()
-        waiting = WaitingFetch(answer.waits_for, min_bytes - answer.size, seconds)
+        response: asyncio.Future[list[Part]] = loop.create_future()
 
-        def register() -> None:
+        def wait_for(result: _Result, seconds: float) -> None:
+            if result.cold:
+                self._warm_up(fetch, result.cold).add_done_callback(partial(read_again, result.cold))
+                return
+            waiting = WaitingFetch(result.waits_for, fetch.min_bytes - result.size, seconds)
             self._waiting.add(waiting)
-            waiting.done.add_done_callback(read_again)
+            waiting.done.add_done_callback(lambda _: self._waiting.discard(waiting))
+            waiting.done.add_done_callback(partial(read_again, ()))
+            response.add_done_callback(lambda _: waiting.finish())
 
-        def read_again(_: asyncio.Future[None]) -> None:
-            nonlocal waiting
-            self._waiting.discard(waiting)
-            if answered.done():  # the client went away
+        def read_again(warmed: Iterable[_ColdRead], _: asyncio.Future[None]) -> None:
+            if response.done():  # the client closed its connection
                 return
             try:
-                answer = self._read(fetch)
+                fetch.warm.update((read.log, read.offset) for read in warmed)
+                result = self._read(fetch)
                 seconds = deadline - loop.time()
-                # What came may be part of a transaction that is open: a read_committed reader waits on for its end.
-                if seconds <= _NO_TIME or self._is_enough(answer, min_bytes):
-                    answered.set_result(self._finish(fetch, answer))
-                    return
-                waiting = WaitingFetch(answer.waits_for, min_bytes - answer.size, seconds)
-                register()
+                # New records may be part of an open transaction: a read_committed reader waits on for its end.
+                if (seconds <= _NO_TIME and not result.cold) or self._is_enough(result, fetch.min_bytes):
+                    response.set_result(self._finish(fetch, result))
+                else:
+                    wait_for(result, seconds)
             except Exception as error:
-                answered.set_exception(error)
+                response.set_exception(error)
 
-        register()
-        answered.add_done_callback(lambda _: waiting.finish())
-        return answered
+        wait_for(result, seconds)
+        return response
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    # Batches on the disk
+
+    def _warm_up(self, fetch: _Fetch, cold: list[_ColdRead]) -> asyncio.Future[None]:
+        """Read batches into the page cache in a thread, no more than the fetch may return."""
+
+        def read() -> None:
+            room = fetch.max_bytes
+            for log, offset, max_bytes in cold:
+                if room > 0 or log is cold[0].log:
+                    log.warm_up(offset, max_bytes)
+                room -= max_bytes
+
+        return asyncio.ensure_future(self._worker_threads.read_ahead(read))
+
+    def _read_ahead(self, fetch: _Fetch, cold: list[_ColdRead]) -> None:
+        """Read batches into the page cache for the next fetch; this one is answered without them."""
+        if len(self._reads_ahead) < _MOST_READS_AHEAD:
+            reading = self._warm_up(fetch, cold)
+            self._reads_ahead.add(reading)
+            reading.add_done_callback(self._reads_ahead.discard)
 
     # Sessions
 
@@ -185,28 +231,30 @@ class FetchApi:
 
     # Reading
 
-    def _read(self, fetch: _Fetch) -> _Answer:
-        told = []
+    def _read(self, fetch: _Fetch) -> _Result:
+        fetched = []
         size = 0
         must_not_wait = False
         waits_for = []
+        cold: list[_ColdRead] = []
         for cached in fetch.partitions:
-            partition, fetched = self._fetch_partition(cached, fetch, fetch.max_bytes - size, first=size == 0)
+            partition, part = self._fetch_partition(cached, fetch, fetch.max_bytes - size, cold, first=size == 0)
             if partition is not None:
                 waits_for.append(partition)
-            if fetched is None:
+            if part is None:
                 continue
-            if fetched.records is not None:
-                size += len(fetched.records)
-            if fetched.error_code or fetched.diverging_epoch is not None:
+            if part.records is not None:
+                size += len(part.records)
+            if part.error_code or part.diverging_epoch is not None:
                 must_not_wait = True
-            told.append((cached, fetched))
-        return _Answer(told, size, must_not_wait, waits_for)
+            fetched.append((cached, part))
+        return _Result(fetched, size, must_not_wait, waits_for, cold)
 
     def _fetch_partition(
-        self, cached: CachedPartition, fetch: _Fetch, room: int, *, first: bool
+        self, cached: CachedPartition, fetch: _Fetch, room: int, cold: list[_ColdRead], *, first: bool
     ) -> tuple[Partition | None, FetchedPartition | None]:
-        """The partition, if it may be waited for, and what to tell of it; None where there is nothing new."""
+        """Return the partition, if the fetch may wait for it, and what to report about it, None if nothing is new. Add
+        to `cold` if its batches may have to be read from the disk: they are not part of the report then."""
         index, current_epoch, offset, last_epoch, max_bytes = cached.wanted
         partition, error = self._find(cached.topic, index)
         if partition is None:
@@ -225,31 +273,43 @@ class FetchApi:
             diverging = _diverging_epoch(partition, last_epoch, offset)
             if diverging is not None:
                 return None, FetchedPartition(index, 0, end, -1, start, diverging_epoch=diverging)
-        return partition, self._read_partition(cached, partition, fetch, min(max(room, 0), max(max_bytes, 0)), first)
+        return partition, self._read_partition(
+            cached, partition, fetch, min(max(room, 0), max(max_bytes, 0)), cold, first
+        )
 
     def _read_partition(
-        self, cached: CachedPartition, partition: Partition, fetch: _Fetch, max_bytes: int, first: bool
+        self,
+        cached: CachedPartition,
+        partition: Partition,
+        fetch: _Fetch,
+        max_bytes: int,
+        cold: list[_ColdRead],
+        first: bool,
     ) -> FetchedPartition | None:
         log = partition.log
         offset = cached.wanted[2]
         stable = partition.last_stable_offset
         limit = stable if fetch.committed_only else None
+        records: Part | None = None
+        aborted: list[tuple[int, int]] | None = [] if fetch.committed_only else None
+        read_log = log.read if fetch.warm and (log, offset) in fetch.warm else log.read_at_once
         try:
-            read = log.read(offset, max_bytes, max_offset=limit, at_least_one=first)
-            records = read.slice.sendable() if read.slice.length else None
-            aborted = None
-            if fetch.committed_only:
-                aborted = []
-                if records is not None:
-                    found = log.aborted_in(read, offset, stable)
-                    aborted = [(one.producer_id, one.first_offset) for one in found]
+            read = read_log(offset, max_bytes, max_offset=limit, at_least_one=first)
+            end, start = read.log_end_offset, read.log_start_offset
+            if read.slice.length:
+                records = read.slice.sendable()
+                if fetch.committed_only:
+                    aborted = [(each.producer_id, each.first_offset) for each in log.aborted_in(read, offset, stable)]
+        except WouldWaitError:
+            if max_bytes or first:
+                cold.append(_ColdRead(log, offset, max_bytes))
+            end, start = log.log_end_offset, log.log_start_offset
         except OffsetOutOfRangeError:
             return FetchedPartition(cached.partition, int(ErrorCode.offset_out_of_range))
         except StratalogError as error:
             self._counters.failed_fetch += 1
             partition.report_unreadable(error)
             return FetchedPartition(cached.partition, error.code)
-        end, start = read.log_end_offset, read.log_start_offset
         is_news = records is not None or end != cached.high_watermark or start != cached.log_start_offset
         if not is_news and not fetch.is_full:
             return None
@@ -263,20 +323,22 @@ class FetchApi:
             topic = known.name
         return self._topics.partition(topic, index), ErrorCode.unknown_topic_or_partition
 
-    # Answering
+    # Responding
 
-    def _finish(self, fetch: _Fetch, answer: _Answer) -> list[Part]:
+    def _finish(self, fetch: _Fetch, result: _Result) -> list[Part]:
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
         session = fetch.session
-        for cached, fetched in answer.told:
+        if result.cold:
+            self._read_ahead(fetch, result.cold)
+        for cached, fetched in result.fetched:
             by_topic.setdefault(cached.topic, []).append(fetched)
             if session is not None:
-                # An error is told again each time, until the client does something about it.
+                # An error is reported again each time, until the client acts on it.
                 cached.high_watermark = -1 if fetched.error_code else fetched.high_watermark
                 cached.log_start_offset = -1 if fetched.error_code else fetched.log_start_offset
                 if fetched.records is not None:
                     session.move_to_end(cached)
-        self._counters.record_bytes_out += answer.size
+        self._counters.record_bytes_out += result.size
         session_id = 0 if session is None else session.id
         return self._respond(fetch.version, fetch.correlation_id, list(by_topic.items()), 0, session_id)
 
@@ -294,7 +356,7 @@ class FetchApi:
 
 
 def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> Iterable[CachedPartition]:
-    """Each once: what is asked for a thousand times in one request is answered once."""
+    """Return each partition once: one that a request names a thousand times is answered once."""
     once = {
         (topic, wanted[0]): CachedPartition(topic, wanted[0], wanted)
         for topic, partitions in topics
@@ -304,7 +366,7 @@ def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> Iterabl
 
 
 def _diverging_epoch(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:
-    """Where the client's log and this one part: (epoch, its end), if the client is past that."""
+    """Return where the client's log and this one diverge, as (epoch, its end offset), if the client is past that."""
     found = partition.log.leader_epochs.end_offset(last_epoch, partition.log.log_end_offset)
     if found is None:
         return None

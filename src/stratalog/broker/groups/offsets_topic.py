@@ -1,8 +1,8 @@
-"""`__consumer_offsets`: the log that groups and offsets live in, so that a restart finds them as they were.
+"""`__consumer_offsets`: the topic that stores groups and committed offsets, so that a restart finds them again.
 
-A group's records all go to one partition, by Kafka's hash of the group id. The topic is made on first use, compacted by
-key; reading it gives what a log that is compacted to the end would hold. Offsets that are committed in a transaction
-are in transactional batches: they count where a marker commits them, and are pending where none has come yet.
+All records of a group go to one partition, by Kafka's hash of the group id. The topic is created on first use and
+compacted by key. Reading it returns what a completely compacted log would hold. Offsets that are committed in a
+transaction are in transactional batches: they count once a marker commits them, and are pending until then.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from stratalog.broker.background import RunInBackground
+from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import GroupRecord
 from stratalog.broker.state_topic import StateTopic, StateTopics
@@ -21,7 +22,7 @@ from stratalog.records.format import ControlType
 from stratalog.records.reader import read_control, records_of
 
 NAME = "__consumer_offsets"
-KEPT_BY_KEY = {"cleanup.policy": "compact"}
+REQUIRED_SETTINGS = {"cleanup.policy": "compact"}
 _BYTES_A_READ = 1024 * 1024
 _NEVER: tuple[int, bytes | None] = (-1, None)
 
@@ -29,38 +30,37 @@ log = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
-    """What of a partition still counts: the last record of each key, without tombstones, in the order of those last
-    writes; and by producer, what its open transaction has written. A pending record with a newer one behind it has None
-    for its value."""
+    """The state in a partition: the last record of each key, without tombstones, in the order of their offsets; and by
+    producer, the records of its open transaction. A pending record that has a newer one after it has no value."""
 
     records: list[GroupRecord]
     pending: Mapping[int, Mapping[bytes, bytes | None]] = {}
 
 
 class OffsetsLog(Protocol):
-    """Where the coordinator's records go: a topic in a broker, lists in tests."""
+    """The store of the coordinator's records: a topic in a broker, lists in tests."""
 
     @property
     def partition_count(self) -> int | None:
-        """None while the topic does not exist."""
+        """The number of partitions; None while the topic does not exist."""
 
     async def create(self) -> None:
-        """Make the topic. Raises StratalogError."""
+        """Create the topic. Raises StratalogError."""
 
     async def read(self, partition: int) -> Loaded:
-        """Raises StratalogError."""
+        """Return the state in a partition. Raises StratalogError."""
 
     def append(self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int) -> None:
-        """As one batch; returns when it survives kill -9. Raises StratalogError: nothing was written."""
+        """Append records as one batch. They survive kill -9. Raises StratalogError if nothing was appended."""
 
     def append_in_transaction(
         self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int, producer_id: int, epoch: int
     ) -> None:
-        """The same, as part of a producer's transaction."""
+        """Append records as part of a producer's transaction. Raises StratalogError if nothing was appended."""
 
 
 class OffsetsReplay:
-    """Batches in, in the order of the log; what counts of them out."""
+    """Takes batches in the order of the log, and returns the state that they leave."""
 
     def __init__(self) -> None:
         self._latest: dict[bytes, tuple[int, bytes | None]] = {}  # offset and value, tombstones too
@@ -75,7 +75,7 @@ class OffsetsReplay:
         into = self._open.setdefault(header.producer_id, {}) if header.is_transactional else self._latest
         for record in records_of(batch):
             if record.key is None:
-                log.error("%s: the record at offset %d has no key and is passed over", NAME, record.offset)
+                log.error("%s: the record at offset %d has no key and is skipped", NAME, record.offset)
                 continue
             into[bytes(record.key)] = record.offset, None if record.value is None else bytes(record.value)
 
@@ -101,8 +101,14 @@ class OffsetsReplay:
 
 
 class OffsetsTopic(StateTopic):
-    def __init__(self, topics: StateTopics, config: GroupConfig, run_in_background: RunInBackground) -> None:
-        super().__init__(NAME, KEPT_BY_KEY, topics, run_in_background)
+    def __init__(
+        self,
+        topics: StateTopics,
+        config: GroupConfig,
+        run_in_background: RunInBackground,
+        due_flushes: DueFlushes,
+    ) -> None:
+        super().__init__(NAME, REQUIRED_SETTINGS, topics, run_in_background, due_flushes)
         self._config = config
 
     async def create(self) -> None:
@@ -112,7 +118,7 @@ class OffsetsTopic(StateTopic):
         return await self._run_in_background(lambda: self._read(partition))
 
     def _read(self, index: int) -> Loaded:
-        self._keep_by_key()
+        self._restore_settings()
         replay = OffsetsReplay()
         source = self._partition(index).log
         offset = source.log_start_offset
@@ -134,4 +140,4 @@ class OffsetsTopic(StateTopic):
             producer_epoch=epoch,
             is_transactional=True,
         )
-        self._partition(partition).append_for_coordinator(batch)
+        self._append(partition, batch)

@@ -287,6 +287,7 @@ class TransactionCoordinator:
         places = sorted(left)
         pause = _RETRY_SECONDS
         try:
+            await self._wait_until_durable()
             for start in range(0, len(places), _MARKERS_A_TURN):
                 if start:
                     await asyncio.sleep(0)  # others are served meanwhile
@@ -303,8 +304,18 @@ class TransactionCoordinator:
             self._finishing.discard(transactional_id)
         self._complete_if_done(known, left, pause)
 
+    async def _wait_until_durable(self) -> None:
+        """Wait for the flush that flush.messages requires: no marker may be more durable than its decision."""
+        pending = self._log.pending_flush()
+        error = None if pending is None else await pending
+        if error is not None:
+            raise error
+
     def _finish_at_once(self, known: Transaction) -> None:
         """As `finish`, for few partitions, of a transaction that was just prepared."""
+        if self._log.pending_flush() is not None:
+            self._finish_later(known.transactional_id)
+            return
         left = self._left[known.transactional_id] = set(known.partitions)
         pause = self._write_markers(known, sorted(left), left)
         if self.markers.must_flush(known.partitions):
