@@ -58,24 +58,29 @@ class World(AdminLab):
         self._runner.close()
         super().__exit__(*error)
 
-    def respond(self, call: Callable[[], T | Awaitable[T]]) -> T:
+    def respond(self, reply: Awaitable[T]) -> T:
         """Run a request's handler on the event loop, and return when a broker would send its response."""
 
         async def run() -> T:
-            reply = call()
-            result = await reply if isinstance(reply, Awaitable) else reply
+            result = await reply
             pending = self.transactions.flushes.pending()
             assert pending is None or await pending is None
             return result
 
         return self._runner.run(run())
 
+    def respond_at_once(self, call: Callable[[], T]) -> T:
+        async def reply() -> T:
+            return call()
+
+        return self.respond(reply())
+
     def orders(self) -> list[Partition]:
         return list(self.topics.partitions(TOPIC))
 
     def begin(self, transactional_id: str) -> PreparedTransaction:
         for _ in range(3):  # what it had open is aborted first
-            error, producer = self.respond(lambda: self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
+            error, producer = self.respond(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
             if error is ErrorCode.none:
                 return PreparedTransaction(transactional_id, producer)
         raise AssertionError(error)
@@ -92,17 +97,17 @@ class World(AdminLab):
                 member.producer,
                 TransactionOperation.ADD,
             )
-            error = self.respond(admit)
+            error = self.respond_at_once(admit)
             assert error is ErrorCode.none, error
             sequence = sequences.get(index, 0)
             sequences[index] = sequence + 1
             partition.log.append(batch_of(value, sequence, member.producer), leader_epoch=partition.leader_epoch)
 
     def prepare(self, member: PreparedTransaction, decision_ms: int) -> None:
-        assert self.respond(lambda: self.two_phase.prepare(member, decision_ms)) is None
+        assert self.respond_at_once(lambda: self.two_phase.prepare(member, decision_ms)) is None
 
     def finish(self, members: list[PreparedTransaction], *, commit: bool) -> None:
-        producers = self.respond(lambda: self.two_phase.finish(members, commit=commit))
+        producers = self.respond(self.two_phase.finish(members, commit=commit))
         assert isinstance(producers, list), producers
 
     def let_time_pass(self) -> None:
