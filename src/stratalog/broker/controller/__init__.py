@@ -1,0 +1,1 @@
+"""The controller: which replica leads each partition, and where replicas are."""

@@ -1,0 +1,1 @@
+"""Replication of partitions: which records are committed, what followers copy, and where their logs diverge."""
