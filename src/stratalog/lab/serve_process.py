@@ -42,7 +42,7 @@ class ServeProcess(BrokerChild):
         arguments: tuple[str, ...] = (),
         dies_with_thread: bool = False,
     ) -> None:
-        """`arguments` are further options of `stratalog serve`. The log goes to a file beside the data directory."""
+        """`arguments` are further options of `stratalog serve`. The log goes to a file next to the data directory."""
         super().__init__(data_dir.with_name(data_dir.name + ".log"))
         self.data_dir = data_dir
         self.settings = dict(settings or {})
