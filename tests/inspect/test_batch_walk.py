@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.errors import InflatedTooLargeError
+from stratalog.errors import DecompressedTooLargeError
 from stratalog.inspect import batch_walk
 from stratalog.inspect.batch_walk import BatchWalk
 from stratalog.inspect.read_only_file import ReadOnlyFile
@@ -76,7 +76,7 @@ def test_length_that_claims_two_gigabytes_costs_no_memory(tmp_path: Path) -> Non
     try:
         with ReadOnlyFile(path) as file_read:
             (found,) = BatchWalk(file_read)
-            with pytest.raises(InflatedTooLargeError, match="2147483659 bytes"):
+            with pytest.raises(DecompressedTooLargeError, match="2147483659 bytes"):
                 found.records()
         assert tracemalloc.get_traced_memory()[1] < 4 * batch_walk.CHUNK
     finally:

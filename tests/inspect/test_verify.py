@@ -177,14 +177,14 @@ def test_records_that_are_not_there_are_found_only_by_looking_deep(tmp_path: Pat
     assert not [finding for finding in verified(path, deep=False)[1] if finding.severity is Severity.ERROR]
 
 
-def test_bomb_is_noted_and_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratalog.inspect.verify_contents.LARGEST_INFLATED", 1000)
+def test_bomb_is_noted_and_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog.inspect.verify_contents.LARGEST_DECOMPRESSED", 1000)
     bomb = build_batch([record(0, size=100_000)], codec=Codec.ZSTD)
     with Log.open(tmp_path / "orders-0") as log:
         log.append(bomb)
     finding = only_finding(tmp_path / "orders-0")
     assert finding.severity is Severity.NOTE
-    assert "inflates to more" in finding.what
+    assert "decompresses to more" in finding.what
 
 
 def test_max_timestamp_that_is_too_low_is_a_warning(tmp_path: Path) -> None:

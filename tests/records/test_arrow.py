@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import CorruptBatchError, InflatedTooLargeError, InvalidRecordError, UnsupportedCodecError
+from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, InvalidRecordError, UnsupportedCodecError
 from stratalog.records import format
 from stratalog.records._column_decoder import ColumnDecoder, utf8_is_valid
 from stratalog.records._column_encoder import BinaryColumn, ColumnEncoder
@@ -180,10 +180,10 @@ def test_utf8_is_what_python_says_it_is() -> None:
         assert utf8_is_valid(text) is expected, text
 
 
-def test_a_batch_that_inflates_past_the_bound_is_refused() -> None:
+def test_a_batch_that_decompresses_past_the_bound_is_refused() -> None:
     batch = build_batch([(None, bytes(100_000))], codec=Codec.ZSTD)
-    with pytest.raises(InflatedTooLargeError, match="bound of 5000 bytes"):
-        to_arrow(batch, max_inflated=5000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 5000 bytes"):
+        to_arrow(batch, max_decompressed=5000)
 
 
 def test_a_column_past_its_limit_is_an_error_that_says_what_to_do() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.errors import CorruptBatchError, InflatedTooLargeError, UnsupportedMagicError
+from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, UnsupportedMagicError
 from stratalog.records.batch import Batch, batches
 from stratalog.records.builder import build_batch
 from stratalog.records.format import Codec
@@ -46,10 +46,10 @@ def test_payload_is_the_same_for_every_codec(codec: Codec) -> None:
     assert bytes(memoryview(packed.payload())) == bytes(memoryview(plain.payload()))
 
 
-def test_inflating_is_bounded() -> None:
+def test_decompressing_is_bounded() -> None:
     batch = next(batches(build_batch([record(bytes(100_000))], codec=Codec.ZSTD)))
-    with pytest.raises(InflatedTooLargeError):
-        batch.payload(max_inflated=50_000)
+    with pytest.raises(DecompressedTooLargeError):
+        batch.payload(max_decompressed=50_000)
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])

@@ -1,4 +1,4 @@
-"""Codecs: clients read what is written, what they write is read, and nothing inflates past its bound."""
+"""Codecs: clients read what is written, what they write is read, and nothing decompresses past its bound."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from stratalog.errors import (
     AbandonedError,
     ConfigError,
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     UnsupportedCodecError,
 )
 from stratalog.records import compression
-from stratalog.records.compression import compress, decompress, inflate_in_pieces
+from stratalog.records.compression import compress, decompress, decompress_in_pieces
 from stratalog.records.format import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -45,7 +45,7 @@ def test_what_is_compressed_comes_back(codec: Codec, data: bytes, repeat: int) -
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))])
-def test_any_buffer_can_be_compressed_and_inflated(codec: Codec, kind: Callable[[bytes], bytes]) -> None:
+def test_any_buffer_can_be_compressed_and_decompressed(codec: Codec, kind: Callable[[bytes], bytes]) -> None:
     packed = compress(codec, kind(sample(1000)))
     assert bytes(decompress(codec, kind(bytes(packed)), BOUND)) == sample(1000)
 
@@ -95,7 +95,7 @@ def test_frames_behind_each_other_are_read_and_bounded_together(codec: Codec) ->
     data = sample(10_000)
     twice = bytes(compress(codec, data)) * 2
     assert bytes(decompress(codec, twice, 20_000)) == data * 2
-    with pytest.raises(InflatedTooLargeError, match="bound of 19999 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 19999 bytes"):
         decompress(codec, twice, 19_999)
 
 
@@ -143,10 +143,10 @@ def test_xxh32_has_its_published_values(data: bytes, expected: int) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_inflating_to_the_bound_is_fine_and_one_byte_more_is_not(codec: Codec) -> None:
+def test_decompressing_to_the_bound_is_fine_and_one_byte_more_is_not(codec: Codec) -> None:
     packed = compress(codec, b"x" * 1_000_000)
     assert len(decompress(codec, packed, 1_000_000)) == 1_000_000
-    with pytest.raises(InflatedTooLargeError, match="bound of 999999 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 999999 bytes"):
         decompress(codec, packed, 999_999)
 
 
@@ -207,62 +207,62 @@ def test_levels_are_kafkas() -> None:
 
 
 def test_no_codec_is_bounded_too() -> None:
-    with pytest.raises(InflatedTooLargeError, match="bound of 3 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 3 bytes"):
         decompress(Codec.NONE, b"four", 3)
 
 
-def bomb(codec: Codec, inflated: int) -> bytes:
-    """An input that inflates to `inflated` zeros."""
+def bomb(codec: Codec, decompressed: int) -> bytes:
+    """An input that decompresses to `decompressed` zeros."""
     if codec == Codec.GZIP:
-        return gzip.compress(bytes(1 << 20), 9) * (inflated >> 20)
+        return gzip.compress(bytes(1 << 20), 9) * (decompressed >> 20)
     if codec == Codec.SNAPPY:
         block = bytes(cramjam.snappy.compress_raw(bytes(1 << 20)))
-        return compression.XERIAL_HEADER + (len(block).to_bytes(4, "big") + block) * (inflated >> 20)
-    return bytes(compress(codec, bytes(inflated)))
+        return compression.XERIAL_HEADER + (len(block).to_bytes(4, "big") + block) * (decompressed >> 20)
+    return bytes(compress(codec, bytes(decompressed)))
 
 
-INFLATE_AND_REPORT_PEAK = """
+DECOMPRESS_AND_REPORT_PEAK = """
     import resource, sys
-    from stratalog.errors import InflatedTooLargeError
+    from stratalog.errors import DecompressedTooLargeError
     from stratalog.records.compression import decompress
     codec = int(sys.argv[1])
     data = sys.stdin.buffer.read()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         decompress(codec, data, 16 << 20)
-    except InflatedTooLargeError as error:
-        assert "bound of 16777216 bytes" in str(error)
+    except DecompressedTooLargeError as error:
+        assert "limit of 16777216 bytes" in str(error)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def dense_zstd_bomb(inflated: int) -> bytes:
+def dense_zstd_bomb(decompressed: int) -> bytes:
     """The densest frame there is: a window of 128 MiB, and blocks that repeat one byte 2^17 times."""
     repeat = (1 << 17 << 3 | 1 << 1).to_bytes(3, "little") + b"\x00"
-    return b"\x28\xb5\x2f\xfd" + b"\x00\x88" + repeat * (inflated >> 17)
+    return b"\x28\xb5\x2f\xfd" + b"\x00\x88" + repeat * (decompressed >> 17)
 
 
-BOMBS = [(codec, bomb) for codec in COMPRESSED] + [(Codec.ZSTD, lambda _, inflated: dense_zstd_bomb(inflated))]
+BOMBS = [(codec, bomb) for codec in COMPRESSED] + [(Codec.ZSTD, lambda _, decompressed: dense_zstd_bomb(decompressed))]
 
 
 @pytest.mark.parametrize(("codec", "make"), BOMBS)
 def test_a_bomb_costs_no_more_memory_than_the_bound(codec: Codec, make: Callable[[Codec, int], bytes]) -> None:
     packed = make(codec, 512 << 20)
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(INFLATE_AND_REPORT_PEAK), str(int(codec))],
+        [sys.executable, "-c", textwrap.dedent(DECOMPRESS_AND_REPORT_PEAK), str(int(codec))],
         input=packed,
         capture_output=True,
         check=True,
     )
     peak_kib = int(result.stdout)
-    assert peak_kib < 40 * 1024, f"{codec.name} took {peak_kib} KiB under a bound of 16 MiB"
+    assert peak_kib < 40 * 1024, f"{codec.name} took {peak_kib} KiB under a limit of 16 MiB"
 
 
 # Piece by piece
 
 
 def in_pieces(codec: Codec, data: bytes, max_size: int = BOUND) -> bytes:
-    return b"".join(bytes(piece) for piece in inflate_in_pieces(codec, data, max_size))
+    return b"".join(bytes(piece) for piece in decompress_in_pieces(codec, data, max_size))
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
@@ -271,12 +271,12 @@ def test_pieces_make_up_the_whole(codec: Codec) -> None:
     packed = bytes(compress(codec, data))
     assert in_pieces(codec, packed) == data
     assert in_pieces(codec, packed, len(data)) == data
-    with pytest.raises(InflatedTooLargeError, match="bound of 2999999 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 2999999 bytes"):
         in_pieces(codec, packed, len(data) - 1)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_several_frames_in_a_row_are_all_inflated_in_pieces(codec: Codec) -> None:
+def test_several_frames_in_a_row_are_all_decompressed_in_pieces(codec: Codec) -> None:
     assert in_pieces(codec, bytes(compress(codec, b"one")) + bytes(compress(codec, b"two"))) == b"onetwo"
 
 
@@ -305,33 +305,33 @@ def test_the_checksum_of_old_lz4_frames_is_known_in_pieces_too() -> None:
 # Work and memory in proportion to what was sent
 
 
-class CountingInflater:
+class CountingDecompressor:
     """zlib's, which also counts what it copies: all that it is fed and does not use."""
 
     copied = 0
 
     def __init__(self, wbits: int) -> None:
-        self._inflater = REAL_INFLATER(wbits=wbits)
+        self._decompressor = REAL_DECOMPRESSOR(wbits=wbits)
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        piece = self._inflater.decompress(data, max_length)
-        CountingInflater.copied += len(self._inflater.unused_data) + len(self._inflater.unconsumed_tail)
+        piece = self._decompressor.decompress(data, max_length)
+        CountingDecompressor.copied += len(self._decompressor.unused_data) + len(self._decompressor.unconsumed_tail)
         return piece
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._inflater, name)
+        return getattr(self._decompressor, name)
 
 
-REAL_INFLATER = zlib.decompressobj
+REAL_DECOMPRESSOR = zlib.decompressobj
 
 
 def test_thousands_of_empty_gzip_members_are_copied_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zlib, "decompressobj", CountingInflater)
+    monkeypatch.setattr(zlib, "decompressobj", CountingDecompressor)
     copied = []
     for members in (2000, 8000):
-        CountingInflater.copied = 0
+        CountingDecompressor.copied = 0
         assert in_pieces(Codec.GZIP, gzip.compress(b"records") + gzip.compress(b"") * members) == b"records"
-        copied.append(CountingInflater.copied)
+        copied.append(CountingDecompressor.copied)
     assert copied[1] < 5 * copied[0], "it grows faster than what was sent"
     assert copied[1] < 30 * len(gzip.compress(b"") * 8000)
 
@@ -366,7 +366,7 @@ def test_what_nobody_waits_for_any_more_is_compressed_to_its_end(codec: Codec) -
 
     def in_a_context_of_its_own() -> None:
         compression.abandon_when(lambda: True)
-        for work in (compress, decompress, lambda *of: list(inflate_in_pieces(*of))):
+        for work in (compress, decompress, lambda *of: list(decompress_in_pieces(*of))):
             with pytest.raises(AbandonedError):
                 work(codec, packed, *(() if work is compress else (BOUND,)))
 

@@ -73,7 +73,7 @@ def test_mutated_bytes_give_records_or_our_errors_and_both_readers_agree(name: s
     readable = 0
     for _ in range(ROUNDS):
         data = mutated(SEEDS[name], seeded)
-        options: dict[str, Any] = {"check_crc": False, "include_control": True, "max_inflated": BOUND}
+        options: dict[str, Any] = {"check_crc": False, "include_control": True, "max_decompressed": BOUND}
         objects = outcome(lambda: read_records(data, **options))  # noqa: B023
         columns = outcome(lambda: to_arrow(data, **options))  # noqa: B023
         assert (objects is None) == (columns is None), bytes(data).hex()
@@ -90,12 +90,12 @@ def test_mutated_bytes_never_pass_a_checksum_or_crash_what_checks_them(name: str
     seeded = random.Random(name + "-checked")
     for _ in range(ROUNDS // 3):
         data = mutated(SEEDS[name], seeded)
-        outcome(lambda: up_convert(data, check_crc=False, max_inflated=BOUND))  # noqa: B023
+        outcome(lambda: up_convert(data, check_crc=False, max_decompressed=BOUND))  # noqa: B023
         outcome(lambda: [read_control(batch) for batch in batches(data)])  # noqa: B023
         headers = outcome(lambda: parse_for_append(data, 1 << 20))  # noqa: B023
         if headers is not None:
             outcome(lambda: check_contents(data, headers, BOUND))  # noqa: B023
-        found = outcome(lambda: read_records(data, max_inflated=BOUND))  # noqa: B023
+        found = outcome(lambda: read_records(data, max_decompressed=BOUND))  # noqa: B023
         if found is not None and name.startswith("magic-2"):
             original = read_records(SEEDS[name])
             assert found == [] or [r.value for r in found] == [r.value for r in original]

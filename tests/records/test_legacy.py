@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     InvalidRecordError,
     UnsupportedCodecError,
     UnsupportedMagicError,
@@ -163,12 +163,12 @@ def test_offsets_inside_that_leave_the_range_of_offsets_are_corrupt() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_a_wrapper_that_inflates_past_the_bound_is_refused(codec: Codec) -> None:
+def test_a_wrapper_that_decompresses_past_the_bound_is_refused(codec: Codec) -> None:
     message_set = build_message_set([record(bytes(100_000))], magic=1, codec=codec)
-    with pytest.raises(InflatedTooLargeError, match="bound of 5000 bytes"):
-        read_records(message_set, max_inflated=5000)
-    with pytest.raises(InflatedTooLargeError, match="bound of 5000 bytes"):
-        up_convert(message_set, max_inflated=5000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 5000 bytes"):
+        read_records(message_set, max_decompressed=5000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 5000 bytes"):
+        up_convert(message_set, max_decompressed=5000)
 
 
 @pytest.mark.parametrize(

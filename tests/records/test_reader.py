@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     UnsupportedCodecError,
     UnsupportedMagicError,
 )
@@ -99,10 +99,10 @@ def test_an_unknown_magic_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_inflates_past_the_bound_is_refused(codec: Codec) -> None:
+def test_a_batch_that_decompresses_past_the_bound_is_refused(codec: Codec) -> None:
     batch = build_batch([(None, bytes(100_000))], codec=codec)
-    with pytest.raises(InflatedTooLargeError, match="bound of 50000 bytes"):
-        read_records(batch, max_inflated=50_000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 50000 bytes"):
+        read_records(batch, max_decompressed=50_000)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -64,8 +64,8 @@ def header_of(data: bytearray) -> BatchHeader:
     return header
 
 
-def validate(data: bytearray, max_inflated: int = MAX) -> int:
-    return check_contents(data, parse_for_append(data, MAX), max_inflated)
+def validate(data: bytearray, max_decompressed: int = MAX) -> int:
+    return check_contents(data, parse_for_append(data, MAX), max_decompressed)
 
 
 @given(records=record_lists(), codec=codecs)
@@ -200,9 +200,9 @@ def test_garbage_in_place_of_compressed_records_is_refused(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_bomb_is_refused_before_it_is_inflated(codec: int) -> None:
-    with pytest.raises(InflatedTooLargeError):
-        validate(with_payload(bytes(MAX * 4), 1, codec), max_inflated=MAX)
+def test_bomb_is_refused_before_it_is_decompressed(codec: int) -> None:
+    with pytest.raises(DecompressedTooLargeError):
+        validate(with_payload(bytes(MAX * 4), 1, codec), max_decompressed=MAX)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
@@ -330,7 +330,7 @@ def test_earliest_holds_where_the_sum_of_base_and_delta_overflows() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_inflated_records_are_handed_out_to_who_asks(codec: int) -> None:
+def test_decompressed_records_are_handed_out_to_who_asks(codec: int) -> None:
     plain = build_batch(numbered(9))
     data = build_batch(numbered(9), codec=codec) + build_batch(numbered(9), codec=codec)
     payloads: list[Any] = []

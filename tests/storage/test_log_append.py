@@ -12,8 +12,8 @@ from stratalog.clock import ManualClock
 from stratalog.errors import (
     BatchLargerThanSegmentError,
     CorruptBatchError,
+    DecompressedTooLargeError,
     FencedLeaderEpochError,
-    InflatedTooLargeError,
     InvalidRecordError,
     LogClosedError,
     MessageTooLargeError,
@@ -211,7 +211,7 @@ def test_bomb_is_refused_within_the_bound(log: Log) -> None:
     bomb = build_batch([(None, bytes(2**28))], codec=Codec.GZIP)
     config = LogConfig(max_message_bytes=len(bomb))
     with LogDirectory.open(log.path.parent / "other", config, background=False) as directory:
-        with pytest.raises(InflatedTooLargeError):
+        with pytest.raises(DecompressedTooLargeError):
             directory.log("bombs", 0).append(bomb)
         assert directory.log("bombs", 0).size == 0
 

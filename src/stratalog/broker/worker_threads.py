@@ -2,7 +2,7 @@
 
 Each kind of work has threads of its own, so that a client that sends batches of one kind makes only its like wait:
 
-- `check`: batches are inflated, checked and compressed again, up to validation.MAX_HELD bytes each.
+- `check`: batches are inflated, checked and compressed again, up to validation.MAX_HELD_DECOMPRESSED bytes each.
 - `check_large`: the same past that. One thread, so that at most one such batch is in memory to be compressed again.
 - `wait_for_disk`: a roll, a flush.
 - `look_up`: offsets by time, for which batches are read and inflated.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from stratalog.errors import InflatedTooLargeError, StratalogError
+from stratalog.errors import DecompressedTooLargeError, StratalogError
 from stratalog.inspect.read_only_file import ReadOnlyFile
 from stratalog.records import format
 from stratalog.records._framing import BatchHeader, parse_header, parse_headers
@@ -23,7 +23,7 @@ from stratalog.storage.scan import reason
 
 CHUNK = 1024 * 1024
 LARGEST_HELD = 64 * 1024 * 1024
-LARGEST_INFLATED = 256 * 1024 * 1024
+LARGEST_DECOMPRESSED = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class BatchOnDisk:
 
     @property
     def batch(self) -> Batch:
-        """Raises InflatedTooLargeError for a batch that is too large to be held in memory."""
+        """Raises DecompressedTooLargeError for a batch that is too large to be held in memory."""
         if self._buffer is None:
-            raise InflatedTooLargeError(
+            raise DecompressedTooLargeError(
                 f"batch has {self.header.size} bytes; records are looked at in batches of up to {LARGEST_HELD}"
             )
         return Batch(self._buffer, self.header)
 
     def records(self) -> list[Record]:
         """Raises StratalogError where they can't be decoded."""
-        return records_of(self.batch, LARGEST_INFLATED)
+        return records_of(self.batch, LARGEST_DECOMPRESSED)
 
     def crc_matches(self) -> bool:
         if self._buffer is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stratalog.errors import CorruptBatchError, InflatedTooLargeError, StorageError, StratalogError
-from stratalog.inspect.batch_walk import LARGEST_HELD, LARGEST_INFLATED
+from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, StorageError, StratalogError
+from stratalog.inspect.batch_walk import LARGEST_DECOMPRESSED, LARGEST_HELD
 from stratalog.inspect.index_file import IndexEntry, IndexFile
 from stratalog.inspect.partition_files import SegmentFiles
 from stratalog.inspect.read_only_file import ReadOnlyFile
@@ -83,7 +83,7 @@ class SegmentReader:
     def records(self, found: Located) -> list[Record]:
         """The records of a batch whose checksum holds."""
         if found.header.size > LARGEST_HELD:
-            raise InflatedTooLargeError(f"batch has {found.header.size} bytes, more than {LARGEST_HELD}")
+            raise DecompressedTooLargeError(f"batch has {found.header.size} bytes, more than {LARGEST_HELD}")
         data = self.log.read(found.header.size, found.position)
         header = parse_header(data)
         if header is None or len(data) < header.size:
@@ -91,7 +91,7 @@ class SegmentReader:
         batch = Batch(data, header)
         try:
             batch.check_crc()
-            return records_of(batch, LARGEST_INFLATED)
+            return records_of(batch, LARGEST_DECOMPRESSED)
         except StratalogError as error:
             raise self.corrupt(reason(error), found.position) from error
 

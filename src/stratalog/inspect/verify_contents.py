@@ -1,11 +1,11 @@
-"""The records inside a batch: inflated, walked one by one, and held against what the header says of them."""
+"""The records inside a batch: decompressed, walked one by one, and held against what the header says of them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from stratalog.errors import CorruptBatchError, InvalidRecordError
-from stratalog.inspect.batch_walk import LARGEST_INFLATED, BatchOnDisk
+from stratalog.inspect.batch_walk import LARGEST_DECOMPRESSED, BatchOnDisk
 from stratalog.records import format
 from stratalog.records._records import Record
 from stratalog.records.validation import check_records
@@ -24,7 +24,7 @@ def check_contents(found: BatchOnDisk) -> Contents:
     header = found.header
     if header.magic == format.CURRENT_MAGIC and header.record_count == header.last_offset_delta + 1:
         try:
-            largest, _ = check_records(found.batch.payload(LARGEST_INFLATED), header)
+            largest, _ = check_records(found.batch.payload(LARGEST_DECOMPRESSED), header)
         except InvalidRecordError:
             pass  # a record may be missing in the middle and another count: the slow way tells
         else:

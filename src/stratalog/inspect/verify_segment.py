@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.errors import InflatedTooLargeError, StratalogError
+from stratalog.errors import DecompressedTooLargeError, StratalogError
 from stratalog.inspect.batch_walk import BatchOnDisk, BatchWalk, Damage
 from stratalog.inspect.findings import Findings
 from stratalog.inspect.partition_files import SegmentFiles
@@ -118,7 +118,7 @@ class SegmentVerifier:
     def _contents(self, found: BatchOnDisk) -> Contents | None:
         try:
             return check_contents(found)
-        except InflatedTooLargeError as error:
+        except DecompressedTooLargeError as error:
             advice = "nothing to do if the batch is meant to be that large; its checksum holds"
             self._findings.note(self.path, found.position, f"records were not looked at: {reason(error)}", advice)
         except StratalogError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.records._framing import BatchHeader
 from stratalog.records._records import Record
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch, batches
 from stratalog.records.builder import BatchBuilder, build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType, TimestampType
 from stratalog.records.legacy import build_message_set, up_convert
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratalog.records.arrow import from_arrow, to_arrow
 
 __all__ = [
-    "DEFAULT_MAX_INFLATED",
+    "DEFAULT_MAX_DECOMPRESSED",
     "Batch",
     "BatchBuilder",
     "BatchHeader",

@@ -257,7 +257,7 @@ cdef class KeyMap:
             PyBuffer_Release(&view)
 
     def add(self, payload, BatchHeader header, long long from_offset, Py_ssize_t start=0, Py_ssize_t end=-1):
-        """Take note of the keys of a batch: payload[start:end], inflated. Records before `from_offset` don't count.
+        """Take note of the keys of a batch: payload[start:end], decompressed. Records before `from_offset` don't count.
 
         True: all were taken. False: there is no room, `latest` says how far it went.
         """

@@ -1,4 +1,4 @@
-# The framing of a batch's records, checked as they are inflated piece by piece: a batch of a few kilobytes may inflate
+# The framing of a batch's records, checked as they are decompressed piece by piece: a batch of a few kilobytes may decompress
 # to hundreds of megabytes, which nobody has to hold for this. The rules are those of validation._walk.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -25,7 +25,7 @@ cdef enum:
 
 
 cdef class RecordStream:
-    """feed() it the inflated bytes in order, then finish(). Each raises InvalidRecordError at the first record that is not
+    """feed() it the decompressed bytes in order, then finish(). Each raises InvalidRecordError at the first record that is not
     sound. `absent` is the timestamp delta of a record without a timestamp, which min_timestamp_delta leaves out."""
 
     cdef readonly int null_keys

@@ -132,7 +132,7 @@ cdef tuple _read_headers(RecordFields *fields, Py_ssize_t index, Py_ssize_t coun
 def decode_records(
     payload, int count, long long base_offset, long long base_timestamp, int timestamp_type, long long append_time
 ):
-    """The `count` records that payload, the inflated bytes behind a batch header, must exactly hold.
+    """The `count` records that payload, the decompressed bytes behind a batch header, must exactly hold.
 
     With timestamp_type 1 (LogAppendTime) every record gets `append_time`.
     """

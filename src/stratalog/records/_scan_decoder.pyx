@@ -1,7 +1,7 @@
 # Batches of one partition -> columns of wanted records, in portions of a size. What is not wanted (outside the offsets or
 # the times, with another key, of control batches, of aborted transactions) is stepped over where it lies: nothing of it is
 # copied. Columns and their memory are _column_decoder's. A portion may end inside a batch; memory is bounded by a
-# portion, a batch's inflated bytes and a record.
+# portion, a batch's decompressed bytes and a record.
 #
 # Every checksum is compared before a batch's times or records are believed. Trusts no length: _record_fields.pxd.
 
@@ -69,7 +69,7 @@ cdef class ScanDecoder:
     cdef bint _read_committed
     cdef Py_ssize_t _most_rows
     cdef Py_ssize_t _most_bytes
-    cdef Py_ssize_t _max_inflated
+    cdef Py_ssize_t _max_decompressed
     cdef dict _aborted                   # producer id -> [[first offset, last offset], ...]
     cdef ColumnDecoder _out
     cdef Py_ssize_t _content             # bytes that the portion's rows have so far
@@ -79,8 +79,8 @@ cdef class ScanDecoder:
     cdef object _data
     cdef Py_buffer _view
     cdef bint _has_view
-    cdef Py_buffer _inflated_view
-    cdef bint _is_inflated
+    cdef Py_buffer _decompressed_view
+    cdef bint _is_decompressed
     cdef BatchHeader _header
     cdef const unsigned char *_p         # the next record of the loaded batch
     cdef const unsigned char *_payload_end
@@ -93,7 +93,7 @@ cdef class ScanDecoder:
     def __init__(
         self, int columns, *, long long start=0, long long end=LAST, long long from_timestamp=FIRST,
         long long until_timestamp=LAST, keys=None, bint read_committed=False, Py_ssize_t most_rows=100_000,
-        Py_ssize_t most_bytes=16777216, Py_ssize_t max_inflated=268435456,
+        Py_ssize_t most_bytes=16777216, Py_ssize_t max_decompressed=268435456,
     ):
         if most_rows < 1 or most_bytes < 1:
             raise ValueError(f"a portion of {most_rows} rows and {most_bytes} bytes can't be: at least 1 is wanted")
@@ -110,13 +110,13 @@ cdef class ScanDecoder:
         self._read_committed = read_committed
         self._most_rows = most_rows
         self._most_bytes = most_bytes
-        self._max_inflated = max_inflated
+        self._max_decompressed = max_decompressed
         self._aborted = {}
         self._header = BatchHeader.__new__(BatchHeader)
         self.is_done = start >= end
 
     def __dealloc__(self):
-        self._drop_inflated()
+        self._drop_decompressed()
         self._drop_data()
         free(self._keys.slots)
 
@@ -207,7 +207,7 @@ cdef class ScanDecoder:
             if self.next_offset >= self._end:
                 self.is_done = True
             if header.magic != CURRENT_MAGIC:
-                self._legacy = legacy.records_of_message(Batch(self._data, header), self._max_inflated)
+                self._legacy = legacy.records_of_message(Batch(self._data, header), self._max_decompressed)
                 self._legacy_at = 0
                 return True
             if header.attributes & CONTROL_BIT:
@@ -281,20 +281,20 @@ cdef class ScanDecoder:
         return 0
 
     cdef int _begin(self, const unsigned char *data) except -1:
-        """Point at a batch's records, inflated where they are compressed."""
+        """Point at a batch's records, decompressed where they are compressed."""
         cdef BatchHeader header = self._header
         cdef Py_ssize_t size
-        self._drop_inflated()
+        self._drop_decompressed()
         if header.attributes & CODEC_MASK:
             payload = compression.decompress(
                 header.attributes & CODEC_MASK,
                 memoryview(self._data)[header.position + HEADER_SIZE : header.position + header.size],
-                self._max_inflated,
+                self._max_decompressed,
             )
-            PyObject_GetBuffer(payload, &self._inflated_view, PyBUF_SIMPLE)
-            self._is_inflated = True
-            self._p = <const unsigned char *>self._inflated_view.buf
-            size = self._inflated_view.len
+            PyObject_GetBuffer(payload, &self._decompressed_view, PyBUF_SIMPLE)
+            self._is_decompressed = True
+            self._p = <const unsigned char *>self._decompressed_view.buf
+            size = self._decompressed_view.len
         else:
             self._p = data + header.position + HEADER_SIZE
             size = header.size - HEADER_SIZE
@@ -486,10 +486,10 @@ cdef class ScanDecoder:
     cdef _corrupt(self, str problem):
         return CorruptBatchError(problem, position=self._header.position)
 
-    cdef void _drop_inflated(self) noexcept:
-        if self._is_inflated:
-            self._is_inflated = False
-            PyBuffer_Release(&self._inflated_view)
+    cdef void _drop_decompressed(self) noexcept:
+        if self._is_decompressed:
+            self._is_decompressed = False
+            PyBuffer_Release(&self._decompressed_view)
 
     cdef void _drop_data(self) noexcept:
         if self._has_view:

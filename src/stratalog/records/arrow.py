@@ -16,7 +16,7 @@ from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedC
 from stratalog.records import _column_decoder, format, legacy
 from stratalog.records._column_decoder import ColumnDecoder
 from stratalog.records._column_encoder import BinaryColumn, ColumnEncoder
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch, batches
 from stratalog.records.builder import seal_batch
 from stratalog.records.reader import located
 
@@ -58,7 +58,7 @@ def to_arrow(
     end_offset: int | None = None,
     check_crc: bool = True,
     include_control: bool = False,
-    max_inflated: int = DEFAULT_MAX_INFLATED,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
 ) -> pa.RecordBatch:
     """One RecordBatch of all records in a buffer, or in batches, from start_offset up to before end_offset.
 
@@ -76,7 +76,7 @@ def to_arrow(
     for batch in found:
         if check_crc:
             batch.check_crc()
-        _decode(decoder, batch, start, end, max_inflated)
+        _decode(decoder, batch, start, end, max_decompressed)
     rows = decoder.rows
     buffers = decoder.finish()
     arrays = [array_of(field, buffers[BITS[field.name]], rows) for field in wanted]
@@ -165,15 +165,15 @@ def _overlaps(batch: Batch, start: int, end: int) -> bool:
     return first < end and header.last_offset >= start
 
 
-def _decode(decoder: ColumnDecoder, batch: Batch, start: int, end: int, max_inflated: int) -> None:
+def _decode(decoder: ColumnDecoder, batch: Batch, start: int, end: int, max_decompressed: int) -> None:
     header = batch.header
     if header.magic != format.CURRENT_MAGIC:
-        records = legacy.records_of_message(batch, max_inflated)
+        records = legacy.records_of_message(batch, max_decompressed)
         decoder.add_records(record for record in records if start <= record.offset < end)
         return
     try:
         decoder.add_batch(
-            batch.payload(max_inflated),
+            batch.payload(max_decompressed),
             header.record_count,
             header.base_offset,
             header.base_timestamp,

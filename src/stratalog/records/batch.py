@@ -1,7 +1,7 @@
 """One record batch over a buffer: a header, parsed once, and the bytes it describes, never copied.
 
 `batches(buffer)` walks a buffer that holds several. A batch knows whether its checksum holds and hands out its
-records or their inflated bytes; it never changes the buffer.
+records or their decompressed bytes; it never changes the buffer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.records._framing import BatchHeader, crc_matches, parse_headers
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-DEFAULT_MAX_INFLATED = 256 * 1024 * 1024
+DEFAULT_MAX_DECOMPRESSED = 256 * 1024 * 1024
 
 
 class Batch:
@@ -50,16 +50,16 @@ class Batch:
                 position=self.header.position,
             )
 
-    def payload(self, max_inflated: int = DEFAULT_MAX_INFLATED) -> Buffer:
-        """The records' bytes, inflated where they are compressed (magic 2 only)."""
+    def payload(self, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> Buffer:
+        """The records' bytes, decompressed where they are compressed (magic 2 only)."""
         raw = self.data[format.HEADER_SIZE :]
         if self.header.codec == format.Codec.NONE:
             return raw
-        return compression.decompress(self.header.codec, raw, max_inflated)
+        return compression.decompress(self.header.codec, raw, max_decompressed)
 
-    def payload_in_pieces(self, max_inflated: int = DEFAULT_MAX_INFLATED) -> Iterator[memoryview]:
+    def payload_in_pieces(self, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> Iterator[memoryview]:
         """The same piece by piece, each overwritten by the next: for what would take too much memory."""
-        return compression.inflate_in_pieces(self.header.codec, self.data[format.HEADER_SIZE :], max_inflated)
+        return compression.decompress_in_pieces(self.header.codec, self.data[format.HEADER_SIZE :], max_decompressed)
 
 
 def batches(buffer: Buffer) -> Iterator[Batch]:

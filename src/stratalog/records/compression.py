@@ -1,11 +1,11 @@
-"""The four codecs of the record format, with a bound on what may be inflated.
+"""The four codecs of the record format, with a bound on what may be decompressed.
 
 What is written is what every Kafka client reads: gzip; snappy in the blocks of xerial's SnappyOutputStream,
 which Java writes; LZ4 frames of independent blocks; zstd. What is read is more: raw snappy (librdkafka),
 members and frames one behind the other, and the LZ4 frames of magic 0, whose header checksum covers too
 much.
 
-Inflating goes into a buffer that starts near the likely size and grows up to the bound, never past it. What
+Decompressing goes into a buffer that starts near the likely size and grows up to the bound, never past it. What
 a frame claims about its size is a hint for the first buffer, not something to allocate on trust.
 
 The caller can give up what it has begun: see `abandon_when`.
@@ -24,7 +24,7 @@ from stratalog.errors import (
     AbandonedError,
     ConfigError,
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     UnsupportedCodecError,
 )
 from stratalog.records._records import uninitialized
@@ -102,7 +102,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> memoryview:
 
 
 def decompress(codec: int, data: Buffer, max_size: int) -> bytearray | memoryview:
-    """`data`, inflated: at most `max_size` bytes, or InflatedTooLargeError."""
+    """`data`, decompressed: at most `max_size` bytes, or DecompressedTooLargeError."""
     _check_not_abandoned()
     view = memoryview(data)
     if codec == Codec.NONE:
@@ -110,22 +110,22 @@ def decompress(codec: int, data: Buffer, max_size: int) -> bytearray | memoryvie
             raise _too_large(Codec.NONE, max_size)
         return view
     if codec == Codec.GZIP:
-        return _inflate(Codec.GZIP, cramjam.gzip.decompress_into, view, _gzip_size_hint(view), max_size)
+        return _decompress_growing(Codec.GZIP, cramjam.gzip.decompress_into, view, _gzip_size_hint(view), max_size)
     if codec == Codec.SNAPPY:
         if view[: len(XERIAL_MAGIC)] == XERIAL_MAGIC:
             return _decompress_xerial(view, max_size)
         return _decompress_snappy_blocks(lambda: iter([view]), max_size)
     if codec == Codec.LZ4:
         frame = _with_true_header_checksum(view)
-        return _inflate(Codec.LZ4, cramjam.lz4.decompress_into, frame, _lz4_size_hint(view), max_size)
+        return _decompress_growing(Codec.LZ4, cramjam.lz4.decompress_into, frame, _lz4_size_hint(view), max_size)
     if codec == Codec.ZSTD:
-        return _inflate(Codec.ZSTD, cramjam.zstd.decompress_into, view, _zstd_size_hint(view), max_size)
+        return _decompress_growing(Codec.ZSTD, cramjam.zstd.decompress_into, view, _zstd_size_hint(view), max_size)
     raise _unsupported(codec)
 
 
-def inflate_in_pieces(codec: int, data: Buffer, max_size: int) -> Iterator[memoryview]:
-    """`data`, inflated piece by piece; a piece is overwritten by the next. What it inflates to is never in memory as a
-    whole, but for snappy, whose blocks hold little more than they take up."""
+def decompress_in_pieces(codec: int, data: Buffer, max_size: int) -> Iterator[memoryview]:
+    """Decompress `data` piece by piece. Each piece overwrites the one before it. The decompressed data is never in
+    memory as a whole, except snappy's, whose blocks hold little more than their own size."""
     if codec in (Codec.NONE, Codec.SNAPPY):
         yield memoryview(decompress(codec, data, max_size))
         return
@@ -138,7 +138,7 @@ def inflate_in_pieces(codec: int, data: Buffer, max_size: int) -> Iterator[memor
             _check_not_abandoned()
             yield piece
     except (OSError, ValueError, zlib.error) as error:
-        raise CorruptBatchError(f"{Codec(codec).name.lower()} data can't be inflated: {error}") from error
+        raise CorruptBatchError(f"{Codec(codec).name.lower()} data can't be decompressed: {error}") from error
 
 
 def _gunzip(data: Buffer) -> Iterator[memoryview]:
@@ -150,17 +150,17 @@ def _gunzip(data: Buffer) -> Iterator[memoryview]:
     view = memoryview(data).cast("B")
     position = 0
     while position < view.nbytes:
-        inflater = zlib.decompressobj(wbits=_GZIP_ONLY)
+        decompressor = zlib.decompressobj(wbits=_GZIP_ONLY)
         size = SMALLEST_SLICE
-        while not inflater.eof:
+        while not decompressor.eof:
             _check_not_abandoned()
             fed = view[position : position + size]
-            piece = inflater.decompress(fed, PIECE_SIZE)
-            position += fed.nbytes - len(inflater.unused_data if inflater.eof else inflater.unconsumed_tail)
+            piece = decompressor.decompress(fed, PIECE_SIZE)
+            position += fed.nbytes - len(decompressor.unused_data if decompressor.eof else decompressor.unconsumed_tail)
             size = min(size * 2, LARGEST_SLICE)
             if piece:
                 yield memoryview(piece)
-            elif not inflater.eof and position == view.nbytes:
+            elif not decompressor.eof and position == view.nbytes:
                 raise ValueError("the data ends in the middle of a member")
 
 
@@ -199,33 +199,37 @@ def _unsupported(codec: int) -> UnsupportedCodecError:
     return UnsupportedCodecError(f"codec is {codec}; 0 to 4 are known")
 
 
-def _too_large(codec: Codec, max_size: int) -> InflatedTooLargeError:
-    return InflatedTooLargeError(f"{codec.name.lower()} data inflates to more than the bound of {max_size} bytes")
+def _too_large(codec: Codec, max_size: int) -> DecompressedTooLargeError:
+    return DecompressedTooLargeError(
+        f"{codec.name.lower()} data decompresses to more than the limit of {max_size} bytes"
+    )
 
 
-def _inflate(codec: Codec, decompress_into: Callable[..., int], data: Buffer, hint: int, max_size: int) -> bytearray:
-    """Inflate into ever larger buffers until one is enough. Starting over costs a third more at the worst."""
+def _decompress_growing(
+    codec: Codec, decompress_into: Callable[..., int], data: Buffer, hint: int, max_size: int
+) -> bytearray:
+    """Decompress into ever larger buffers until one is enough. Starting over costs a third more at the worst."""
     compressed = memoryview(data).nbytes
     guess = hint if 0 < hint <= compressed * TRUSTED_RATIO else compressed * GROWTH
     size = min(max_size, max(guess, SMALLEST_BUFFER))
     while True:
-        inflated = uninitialized(size)
+        decompressed = uninitialized(size)
         try:
-            written = decompress_into(data, inflated)
+            written = decompress_into(data, decompressed)
         except cramjam.DecompressionError as error:
             if BUFFER_FULL not in str(error):
-                raise CorruptBatchError(f"{codec.name.lower()} data can't be inflated: {error}") from error
-            del inflated  # before the next one is there too, and before an exception that may be kept
+                raise CorruptBatchError(f"{codec.name.lower()} data can't be decompressed: {error}") from error
+            del decompressed  # before the next one is there too, and before an exception that may be kept
             if size == max_size:
                 raise _too_large(codec, max_size) from None
             size = min(size * GROWTH, max_size)
             continue
-        del inflated[written:]
-        return inflated
+        del decompressed[written:]
+        return decompressed
 
 
 def _gzip_size_hint(data: memoryview) -> int:
-    """The last member's inflated size modulo 2^32, which ends its trailer."""
+    """The last member's decompressed size modulo 2^32, which ends its trailer."""
     return int.from_bytes(data[-4:], "little")
 
 
@@ -286,8 +290,8 @@ def _decompress_snappy_blocks(blocks: Callable[[], Iterator[memoryview]], max_si
         total += _snappy_size(block)
     if total > max_size:
         raise _too_large(Codec.SNAPPY, max_size)
-    inflated = bytearray(total)
-    out = memoryview(inflated)
+    decompressed = bytearray(total)
+    out = memoryview(decompressed)
     position = 0
     try:
         for block in blocks():
@@ -296,8 +300,8 @@ def _decompress_snappy_blocks(blocks: Callable[[], Iterator[memoryview]], max_si
             cramjam.snappy.decompress_raw_into(block, out[position : position + size])
             position += size
     except cramjam.DecompressionError as error:
-        raise CorruptBatchError(f"snappy data can't be inflated: {error}") from error
-    return inflated
+        raise CorruptBatchError(f"snappy data can't be decompressed: {error}") from error
+    return decompressed
 
 
 def _snappy_size(block: memoryview) -> int:
@@ -307,7 +311,7 @@ def _snappy_size(block: memoryview) -> int:
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
-        raise CorruptBatchError(f"snappy data can't be inflated: {error}") from error
+        raise CorruptBatchError(f"snappy data can't be decompressed: {error}") from error
     if size > block.nbytes * SNAPPY_MOST_PER_BYTE:
         raise CorruptBatchError(f"snappy block of {block.nbytes} bytes claims to hold {size}")
     return size
@@ -331,7 +335,7 @@ def _with_true_header_checksum(frame: memoryview) -> Buffer:
 def _lz4_checksum_position(frame: memoryview) -> int:
     """Behind magic number, flags and block size, and the content size where the flags announce it.
 
-    They may also announce a dictionary: Kafka has none, and such a frame can't be inflated anyway.
+    They may also announce a dictionary: Kafka has none, and such a frame can't be decompressed anyway.
     """
     return 14 if frame[4] & LZ4_CONTENT_SIZE_BIT else 6
 

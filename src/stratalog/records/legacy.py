@@ -24,7 +24,7 @@ from stratalog.errors import (
 from stratalog.records import compression, format
 from stratalog.records._framing import BatchHeader
 from stratalog.records._records import Record
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch, batches
 from stratalog.records.builder import BatchBuilder
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ LARGEST_OFFSET = 2**63 - 1
 LARGEST_OFFSET_DELTA = 2**31 - 1
 
 
-def records_of_message(message: Batch, max_inflated: int = DEFAULT_MAX_INFLATED) -> list[Record]:
+def records_of_message(message: Batch, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
     """The record that a message is, or those inside it if it is a wrapper. Does not look at checksums."""
     header = message.header
     if header.magic not in (0, 1):
         raise UnsupportedMagicError(f"magic is {header.magic}; legacy messages have 0 or 1")
     key, value = _key_and_value(message.buffer, header)
     if header.codec != format.Codec.NONE:
-        return _inner_records(header, value, max_inflated)
+        return _inner_records(header, value, max_decompressed)
     return [_record(header.base_offset, header.max_timestamp, header.timestamp_type, key, value)]
 
 
@@ -57,7 +57,7 @@ def up_convert(
     buffer: Buffer,
     *,
     max_batch_bytes: int = DEFAULT_BATCH_BYTES,
-    max_inflated: int = DEFAULT_MAX_INFLATED,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     check_crc: bool = True,
 ) -> bytearray:
     """The same records as magic 2 batches: offsets, timestamps, keys, values and codecs are kept.
@@ -78,7 +78,9 @@ def up_convert(
         if batch.header.magic == format.CURRENT_MAGIC:
             converted += batch.data
         else:
-            converted += _batches_of(records_of_message(batch, max_inflated), batch.header.codec, LARGEST_OFFSET_DELTA)
+            converted += _batches_of(
+                records_of_message(batch, max_decompressed), batch.header.codec, LARGEST_OFFSET_DELTA
+            )
     converted += _batches_of(plain, format.Codec.NONE, max_batch_bytes)
     return converted
 
@@ -167,18 +169,18 @@ def _field(message: memoryview, position: int, name: str, header: BatchHeader) -
     return message[start : start + length], start + length
 
 
-def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_inflated: int) -> list[Record]:
+def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_decompressed: int) -> list[Record]:
     _check_codec(wrapper.codec)
     if value is None:
         raise _corrupt(wrapper, "a wrapper has no value")
     try:
-        inflated = memoryview(compression.decompress(wrapper.codec, value, max_inflated))
-        headers = [message.header for message in batches(inflated)]
+        decompressed = memoryview(compression.decompress(wrapper.codec, value, max_decompressed))
+        headers = [message.header for message in batches(decompressed)]
     except CorruptBatchError as error:
         raise type(error)(f"wrapper at offset {wrapper.base_offset}: {error.reason}") from error
-    left_over = inflated.nbytes - sum(header.size for header in headers)
+    left_over = decompressed.nbytes - sum(header.size for header in headers)
     if not headers or left_over:
-        raise _corrupt(wrapper, f"{left_over} of {inflated.nbytes} bytes inside are not a message")
+        raise _corrupt(wrapper, f"{left_over} of {decompressed.nbytes} bytes inside are not a message")
     base_offset = _absolute_base_offset(wrapper, headers)
     has_append_time = wrapper.timestamp_type == format.TimestampType.LOG_APPEND_TIME
     records = []
@@ -187,7 +189,7 @@ def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_inflated:
             raise _corrupt(wrapper, f"a message inside has magic {header.magic}, the wrapper {wrapper.magic}")
         if header.codec != format.Codec.NONE:
             raise _corrupt(wrapper, f"a message inside is a wrapper too, with codec {header.codec}")
-        key, content = _key_and_value(inflated, header)
+        key, content = _key_and_value(decompressed, header)
         timestamp = wrapper.max_timestamp if has_append_time else header.max_timestamp
         offset = base_offset + header.base_offset
         if not 0 <= offset <= LARGEST_OFFSET:

@@ -14,7 +14,7 @@ from stratalog.errors import CorruptBatchError
 from stratalog.records import format, legacy
 from stratalog.records._records import Record, decode_records
 from stratalog.records._records import find_timestamp as _find_timestamp
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch, batches
 from stratalog.records.builder import CONTROL_KEY, END_MARKER
 
 if TYPE_CHECKING:
@@ -32,37 +32,37 @@ _ENDS = {int(one): one for one in (format.ControlType.ABORT, format.ControlType.
 def read_records(
     buffer: Buffer,
     *,
-    max_inflated: int = DEFAULT_MAX_INFLATED,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     check_crc: bool = True,
     include_control: bool = False,
 ) -> list[Record]:
-    """All records of the whole batches in `buffer`. `max_inflated` bounds each batch, not their sum."""
+    """All records of the whole batches in `buffer`. `max_decompressed` bounds each batch, not their sum."""
     records: list[Record] = []
     for batch in batches(buffer):
-        records += _read_batch(batch, max_inflated, check_crc, include_control)
+        records += _read_batch(batch, max_decompressed, check_crc, include_control)
     return records
 
 
 def iter_records(
     buffer: Buffer,
     *,
-    max_inflated: int = DEFAULT_MAX_INFLATED,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     check_crc: bool = True,
     include_control: bool = False,
 ) -> Iterator[Record]:
     """As read_records, with the records of one batch in memory at a time."""
     for batch in batches(buffer):
-        yield from _read_batch(batch, max_inflated, check_crc, include_control)
+        yield from _read_batch(batch, max_decompressed, check_crc, include_control)
 
 
-def records_of(batch: Batch, max_inflated: int = DEFAULT_MAX_INFLATED) -> list[Record]:
+def records_of(batch: Batch, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
     """The records of one batch, control batches included. Does not look at the checksum."""
     header = batch.header
     if header.magic != format.CURRENT_MAGIC:
-        return legacy.records_of_message(batch, max_inflated)
+        return legacy.records_of_message(batch, max_decompressed)
     try:
         return decode_records(
-            batch.payload(max_inflated),
+            batch.payload(max_decompressed),
             header.record_count,
             header.base_offset,
             header.base_timestamp,
@@ -77,7 +77,7 @@ def find_timestamp(batch: Batch, timestamp: int, start_offset: int) -> tuple[int
     """(offset, timestamp) of the first record of a batch that is not before either; None: there is none."""
     header = batch.header
     if header.magic != format.CURRENT_MAGIC:
-        messages = ((one.offset, one.timestamp) for one in legacy.records_of_message(batch, DEFAULT_MAX_INFLATED))
+        messages = ((one.offset, one.timestamp) for one in legacy.records_of_message(batch, DEFAULT_MAX_DECOMPRESSED))
         return next((one for one in messages if one[0] >= start_offset and one[1] >= timestamp), None)
     stamped = header.timestamp_type == format.TimestampType.LOG_APPEND_TIME  # all records have the batch's time
     if stamped and header.max_timestamp < timestamp:
@@ -128,9 +128,9 @@ def located(error: CorruptBatchError, batch: Batch) -> CorruptBatchError:
     return type(error)(f"batch at offset {batch.header.base_offset}: {error.reason}", position=batch.header.position)
 
 
-def _read_batch(batch: Batch, max_inflated: int, check_crc: bool, include_control: bool) -> list[Record]:
+def _read_batch(batch: Batch, max_decompressed: int, check_crc: bool, include_control: bool) -> list[Record]:
     if batch.header.is_control and not include_control:
         return []
     if check_crc:
         batch.check_crc()
-    return records_of(batch, max_inflated)
+    return records_of(batch, max_decompressed)

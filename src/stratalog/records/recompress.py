@@ -1,4 +1,4 @@
-"""Batches with another codec: the records section is inflated and compressed again as one block, not by the record.
+"""Batches with another codec: the records section is decompressed and compressed again as one block, not by the record.
 
 What a batch says of itself stays: timestamps, offset deltas, producer id, epoch and sequence, the transactional bit.
 The codec, the length and the checksum are new.
@@ -26,7 +26,7 @@ def recompress(
     level: int | None,
     max_batch_bytes: int,
 ) -> tuple[bytearray, list[BatchHeader]]:
-    """The batches of `data`, all with `codec`, and their headers. `payloads` are their inflated records, as
+    """The batches of `data`, all with `codec`, and their headers. `payloads` are their decompressed records, as
     validation.check_contents gives them. A batch that has the codec already is taken as it is."""
     result = bytearray()
     for header, payload in zip(headers, payloads, strict=True):

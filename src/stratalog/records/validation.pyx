@@ -17,7 +17,7 @@ from stratalog.records.format cimport (
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -26,10 +26,10 @@ from stratalog.errors import (
 )
 from stratalog.records._framing import set_max_timestamp
 from stratalog.records._record_stream import RecordStream
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch
 
-MAX_HELD = 16 * 1024 * 1024
-"""A batch that inflates to more is checked piece by piece, as it is inflated."""
+MAX_HELD_DECOMPRESSED = 16 * 1024 * 1024
+"""A batch that decompresses to more is checked piece by piece, as it is decompressed."""
 
 cdef enum:
     WORTH_RELEASING_THE_GIL = 16384
@@ -93,10 +93,10 @@ def parse_for_append(data, Py_ssize_t max_batch_bytes):
 
 
 def check_contents(
-    data, list headers, max_inflated=DEFAULT_MAX_INFLATED, long long earliest=LLONG_MIN, list payloads=None
+    data, list headers, max_decompressed=DEFAULT_MAX_DECOMPRESSED, long long earliest=LLONG_MIN, list payloads=None
 ):
     """What a client's batches must satisfy on top: no control batch, every record inside sound, none dated before
-    `earliest`. Corrects a wrong max timestamp. Returns how many records have no key. Who needs the inflated records
+    `earliest`. Corrects a wrong max timestamp. Returns how many records have no key. Who needs the decompressed records
     of each batch anyway gives a list for them as `payloads`."""
     cdef BatchHeader header
     cdef Walk walk
@@ -110,15 +110,15 @@ def check_contents(
             raise InvalidTimestampError("timestamp type is LogAppendTime, which only the log itself may set")
         payload = None
         if payloads is not None:
-            payload = Batch(data, header).payload(max_inflated)
+            payload = Batch(data, header).payload(max_decompressed)
             _check_records(payload, header, 0, -1, &walk)
             payloads.append(payload)
         elif header.attributes & CODEC_MASK:
-            payload = _inflated(data, header, max_inflated)
+            payload = _decompressed(data, header, max_decompressed)
             if payload is not None:
                 _check_records(payload, header, 0, -1, &walk)
             else:
-                _check_stream(data, header, max_inflated, earliest, &walk)
+                _check_stream(data, header, max_decompressed, earliest, &walk)
         else:
             _check_records(data, header, header.position + HEADER_SIZE, header.position + header.size, &walk)
         null_keys += walk.null_keys
@@ -134,19 +134,19 @@ def check_contents(
     return null_keys
 
 
-cdef _inflated(data, BatchHeader header, max_inflated):
+cdef _decompressed(data, BatchHeader header, max_decompressed):
     """The records' bytes; None where they are too many to be held at once, but not too many."""
     try:
-        return Batch(data, header).payload(min(max_inflated, MAX_HELD))
-    except InflatedTooLargeError:
-        if max_inflated <= MAX_HELD:
+        return Batch(data, header).payload(min(max_decompressed, MAX_HELD_DECOMPRESSED))
+    except DecompressedTooLargeError:
+        if max_decompressed <= MAX_HELD_DECOMPRESSED:
             raise
     return None
 
 
-cdef int _check_stream(data, BatchHeader header, max_inflated, long long earliest, Walk *walk) except -1:
+cdef int _check_stream(data, BatchHeader header, max_decompressed, long long earliest, Walk *walk) except -1:
     stream = RecordStream(header.record_count, -1 - header.base_timestamp)
-    for piece in Batch(data, header).payload_in_pieces(max_inflated):
+    for piece in Batch(data, header).payload_in_pieces(max_decompressed):
         stream.feed(piece)
     stream.finish()
     walk.is_streamed = True
@@ -192,14 +192,14 @@ cdef _check_earliest(long long earliest, BatchHeader header, long long least):
 
 
 def find_refused(
-    data, list headers, max_inflated, bint needs_keys, long long earliest, long long latest, int most
+    data, list headers, max_decompressed, bint needs_keys, long long earliest, long long latest, int most
 ):
     """Which records of batches that check_contents() has accepted break the rules of a log, at most so many: (index in
-    the batch, is it the timestamp, the timestamp). Raises InflatedTooLargeError where they are too many to be held."""
+    the batch, is it the timestamp, the timestamp). Raises DecompressedTooLargeError where they are too many to be held."""
     cdef BatchHeader header
     cdef list refused = []
     for header in headers:
-        _find_refused(Batch(data, header).payload(min(max_inflated, MAX_HELD)), header, needs_keys, earliest, latest, most, refused)
+        _find_refused(Batch(data, header).payload(min(max_decompressed, MAX_HELD_DECOMPRESSED)), header, needs_keys, earliest, latest, most, refused)
     return refused
 
 
@@ -238,7 +238,7 @@ cdef _find_refused(
 
 
 def check_records(payload, BatchHeader header, Py_ssize_t start=0, Py_ssize_t end=-1):
-    """Check that payload[start:end], a batch's records after inflating, is framed as the header says.
+    """Check that payload[start:end], a batch's records after decompressing, is framed as the header says.
 
     Returns (the records' max timestamp, how many have no key). Raises InvalidRecordError, naming the record.
     """
