@@ -7,8 +7,9 @@ import random
 from hypothesis import strategies as st
 
 from stratalog.records import format
-from stratalog.records._compaction import Kept, KeyMap, filter_batch
+from stratalog.records._compaction import Kept, filter_batch
 from stratalog.records._framing import BatchHeader, parse_header
+from stratalog.records._key_map import KeyMap
 from stratalog.records._records import Record, decode_records
 from stratalog.records.builder import build_batch
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptBatchError
 from stratalog.records import format
-from stratalog.records._compaction import SLOT_SIZE, KeyMap, filter_batch, rebase_timestamps
+from stratalog.records._compaction import filter_batch, rebase_timestamps
 from stratalog.records._framing import parse_header
+from stratalog.records._key_map import SLOT_SIZE, KeyMap
 from stratalog.records._records import Record, decode_records
 from tests.records.keyed_batches import HEADER, SEED, add, encode, kept_of, keyed_batches, record
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.records._compaction import KeyMap, copy_plain, filter_batch, reseal
+from stratalog.records._compaction import copy_plain, filter_batch, reseal
 from stratalog.records._framing import parse_header, parse_headers
+from stratalog.records._key_map import KeyMap
 from stratalog.records._records import Record
 from stratalog.records.batch import batches as batches_in
 from stratalog.records.builder import build_batch
