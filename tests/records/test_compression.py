@@ -183,7 +183,7 @@ def test_flipped_bytes_give_our_errors_or_bounded_data(codec: Codec) -> None:
 
 def test_a_snappy_block_that_claims_the_impossible_is_refused_before_anything_is_allocated() -> None:
     claims_4_gib = b"\xff\xff\xff\xff\x0f" + b"\x00"
-    with pytest.raises(CorruptBatchError, match="claims to hold 4294967295"):
+    with pytest.raises(CorruptBatchError, match="can't hold the 4294967295 bytes"):
         decompress(Codec.SNAPPY, claims_4_gib, 1 << 40)
 
 

@@ -192,9 +192,9 @@ class TestWalk:
     def test_claim_of_an_index_must_hold_for_the_first_batch(self) -> None:
         data = chain(3)
         assert find_batch(data, 5, expected=0)[3] == 2
-        with pytest.raises(LookupError, match="index has offset 1, the batch there ends at 0"):
+        with pytest.raises(LookupError, match="index has offset 1, but the batch there ends at 0"):
             find_batch(data, 5, expected=1)
-        with pytest.raises(LookupError, match="index has offset 1 where no batch is"):
+        with pytest.raises(LookupError, match="index has offset 1 where there is no batch"):
             find_batch(data[5:], 5, expected=1)
 
     def test_offsets_that_do_not_rise_are_an_error_with_the_files_position(self) -> None:

@@ -180,7 +180,7 @@ def test_a_wrapper_that_decompresses_past_the_bound_is_refused(codec: Codec) -> 
         (26, 10, "value length goes past the end of the message"),
         (33, 6, "value length is 6, 5 bytes are left"),
         (33, -2, "value length is -2"),
-        (33, 3, "2 bytes are left over behind the value"),
+        (33, 3, "2 bytes are left over after the value"),
     ],
 )
 def test_lengths_that_do_not_fit_a_message_are_corrupt(position: int, length: int, problem: str) -> None:

@@ -72,6 +72,6 @@ def test_level_is_used() -> None:
 
 def test_batch_that_grows_past_the_limit_is_refused() -> None:
     data = build_batch([record(b"a" * 100_000)], codec=Codec.ZSTD)
-    with pytest.raises(MessageTooLargeError, match=r"when re-compressed .* max\.message\.bytes is 5000") as caught:
+    with pytest.raises(MessageTooLargeError, match=r"compressing it again .* max\.message\.bytes is 5000") as caught:
         changed(data, Codec.NONE, max_batch_bytes=5000)
     assert caught.value.code == 10

@@ -93,7 +93,7 @@ def test_an_empty_record_takes_seven_bytes() -> None:
         (b"\x10\x00\x00\x00\x01\x01\x02\x00\x02", "record 0 of 1: header value length goes past"),
         (b"\x12\x00\x00\x00\x01\x01\x02\x00\x00\x00", "record 0 of 1: length leaves bytes over"),
         (b"\x12\x00\x00\x00\x01\x01\x02\x02\xff\x01", "record 0 of 1: key of header 0 is not UTF-8"),
-        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "1 bytes are left over behind the last of 1 records"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "1 bytes are left over after the last of 1 records"),
     ],
 )
 def test_malformed_records_are_corrupt_and_named(data: bytes, problem: str) -> None:
@@ -151,7 +151,7 @@ def test_what_cant_be_written_is_refused_and_named() -> None:
     writer.append(b"fine")
     with pytest.raises(InvalidRecordError, match="record 1: timestamp is -2"):
         writer.append(b"v", timestamp=-2)
-    with pytest.raises(InvalidRecordError, match="record 1: offset delta is 0, not past the last one, 0"):
+    with pytest.raises(InvalidRecordError, match="record 1: offset delta is 0; it must be after the last one, 0"):
         writer.append(b"v", offset_delta=0)
     with pytest.raises(InvalidRecordError, match="record 1: offset delta is 2147483648"):
         writer.append(b"v", offset_delta=2**31)
@@ -184,7 +184,7 @@ def test_other_buffers_can_be_keys_and_values() -> None:
 def test_a_batch_past_two_gib_is_refused_before_it_is_made() -> None:
     writer = RecordsWriter()
     writer.append(b"small")
-    with pytest.raises(MessageTooLargeError, match="with record 1; a batch holds less than 2 GiB"):
+    with pytest.raises(MessageTooLargeError, match="with record 1; a batch must be smaller than 2 GiB"):
         writer.append(bytes(2**31 - 70))
     assert writer.record_count == 1
 

@@ -108,7 +108,7 @@ def test_any_number_of_keys_of_any_length_is_told_from_others(count: int) -> Non
 
 @pytest.mark.parametrize(("rows", "size"), [(0, 1), (1, 0)])
 def test_a_portion_of_nothing_is_refused(rows: int, size: int) -> None:
-    with pytest.raises(ValueError, match="portion"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         ScanDecoder(OFFSET, most_rows=rows, most_bytes=size)
 
 

@@ -99,7 +99,7 @@ def test_several_batches_are_all_looked_at() -> None:
         (
             lambda d: edited(d, PRODUCER, "q", 5),
             InvalidRecordError,
-            "producer id is 5 with epoch -1 and base sequence -1",
+            "producer id is 5, with producer epoch -1 and base sequence -1",
         ),
         (lambda d: edited(d, ATTRIBUTES, "h", 0x10), InvalidRecordError, "producer id is -1 in a transactional batch"),
     ],
@@ -152,7 +152,7 @@ def test_what_is_no_batch_is_refused(data: bytes) -> None:
 def test_cut_off_or_trailing_bytes_are_refused() -> None:
     data = build_batch(numbered(2))
     for wrong in (data[:-1], data + b"\0" * 11, data + data[:70]):
-        with pytest.raises(CorruptBatchError, match="are not a whole record batch"):
+        with pytest.raises(CorruptBatchError, match="are not a complete record batch"):
             parse_for_append(wrong, MAX)
 
 
@@ -171,8 +171,8 @@ RECORD = bytes(build_batch([record(b"v", b"k")])[61:])  # length, attributes, ti
     ("payload", "count", "complaint"),
     [
         (RECORD, 2, "record 1 of 2"),
-        (RECORD + RECORD, 1, "record 1 of 1: bytes are left over behind the last record"),
-        (RECORD + RECORD, 2, "record 1 of 2: offset delta is not its place in the batch"),
+        (RECORD + RECORD, 1, "record 1 of 1: bytes are left over after the last record"),
+        (RECORD + RECORD, 2, "record 1 of 2: offset delta is not its index in the batch"),
         (b"", 1, "record 0 of 1"),
         (b"\x00", 1, "record 0 of 1"),
         (b"\x7e" + RECORD[1:], 1, "record 0 of 1"),

@@ -163,8 +163,8 @@ def damaged(position: int) -> bytearray:
 
 REFUSED: dict[str, tuple[Callable[[], bytes | bytearray], type[StratalogError], str]] = {
     "nothing": (lambda: b"", CorruptBatchError, "0 of 0 bytes"),
-    "half a batch": (lambda: batch_of(1)[:-1], CorruptBatchError, "not a whole record batch"),
-    "a batch and a half": (lambda: batch_of(1) + batch_of(1)[:-1], CorruptBatchError, "not a whole record batch"),
+    "half a batch": (lambda: batch_of(1)[:-1], CorruptBatchError, "not a complete record batch"),
+    "a batch and a half": (lambda: batch_of(1) + batch_of(1)[:-1], CorruptBatchError, "not a complete record batch"),
     "wrong checksum": (lambda: damaged(-1), CorruptBatchError, "checksum of the batch at offset 0"),
     "second checksum wrong": (lambda: batch_of(1) + damaged(-1), CorruptBatchError, "checksum"),
     "wrong count": (lambda: with_field(57, "i", 4), InvalidRecordError, "record count is 4"),

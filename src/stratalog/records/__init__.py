@@ -1,7 +1,7 @@
-"""The bytes of a record batch: read, built, checked, compressed, converted. No I/O, no threads, no clock.
+"""The bytes of a record batch: reading, building, checking, compressing and converting them. No I/O, threads or clock.
 
-Start with `read_records(buffer)` and `build_batch(records)`. For columns instead of objects there are
-`to_arrow` and `from_arrow`; pyarrow is imported when one of them is first asked for, not before.
+Start with `read_records(buffer)` and `build_batch(records)`. `to_arrow` and `from_arrow` work with columns instead of
+objects. pyarrow is imported at the first use of one of the two.
 """
 
 from __future__ import annotations

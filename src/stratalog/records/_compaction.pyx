@@ -111,7 +111,9 @@ def reseal(bytearray batch, buffer, BatchHeader header, int record_count, long l
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         if size < HEADER_SIZE or header.position < 0 or header.position + HEADER_SIZE > view.len:
-            raise ValueError(f"{size} bytes have no room for a header, or {view.len} bytes have none at {header.position}")
+            raise ValueError(
+                f"{size} bytes have no room for a header, or {view.len} bytes have none at {header.position}"
+            )
         memcpy(out, <const unsigned char *>view.buf + header.position, HEADER_SIZE)
     finally:
         PyBuffer_Release(&view)

@@ -122,7 +122,7 @@ cdef class KeyMap:
         return first
 
     def put(self, bytes key, long long offset):
-        """Add one key, or only the offset if the key is None. Return False if there is no room."""
+        """Add one key with its offset, or with None only the offset. Return False if there is no room."""
         cdef Slot *slot
         cdef Hash hash
         self._forget_list()

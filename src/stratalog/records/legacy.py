@@ -1,11 +1,10 @@
-"""Messages of magic 0 and 1, the formats before Kafka 0.11: read, written, and turned into magic 2 batches.
+"""Messages of magic 0 and 1, the formats before Kafka 0.11: reading, writing and converting them to magic 2 batches.
 
-Uncompressed, each message stands for itself. Compressed, a wrapper message holds a message set as its
-value. It has the offset of its last message; the offsets inside are absolute (magic 0) or count from the
-first (magic 1). A wrapper with LogAppendTime gives its timestamp to all messages inside. A wrapper in a
-wrapper is refused.
+An uncompressed message is one record. A compressed message is a wrapper whose value is a message set. A wrapper has the
+offset of its last message; the offsets inside are absolute (magic 0) or count from the first message (magic 1). The
+timestamp of a wrapper with LogAppendTime applies to all messages inside. A wrapper inside a wrapper is an error.
 
-Plain Python: such messages are read once, on the way to magic 2, or never.
+This is plain Python, because such messages are rare: they are read when old data is converted.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ LARGEST_OFFSET_DELTA = 2**31 - 1
 
 
 def records_of_message(message: Batch, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
-    """The record that a message is, or those inside it if it is a wrapper. Does not look at checksums."""
+    """Return the record of a message, or all records inside a wrapper. Checksums are not checked."""
     header = message.header
     if header.magic not in (0, 1):
         raise UnsupportedMagicError(f"magic is {header.magic}; legacy messages have 0 or 1")
@@ -60,10 +59,10 @@ def up_convert(
     max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     check_crc: bool = True,
 ) -> bytearray:
-    """The same records as magic 2 batches: offsets, timestamps, keys, values and codecs are kept.
+    """Return the same records as magic 2 batches, with the same offsets, timestamps, keys, values and codecs.
 
-    Uncompressed messages in a row share batches of about `max_batch_bytes`; a wrapper becomes one batch.
-    Batches that are magic 2 already are passed on as they are. Magic 0 has no timestamps: they become -1.
+    Consecutive uncompressed messages share batches of about `max_batch_bytes`. A wrapper becomes one batch. Batches of
+    magic 2 are copied unchanged. Messages of magic 0 have no timestamps; theirs become -1.
     """
     converted = bytearray()
     plain: list[Record] = []
@@ -93,9 +92,9 @@ def build_message_set(
     compression_level: int | None = None,
     timestamp_type: int = format.TimestampType.CREATE_TIME,
 ) -> bytearray:
-    """The records as messages with their own offsets, or as one wrapper if there is a codec.
+    """Return the records as messages with their own offsets, or as one wrapper if there is a codec.
 
-    With LogAppendTime a wrapper has the largest of the records' timestamps, which readers then give to all.
+    With LogAppendTime, a wrapper gets the largest timestamp of the records, and readers apply it to all of them.
     """
     if magic not in (0, 1):
         raise UnsupportedMagicError(f"magic is {magic}; legacy messages have 0 or 1")
@@ -152,12 +151,12 @@ def _key_and_value(buffer: memoryview, header: BatchHeader) -> tuple[memoryview 
     key, position = _field(message, start, "key", header)
     value, position = _field(message, position, "value", header)
     if position != header.size:
-        raise _corrupt(header, f"{header.size - position} bytes are left over behind the value")
+        raise _corrupt(header, f"{header.size - position} bytes are left over after the value")
     return key, value
 
 
 def _field(message: memoryview, position: int, name: str, header: BatchHeader) -> tuple[memoryview | None, int]:
-    """A length and so many bytes; -1 is null. Returns the bytes and the position behind them."""
+    """Read a length, where -1 is null, and the bytes. Return the bytes and the position after them."""
     start = position + LENGTH.size
     if start > len(message):
         raise _corrupt(header, f"{name} length goes past the end of the message")
@@ -199,7 +198,8 @@ def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_decompres
 
 
 def _absolute_base_offset(wrapper: BatchHeader, headers: list[BatchHeader]) -> int:
-    """What to add to the offsets inside: nothing for the wrappers with offset 0 of old librdkafka."""
+    """Return the number to add to the offsets inside: 0 for magic 0, and for old librdkafka's wrappers with offset
+    0."""
     if wrapper.magic == 0 or wrapper.base_offset == 0:
         return 0
     return wrapper.base_offset - headers[-1].base_offset
@@ -222,15 +222,16 @@ def _batches_of(records: list[Record], codec: int, max_batch_bytes: int) -> byte
         builder = BatchBuilder(codec=codec)
         if first.timestamp_type == format.TimestampType.LOG_APPEND_TIME:
             builder.timestamp_type, builder.append_time = first.timestamp_type, first.timestamp
-        chosen = records[start : start + group]
-        builder.extend(chosen, [record.offset - first.offset for record in chosen])
+        members = records[start : start + group]
+        builder.extend(members, [record.offset - first.offset for record in members])
         converted += builder.build(first.offset)
         start += group
     return converted
 
 
 def _groups(records: list[Record], max_batch_bytes: int) -> list[int]:
-    """How many records in a row go into each batch: of one timestamp type, with rising offsets."""
+    """Return how many consecutive records go into each batch. Offsets rise in a batch, and its timestamp type is
+    one."""
     if not records:
         return []
     groups = [1]
