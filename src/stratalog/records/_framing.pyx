@@ -151,7 +151,7 @@ def parse_header(buffer, Py_ssize_t position=0):
 
 def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
     """Return the headers of the complete batches in buffer[start:end], the position after the last of them, and the
-    error at that position. The error is None if the range ends there, or inside a batch."""
+    error at that position. Without an error, the range ends there, or inside a batch."""
     cdef Py_buffer view
     cdef BatchHeader header
     cdef list headers = []
