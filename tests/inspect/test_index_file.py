@@ -61,5 +61,5 @@ def test_file_larger_than_any_index_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / f"{NAME}.index"
     with path.open("wb") as file:
         file.truncate(LARGEST_INDEX + 1)
-    with pytest.raises(StorageError, match="more than an index can have"):
+    with pytest.raises(StorageError, match="more than the limit of an index"):
         IndexFile(path)

@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.errors import StorageError
 from stratalog.inspect.dump import dump
-from stratalog.inspect.findings import FINDINGS_A_FILE, Finding, Severity
+from stratalog.inspect.findings import FINDINGS_PER_FILE, Finding, Severity
 from stratalog.inspect.rows import BatchRow
 from stratalog.inspect.verify import Report, total_log_bytes, verify
 from stratalog.records.builder import build_batch
@@ -95,7 +95,7 @@ def test_what_a_crash_left_is_sound_but_for_the_torn_tail(tmp_path: Path) -> Non
         file.write(compacted_batch(50, [0])[:70])
     finding = only_finding(crashed)
     assert (finding.severity, finding.position) == (Severity.WARNING, size)
-    assert "recovery cuts off" in finding.advice
+    assert "recovery truncates" in finding.advice
 
 
 def test_torn_tail_is_a_note_while_a_process_appends(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_offset_index_that_does_not_fit_is_a_warning(tmp_path: Path, spoil: Call
     index.write_bytes(content)
     finding = only_finding(path)
     assert (finding.severity, finding.file) == (Severity.WARNING, index)
-    assert "made again" in finding.advice
+    assert "rebuilt from the log" in finding.advice
 
 
 def test_offset_index_entry_of_an_older_broker_is_a_note(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_transaction_index_must_name_markers(tmp_path: Path) -> None:
     (index,) = path.glob("*.txnindex")
     content = index.read_bytes()
     index.write_bytes(content[:18] + (4).to_bytes(8, "big") + content[26:])
-    assert "no marker has its last offset" in only_finding(path).what
+    assert "there is no marker at its last offset" in only_finding(path).what
     index.write_bytes(content + b"\x00")
     assert "not a multiple of 34" in only_finding(path).what
 
@@ -331,7 +331,7 @@ def test_leader_epochs_of_log_and_checkpoint_must_agree(tmp_path: Path) -> None:
         log.append(build_batch([record(1)]), leader_epoch=5)
     assert verified(path)[1] == []
     (path / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n4 1\n")
-    assert "leader-epoch-checkpoint says 4" in only_finding(path).what
+    assert "leader-epoch-checkpoint has 4" in only_finding(path).what
 
 
 def test_epoch_that_a_kill_left_unsaved_is_no_finding(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_file_full_of_findings_does_not_fill_the_screen(tmp_path: Path) -> None:
     path = write_batches(tmp_path / "orders-0", {0: [spoiled] * 100})
     report, findings = verified(path)
     assert report.errors == 199  # each but the first is also out of order
-    assert len([finding for finding in findings if finding.severity is Severity.ERROR]) == FINDINGS_A_FILE
+    assert len([finding for finding in findings if finding.severity is Severity.ERROR]) == FINDINGS_PER_FILE
     assert [finding.what for finding in findings if "more findings" in finding.what] == [
         "179 more findings in this file"
     ]
