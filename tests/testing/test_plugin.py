@@ -126,7 +126,7 @@ def test_next(stratalog_broker):
     assert answers(stratalog_broker)
 """,
     )
-    assert "nobody had asked for it" in done.stdout
+    assert "the broker ended by itself" in done.stdout
     assert "2 passed, 1 error" in done.stdout
 
 
@@ -179,7 +179,7 @@ def test_fails(stratalog_broker, stratalog_fresh_broker):
 
 def test_setting_that_is_none_is_an_error_that_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, "def test_it(stratalog_broker): pass", ini="stratalog_settings = num.partitions")
-    assert "'num.partitions'; it must be like num.partitions=3" in done.stdout
+    assert "'num.partitions'; a line must be like num.partitions=3" in done.stdout
     done = run(tmp_path, "def test_it(stratalog_broker): pass", ini="stratalog_settings = num.partitionz = 3")
     assert "did you mean num.partitions?" in done.stdout
 
@@ -238,7 +238,10 @@ def test_it(stratalog_topic):
     pass
 """,
     )
-    assert "TypeError: the marker is stratalog_topic(partition=3); it takes stratalog_topic(partitions=1" in done.stdout
+    assert (
+        "TypeError: the marker is stratalog_topic(partition=3); it must be like stratalog_topic(partitions=1"
+        in done.stdout
+    )
 
 
 def test_broker_that_logged_nothing_says_so(tmp_path: Path) -> None:
