@@ -1,4 +1,4 @@
-"""The kernels of compaction that take many batches at a time: the same as one by one, and what stays is not skipped."""
+"""The kernels of compaction for many batches: the same results as one by one, and no surviving record is skipped."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from tests.records.keyed_batches import HEADER, KEYS, SEED, add, encode, kept_of
 
 
 @given(keyed_batches(), st.integers(0, 5), st.floats(0, 1))
-def test_batches_that_are_skipped_have_nothing_that_stays(
-    batches: list[list[Record]], first: int, listed: float
-) -> None:
+def test_skipped_batches_have_no_surviving_record(batches: list[list[Record]], first: int, listed: float) -> None:
     keys = KeyMap(512, 0.9, SEED)
     for records in batches[:-1]:
         add(keys, records)
@@ -43,7 +41,7 @@ def test_batches_of_producers_and_markers_are_never_skipped() -> None:
         assert keys.skip_dead([header], 0) == skipped, fields
 
 
-def test_list_that_takes_too_much_memory_is_not_made() -> None:
+def test_list_that_takes_too_much_memory_is_not_created() -> None:
     keys = KeyMap(64, 0.9, SEED)
     keys.put(b"k", 10_000)
     header = encode([record(5, key=b"other")])[1]
@@ -56,7 +54,7 @@ def test_list_that_takes_too_much_memory_is_not_made() -> None:
 
 
 @given(keyed_batches(), st.integers(0, 600), st.sampled_from([3, 512]))
-def test_batches_added_at_once_are_the_same_as_one_by_one(
+def test_adding_batches_at_once_equals_adding_them_one_by_one(
     batches: list[list[Record]], skipped: int, slots: int
 ) -> None:
     from_offset = batches[0][0].offset + skipped
@@ -81,7 +79,7 @@ def test_batches_added_at_once_are_the_same_as_one_by_one(
 
 
 @given(keyed_batches(), st.booleans(), st.floats(0, 1), st.booleans())
-def test_batches_copied_at_once_are_the_same_as_one_by_one(
+def test_copying_batches_at_once_equals_filtering_them_one_by_one(
     batches: list[list[Record]], listed: bool, mapped: float, has_horizon: bool
 ) -> None:
     buffer = bytearray()
@@ -133,7 +131,7 @@ def test_batch_with_a_wrong_checksum_is_not_copied() -> None:
 
 
 @given(keyed_batches(most=1), st.integers(0, 1))
-def test_resealed_batch_has_the_same_header_but_for_what_changed(batches: list[list[Record]], time_type: int) -> None:
+def test_resealed_batch_keeps_the_other_header_fields(batches: list[list[Record]], time_type: int) -> None:
     [records] = batches
     base = records[0].offset
     deltas = [one.offset - base for one in records]

@@ -1,4 +1,4 @@
-"""Which batches of a buffer are sound at first sight: never one that a closer look would refuse."""
+"""count_valid never counts a batch that the slower checks would refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ gaps = st.sampled_from([0, 0, 0, 1, 5, -1, -3])
 
 
 @given(st.lists(st.tuples(gaps, st.integers(1, 3), st.booleans()), min_size=1, max_size=6), st.data())
-def test_sound_batches_rise_stay_below_the_limit_and_have_their_checksums(
+def test_counted_batches_rise_stay_below_the_limit_and_have_their_checksums(
     shapes: list[tuple[int, int, bool]], data: st.DataObject
 ) -> None:
     buffer, offset = bytearray(), 10
@@ -45,7 +45,7 @@ def test_sound_batches_rise_stay_below_the_limit_and_have_their_checksums(
         assert not (plain and sound and stop.last_offset < limit), "stopped for nothing"
 
 
-def test_old_messages_take_a_closer_look() -> None:
+def test_old_messages_are_not_counted() -> None:
     buffer = build_message_set([record()], magic=1)
     assert count_valid(buffer, parse_headers(buffer)[0], 0, -1, 10, True) == 0
 

@@ -1,5 +1,5 @@
-"""Seeded mutations of valid bytes, checksums not looked at: our errors or records, never a crash, and the two
-readers (objects and columns) agree on which.
+"""Seeded mutations of valid bytes, with unchecked checksums, give our errors or records and never a crash. The two
+readers (objects and columns) agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ INTERESTING = [0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF]
 
 
 def mutated(data: bytes, seeded: random.Random) -> bytearray:
-    """One to four changes: a byte, a run, a cut, a piece twice. Lengths in front are left whole half the time."""
+    """Return the data with one to four changes: a byte, a run, a cut, a repeated piece. Half of the time, the length
+    fields at the start stay unchanged."""
     result = bytearray(data)
     first = seeded.choice([0, format.MAGIC_POSITION + 1])
     for _ in range(seeded.randint(1, 4)):
@@ -60,7 +61,7 @@ def mutated(data: bytes, seeded: random.Random) -> bytearray:
 
 
 def outcome(read: Callable[[], Any]) -> Any:
-    """What a reader gives, or None for one of our errors. Anything else is a failure of the test."""
+    """Return the result of a reader, or None for one of our errors. Any other error fails the test."""
     try:
         return read()
     except StratalogError:
@@ -68,7 +69,7 @@ def outcome(read: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_mutated_bytes_give_records_or_our_errors_and_both_readers_agree(name: str) -> None:
+def test_mutated_bytes_give_records_or_our_errors_in_both_readers(name: str) -> None:
     seeded = random.Random(name)
     readable = 0
     for _ in range(ROUNDS):
@@ -86,7 +87,7 @@ def test_mutated_bytes_give_records_or_our_errors_and_both_readers_agree(name: s
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_mutated_bytes_never_pass_a_checksum_or_crash_what_checks_them(name: str) -> None:
+def test_mutated_bytes_never_pass_or_crash_the_checks(name: str) -> None:
     seeded = random.Random(name + "-checked")
     for _ in range(ROUNDS // 3):
         data = mutated(SEEDS[name], seeded)

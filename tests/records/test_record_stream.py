@@ -1,4 +1,4 @@
-"""Framing that is checked piece by piece: the same verdict as on the whole, wherever the pieces are cut."""
+"""Checking the framing piece by piece gives the same result as checking all of it, for any pieces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def streamed(pieces: list[bytes], count: int) -> RecordStream:
 
 
 @given(records=record_lists(), places=st.lists(st.integers(0, 10**6), max_size=20))
-def test_sound_records_are_sound_however_they_are_cut(records: list[Record], places: list[int]) -> None:
+def test_valid_records_are_valid_for_any_pieces(records: list[Record], places: list[int]) -> None:
     batch = build_batch(records)
     header = parse_header(batch)
     assert header is not None
@@ -51,7 +51,7 @@ def test_sound_records_are_sound_however_they_are_cut(records: list[Record], pla
     damage=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3),
     more=st.integers(-2, 2),
 )
-def test_damage_is_found_where_the_whole_would_show_it(
+def test_damage_is_reported_as_for_the_whole_payload(
     records: list[Record], places: list[int], damage: list[tuple[int, int]], more: int
 ) -> None:
     batch = build_batch(records)
@@ -71,7 +71,7 @@ def test_damage_is_found_where_the_whole_would_show_it(
         streamed(cut(bytes(payload), places), len(records))
 
 
-def test_a_record_without_a_timestamp_does_not_count_as_the_oldest() -> None:
+def test_record_without_a_timestamp_is_not_the_oldest() -> None:
     batch = build_batch(numbered(3))
     stream = RecordStream(3, 0)
     stream.feed(batch[HEADER_SIZE:])

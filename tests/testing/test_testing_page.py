@@ -1,4 +1,4 @@
-"""Every example of docs/testing.md is run, by pytest, with the plugin as it is installed."""
+"""Each example of docs/testing.md passes with pytest and the installed plugin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-# As a user has them: warnings of the clients are not the page's subject.
+# Warnings of the clients are not the subject of the page.
 CONFIGURATION = "[pytest]\naddopts = -p no:cacheprovider\n"
 
 

@@ -1,7 +1,7 @@
-"""Makes the golden directories again: python -m tests.golden.generate [name ...]
+"""Generate the golden directories: python -m tests.golden.generate [name ...]
 
-Starts Apache Kafka, lets every client send its plan, reads it back with the Java consumer, stops the broker
-cleanly and copies the files. Without names: all of them, the legacy ones too, and MANIFEST.md.
+This starts Apache Kafka, lets every client send its plan, reads the records with the Java consumer, stops the broker
+cleanly and copies the files. Without names, it generates all directories, also the legacy ones, and MANIFEST.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKPOINTS = (
 )
 DATA_DIRECTORY_FILES = (*CHECKPOINTS, ".kafka_cleanshutdown", "meta.properties")
 
-# Old record times must neither delete nor roll anything; small intervals give every log index entries.
+# Old timestamps must not delete or roll anything; small intervals give every log index entries.
 EVERY_TOPIC = {
     "retention.ms": "-1",
     "segment.ms": FOREVER,
@@ -114,7 +114,7 @@ def delete_records(server: KafkaServer) -> None:
 
 
 def await_compaction(server: KafkaServer) -> None:
-    """Done when all but the active segment is below the cleaner's checkpoint and nothing is half replaced."""
+    """Wait until the cleaner's checkpoint has reached the active segment and no swap is in progress."""
     directory = server.partition_dir("java-compacted")
     active = max(int(log.stem) for log in directory.glob("*.log"))
     deadline = time.monotonic() + CLEANER_SECONDS

@@ -1,4 +1,4 @@
-"""The real clients: where they come from and how they are run."""
+"""The real clients: their versions, and how to run them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODEC_LIBRARIES = (
     "zstandard",
     "python-snappy",
     "cramjam",
-)  # what kafka-python and aiokafka compress with
+)  # the codecs of kafka-python and aiokafka
 CLIENT_SECONDS = 120
 
 
@@ -48,7 +48,7 @@ def read_back(bootstrap: str, topics: Sequence[str]) -> dict[str, Any]:
 
 
 def run_java(source: str, libs: Path, arguments: Sequence[str], *, options: Sequence[str] = ()) -> str:
-    """A single-file Java program, compiled as it starts: needs a JDK, not only a JRE."""
+    """Run a single-file Java program. It is compiled at its start, which needs a JDK, not only a JRE."""
     program = str(HERE / "java" / source)
     return run(["java", *QUICK_START, *SILENT, *options, "-cp", f"{libs}/*", program, *arguments])
 
@@ -61,7 +61,7 @@ def run(command: Sequence[str]) -> str:
 
 
 def python_with_clients() -> Path:
-    """An environment apart from the project's: confluent-kafka is needed here only."""
+    """Create an environment with the clients, apart from the project's. Only the generator needs confluent-kafka."""
     wanted = [f"{name}=={version}" for name, version in VERSIONS.items() if name != "java"]
     home = CACHE / "golden-clients"
     stamp = home / ".installed"

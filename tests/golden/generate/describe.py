@@ -1,4 +1,4 @@
-"""What Apache Kafka's own tool says about a partition's files: expected.json beside the records."""
+"""The description of a partition's files by Apache Kafka's own tool, for expected.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_expected(target: Path, expected: Json) -> None:
 
 
 def describe(directory: Path, *allowed: Kind) -> Json:
-    """Fails if the dumper complains: a golden file with a fault would be no measure of anything."""
+    """Return the description. Fails if the tool reports a problem, because golden files must be valid."""
     files = segment_files(directory)
     dump = dump_log_segments(files, "--deep-iteration")
     faults = dump.complaints_but(Kind.NON_CONSECUTIVE, *allowed)
@@ -120,5 +120,5 @@ def producer(entry: dict[str, str]) -> Json:
 
 
 def optional_long(shown: str) -> int | None:
-    """The dumper prints Java's OptionalLong[3] and OptionalLong.empty."""
+    """Parse Java's OptionalLong[3] and OptionalLong.empty, which the tool prints."""
     return int(shown[13:-1]) if shown.startswith("OptionalLong[") else None
