@@ -32,7 +32,7 @@ class CacheConfig(Settings):
     cache_enable: bool = setting(True, boolean(), "whether there is one")
     cache_kinds: tuple[str, ...] = setting(("hot",), list_of(one_of("hot", "cold"), at_least=1), "what is kept")
     cache_peer: str | None = setting(None, nullable(text()), "where to look next")
-    made_by: str = field(default="nobody")  # no setting
+    made_by: str = field(default="default")  # no setting
 
     @classmethod
     def refused(cls) -> Mapping[str, Refused]:
@@ -57,7 +57,7 @@ def test_texts_parse_to_the_same_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"cache.max.byte": 1}, "'cache.max.byte' is not a setting of a cache; did you mean cache.max.bytes?"),
         ({"zzz": 1}, "'zzz' is not a setting of a cache; known are: cache.max.bytes, cache.enable"),
@@ -75,9 +75,9 @@ def test_texts_parse_to_the_same_settings() -> None:
         ({"cache.shards": "2"}, "cache.shards can't be set: there is one"),
     ],
 )
-def test_wrong_setting_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+def test_wrong_setting_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        CacheConfig.parse(given)
+        CacheConfig.parse(settings)
     assert str(caught.value).startswith(message)
 
 
@@ -102,9 +102,14 @@ def test_override_keeps_all_other_fields() -> None:
 
 
 def test_described_has_all_fields_except_the_value() -> None:
-    one = CacheConfig.described()[0]
-    assert (one.name, one.default, one.doc, one.dynamic) == ("cache.max.bytes", 1024, "room for entries", True)
-    assert (one.values.type, one.values.said) == (ValueType.INT, "0 to 4096")
+    described = CacheConfig.described()[0]
+    assert (described.name, described.default, described.doc, described.dynamic) == (
+        "cache.max.bytes",
+        1024,
+        "room for entries",
+        True,
+    )
+    assert (described.values.type, described.values.said) == (ValueType.INT, "0 to 4096")
 
 
 def test_size_of_a_number_decides_its_type() -> None:
@@ -118,6 +123,8 @@ def test_long_lists_of_names_are_left_to_the_documentation() -> None:
     assert str(error) == "'zzz' is not a setting of a broker; docs/settings.md lists what there is"
 
 
-@pytest.mark.parametrize(("value", "said"), [(None, None), (True, "true"), (("a", "b"), "a,b"), ((), ""), (5, "5")])
-def test_values_as_text(value: object, said: str | None) -> None:
-    assert as_text(value) == said
+@pytest.mark.parametrize(
+    ("value", "as_written"), [(None, None), (True, "true"), (("a", "b"), "a,b"), ((), ""), (5, "5")]
+)
+def test_values_as_text(value: object, as_written: str | None) -> None:
+    assert as_text(value) == as_written

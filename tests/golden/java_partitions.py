@@ -33,9 +33,9 @@ def golden() -> list[tuple[int, int]]:
 def ask_java() -> bytes:
     from tests.compat.fetch_kafka import fetch_kafka
 
-    asked = b"".join(struct.pack(">ii", count, len(key)) + key for key, count in keys())
+    request = b"".join(struct.pack(">ii", count, len(key)) + key for key, count in keys())
     command = ["java", "-cp", str(fetch_kafka() / "*"), str(PROGRAM)]
-    return subprocess.run(command, input=asked, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+    return subprocess.run(command, input=request, stdout=subprocess.PIPE, check=True, timeout=120).stdout
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ def files_in(directory: Path) -> dict[str, bytes]:
 
 def test_golden_partitions_cover_every_client_codec_and_magic() -> None:
     clients = ("java", "kafka-python", "aiokafka", "confluent-kafka")
-    wanted = {f"{client}-{codec}" for client in clients for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
-    wanted |= {f"magic{magic}-{codec}" for magic in (0, 1) for codec in ("none", "gzip", "snappy", "lz4")}
-    assert wanted <= set(PARTITIONS)
+    expected = {f"{client}-{codec}" for client in clients for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
+    expected |= {f"magic{magic}-{codec}" for magic in (0, 1) for codec in ("none", "gzip", "snappy", "lz4")}
+    assert expected <= set(PARTITIONS)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -145,8 +145,8 @@ def test_lookup_of_every_timestamp_finds_its_first_record(tmp_path: Path, name: 
         log = directory.log(name, 0)
         if name == "java-deleted-records":
             log.advance_start(4)
-        for wanted in {timestamp for _, timestamp in records if timestamp >= 0}:
-            found = log.find_timestamp(wanted)
-            assert found is not None
-            assert (found.offset, found.timestamp) == next(first for first in records if first[1] >= wanted)
+        for timestamp in {timestamp for _, timestamp in records if timestamp >= 0}:
+            match = log.find_timestamp(timestamp)
+            assert match is not None
+            assert (match.offset, match.timestamp) == next(first for first in records if first[1] >= timestamp)
         assert log.find_timestamp(2**62) is None

@@ -26,7 +26,7 @@ def batch(base: int, count: int = 3, size: int = 40) -> bytearray:
 def test_walk_yields_all_batches_to_the_end(tmp_path: Path) -> None:
     with ReadOnlyFile(file_of(tmp_path / "a", batch(0), batch(3), batch(6))) as file:
         walk = BatchWalk(file)
-        assert [found.header.base_offset for found in walk] == [0, 3, 6]
+        assert [on_disk.header.base_offset for on_disk in walk] == [0, 3, 6]
         assert walk.damage is None
         assert walk.position == file.size
 
@@ -35,8 +35,8 @@ def test_walk_yields_all_batches_to_the_end(tmp_path: Path) -> None:
 def test_batches_larger_than_the_chunk_are_read_completely(tmp_path: Path, chunk_size: int) -> None:
     with ReadOnlyFile(file_of(tmp_path / "a", batch(0), batch(3, 20), batch(23))) as file:
         walk = BatchWalk(file, chunk_size=chunk_size)
-        found = [(one.header.base_offset, one.crc_matches(), len(one.records())) for one in walk]
-    assert found == [(0, True, 3), (3, True, 20), (23, True, 3)]
+        walked = [(on_disk.header.base_offset, on_disk.crc_matches(), len(on_disk.records())) for on_disk in walk]
+    assert walked == [(0, True, 3), (3, True, 20), (23, True, 3)]
 
 
 @pytest.mark.parametrize("kept", [1, 11, 12, 16, 17, 60, 61, 62])
@@ -63,7 +63,7 @@ def test_wrong_checksum_does_not_end_the_walk(tmp_path: Path) -> None:
     spoiled = batch(0)
     spoiled[-1] ^= 1
     with ReadOnlyFile(file_of(tmp_path / "a", spoiled, batch(3))) as file:
-        assert [found.crc_matches() for found in BatchWalk(file)] == [False, True]
+        assert [on_disk.crc_matches() for on_disk in BatchWalk(file)] == [False, True]
 
 
 def test_length_of_two_gigabytes_costs_no_memory(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_length_of_two_gigabytes_costs_no_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         with ReadOnlyFile(path) as file_read:
-            (found,) = BatchWalk(file_read)
+            (on_disk,) = BatchWalk(file_read)
             with pytest.raises(DecompressedTooLargeError, match="2147483659 bytes"):
-                found.records()
+                on_disk.records()
         assert tracemalloc.get_traced_memory()[1] < 4 * batch_walk.CHUNK
     finally:
         tracemalloc.stop()
@@ -89,4 +89,4 @@ def test_checksum_of_a_huge_batch_is_computed_piece_by_piece(tmp_path: Path, mon
     spoiled = batch(3, size=4000)
     spoiled[-1] ^= 1
     with ReadOnlyFile(file_of(tmp_path / "a", batch(0, size=4000), spoiled)) as file:
-        assert [found.crc_matches() for found in BatchWalk(file, chunk_size=500)] == [True, False]
+        assert [on_disk.crc_matches() for on_disk in BatchWalk(file, chunk_size=500)] == [True, False]

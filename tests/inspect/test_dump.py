@@ -92,7 +92,7 @@ def test_markers_are_shown_with_type_and_coordinator_epoch() -> None:
         rows = [row for row in rows_of(logs_of(GOLDEN / name)[0], records=True) if isinstance(row, RecordRow)]
         shown = [(row.offset, row.control, row.coordinator_epoch) for row in rows if row.control is not None]
         expected = expected_of(GOLDEN / name)["control"]
-        assert shown == [(one["offset"], one["type"], one["coordinator_epoch"]) for one in expected]
+        assert shown == [(marker["offset"], marker["type"], marker["coordinator_epoch"]) for marker in expected]
 
 
 def test_aborted_transactions_and_producers_are_shown(tmp_path: Path) -> None:

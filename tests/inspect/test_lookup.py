@@ -58,10 +58,10 @@ def agrees_with_read(log: Log, offset: int) -> Explanation:
 
 
 def agrees_with_find_timestamp(log: Log, timestamp: int) -> Explanation:
-    found = log.find_timestamp(timestamp)
+    from_engine = log.find_timestamp(timestamp)
     explanation = explain_timestamp(log.path, timestamp)
     record = explanation.record
-    assert (None if record is None else (record.offset, record.timestamp)) == found
+    assert (None if record is None else (record.offset, record.timestamp)) == from_engine
     return explanation
 
 

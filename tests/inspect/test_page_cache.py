@@ -36,15 +36,15 @@ def touch_page(path: Path, page: int) -> None:
 
 
 def test_freshly_written_file_is_all_in_ram(tmp_path: Path) -> None:
-    found = residency(written(tmp_path / "a", 10, 1), parts=4)
-    assert (found.size, found.pages, found.resident_pages) == (10 * PAGE + 1, 11, 11)
-    assert found.parts == (1.0, 1.0, 1.0, 1.0)
-    assert (found.share, found.resident_bytes) == (1.0, found.size)
+    result = residency(written(tmp_path / "a", 10, 1), parts=4)
+    assert (result.size, result.pages, result.resident_pages) == (10 * PAGE + 1, 11, 11)
+    assert result.parts == (1.0, 1.0, 1.0, 1.0)
+    assert (result.share, result.resident_bytes) == (1.0, result.size)
 
 
 def test_empty_file_has_no_pages(tmp_path: Path) -> None:
-    found = residency(written(tmp_path / "a", 0))
-    assert (found.pages, found.parts, found.share) == (0, (), 0.0)
+    result = residency(written(tmp_path / "a", 0))
+    assert (result.pages, result.parts, result.share) == (0, (), 0.0)
 
 
 def test_dropped_pages_are_reported_and_stay_dropped(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_dropped_pages_are_reported_and_stay_dropped(tmp_path: Path) -> None:
     for _ in range(3):
         assert residency(path).resident_pages == 0
     touch_page(path, 40)
-    found = residency(path, parts=64)
-    assert found.parts[40] == 1.0
-    assert found.resident_pages < 64
+    result = residency(path, parts=64)
+    assert result.parts[40] == 1.0
+    assert result.resident_pages < 64
 
 
 @pytest.mark.parametrize("window", [1, 3, 7, 64])
@@ -75,8 +75,8 @@ def test_large_sparse_file_is_mapped_in_windows(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with path.open("wb") as file:
         file.truncate(3 * page_cache.WINDOW_PAGES * PAGE + 5)
-    found = residency(path, parts=10)
-    assert (found.pages, found.resident_pages, len(found.parts)) == (3 * page_cache.WINDOW_PAGES + 1, 0, 10)
+    result = residency(path, parts=10)
+    assert (result.pages, result.resident_pages, len(result.parts)) == (3 * page_cache.WINDOW_PAGES + 1, 0, 10)
 
 
 def test_only_regular_files_without_the_lock_are_listed(tmp_path: Path) -> None:

@@ -58,6 +58,6 @@ def test_writer_is_detected_while_it_has_the_directory_open(tmp_path: Path) -> N
         assert has_writer(path)
         program = "import sys, pathlib; from stratalog.inspect.partition_files import has_writer as ask; "
         program += "print(ask(pathlib.Path(sys.argv[1])))"
-        asked = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
-        assert asked.stdout == "True\n"
+        process = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
+        assert process.stdout == "True\n"
     assert not has_writer(path)

@@ -350,8 +350,8 @@ def test_files_that_stop_kafka_are_warnings_and_leftovers_are_notes(tmp_path: Pa
     path = write_log(tmp_path / "orders-0", 10)
     for name in ("foo.log", "00000000000000000000.log.swap", "00000000000000000000.log.deleted", "notes.txt"):
         (path / name).touch()
-    found = {finding.file.name: finding.severity for finding in verified(path)[1]}
-    assert found == {
+    severities = {finding.file.name: finding.severity for finding in verified(path)[1]}
+    assert severities == {
         "foo.log": Severity.WARNING,
         "00000000000000000000.log.swap": Severity.WARNING,
         "00000000000000000000.log.deleted": Severity.NOTE,

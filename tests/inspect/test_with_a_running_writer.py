@@ -39,7 +39,9 @@ def findings_now(path: Path) -> list[str]:
     """Return all problems. Segments may be deleted during the check, but there must be no damage."""
     listener = Listener()
     verify(path, listener)
-    wrong = [f"{one.file.name}: {one.what}" for one in listener.findings if one.severity is not Severity.NOTE]
+    wrong = [
+        f"{finding.file.name}: {finding.what}" for finding in listener.findings if finding.severity is not Severity.NOTE
+    ]
     try:
         newest = logs_of(path)[-1]
         rows = [

@@ -212,8 +212,8 @@ def test_slices_of_every_column_are_written() -> None:
     for start, length in [(0, 40), (3, 20), (9, 17), (39, 1), (40, 0)]:
         built = from_arrow(table.slice(start, length).to_batches()[0] if length else table.slice(start, length))
         expected = [(r.key, r.value, r.headers, r.timestamp) for r in numbered(40)[start : start + length]]
-        found = [(r.key, r.value, r.headers, r.timestamp) for r in read_records(b"".join(built))]
-        assert found == expected
+        written = [(r.key, r.value, r.headers, r.timestamp) for r in read_records(b"".join(built))]
+        assert written == expected
 
 
 def test_offsets_continue_from_chunk_to_chunk() -> None:

@@ -27,11 +27,13 @@ def test_map_has_the_last_offset_of_each_key(batches: list[list[Record]], skippe
     keys = KeyMap(512, 0.9, SEED)
     assert all(add(keys, records, from_offset) for records in batches)
     everything = [record for records in batches for record in records]
-    last = {one.key: one.offset for one in everything if one.key is not None and one.offset >= from_offset}
+    last = {
+        record.key: record.offset for record in everything if record.key is not None and record.offset >= from_offset
+    }
     assert {key: keys.get(key) for key in last} == last
     assert keys.get(b"never written") == -1
     assert len(keys) == len(last)
-    assert keys.latest >= max((one.offset for one in everything if one.offset >= from_offset), default=-1)
+    assert keys.latest >= max((record.offset for record in everything if record.offset >= from_offset), default=-1)
 
 
 @given(keyed_batches(), st.booleans(), st.floats(0, 1), st.none() | st.floats(-0.1, 1))
@@ -73,10 +75,10 @@ def test_rebased_records_keep_their_timestamps(batches: list[list[Record]], shif
     [records] = batches
     batch, header = encode(records)
     rebased = rebase_timestamps(batch, header, len(records), shift, HEADER, len(batch))
-    found = decode_records(
+    decoded_records = decode_records(
         memoryview(rebased)[HEADER:], len(records), header.base_offset, header.base_timestamp - shift, 0, 0
     )
-    assert found == records
+    assert decoded_records == records
 
 
 @pytest.mark.parametrize("shift", [2**63 - 1, -(2**63), 2**62, -1])
@@ -96,10 +98,12 @@ def test_full_map_refuses_keys_and_reports_its_last_offset(batches: list[list[Re
         if not add(keys, records):
             break
     everything = [record for records in batches for record in records]
-    taken = {one.key: one.offset for one in everything if one.key is not None and one.offset <= keys.latest}
+    taken = {
+        record.key: record.offset for record in everything if record.key is not None and record.offset <= keys.latest
+    }
     assert {key: keys.get(key) for key in taken} == taken
     assert len(keys) == len(taken) <= keys.most < keys.slots
-    following = next((one for one in everything if one.offset > keys.latest), None)
+    following = next((record for record in everything if record.offset > keys.latest), None)
     assert following is None or (following.key not in taken and len(taken) == keys.most), "there was room for more"
 
 
@@ -120,7 +124,7 @@ def test_map_of_two_slots_finds_its_key_and_misses_others() -> None:
 def test_keys_that_differ_in_length_or_one_byte_never_collide() -> None:
     """Short keys are identified by their bytes and long keys by a hash: try the lengths around each change."""
     keys = KeyMap(4096, 0.9, SEED)
-    wanted: dict[bytes, int] = {}
+    expected: dict[bytes, int] = {}
     for length in range(40):
         for key in {
             bytes(length),
@@ -128,10 +132,10 @@ def test_keys_that_differ_in_length_or_one_byte_never_collide() -> None:
             bytes(range(length)),
             *(bytes(i) + b"x" + bytes(length - 1 - i) for i in range(length)),
         }:
-            wanted[key] = len(wanted)
-            keys.put(key, wanted[key])
-    assert len(keys) == len(wanted) > 700
-    assert {key: keys.get(key) for key in wanted} == wanted
+            expected[key] = len(expected)
+            keys.put(key, expected[key])
+    assert len(keys) == len(expected) > 700
+    assert {key: keys.get(key) for key in expected} == expected
 
 
 def test_offset_zero_is_not_mistaken_for_a_free_slot() -> None:

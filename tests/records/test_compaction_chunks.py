@@ -61,7 +61,7 @@ def test_adding_batches_at_once_equals_adding_them_one_by_one(
     buffer = bytearray()
     for number, records in enumerate(batches):
         base = records[0].offset
-        deltas = [one.offset - base for one in records]
+        deltas = [record.offset - base for record in records]
         buffer += build_batch(records, base_offset=base, offset_deltas=deltas, codec=number % 4 == 3)
     headers, _, error = parse_headers(buffer)
     assert error is None
@@ -86,7 +86,7 @@ def test_copying_batches_at_once_equals_filtering_them_one_by_one(
     for number, records in enumerate(batches):
         base = records[0].offset
         fields = {"codec": number % 5 == 4, "delete_horizon": 1000 if has_horizon else None}
-        deltas = [one.offset - base for one in records]
+        deltas = [record.offset - base for record in records]
         buffer += build_batch(records, base_offset=base, offset_deltas=deltas, **fields)  # type: ignore[arg-type]
     headers, _, _ = parse_headers(buffer)
     keys = KeyMap(512, 0.9, SEED)
@@ -118,8 +118,12 @@ def test_copying_batches_at_once_equals_filtering_them_one_by_one(
     assert changed == bool(removed)
     again, _, error = parse_headers(out[6:])
     assert error is None
-    for new, found in zip(kept_headers[1:], again, strict=True):
-        assert (new.base_offset, new.size, new.max_timestamp) == (found.base_offset, found.size, found.max_timestamp)
+    for new, expected in zip(kept_headers[1:], again, strict=True):
+        assert (new.base_offset, new.size, new.max_timestamp) == (
+            expected.base_offset,
+            expected.size,
+            expected.max_timestamp,
+        )
 
 
 def test_batch_with_a_wrong_checksum_is_not_copied() -> None:
@@ -134,7 +138,7 @@ def test_batch_with_a_wrong_checksum_is_not_copied() -> None:
 def test_resealed_batch_keeps_the_other_header_fields(batches: list[list[Record]], time_type: int) -> None:
     [records] = batches
     base = records[0].offset
-    deltas = [one.offset - base for one in records]
+    deltas = [record.offset - base for record in records]
     fields = {"timestamp_type": time_type, "append_time": 5, "producer_id": 7, "leader_epoch": 3}
     before = build_batch(records, base_offset=base, offset_deltas=deltas, **fields)  # type: ignore[arg-type]
     batch = b"junk" + before
@@ -148,9 +152,9 @@ def test_resealed_batch_keeps_the_other_header_fields(batches: list[list[Record]
     reseal(kept.payload, batch, header, kept.count, kept.max_timestamp)
     [resealed] = list(batches_in(kept.payload))
     assert resealed.crc_matches()
-    last = {one.key: one.offset for one in records}
-    stays = [one for one in records if one.key is not None and one.offset == last[one.key]]
-    assert [one.offset for one in records_of(resealed)] == [one.offset for one in stays]
-    assert resealed.header.max_timestamp == (5 if time_type else max(one.timestamp for one in stays))
+    last = {record.key: record.offset for record in records}
+    survivors = [record for record in records if record.key is not None and record.offset == last[record.key]]
+    assert [record.offset for record in records_of(resealed)] == [record.offset for record in survivors]
+    assert resealed.header.max_timestamp == (5 if time_type else max(record.timestamp for record in survivors))
     assert (resealed.header.producer_id, resealed.header.leader_epoch) == (7, 3)
     assert resealed.header.last_offset == header.last_offset

@@ -171,11 +171,11 @@ class TestWalk:
         headers, _, _ = parse_headers(data)
         for target in range(-1, 21):
             header, position, previous, stepped = find_batch(data, target, origin=1000)
-            place = next(place for place, h in enumerate(headers) if h.last_offset >= target)
+            index = next(index for index, h in enumerate(headers) if h.last_offset >= target)
             assert header is not None
-            assert header.base_offset == headers[place].base_offset
-            assert position == header.position == 1000 + headers[place].position
-            assert (previous, stepped) == (header.base_offset - 1, place)
+            assert header.base_offset == headers[index].base_offset
+            assert position == header.position == 1000 + headers[index].position
+            assert (previous, stepped) == (header.base_offset - 1, index)
 
     def test_walk_past_the_end_returns_where_to_continue(self) -> None:
         data = chain(3)
@@ -300,10 +300,10 @@ class TestAnyBytes:
             assert crc_matches(data, header) in (True, False)
             assert repr(header).startswith("BatchHeader(")
         try:
-            found, position, _, stepped = find_batch(data, target, 0, -1, expected)
+            match, position, _, stepped = find_batch(data, target, 0, -1, expected)
         except (CorruptBatchError, LookupError):
             return True
-        assert found is None or found.last_offset >= target
+        assert match is None or match.last_offset >= target
         assert position >= 0
         assert 0 <= stepped <= len(data) // 26
         return error is not None

@@ -96,10 +96,10 @@ def test_mutated_bytes_never_pass_or_crash_the_checks(name: str) -> None:
         headers = outcome(lambda: parse_for_append(data, 1 << 20))  # noqa: B023
         if headers is not None:
             outcome(lambda: check_contents(data, headers, BOUND))  # noqa: B023
-        found = outcome(lambda: read_records(data, max_decompressed=BOUND))  # noqa: B023
-        if found is not None and name.startswith("magic-2"):
+        decoded = outcome(lambda: read_records(data, max_decompressed=BOUND))  # noqa: B023
+        if decoded is not None and name.startswith("magic-2"):
             original = read_records(SEEDS[name])
-            assert found == [] or [r.value for r in found] == [r.value for r in original]
+            assert decoded == [] or [r.value for r in decoded] == [r.value for r in original]
 
 
 def test_random_bytes_as_records_give_records_or_our_errors() -> None:
@@ -107,5 +107,5 @@ def test_random_bytes_as_records_give_records_or_our_errors() -> None:
     for _ in range(20_000):
         data = bytes(seeded.choices([0, 0, 0, 1, 2, 4, 12, 14, 16, 0x80, 0xFF], k=seeded.randint(0, 40)))
         count = seeded.randint(-1, 5)
-        found = outcome(lambda: decode_records(data, count, 0, 0, 0, -1))  # noqa: B023
-        assert found is None or len(found) == count
+        decoded = outcome(lambda: decode_records(data, count, 0, 0, 0, -1))  # noqa: B023
+        assert decoded is None or len(decoded) == count

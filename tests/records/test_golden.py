@@ -86,15 +86,15 @@ def log_start_offset(name: str) -> int:
 
 
 def test_golden_files_cover_every_codec_and_magic() -> None:
-    found = {(EXPECTED[name]["magic"], EXPECTED[name]["codec"]) for name in PARTITIONS}
+    ours = {(EXPECTED[name]["magic"], EXPECTED[name]["codec"]) for name in PARTITIONS}
     codecs = [codec.name.lower() for codec in Codec]
-    assert found == {(magic, codec) for magic in (0, 1, 2) for codec in codecs if magic == 2 or codec != "zstd"}
+    assert ours == {(magic, codec) for magic in (0, 1, 2) for codec in codecs if magic == 2 or codec != "zstd"}
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_records_equal_those_of_the_java_consumer(name: str) -> None:
-    found = [record for record in read_records(log_bytes(name)) if record.offset >= log_start_offset(name)]
-    assert found == expected_records(name)
+    ours = [record for record in read_records(log_bytes(name)) if record.offset >= log_start_offset(name)]
+    assert ours == expected_records(name)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -113,9 +113,9 @@ def test_columns_equal_the_records_of_the_java_consumer(name: str) -> None:
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_batch_headers_equal_those_of_kafkas_dump(name: str) -> None:
-    found = {(file, batch.header.position): batch for file, data in log_files(name).items() for batch in batches(data)}
-    assert list(found) == [(batch["file"], batch["position"]) for batch in EXPECTED[name]["batches"]]
-    for expected, batch in zip(EXPECTED[name]["batches"], found.values(), strict=True):
+    ours = {(file, batch.header.position): batch for file, data in log_files(name).items() for batch in batches(data)}
+    assert list(ours) == [(batch["file"], batch["position"]) for batch in EXPECTED[name]["batches"]]
+    for expected, batch in zip(EXPECTED[name]["batches"], ours.values(), strict=True):
         known = {field: value for field, value in expected.items() if field in BATCH_FIELDS and value is not None}
         assert {field: getattr(batch.header, BATCH_FIELDS[field]) for field in known} == known
         assert batch.crc_matches()
@@ -134,8 +134,8 @@ def test_markers_equal_those_of_kafkas_dump(name: str) -> None:
             "coordinator_epoch": coordinator_epoch,
         }
 
-    found = [as_shown(batch) for batch in batches(log_bytes(name)) if batch.header.is_control]
-    assert found == EXPECTED[name]["control"]
+    ours = [as_shown(batch) for batch in batches(log_bytes(name)) if batch.header.is_control]
+    assert ours == EXPECTED[name]["control"]
 
 
 @pytest.mark.parametrize("name", LEGACY)

@@ -45,15 +45,15 @@ def seen_by(memory_records: Any, data: bytes | bytearray) -> list[Record]:
     while parsed.has_next():
         batch = parsed.next_batch()
         assert batch.validate_crc()
-        for found in batch:
+        for record in batch:
             records.append(
                 Record(
-                    offset=found.offset,
-                    timestamp=-1 if found.timestamp is None else found.timestamp,
-                    timestamp_type=-1 if found.timestamp_type is None else found.timestamp_type,
-                    key=found.key,
-                    value=found.value,
-                    headers=found.headers,
+                    offset=record.offset,
+                    timestamp=-1 if record.timestamp is None else record.timestamp,
+                    timestamp_type=-1 if record.timestamp_type is None else record.timestamp_type,
+                    key=record.key,
+                    value=record.value,
+                    headers=record.headers,
                 )
             )
     return records

@@ -23,9 +23,9 @@ def offsets(decoder: ScanDecoder) -> list[int]:
     rows, columns = decoder.take()
     column = columns[OFFSET]
     assert not isinstance(column, tuple)
-    found = memoryview(column).cast("q").tolist()
-    assert len(found) == rows
-    return found
+    values = memoryview(column).cast("q").tolist()
+    assert len(values) == rows
+    return values
 
 
 def test_portion_is_full_only_when_another_row_follows() -> None:

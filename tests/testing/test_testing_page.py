@@ -18,14 +18,14 @@ def examples() -> list[str]:
 
 def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(CONFIGURATION)
-    wanted = 0
+    expected = 0
     for number, example in enumerate(examples()):
         name = f"test_example_{number}.py" if "\ndef test_" in example else f"script_{number}.py"
         (tmp_path / name).write_text(example)
-        wanted += len(re.findall(r"^def test_", example, re.MULTILINE))
+        expected += len(re.findall(r"^def test_", example, re.MULTILINE))
     done = _python(tmp_path, "-m", "pytest", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{wanted} passed" in done.stdout
+    assert f"{expected} passed" in done.stdout
     (script,) = tmp_path.glob("script_*.py")
     done = _python(tmp_path, script.name)
     assert done.returncode == 0, done.stderr
@@ -42,8 +42,8 @@ def test_settings_of_the_page_reach_the_broker(tmp_path: Path) -> None:
     text = PAGE.read_text()
     (fixture,) = re.findall(r"^```python conftest\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (toml,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    for place, files in (("ini", {"pyproject.toml": toml}), ("fixture", {"conftest.py": fixture, "pytest.ini": ""})):
-        directory = tmp_path / place
+    for source, files in (("ini", {"pyproject.toml": toml}), ("fixture", {"conftest.py": fixture, "pytest.ini": ""})):
+        directory = tmp_path / source
         directory.mkdir()
         for name, content in files.items():
             (directory / name).write_text(content)

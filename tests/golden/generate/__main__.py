@@ -76,31 +76,31 @@ def topics_of(client: str) -> list[Topic]:
 
 
 def main(names: Sequence[str]) -> None:
-    wanted = {client: [t for t in topics_of(client) if not names or t.name in names] for client in VERSIONS}
-    if any(wanted.values()):
+    topics_by_client = {client: [t for t in topics_of(client) if not names or t.name in names] for client in VERSIONS}
+    if any(topics_by_client.values()):
         with (
             tempfile.TemporaryDirectory(prefix="golden-") as scratch,
             KafkaServer(Path(scratch), BROKER_SETTINGS) as server,
         ):
-            generate(server, wanted, with_data_directory=not names)
+            generate(server, topics_by_client, with_data_directory=not names)
     legacy.generate(names, GOLDEN)
     write_manifest(GOLDEN)
 
 
-def generate(server: KafkaServer, wanted: dict[str, list[Topic]], *, with_data_directory: bool) -> None:
-    for client, topics in wanted.items():
+def generate(server: KafkaServer, topics_by_client: dict[str, list[Topic]], *, with_data_directory: bool) -> None:
+    for client, topics in topics_by_client.items():
         for topic in topics:
             server.create_topic(topic.name, config={**EVERY_TOPIC, **topic.config})
         if topics:
             produce(client, server.bootstrap, topics)
-    names = [topic.name for topics in wanted.values() for topic in topics]
+    names = [topic.name for topics in topics_by_client.values() for topic in topics]
     if "java-deleted-records" in names:
         delete_records(server)
     if "java-compacted" in names:
         await_compaction(server)
     seen = read_back(server.bootstrap, names)
     server.stop()
-    for client, topics in wanted.items():
+    for client, topics in topics_by_client.items():
         for topic in topics:
             keep(server.partition_dir(topic.name), client, topic, seen[topic.name])
     if with_data_directory:

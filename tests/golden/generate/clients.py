@@ -43,8 +43,8 @@ def produce(client: str, bootstrap: str, topics: Sequence[Topic]) -> None:
 
 
 def read_back(bootstrap: str, topics: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run_java("ReadBack.java", fetch_kafka(), [bootstrap, *topics]))
-    return found
+    records: dict[str, Any] = json.loads(run_java("ReadBack.java", fetch_kafka(), [bootstrap, *topics]))
+    return records
 
 
 def run_java(source: str, libs: Path, arguments: Sequence[str], *, options: Sequence[str] = ()) -> str:
@@ -62,12 +62,12 @@ def run(command: Sequence[str]) -> str:
 
 def python_with_clients() -> Path:
     """Create an environment with the clients, apart from the project's. Only the generator needs confluent-kafka."""
-    wanted = [f"{name}=={version}" for name, version in VERSIONS.items() if name != "java"]
+    requirements = [f"{name}=={version}" for name, version in VERSIONS.items() if name != "java"]
     home = CACHE / "golden-clients"
     stamp = home / ".installed"
-    if not stamp.exists() or stamp.read_text() != " ".join(wanted):
+    if not stamp.exists() or stamp.read_text() != " ".join(requirements):
         venv.create(home, with_pip=True, clear=True)
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, *wanted, *CODEC_LIBRARIES])
-        stamp.write_text(" ".join(wanted))
+        run([*pip, *requirements, *CODEC_LIBRARIES])
+        stamp.write_text(" ".join(requirements))
     return home / "bin" / "python"

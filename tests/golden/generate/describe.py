@@ -59,14 +59,14 @@ def describe(directory: Path, *allowed: Kind) -> Json:
 
 
 def control_records(dump: Dump) -> list[Json]:
-    found = []
+    markers = []
     for file in dump.files.values():
         for batch in file.batches:
             for record in batch.records:
                 if record.control is None:
                     continue
                 _, kind, _, epoch = record.control.split()
-                found.append(
+                markers.append(
                     {
                         "offset": record.offset,
                         "timestamp": record.timestamp,
@@ -76,7 +76,7 @@ def control_records(dump: Dump) -> list[Json]:
                         "coordinator_epoch": int(epoch),
                     }
                 )
-    return found
+    return markers
 
 
 def batch_header(path: Path, batch: DumpedBatch) -> Json:
