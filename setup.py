@@ -11,6 +11,7 @@ KERNELS = (
     "stratalog.records.validation",
     "stratalog.records._records",
     "stratalog.records._record_stream",
+    "stratalog.records._key_map",
     "stratalog.records._compaction",
     "stratalog.records._column_decoder",
     "stratalog.records._column_encoder",

@@ -37,7 +37,7 @@ def main() -> int:
                 )
         except FuzzingFailedError as failure:
             console.print(f"[red]{failure}[/red]", soft_wrap=True)
-            log = Path(where) / "data.stderr"
+            log = Path(where) / "data.log"
             console.print(_last_error(log.read_text()) if log.exists() else "", markup=False, soft_wrap=True)
             return 1
     rate = outcome.frames.total() / outcome.seconds

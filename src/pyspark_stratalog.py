@@ -1,10 +1,13 @@
-"""How Spark finds the format `stratalog` by itself: it imports each module whose name begins with `pyspark_`, and takes
-its DefaultSource. One that raised here would hide all others, so this one never does: without what it needs it has no
-DefaultSource, and Spark says that there is no such format."""
+"""The module through which Spark finds the format `stratalog`.
+
+Spark imports each module whose name starts with `pyspark_` and registers its DefaultSource. An exception here would
+hide all other formats, so this module never raises. If an import fails, it has no DefaultSource, and Spark reports an
+unknown format.
+"""
 
 try:
     from stratalog.spark.source import StratalogDataSource as DefaultSource
-except Exception:  # an installation without PySpark, or one that is broken: `import stratalog.spark.source` says why
+except Exception:  # PySpark is missing or broken; `import stratalog.spark.source` shows the error
     pass
 else:
     __all__ = ["DefaultSource"]

@@ -1,4 +1,4 @@
-"""One test, two sizes: a small one that `make test` runs, and a campaign that `make test-slow` runs."""
+"""Tests of two sizes: `make test` runs the small one, and `make test-slow` the campaign."""
 
 from __future__ import annotations
 

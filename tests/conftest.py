@@ -1,4 +1,4 @@
-"""What every test run needs before the first module of ours is imported; one Spark session a test process."""
+"""The setup of every test run before our modules are imported, and one Spark session per test process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import hypothesis  # before kio, which registers its types with it if it is there
+import hypothesis  # before kio, which registers its types with hypothesis if that is imported
 import pytest
 
 from tests import scheduling
@@ -17,20 +17,20 @@ from tests.spark_sessions import small_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's Java, wherever a test starts one: short runs have no use for a compiler that optimises for long ones.
+# For all JVMs of Spark: the optimising compiler does not pay off in short runs.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", os.environ["SPARK_SUBMIT_OPTS"])
 
-# Who starts the tests in the background of a shell has them ignore Ctrl-C, and what they start would inherit that.
+# A shell starts background jobs with SIGINT ignored, and the processes that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-hypothesis.settings.register_profile("stratalog", deadline=None)  # no test asserts a time
+hypothesis.settings.register_profile("stratalog", deadline=None)  # no test asserts a duration
 hypothesis.settings.load_profile("stratalog")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    # Here and not in tests/client, whose conftest is not read before the command line unless it is named there.
+    # Not in tests/client: its conftest is read before the command line only if the command line names that folder.
     parser.addoption("--kafka", action="store_true", help="run tests/client against Apache Kafka (see make compat)")
 
 

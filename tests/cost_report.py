@@ -1,4 +1,4 @@
-"""Prints what a test run costs: CPU seconds and wall seconds by folder, at the end of the run.
+"""Print the cost of a test run at its end: CPU seconds and wall seconds by folder.
 
 CPU seconds include child processes, which count in the test that reaps them. A Spark session that several tests share
 counts in the last of them.
@@ -19,7 +19,7 @@ _KEY = "stratalog_costs"
 
 
 class CostReport:
-    """Registered in every process of a run; workers hand their figures to the process that prints them."""
+    """A plugin in every process of a run. Workers send their costs to the process that prints them."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class CostReport:
             self._costs[folder] = [mine + theirs for mine, theirs in zip(self._costs[folder], cost, strict=True)]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if sum(cost[0] for cost in self._costs.values()) < 100:  # nobody asks what a handful of tests costs
+        if sum(cost[0] for cost in self._costs.values()) < 100:  # the cost of a few tests is not interesting
             return
         terminalreporter.section("cost by folder: tests, CPU seconds, wall seconds")
         rows = sorted(self._costs.items(), key=lambda row: -row[1][1])

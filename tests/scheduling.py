@@ -1,4 +1,5 @@
-"""Which process of a parallel run gets which test: a file's tests stay together, and so do all that share Spark.
+"""The distribution of tests over the processes of a parallel run. The tests of a file stay together, and so do all
+tests that share Spark.
 
 Files have brokers of their own that their tests share. A Spark session takes a JVM and many seconds to start, so one
 process runs every test that uses one. It starts first, as it takes longest.
@@ -15,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 _ROOT = Path(__file__).parent.parent
 _SPARK = "spark"
-# What takes long comes first, so that no process is left alone with it at the end.
+# The slowest folders come first, so that the processes finish at about the same time.
 _FOLDERS_BY_COST = ("pipelines", "spark", "clients", "cli", "client", "storage", "testing", "demo", "broker")
 
 
@@ -27,7 +28,7 @@ class ByFileAndSpark(LoadScopeScheduling):  # type: ignore[misc]
 
 @cache
 def uses_spark(file: str) -> bool:
-    """Whether the tests of a file ask for the session that conftest.py starts."""
+    """Return whether the tests of a file use the Spark session of conftest.py."""
     return "spark: SparkSession" in (_ROOT / file).read_text()
 
 
@@ -44,5 +45,5 @@ def in_order_of_cost(items: list[pytest.Item]) -> None:
 
 
 def scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    config.option.loadscopereorder = False  # not by their number: a hundred tests may take a second
+    config.option.loadscopereorder = False  # don't sort by the number of tests: a hundred tests may take a second
     return ByFileAndSpark(config, log)

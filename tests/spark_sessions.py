@@ -1,4 +1,4 @@
-"""A small Spark for tests: two cores, a gibibyte, everything that it writes below a directory of the test run's."""
+"""A small Spark session for tests: two cores, one gibibyte, and all its files in a directory of the test run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def small_session(directory: Path, **settings: str) -> Iterator[SparkSession]:
-    """`settings` on top of these. PySpark is imported here, as most tests need none."""
+    """Start a session. `settings` are added to the defaults. PySpark is imported here, because most tests don't need
+    it."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable

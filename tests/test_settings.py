@@ -32,7 +32,7 @@ class CacheConfig(Settings):
     cache_enable: bool = setting(True, boolean(), "whether there is one")
     cache_kinds: tuple[str, ...] = setting(("hot",), list_of(one_of("hot", "cold"), at_least=1), "what is kept")
     cache_peer: str | None = setting(None, nullable(text()), "where to look next")
-    made_by: str = field(default="nobody")  # no setting
+    made_by: str = field(default="default")  # no setting
 
     @classmethod
     def refused(cls) -> Mapping[str, Refused]:
@@ -45,7 +45,7 @@ def test_python_names_have_underscores_where_settings_have_dots() -> None:
     assert CacheConfig.names() == ["cache.max.bytes", "cache.enable", "cache.kinds", "cache.peer"]
 
 
-def test_texts_are_what_gives_the_same_settings_again() -> None:
+def test_texts_parse_to_the_same_settings() -> None:
     config = CacheConfig(cache_enable=False, cache_kinds=("cold", "hot"))
     assert config.texts() == {
         "cache.max.bytes": "1024",
@@ -57,7 +57,7 @@ def test_texts_are_what_gives_the_same_settings_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"cache.max.byte": 1}, "'cache.max.byte' is not a setting of a cache; did you mean cache.max.bytes?"),
         ({"zzz": 1}, "'zzz' is not a setting of a cache; known are: cache.max.bytes, cache.enable"),
@@ -75,36 +75,41 @@ def test_texts_are_what_gives_the_same_settings_again() -> None:
         ({"cache.shards": "2"}, "cache.shards can't be set: there is one"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_name(given: dict[str, Any], message: str) -> None:
+def test_wrong_setting_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        CacheConfig.parse(given)
+        CacheConfig.parse(settings)
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("value", ["TRUE", "true", " True ", True])
-def test_booleans_are_read_as_kafka_does(value: object) -> None:
+def test_booleans_are_parsed_as_in_kafka(value: object) -> None:
     assert CacheConfig.parse({"cache.enable": value}).cache_enable is True
 
 
 @pytest.mark.parametrize("value", ["", None])
-def test_nothing_is_nothing_however_it_is_said(value: object) -> None:
+def test_empty_nullable_setting_is_none(value: object) -> None:
     assert CacheConfig.parse({"cache.peer": value}).cache_peer is None
 
 
-def test_refused_setting_with_the_value_that_holds_changes_nothing() -> None:
+def test_refused_setting_with_its_fixed_value_is_accepted() -> None:
     assert CacheConfig.parse({"cache.shards": 1}) == CacheConfig()
     assert CacheConfig().override({"cache.shards": " 1 "}) == CacheConfig()
 
 
-def test_override_keeps_what_is_not_named_even_what_is_no_setting() -> None:
+def test_override_keeps_all_other_fields() -> None:
     config = CacheConfig(cache_max_bytes=5, made_by="me").override({"cache.enable": "false"})
     assert config == CacheConfig(cache_max_bytes=5, made_by="me", cache_enable=False)
 
 
-def test_described_says_all_but_the_value() -> None:
-    one = CacheConfig.described()[0]
-    assert (one.name, one.default, one.doc, one.dynamic) == ("cache.max.bytes", 1024, "room for entries", True)
-    assert (one.values.type, one.values.said) == (ValueType.INT, "0 to 4096")
+def test_described_has_all_fields_except_the_value() -> None:
+    described = CacheConfig.described()[0]
+    assert (described.name, described.default, described.doc, described.dynamic) == (
+        "cache.max.bytes",
+        1024,
+        "room for entries",
+        True,
+    )
+    assert (described.values.type, described.values.said) == (ValueType.INT, "0 to 4096")
 
 
 def test_size_of_a_number_decides_its_type() -> None:
@@ -118,6 +123,8 @@ def test_long_lists_of_names_are_left_to_the_documentation() -> None:
     assert str(error) == "'zzz' is not a setting of a broker; docs/settings.md lists what there is"
 
 
-@pytest.mark.parametrize(("value", "said"), [(None, None), (True, "true"), (("a", "b"), "a,b"), ((), ""), (5, "5")])
-def test_values_as_text(value: object, said: str | None) -> None:
-    assert as_text(value) == said
+@pytest.mark.parametrize(
+    ("value", "as_written"), [(None, None), (True, "true"), (("a", "b"), "a,b"), ((), ""), (5, "5")]
+)
+def test_values_as_text(value: object, as_written: str | None) -> None:
+    assert as_text(value) == as_written

@@ -1,6 +1,6 @@
-"""Stratalog: a Kafka-compatible commit log for Python people. Import what you need from its packages.
+"""Stratalog: a Kafka-compatible commit log in Python. Each package exports its public names.
 
-The clients are here too: `from stratalog import Producer, Consumer, Admin`.
+The clients can also be imported from here: `from stratalog import Producer, Consumer, Admin`.
 """
 
 from typing import TYPE_CHECKING
@@ -21,15 +21,15 @@ __all__ = [
 __version__: str
 
 
-if not TYPE_CHECKING:  # or type checkers would take any name for one that is here
+if not TYPE_CHECKING:  # with it, type checkers would accept any name
 
     def __getattr__(name):
-        # The version is the installed package's; asking for it costs 20 ms, which an import should not.
+        # Reading the installed package's version takes 20 ms, too long for each import.
         if name == "__version__":
             from importlib.metadata import version
 
             return version("stratalog")
-        # The clients need what the broker and the log don't.
+        # The clients import modules that the broker and the log don't need.
         if name in __all__:
             from importlib import import_module
 

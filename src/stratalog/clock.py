@@ -1,4 +1,4 @@
-"""Where time comes from. Nothing below the command line asks the system for the time: it asks a Clock."""
+"""The source of time. Only this module and the command line read the system's time; everything else reads a Clock."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ class Clock(Protocol):
     """Wall time for records and files, monotonic time for waits."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return the milliseconds since the Unix epoch."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary point; never goes back."""
+        """Return seconds since an arbitrary point. They never go back."""
 
 
 class SystemClock:
-    monotonic = staticmethod(time.monotonic)  # itself: it is asked several times a request
+    monotonic = staticmethod(time.monotonic)  # no method around it: each request calls it several times
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
 
 class ManualClock:
-    """A clock that moves only when told to: retention and rolling by time can be tested without waiting."""
+    """A clock that moves only by advance(), so that tests of retention and rolling by time need not wait."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._lock = threading.Lock()

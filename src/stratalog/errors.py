@@ -87,7 +87,7 @@ class CorruptBatchError(StratalogError):
         super().__init__(f"{where}{message}{at}")
 
 
-class InflatedTooLargeError(CorruptBatchError):
+class DecompressedTooLargeError(CorruptBatchError):
     """A compressed batch that would inflate past the bound: a decompression bomb, or a bound set too low."""
 
 

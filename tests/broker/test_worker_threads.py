@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.errors import AbandonedError
-from stratalog.records.compression import inflate_in_pieces
+from stratalog.records.compression import decompress_in_pieces
 from stratalog.records.format import Codec
 
 SECONDS = 30
@@ -43,7 +43,7 @@ def test_decompressing_for_a_client_that_is_gone_goes_on_after_the_stop(kind: st
 
     def check() -> None:
         while not is_too_late.is_set():
-            list(inflate_in_pieces(Codec.GZIP, packed, 1000))
+            list(decompress_in_pieces(Codec.GZIP, packed, 1000))
             begun.set()
 
     async def scenario() -> None:

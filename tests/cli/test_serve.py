@@ -117,7 +117,7 @@ def test_a_signal_stops_it_in_order(tmp_path: Path, number: signal.Signals) -> N
     with BrokerProcess(tmp_path / "data") as broker:
         assert broker.stop(number) == 0
     assert (tmp_path / "data" / CLEAN_SHUTDOWN).exists()
-    said = broker.log.read_text()
+    said = broker.logs
     assert f"stopping ({number.name})" in said
     assert "stopped, everything is flushed" in said
 
@@ -150,7 +150,7 @@ def test_metrics_count_what_was_asked(tmp_path: Path) -> None:
             assert client.recv(100) == b""
     assert 'stratalog_request_seconds_count{api="api_versions"} 1.0' in text
     assert "stratalog_connections_accepted_total 1.0" in text
-    entries = [json.loads(line) for line in broker.log.read_text().splitlines()]
+    entries = [json.loads(line) for line in broker.logs.splitlines()]
     assert any("it speaks HTTP" in entry["message"] for entry in entries)
     assert {"time", "level", "logger", "message"} == set(entries[0])
 

@@ -70,7 +70,7 @@ def bootstrap(shared_broker: BrokerProcess | KafkaServer) -> Iterator[str]:
         return
     before = len(shared_broker.errors())
     yield shared_broker.address
-    assert shared_broker.is_running, shared_broker.log.read_text()[-4000:]
+    assert shared_broker.is_running, shared_broker.logs[-4000:]
     assert shared_broker.errors()[before:] == []
 
 

@@ -19,7 +19,7 @@ from stratalog.client._consumer_records import (
 )
 from stratalog.client.consumer_arrow import ArrowColumns
 from stratalog.client.metadata import TopicPartition
-from stratalog.errors import CorruptBatchError, InflatedTooLargeError, StratalogError
+from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, StratalogError
 from stratalog.records import Codec, ControlType, Record, build_batch, build_control_batch, build_message_set
 
 PLACE = TopicPartition("topic", 3)
@@ -126,9 +126,9 @@ def test_aborted_records_are_shown_only_to_who_asks_for_all(read: Any) -> None:
 def test_decompression_bomb_is_an_error(read: Any) -> None:
     bomb = bytes(build_batch([Record(value=bytes(50_000_000))], codec=Codec.ZSTD))
     assert len(bomb) < 10_000
-    part = fetched(bomb, max_inflated=1_000_000)
+    part = fetched(bomb, max_decompressed=1_000_000)
     for _ in range(2):
-        with pytest.raises(InflatedTooLargeError, match=r"topic-3: the batch at offset 0.*1000000.*seek behind it"):
+        with pytest.raises(DecompressedTooLargeError, match=r"topic-3: the batch at offset 0.*1000000.*seek behind it"):
             read(part)
     assert part.progress.offset == 0
 
@@ -250,7 +250,7 @@ def test_damage_is_an_error_or_other_records_and_never_more(read: Any, data: st.
     body = bytearray(batch(0, 4, codec=codec) + batch(4, 4, codec=codec))
     for at, byte in data.draw(st.lists(st.tuples(st.integers(0, len(body) - 1), st.integers(0, 255)), max_size=6)):
         body[at] = byte
-    part = fetched(bytes(body), check_crcs=False, max_inflated=100_000)
+    part = fetched(bytes(body), check_crcs=False, max_decompressed=100_000)
     try:
         for _ in range(4):
             read(part)

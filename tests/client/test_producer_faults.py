@@ -112,7 +112,7 @@ def test_a_hung_broker_bounds_the_buffer_and_every_record_gets_an_error(own_brok
         **QUICK,
     ) as producer:
         producer.send("topic", b"first").result(SECONDS)
-        os.kill(own_broker.pid, signal.SIGSTOP)
+        own_broker.pause()
         try:
             deliveries: list[Delivery] = []
             with pytest.raises(BufferExhaustedError, match="don't answer"):
@@ -126,14 +126,14 @@ def test_a_hung_broker_bounds_the_buffer_and_every_record_gets_an_error(own_brok
                 assert "delivery.timeout.ms = 6000" in str(problem)
             wait_until(lambda: producer._accumulator.used == 0, "the release of all memory")
         finally:
-            os.kill(own_broker.pid, signal.SIGCONT)
+            own_broker.resume()
         assert producer.send("topic", b"after").result(SECONDS).offset >= 1
 
 
 def test_without_acknowledgements_a_hung_broker_bounds_the_buffer_too(own_broker: BrokerProcess) -> None:
     with Producer(own_broker.address, acks=0, buffer_memory=500_000, max_block_ms=2000, linger_ms=0) as producer:
         producer.send("topic", b"first").result(SECONDS)
-        os.kill(own_broker.pid, signal.SIGSTOP)
+        own_broker.pause()
         sent = 0
         try:
             with pytest.raises(BufferExhaustedError):
@@ -142,7 +142,7 @@ def test_without_acknowledgements_a_hung_broker_bounds_the_buffer_too(own_broker
                     assert producer._accumulator.used <= 500_000
                     sent += 1
         finally:
-            os.kill(own_broker.pid, signal.SIGCONT)
+            own_broker.resume()
         producer.flush(SECONDS)
     wait_until(lambda: len(read_partition(own_broker.address, "topic")) == sent + 1, "the arrival of all records")
 
@@ -159,11 +159,11 @@ def test_order_holds_after_records_were_given_up(own_broker: BrokerProcess) -> N
                 sent.append((value, producer.send("topic", value, partition=0)))
             if turn % 2 == 0:
                 sent[-1][1].exception(SECONDS)
-                os.kill(own_broker.pid, signal.SIGSTOP)
+                own_broker.pause()
             else:
                 for _, delivery in sent:
                     delivery.exception(SECONDS)
-                os.kill(own_broker.pid, signal.SIGCONT)
+                own_broker.resume()
         acknowledged = [value for value, delivery in sent if delivery.exception(SECONDS) is None]
         last = producer.send("topic", b"last", partition=0)
         assert last.result(SECONDS).offset >= len(acknowledged)
@@ -281,7 +281,7 @@ def test_an_interpreter_that_exits_leaves_nothing_behind(own_broker: BrokerProce
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     finally:
-        os.kill(own_broker.pid, signal.SIGCONT)
+        own_broker.resume()
     given_up = "the producer is closed, and gives up what was not acknowledged; records: 1\n"
     assert ended.stderr == ("" if is_alive else given_up)
     if is_alive:
@@ -293,7 +293,7 @@ def test_an_interpreter_that_exits_leaves_nothing_behind(own_broker: BrokerProce
 def test_an_interrupted_wait_leaves_the_producer_usable(own_broker: BrokerProcess, tmp_path: Path) -> None:
     with Producer(own_broker.address, buffer_memory=20_000, max_block_ms=60_000, **QUICK) as producer:
         producer.send("topic", b"first").result(SECONDS)
-        os.kill(own_broker.pid, signal.SIGSTOP)
+        own_broker.pause()
         timer = threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
         try:
             timer.start()
@@ -302,6 +302,6 @@ def test_an_interrupted_wait_leaves_the_producer_usable(own_broker: BrokerProces
                     producer.send("topic", bytes(1000))
         finally:
             timer.join()
-            os.kill(own_broker.pid, signal.SIGCONT)
+            own_broker.resume()
         assert producer._accumulator.waiting == 0
         assert producer.send("topic", b"next").result(SECONDS).offset > 0

@@ -200,14 +200,14 @@ def test_close_lets_the_commit_of_another_thread_end(broker: BrokerProcess, topi
         try:
             producer.begin()
             producer.send(topic, b"1").result(60)
-            os.kill(broker.pid, signal.SIGSTOP)
+            broker.pause()
             producer.send(topic, b"2")
             committed = threads.submit(producer.commit)
             wait_until(lambda: transactions._is_busy, "the commit")
             closed = threads.submit(producer.close)
             wait_until(lambda: producer._is_closed, "the close")
         finally:
-            os.kill(broker.pid, signal.SIGCONT)
+            broker.resume()
         committed.result(60)
         closed.result(60)
     expect_committed(broker.address, topic, [b"1", b"2"])
@@ -290,7 +290,7 @@ def test_an_interpreter_that_exits_aborts_what_is_open_and_does_not_hang(
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     finally:
-        os.kill(broker.pid, signal.SIGCONT)
+        broker.resume()
     assert ended.stdout == "TransactionAbortedError\n"
     if is_alive:
         assert ended.stderr == ""
@@ -305,7 +305,7 @@ def test_an_interrupted_commit_is_gone_on_with(impatient_broker: BrokerProcess, 
     with producer_of(broker, transactional_id=name) as producer:
         producer.begin()
         producer.send(name, b"1").result(60)
-        os.kill(broker.pid, signal.SIGSTOP)
+        broker.pause()
         timer = threading.Timer(1.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
         try:
             timer.start()
@@ -313,7 +313,7 @@ def test_an_interrupted_commit_is_gone_on_with(impatient_broker: BrokerProcess, 
                 producer.commit()
         finally:
             timer.join()
-            os.kill(broker.pid, signal.SIGCONT)
+            broker.resume()
         producer.commit()
         with producer.transaction():
             producer.send(name, b"2")

@@ -23,7 +23,6 @@ SETTINGS = {
     "group.min.session.timeout.ms": 1000,
     "group.consumer.session.timeout.ms": 3000,
     "group.consumer.heartbeat.interval.ms": 300,
-    "log.retention.check.interval.ms": 24 * 60 * 60 * 1000,  # some scenarios send records with old timestamps
 }
 _numbers = itertools.count()
 
@@ -52,7 +51,7 @@ def broker(shared_broker: BrokerProcess) -> Iterator[BrokerProcess]:
     """No scenario may make it log an error, let alone end it."""
     before = len(shared_broker.errors())
     yield shared_broker
-    assert shared_broker.is_running, shared_broker.log.read_text()[-4000:]
+    assert shared_broker.is_running, shared_broker.logs[-4000:]
     assert shared_broker.errors()[before:] == []
 
 

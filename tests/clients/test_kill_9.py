@@ -31,5 +31,5 @@ def test_kills_lose_nothing_and_double_nothing(tmp_path: Path, kills: int) -> No
                 broker.start()
             load.finish()
         load.check(broker.address)
-        assert broker.log.read_text().count(RECOVERING) == kills
+        assert broker.logs.count(RECOVERING) == kills
         assert broker.errors() == []

@@ -210,7 +210,7 @@ def test_a_rolling_upgrade_and_downgrade_loses_nothing_and_doubles_nothing(
         application.close()
     assert application.processed == Counter(wanted)
     assert application.lost == 0
-    log = broker.log.read_text()
+    log = broker.logs
     assert f"group {name}: upgraded to a consumer group" in log
     assert f"group {name}: downgraded to a classic group" in log
 

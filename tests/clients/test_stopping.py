@@ -24,7 +24,7 @@ def test_a_graceful_stop_under_load_loses_nothing_and_leaves_nothing_to_repair(t
                 broker.start()
             load.finish()
         load.check(broker.address)
-        assert RECOVERING not in broker.log.read_text()
+        assert RECOVERING not in broker.logs
         assert broker.errors() == []
 
 

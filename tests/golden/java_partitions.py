@@ -1,7 +1,7 @@
-"""Which partition Kafka's Java client chooses for 10,000 keys, and how that was asked.
+"""The partitions that Kafka's Java client chooses for 10,000 keys, and how to ask it.
 
-`java-partitions.bin` has six bytes a key: Utils.murmur2 (i32) and BuiltInPartitioner.partitionForKey (u16), both of
-kafka-clients 4.1.2. The keys are not in the file: `keys` makes them again, of every length from 0 to 99 bytes.
+`java-partitions.bin` has six bytes per key: Utils.murmur2 (i32) and BuiltInPartitioner.partitionForKey (u16), both of
+kafka-clients 4.1.2. The keys are not in the file: `keys` generates them, of every length from 0 to 99 bytes.
 `python -m tests.golden.java_partitions` asks Java again and writes the file.
 """
 
@@ -20,22 +20,22 @@ ANSWER = struct.Struct(">iH")
 
 
 def keys() -> Iterator[tuple[bytes, int]]:
-    """Each key, and of how many partitions one is chosen for it: 1 to 1,000."""
+    """Yield each key with the number of partitions to choose from, 1 to 1,000."""
     for number in range(KEYS):
         yield hashlib.shake_256(b"%d" % number).digest(number % 100), number * 7 % 1000 + 1
 
 
 def golden() -> list[tuple[int, int]]:
-    """(murmur2, partition) for each of the keys."""
+    """Return (murmur2, partition) of each key."""
     return list(ANSWER.iter_unpack(FILE.read_bytes()))
 
 
 def ask_java() -> bytes:
     from tests.compat.fetch_kafka import fetch_kafka
 
-    asked = b"".join(struct.pack(">ii", count, len(key)) + key for key, count in keys())
+    request = b"".join(struct.pack(">ii", count, len(key)) + key for key, count in keys())
     command = ["java", "-cp", str(fetch_kafka() / "*"), str(PROGRAM)]
-    return subprocess.run(command, input=asked, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+    return subprocess.run(command, input=request, stdout=subprocess.PIPE, check=True, timeout=120).stdout
 
 
 if __name__ == "__main__":

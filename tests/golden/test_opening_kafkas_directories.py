@@ -1,5 +1,5 @@
-"""Stratalog opens what Kafka brokers left behind, after a clean stop and as after a crash, and reads what their
-consumers read."""
+"""Stratalog opens the directories of Kafka brokers, after a clean shutdown and after a crash, and reads the same
+records as their consumers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def copy_partition(name: str, data: Path) -> Path:
 
 
 def copy_data_directory(data: Path) -> None:
-    """The whole directory as the broker left it; the legacy partitions are another broker's."""
+    """Copy the data directory as the broker left it. The legacy partitions are from another broker."""
     data.mkdir(exist_ok=True)
     for file in expected_of("data-directory")["files"]:
         shutil.copy(GOLDEN / "data-directory" / file, data / file)
@@ -67,16 +67,16 @@ def files_in(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_there_is_a_golden_partition_of_every_client_codec_and_magic() -> None:
+def test_golden_partitions_cover_every_client_codec_and_magic() -> None:
     clients = ("java", "kafka-python", "aiokafka", "confluent-kafka")
-    wanted = {f"{client}-{codec}" for client in clients for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
-    wanted |= {f"magic{magic}-{codec}" for magic in (0, 1) for codec in ("none", "gzip", "snappy", "lz4")}
-    assert wanted <= set(PARTITIONS)
+    expected = {f"{client}-{codec}" for client in clients for codec in ("none", "gzip", "snappy", "lz4", "zstd")}
+    expected |= {f"magic{magic}-{codec}" for magic in (0, 1) for codec in ("none", "gzip", "snappy", "lz4")}
+    assert expected <= set(PARTITIONS)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 @pytest.mark.parametrize("stopped", ["cleanly", "by a crash"])
-def test_records_come_out_as_the_java_consumer_saw_them(tmp_path: Path, name: str, stopped: str) -> None:
+def test_records_equal_those_of_the_java_consumer(tmp_path: Path, name: str, stopped: str) -> None:
     partition = copy_partition(name, tmp_path)
     if stopped == "cleanly":
         (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":39}')
@@ -89,12 +89,12 @@ def test_records_come_out_as_the_java_consumer_saw_them(tmp_path: Path, name: st
         assert (log.recovery.problems, log.recovery.cut) == ([], None)
         assert list(log.records()) == records_of(name)
         assert log.log_end_offset == last_offset + 1
-    # A 0.10 broker did not write snapshots yet: closing the log adds one.
+    # A 0.10 broker wrote no snapshots; closing the log adds one.
     assert files_in(partition).keys() == {*expected["files"], f"{last_offset + 1:020d}.snapshot"}
 
 
 @pytest.mark.parametrize("name", [name for name in PARTITIONS if not name.startswith("magic")])
-def test_recovery_makes_kafkas_indexes_and_snapshots_again(tmp_path: Path, name: str) -> None:
+def test_recovery_rebuilds_kafkas_indexes_and_snapshots(tmp_path: Path, name: str) -> None:
     partition = copy_partition(name, tmp_path)
     for path in partition.iterdir():
         if path.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
@@ -121,7 +121,7 @@ def test_opening_and_closing_changes_no_byte(tmp_path: Path, name: str) -> None:
         assert sorted(ours.read_text().splitlines()) == sorted(kafkas.read_text().splitlines()), checkpoint
 
 
-def test_checkpoints_of_the_data_directory_are_obeyed(tmp_path: Path) -> None:
+def test_checkpoints_of_the_data_directory_are_used(tmp_path: Path) -> None:
     copy_data_directory(tmp_path)
     checkpoints = expected_of("data-directory")["checkpoints"]
     with LogDirectory.open(tmp_path, KEEP_EVERYTHING, background=False) as directory:
@@ -136,8 +136,8 @@ def test_checkpoints_of_the_data_directory_are_obeyed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PARTITIONS if "-log-append-time" not in name])
-def test_every_timestamp_is_found_at_its_first_record(tmp_path: Path, name: str) -> None:
-    """Markers count, as they do in Kafka: a look-up by time may well answer with a marker's offset."""
+def test_lookup_of_every_timestamp_finds_its_first_record(tmp_path: Path, name: str) -> None:
+    """Markers count, as in Kafka: a lookup by time may return the offset of a marker."""
     copy_partition(name, tmp_path)
     markers = [(marker["offset"], marker["timestamp"]) for marker in expected_of(name)["control"]]
     records = sorted([(record.offset, record.timestamp) for record in records_of(name)] + markers)
@@ -145,8 +145,8 @@ def test_every_timestamp_is_found_at_its_first_record(tmp_path: Path, name: str)
         log = directory.log(name, 0)
         if name == "java-deleted-records":
             log.advance_start(4)
-        for wanted in {timestamp for _, timestamp in records if timestamp >= 0}:
-            found = log.find_timestamp(wanted)
-            assert found is not None
-            assert (found.offset, found.timestamp) == next(first for first in records if first[1] >= wanted)
+        for timestamp in {timestamp for _, timestamp in records if timestamp >= 0}:
+            match = log.find_timestamp(timestamp)
+            assert match is not None
+            assert (match.offset, match.timestamp) == next(first for first in records if first[1] >= timestamp)
         assert log.find_timestamp(2**62) is None

@@ -1,8 +1,7 @@
-"""The batches of a golden partition, appended to a Log of ours, give Kafka's files again, byte for byte.
+"""Appending the batches of a golden partition to our Log writes the same files as Kafka, byte for byte.
 
-Not only `.log`: when an index entry is made, what it says, what a snapshot remembers of a producer, where a
-transaction was aborted, and how all of them are closed. No Java needed: Kafka's part was done when the golden files
-were made.
+This covers `.log`, the moment and the content of index entries, the producers in snapshots, aborted transactions, and
+the end of all these files. It needs no Java, because Kafka wrote the golden files.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from stratalog.records.format import TimestampType
 from stratalog.storage import LogConfig, LogDirectory, Origin
 
 GOLDEN = Path(__file__).parent
-TAKEN_OUT_LATER = {"java-compacted", "java-deleted-records"}  # what was appended is no longer all there
+TAKEN_OUT_LATER = {"java-compacted", "java-deleted-records"}  # some appended batches are gone
 
 
 def partitions() -> list[str]:
@@ -45,15 +44,15 @@ def config_of(name: str) -> LogConfig:
 
 
 @pytest.mark.parametrize("name", partitions())
-def test_appending_kafkas_batches_makes_kafkas_files(tmp_path: Path, name: str) -> None:
+def test_appending_kafkas_batches_writes_kafkas_files(tmp_path: Path, name: str) -> None:
     clock = ManualClock()
     with LogDirectory.open(tmp_path, config_of(name), clock=clock, background=False) as directory:
         log = directory.log(name, 0)
         for batch in golden_batches(name):
-            clock.advance(batch.header.max_timestamp - clock.now_ms())  # LogAppendTime as it was
+            clock.advance(batch.header.max_timestamp - clock.now_ms())  # the original LogAppendTime
             data = bytearray(batch.data)
             data[0:8] = bytes(8)
-            # What the broker wrote itself, a client may not send: markers, and times of the log's own.
+            # A client may not send batches of the broker: markers, and batches with LogAppendTime.
             is_brokers = batch.header.is_control or batch.header.timestamp_type == TimestampType.LOG_APPEND_TIME
             origin = Origin.COORDINATOR if is_brokers else Origin.CLIENT
             appended = log.append(data, leader_epoch=0, origin=origin)
@@ -61,11 +60,11 @@ def test_appending_kafkas_batches_makes_kafkas_files(tmp_path: Path, name: str) 
     ours = {path.name: path.read_bytes() for path in (tmp_path / f"{name}-0").iterdir()}
     kafkas = {file: (GOLDEN / name / file).read_bytes() for file in expected_of(name)["files"]}
     assert sorted(ours) == sorted(kafkas)
-    for file in kafkas.keys() - {"partition.metadata"}:  # a topic's id is its own
+    for file in kafkas.keys() - {"partition.metadata"}:  # each topic has another id
         assert ours[file].hex() == kafkas[file].hex(), file
 
 
-def test_partition_metadata_has_kafkas_shape(tmp_path: Path) -> None:
+def test_partition_metadata_has_kafkas_format(tmp_path: Path) -> None:
     with LogDirectory.open(tmp_path, background=False) as directory:
         directory.log("shape", 0)
     ours = (tmp_path / "shape-0" / "partition.metadata").read_bytes()

@@ -46,9 +46,9 @@ def expected_of(partition: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("partition", golden_partitions(), ids=lambda path: path.name)
-def test_kafkas_records_are_shown_as_its_own_consumer_saw_them(partition: Path) -> None:
+def test_records_equal_those_of_kafkas_consumer(partition: Path) -> None:
     expected = expected_of(partition)["records"]
-    start = expected[0]["offset"]  # those before it were deleted: a consumer does not see them, the file has them
+    start = expected[0]["offset"]  # earlier records were deleted: the consumer does not see them, but the file has them
     shown = [
         [
             row.offset,
@@ -66,7 +66,7 @@ def test_kafkas_records_are_shown_as_its_own_consumer_saw_them(partition: Path) 
 
 
 @pytest.mark.parametrize("partition", golden_partitions(), ids=lambda path: path.name)
-def test_kafkas_batches_and_index_entries_are_shown_as_its_own_tool_shows_them(partition: Path) -> None:
+def test_batches_and_index_entries_equal_those_of_kafkas_tool(partition: Path) -> None:
     expected = expected_of(partition)
     batches = [
         (log.name, row.position, row.size, row.last_offset, row.max_timestamp, row.codec, row.crc, row.crc_valid)
@@ -92,7 +92,7 @@ def test_markers_are_shown_with_type_and_coordinator_epoch() -> None:
         rows = [row for row in rows_of(logs_of(GOLDEN / name)[0], records=True) if isinstance(row, RecordRow)]
         shown = [(row.offset, row.control, row.coordinator_epoch) for row in rows if row.control is not None]
         expected = expected_of(GOLDEN / name)["control"]
-        assert shown == [(one["offset"], one["type"], one["coordinator_epoch"]) for one in expected]
+        assert shown == [(marker["offset"], marker["type"], marker["coordinator_epoch"]) for marker in expected]
 
 
 def test_aborted_transactions_and_producers_are_shown(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_wrong_checksum_is_a_problem_at_its_position_and_the_rest_is_shown(tmp_p
     assert len([row for row in rows if isinstance(row, BatchRow)]) == len(batches)
 
 
-def test_damage_says_position_reason_and_bytes_left(tmp_path: Path) -> None:
+def test_damage_has_position_reason_and_bytes_left(tmp_path: Path) -> None:
     log = logs_of(write_log(tmp_path / "orders-0"))[0]
     batches = [row for row in rows_of(log) if isinstance(row, BatchRow)]
     damage(log, batches[2].position + 16, b"\x09")
@@ -174,7 +174,7 @@ def test_index_out_of_order_is_a_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.txnindex", "a.snapshot", "leader-epoch-checkpoint", "partition.metadata"])
-def test_file_that_can_not_be_parsed_is_one_problem(tmp_path: Path, name: str) -> None:
+def test_unparsable_file_is_one_problem(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"\x01\x02nonsense" * 5)
     (problem,) = rows_of(path)
@@ -182,13 +182,13 @@ def test_file_that_can_not_be_parsed_is_one_problem(tmp_path: Path, name: str) -
     assert problem.bytes_left == 50
 
 
-def test_doomed_files_are_known_by_what_they_were() -> None:
+def test_kind_of_deleted_files_is_recognized() -> None:
     assert identify(Path("00000000000000000000.log.deleted")) is FileKind.LOG
     assert identify(Path("00000000000000000000.timeindex.cleaned")) is FileKind.TIME_INDEX
     assert identify(Path("recovery-point-offset-checkpoint.tmp")) is FileKind.OFFSET_CHECKPOINT
 
 
-def test_unknown_file_is_refused_with_the_names_that_are_known() -> None:
+def test_unknown_file_is_refused_with_the_known_names() -> None:
     with pytest.raises(StorageError, match=r"known are \*\.log"):
         identify(Path("notes.txt"))
 

@@ -1,4 +1,4 @@
-"""Whatever the bytes are: an answer or a StratalogError, in bounded time, and never anything else."""
+"""For any bytes, the tools give a result or a StratalogError, in limited time."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_damaged_files_of_ours_break_no_tool(tmp_path: Path) -> None:
             shutil.rmtree(home)
 
 
-def test_directories_and_links_in_the_place_of_files_break_no_tool(tmp_path: Path) -> None:
+def test_directories_and_links_instead_of_files_break_no_tool(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 20)
     for suffix in (".index", ".timeindex"):
         (path / f"{0:020d}{suffix}").unlink()

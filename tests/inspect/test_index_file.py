@@ -20,7 +20,7 @@ def offsets(*entries: tuple[int, int]) -> bytes:
     return b"".join(struct.pack(">ii", *entry) for entry in entries)
 
 
-def test_offsets_are_told_as_absolute_ones(tmp_path: Path) -> None:
+def test_offsets_are_absolute(tmp_path: Path) -> None:
     index = index_of(tmp_path / f"{NAME}.index", offsets((5, 70), (9, 140)))
     assert list(index) == [IndexEntry(0, 105, 70), IndexEntry(1, 109, 140)]
     assert index.entry(1) == IndexEntry(1, 109, 140)
@@ -45,13 +45,13 @@ def test_time_index_with_timestamp_zero_has_its_entry(tmp_path: Path) -> None:
     index.close()
 
 
-def test_bytes_behind_the_last_whole_entry_are_left_over(tmp_path: Path) -> None:
+def test_bytes_after_the_last_complete_entry_are_left_over(tmp_path: Path) -> None:
     index = index_of(tmp_path / f"{NAME}.timeindex", struct.pack(">qi", 77, 3) + b"\x01\x02")
     assert (index.count, index.left_over) == (1, 2)
     index.close()
 
 
-def test_base_offset_is_known_of_a_doomed_index_too(tmp_path: Path) -> None:
+def test_base_offset_of_a_deleted_index_is_known(tmp_path: Path) -> None:
     index = index_of(tmp_path / f"{NAME}.timeindex.deleted", struct.pack(">qi", 77, 3))
     assert list(index) == [IndexEntry(0, 77, 103)]
     index.close()
@@ -61,5 +61,5 @@ def test_file_larger_than_any_index_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / f"{NAME}.index"
     with path.open("wb") as file:
         file.truncate(LARGEST_INDEX + 1)
-    with pytest.raises(StorageError, match="more than an index can have"):
+    with pytest.raises(StorageError, match="more than the limit of an index"):
         IndexFile(path)

@@ -1,4 +1,4 @@
-"""The explained look-up must come to the batch and the record that the engine comes to, on any sound log."""
+"""The explained lookup finds the same batch and record as the storage engine, in any valid log."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def agrees_with_read(log: Log, offset: int) -> Explanation:
 
 
 def agrees_with_find_timestamp(log: Log, timestamp: int) -> Explanation:
-    found = log.find_timestamp(timestamp)
+    from_engine = log.find_timestamp(timestamp)
     explanation = explain_timestamp(log.path, timestamp)
     record = explanation.record
-    assert (None if record is None else (record.offset, record.timestamp)) == found
+    assert (None if record is None else (record.offset, record.timestamp)) == from_engine
     return explanation
 
 
@@ -94,14 +94,14 @@ def test_agrees_with_the_engine_on_random_logs(tmp_path: Path, seed: int) -> Non
     with Log.open(path, config) as log:
         agree_everywhere(log, source, 3)
         write_random_log(log, source, 120)
-        agree_everywhere(log, source)  # beside the process that writes
+        agree_everywhere(log, source)  # while the process writes
         log.advance_start(source.randrange(1, log.log_end_offset))
         agree_everywhere(log, source)
     with Log.open(path, config) as log:
         agree_everywhere(log, source)
 
 
-def test_agrees_on_what_a_crash_left(tmp_path: Path) -> None:
+def test_agrees_after_a_crash(tmp_path: Path) -> None:
     source = random.Random(1)
     with Log.open(tmp_path / "a" / "orders-0", LogConfig(**SMALL)) as log:  # type: ignore[arg-type]
         write_random_log(log, source, 60)
@@ -128,7 +128,7 @@ def test_agrees_where_compaction_left_gaps(tmp_path: Path) -> None:
     assert explanation.batch is not None
     assert explanation.batch.base_offset == 200
     assert gone.batch is not None
-    assert gone.record is None  # the batch still reaches that far, its last records are gone
+    assert gone.record is None  # the batch still has this offset range, but its last records are gone
 
 
 def test_agrees_on_logs_with_markers(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_agrees_on_logs_with_markers(tmp_path: Path) -> None:
         agree_everywhere(log, random.Random(0))
 
 
-def test_every_comparison_is_told(tmp_path: Path) -> None:
+def test_every_comparison_is_a_step(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 400)
     explanation = explain_offset(path, 397, ManualClock())
     compared = steps_of(explanation, SegmentCompared) + steps_of(explanation, EntryCompared)
@@ -155,7 +155,7 @@ def test_every_comparison_is_told(tmp_path: Path) -> None:
     assert explanation.cost.seconds == 0
 
 
-def test_long_scan_is_told_in_bounded_space(tmp_path: Path) -> None:
+def test_long_scan_has_a_limited_number_of_steps(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 2000, segment_bytes=2**20, index_interval_bytes=2**20)
     explanation = explain_offset(path, 1999)
     (scan,) = [step for step in explanation.steps if isinstance(step, Scanned)]
@@ -170,7 +170,7 @@ def test_offset_out_of_range_names_the_range(tmp_path: Path, offset: int) -> Non
         explain_offset(path, offset)
 
 
-def test_empty_log_says_so(tmp_path: Path) -> None:
+def test_empty_log_is_an_error_with_its_next_offset(tmp_path: Path) -> None:
     with Log.open(tmp_path / "orders-0"):
         pass
     with pytest.raises(OffsetOutOfRangeError, match="empty; its next offset is 0"):
@@ -179,12 +179,12 @@ def test_empty_log_says_so(tmp_path: Path) -> None:
     assert explain_timestamp(tmp_path / "orders-0", 0).batch is None
 
 
-def test_directory_without_segments_says_what_it_should_have(tmp_path: Path) -> None:
+def test_directory_without_segments_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"00000000000000000000\.log"):
         explain_offset(tmp_path, 1)
 
 
-def test_index_that_lies_is_told_and_not_followed(tmp_path: Path) -> None:
+def test_refuted_index_entry_is_a_step_and_is_not_followed(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 100, segment_bytes=2**20)
     sound = explain_offset(path, 60)
     index = path / f"{0:020d}.index"
@@ -211,7 +211,7 @@ def test_missing_index_costs_a_walk(tmp_path: Path, suffix: str) -> None:
     assert record.offset == 70
 
 
-def test_damage_on_the_way_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_damage_on_the_way_is_an_error_with_its_position(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 100, segment_bytes=2**20, index_interval_bytes=2**20)
     log = logs_of(path)[0]
     damage(log, 0, (50).to_bytes(8, "big"))
@@ -219,7 +219,7 @@ def test_damage_on_the_way_is_an_error_with_its_place(tmp_path: Path) -> None:
         explain_offset(path, 10)
 
 
-def test_more_segments_than_a_process_may_open_files(tmp_path: Path) -> None:
+def test_lookup_works_with_more_segments_than_open_files(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 500, segment_bytes=600, segment_index_bytes=64)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     already = len(list(Path("/proc/self/fd").iterdir()))
@@ -235,7 +235,7 @@ def test_more_segments_than_a_process_may_open_files(tmp_path: Path) -> None:
 
 def test_looking_up_changes_nothing(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0")
-    shutil.copy(path / f"{0:020d}.timeindex", path / f"{0:020d}.index")  # an index of nonsense is left as it is
+    shutil.copy(path / f"{0:020d}.timeindex", path / f"{0:020d}.index")  # a damaged index stays unchanged
     before = tree_state(tmp_path)
     explain_offset(path, 10)
     explain_timestamp(path, START + 10)

@@ -10,7 +10,7 @@ from stratalog.inspect.page_cache import PAGE, regular_files, residency
 
 
 def written(path: Path, pages: int, extra: int = 0) -> Path:
-    """On disk, and so free to be dropped from RAM."""
+    """Write a file and sync it, so that its pages can be dropped from RAM."""
     with path.open("wb") as file:
         file.write(b"x" * (pages * PAGE + extra))
         file.flush()
@@ -29,25 +29,25 @@ def drop(path: Path) -> None:
 def touch_page(path: Path, page: int) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # without readahead
         os.pread(fd, 1, page * PAGE)
     finally:
         os.close(fd)
 
 
 def test_freshly_written_file_is_all_in_ram(tmp_path: Path) -> None:
-    found = residency(written(tmp_path / "a", 10, 1), parts=4)
-    assert (found.size, found.pages, found.resident_pages) == (10 * PAGE + 1, 11, 11)
-    assert found.parts == (1.0, 1.0, 1.0, 1.0)
-    assert (found.share, found.resident_bytes) == (1.0, found.size)
+    result = residency(written(tmp_path / "a", 10, 1), parts=4)
+    assert (result.size, result.pages, result.resident_pages) == (10 * PAGE + 1, 11, 11)
+    assert result.parts == (1.0, 1.0, 1.0, 1.0)
+    assert (result.share, result.resident_bytes) == (1.0, result.size)
 
 
 def test_empty_file_has_no_pages(tmp_path: Path) -> None:
-    found = residency(written(tmp_path / "a", 0))
-    assert (found.pages, found.parts, found.share) == (0, (), 0.0)
+    result = residency(written(tmp_path / "a", 0))
+    assert (result.pages, result.parts, result.share) == (0, (), 0.0)
 
 
-def test_dropped_pages_are_told_and_looking_does_not_bring_them_back(tmp_path: Path) -> None:
+def test_dropped_pages_are_reported_and_stay_dropped(tmp_path: Path) -> None:
     path = written(tmp_path / "a", 64)
     drop(path)
     if residency(path).resident_pages == 64:
@@ -55,13 +55,13 @@ def test_dropped_pages_are_told_and_looking_does_not_bring_them_back(tmp_path: P
     for _ in range(3):
         assert residency(path).resident_pages == 0
     touch_page(path, 40)
-    found = residency(path, parts=64)
-    assert found.parts[40] == 1.0
-    assert found.resident_pages < 64
+    result = residency(path, parts=64)
+    assert result.parts[40] == 1.0
+    assert result.resident_pages < 64
 
 
 @pytest.mark.parametrize("window", [1, 3, 7, 64])
-def test_windows_add_up_whatever_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+def test_windows_of_any_size_give_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
     path = written(tmp_path / "a", 50, 17)
     drop(path)
     for page in (0, 13, 14, 49, 50):
@@ -71,15 +71,15 @@ def test_windows_add_up_whatever_their_size(tmp_path: Path, monkeypatch: pytest.
     assert residency(path, parts=9) == whole
 
 
-def test_large_sparse_file_is_asked_about_in_windows(tmp_path: Path) -> None:
+def test_large_sparse_file_is_mapped_in_windows(tmp_path: Path) -> None:
     path = tmp_path / "a"
     with path.open("wb") as file:
         file.truncate(3 * page_cache.WINDOW_PAGES * PAGE + 5)
-    found = residency(path, parts=10)
-    assert (found.pages, found.resident_pages, len(found.parts)) == (3 * page_cache.WINDOW_PAGES + 1, 0, 10)
+    result = residency(path, parts=10)
+    assert (result.pages, result.resident_pages, len(result.parts)) == (3 * page_cache.WINDOW_PAGES + 1, 0, 10)
 
 
-def test_only_regular_files_are_listed_and_no_lock(tmp_path: Path) -> None:
+def test_only_regular_files_without_the_lock_are_listed(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name in ("z", "b/y", "a", ".lock"):
         (tmp_path / name).touch()

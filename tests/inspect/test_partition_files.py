@@ -27,7 +27,7 @@ def test_index_without_a_log_is_an_orphan_and_deleted_files_are_left_over(tmp_pa
     assert (partition.orphans, partition.left_over) == ([orphan], [doomed])
 
 
-def test_log_start_offset_is_the_checkpoints(tmp_path: Path) -> None:
+def test_log_start_offset_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "orders-0"
     with Log.open(path) as log:
         fill(log, 20)
@@ -35,7 +35,7 @@ def test_log_start_offset_is_the_checkpoints(tmp_path: Path) -> None:
     assert list_partition(path).log_start_offset() == 7
 
 
-def test_damaged_log_start_checkpoint_leaves_the_first_base_offset(tmp_path: Path) -> None:
+def test_damaged_checkpoint_gives_the_first_base_offset(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 5)
     (tmp_path / "log-start-offset-checkpoint").write_text("nonsense")
     assert list_partition(path).log_start_offset_or_first() == 0
@@ -50,7 +50,7 @@ def test_data_directory_lists_its_partitions_only(tmp_path: Path) -> None:
     assert find_partitions(tmp_path / "orders-1") == [tmp_path / "orders-1"]
 
 
-def test_writer_is_noticed_while_it_has_the_directory_open(tmp_path: Path) -> None:
+def test_writer_is_detected_while_it_has_the_directory_open(tmp_path: Path) -> None:
     path = tmp_path / "orders-0"
     assert not has_writer(path)
     with Log.open(path, {name.replace("_", "."): value for name, value in SMALL.items()}) as log:
@@ -58,6 +58,6 @@ def test_writer_is_noticed_while_it_has_the_directory_open(tmp_path: Path) -> No
         assert has_writer(path)
         program = "import sys, pathlib; from stratalog.inspect.partition_files import has_writer as ask; "
         program += "print(ask(pathlib.Path(sys.argv[1])))"
-        asked = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
-        assert asked.stdout == "True\n"
+        process = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
+        assert process.stdout == "True\n"
     assert not has_writer(path)

@@ -1,4 +1,4 @@
-"""Sound logs have no findings; each kind of damage has one, at its place."""
+"""Valid logs have no findings, and each kind of damage has one, at its position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.errors import StorageError
 from stratalog.inspect.dump import dump
-from stratalog.inspect.findings import FINDINGS_A_FILE, Finding, Severity
+from stratalog.inspect.findings import FINDINGS_PER_FILE, Finding, Severity
 from stratalog.inspect.rows import BatchRow
 from stratalog.inspect.verify import Report, total_log_bytes, verify
 from stratalog.records.builder import build_batch
@@ -37,7 +37,7 @@ class Listener:
         self.findings: list[Finding] = []
         self.bytes = 0
 
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         self.findings.append(finding)
 
     def advanced(self, size: int) -> None:
@@ -69,7 +69,7 @@ def test_kafkas_own_files_have_no_problems(partition: Path) -> None:
 
 
 @pytest.mark.parametrize("deep", [True, False])
-def test_sound_log_has_no_findings(tmp_path: Path, deep: bool) -> None:
+def test_valid_log_has_no_findings(tmp_path: Path, deep: bool) -> None:
     report, findings = verified(write_log(tmp_path / "orders-0"), deep=deep)
     assert findings == []
     (partition,) = report.partitions
@@ -77,7 +77,7 @@ def test_sound_log_has_no_findings(tmp_path: Path, deep: bool) -> None:
     assert partition.segments == len(logs_of(tmp_path / "orders-0"))
 
 
-def test_sound_log_beside_its_writer_has_no_findings(tmp_path: Path) -> None:
+def test_valid_log_with_a_running_writer_has_no_findings(tmp_path: Path) -> None:
     path = tmp_path / "orders-0"
     with Log.open(path, {"index.interval.bytes": 100, "segment.bytes": 4096}) as log:
         fill(log, 300)
@@ -85,7 +85,7 @@ def test_sound_log_beside_its_writer_has_no_findings(tmp_path: Path) -> None:
         assert verified(tmp_path)[1] == []
 
 
-def test_what_a_crash_left_is_sound_but_for_the_torn_tail(tmp_path: Path) -> None:
+def test_only_finding_after_a_crash_is_the_torn_batch(tmp_path: Path) -> None:
     with Log.open(tmp_path / "a" / "orders-0", {"index.interval.bytes": 100}) as log:
         fill(log, 50)
         crashed = copy_of(log.path, tmp_path / "b")
@@ -95,7 +95,7 @@ def test_what_a_crash_left_is_sound_but_for_the_torn_tail(tmp_path: Path) -> Non
         file.write(compacted_batch(50, [0])[:70])
     finding = only_finding(crashed)
     assert (finding.severity, finding.position) == (Severity.WARNING, size)
-    assert "recovery cuts off" in finding.advice
+    assert "recovery truncates" in finding.advice
 
 
 def test_torn_tail_is_a_note_while_a_process_appends(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_offsets_past_the_next_segment_are_an_error(tmp_path: Path) -> None:
     assert errors == ["batch with offsets 0..3 does not belong in this segment, which has 0..2"]
 
 
-def test_gaps_are_one_note_a_segment(tmp_path: Path) -> None:
+def test_gaps_are_one_note_per_segment(tmp_path: Path) -> None:
     with Log.open(write_batches(tmp_path / "orders-0", {0: [compacted_batch(3, [0, 4], 6), compacted_batch(20, [0])]})):
         pass
     report, findings = verified(tmp_path / "orders-0")
@@ -152,7 +152,7 @@ def test_gaps_are_one_note_a_segment(tmp_path: Path) -> None:
 
 
 def with_count(batch: bytearray, count: int) -> bytearray:
-    """A batch whose header lies about its records, under a right checksum."""
+    """Return a batch with a wrong record count and the right checksum."""
     from stratalog.records.builder import BATCH_HEADER, seal_batch
 
     base, _, epoch, _, _, attributes, delta, first, largest, *_, _ = BATCH_HEADER.unpack_from(batch)
@@ -168,7 +168,7 @@ def with_count(batch: bytearray, count: int) -> bytearray:
     )
 
 
-def test_records_that_are_not_there_are_found_only_by_looking_deep(tmp_path: Path) -> None:
+def test_missing_records_are_found_only_with_deep(tmp_path: Path) -> None:
     lying = with_count(compacted_batch(0, [0, 1, 2]), 2)
     path = write_batches(tmp_path / "orders-0", {0: [lying]})
     errors = [finding for finding in verified(path)[1] if finding.severity is Severity.ERROR]
@@ -177,14 +177,14 @@ def test_records_that_are_not_there_are_found_only_by_looking_deep(tmp_path: Pat
     assert not [finding for finding in verified(path, deep=False)[1] if finding.severity is Severity.ERROR]
 
 
-def test_bomb_is_noted_and_not_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stratalog.inspect.verify_contents.LARGEST_INFLATED", 1000)
+def test_bomb_is_a_note_and_is_not_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stratalog.inspect.verify_contents.LARGEST_DECOMPRESSED", 1000)
     bomb = build_batch([record(0, size=100_000)], codec=Codec.ZSTD)
     with Log.open(tmp_path / "orders-0") as log:
         log.append(bomb)
     finding = only_finding(tmp_path / "orders-0")
     assert finding.severity is Severity.NOTE
-    assert "inflates to more" in finding.what
+    assert "decompresses to more" in finding.what
 
 
 def test_max_timestamp_that_is_too_low_is_a_warning(tmp_path: Path) -> None:
@@ -223,7 +223,9 @@ def spoil_end(content: bytearray) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_position, spoil_order, spoil_length, spoil_end])
-def test_offset_index_that_does_not_fit_is_a_warning(tmp_path: Path, spoil: Callable[[bytearray], None]) -> None:
+def test_offset_index_that_does_not_match_the_log_is_a_warning(
+    tmp_path: Path, spoil: Callable[[bytearray], None]
+) -> None:
     path = write_log(tmp_path / "orders-0", 100, segment_bytes=2**20)
     index = path / f"{0:020d}.index"
     content = bytearray(index.read_bytes())
@@ -231,7 +233,7 @@ def test_offset_index_that_does_not_fit_is_a_warning(tmp_path: Path, spoil: Call
     index.write_bytes(content)
     finding = only_finding(path)
     assert (finding.severity, finding.file) == (Severity.WARNING, index)
-    assert "made again" in finding.advice
+    assert "rebuilt from the log" in finding.advice
 
 
 def test_offset_index_entry_of_an_older_broker_is_a_note(tmp_path: Path) -> None:
@@ -290,7 +292,7 @@ def test_transaction_index_must_name_markers(tmp_path: Path) -> None:
     (index,) = path.glob("*.txnindex")
     content = index.read_bytes()
     index.write_bytes(content[:18] + (4).to_bytes(8, "big") + content[26:])
-    assert "no marker has its last offset" in only_finding(path).what
+    assert "there is no marker at its last offset" in only_finding(path).what
     index.write_bytes(content + b"\x00")
     assert "not a multiple of 34" in only_finding(path).what
 
@@ -331,10 +333,10 @@ def test_leader_epochs_of_log_and_checkpoint_must_agree(tmp_path: Path) -> None:
         log.append(build_batch([record(1)]), leader_epoch=5)
     assert verified(path)[1] == []
     (path / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n4 1\n")
-    assert "leader-epoch-checkpoint says 4" in only_finding(path).what
+    assert "leader-epoch-checkpoint has 4" in only_finding(path).what
 
 
-def test_epoch_that_a_kill_left_unsaved_is_no_finding(tmp_path: Path) -> None:
+def test_unsaved_epoch_after_a_kill_is_no_finding(tmp_path: Path) -> None:
     path = tmp_path / "live" / "orders-0"
     with Log.open(path) as log:
         log.append(build_batch([record(0)]), leader_epoch=3)
@@ -344,12 +346,12 @@ def test_epoch_that_a_kill_left_unsaved_is_no_finding(tmp_path: Path) -> None:
     assert not [finding for finding in verified(left)[1] if "epoch" in finding.what]
 
 
-def test_files_that_stop_kafka_are_warnings_and_left_overs_notes(tmp_path: Path) -> None:
+def test_files_that_stop_kafka_are_warnings_and_leftovers_are_notes(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 10)
     for name in ("foo.log", "00000000000000000000.log.swap", "00000000000000000000.log.deleted", "notes.txt"):
         (path / name).touch()
-    found = {finding.file.name: finding.severity for finding in verified(path)[1]}
-    assert found == {
+    severities = {finding.file.name: finding.severity for finding in verified(path)[1]}
+    assert severities == {
         "foo.log": Severity.WARNING,
         "00000000000000000000.log.swap": Severity.WARNING,
         "00000000000000000000.log.deleted": Severity.NOTE,
@@ -361,8 +363,8 @@ def test_file_full_of_findings_does_not_fill_the_screen(tmp_path: Path) -> None:
     spoiled[-1] ^= 1
     path = write_batches(tmp_path / "orders-0", {0: [spoiled] * 100})
     report, findings = verified(path)
-    assert report.errors == 199  # each but the first is also out of order
-    assert len([finding for finding in findings if finding.severity is Severity.ERROR]) == FINDINGS_A_FILE
+    assert report.errors == 199  # each entry except the first is also out of order
+    assert len([finding for finding in findings if finding.severity is Severity.ERROR]) == FINDINGS_PER_FILE
     assert [finding.what for finding in findings if "more findings" in finding.what] == [
         "179 more findings in this file"
     ]

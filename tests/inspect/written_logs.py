@@ -1,4 +1,4 @@
-"""Logs on disk to be looked at: written by the storage engine, or put together batch by batch where it would not."""
+"""Logs on disk for the tools: written by the storage engine, or batch by batch where the engine would refuse."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record(offset: int, timestamp: int | None = None, size: int = 40) -> Record:
 
 
 def fill(log: Log, count: int, *, per_batch: int = 5, codec: int = Codec.NONE) -> None:
-    """Append `count` records, one a millisecond."""
+    """Append `count` records, one per millisecond."""
     end = log.log_end_offset + count
     while log.log_end_offset < end:
         first = log.log_end_offset
@@ -41,14 +41,14 @@ def fill(log: Log, count: int, *, per_batch: int = 5, codec: int = Codec.NONE) -
 
 
 def write_log(path: Path, count: int = 200, **settings: object) -> Path:
-    """A closed log of several segments; the data directory has only this one."""
+    """Write a closed log of several segments into a data directory of its own."""
     with Log.open(path, LogConfig(**(SMALL | settings))) as log:  # type: ignore[arg-type]
         fill(log, count)
     return path
 
 
 def write_transactions(path: Path) -> Path:
-    """Producer 7: two records committed, two aborted, two of a transaction that is still open."""
+    """Append two committed records, two aborted ones, and two of an open transaction, all of producer 7."""
     with Log.open(path, LogConfig(retention_ms=-1)) as log:
         for turn, ending in enumerate((ControlType.COMMIT, ControlType.ABORT, None)):
             data = [record(turn * 3), record(turn * 3 + 1)]
@@ -63,7 +63,7 @@ def write_transactions(path: Path) -> Path:
 
 
 def write_random_log(log: Log, source: random.Random, batches: int) -> None:
-    """Batches of any size and codec, with timestamps that go back and forth or are missing."""
+    """Append batches of any size and codec, with timestamps that go back and forth or are missing."""
     for _ in range(batches):
         count = source.choice((1, 1, 2, 7, 30))
         moment = source.choice((-1, source.randrange(START, START + 500), source.randrange(START, START + 500)))
@@ -74,7 +74,7 @@ def write_random_log(log: Log, source: random.Random, batches: int) -> None:
 
 
 def write_batches(path: Path, segments: Mapping[int, Sequence[bytes | bytearray]]) -> Path:
-    """Segments by base offset, with the bytes given and no index."""
+    """Write segments by base offset, from bytes, without indexes."""
     path.mkdir(parents=True, exist_ok=True)
     for base, batches in segments.items():
         segment_file(path, base, LOG).write_bytes(b"".join(batches))
@@ -82,7 +82,7 @@ def write_batches(path: Path, segments: Mapping[int, Sequence[bytes | bytearray]
 
 
 def compacted_batch(base_offset: int, deltas: Sequence[int], last_offset_delta: int | None = None) -> bytearray:
-    """A batch that lost records: those at `deltas` are left."""
+    """Return a batch after compaction, with the records at `deltas`."""
     records = [record(base_offset + delta) for delta in deltas]
     return build_batch(
         records, base_offset=base_offset, offset_deltas=deltas, last_offset_delta=last_offset_delta, leader_epoch=0
@@ -90,7 +90,7 @@ def compacted_batch(base_offset: int, deltas: Sequence[int], last_offset_delta: 
 
 
 def copy_of(path: Path, target: Path) -> Path:
-    """The partition and its data directory's files, as a crash at this moment would leave them."""
+    """Copy the partition and its data directory's files, as a crash would leave them."""
     shutil.copytree(path.parent, target, ignore=shutil.ignore_patterns(".lock", ".kafka_cleanshutdown"))
     return target / path.name
 
@@ -106,7 +106,7 @@ def damage(path: Path, position: int, content: bytes) -> None:
 
 
 def tree_state(path: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Everything about the files that a read-only tool may not change."""
+    """Return everything about the files that a read-only tool must not change."""
     return {
         str(file.relative_to(path)): (file.stat().st_mtime_ns, file.stat().st_size, file.read_bytes())
         for file in path.rglob("*")

@@ -1,4 +1,4 @@
-"""The same examples in every run, however slow the machine: a failure here is one that can be repeated."""
+"""Hypothesis runs the same examples every time, also on slow machines, so that a failure can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches for the kernels of compaction: few keys, many gaps, more records than are looked at ahead."""
+"""Batches for the kernels of compaction, with few keys, many gaps and more records than the kernels read ahead."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 from hypothesis import strategies as st
 
 from stratalog.records import format
-from stratalog.records._compaction import Kept, KeyMap, filter_batch
+from stratalog.records._compaction import Kept, filter_batch
 from stratalog.records._framing import BatchHeader, parse_header
+from stratalog.records._key_map import KeyMap
 from stratalog.records._records import Record, decode_records
 from stratalog.records.builder import build_batch
 
@@ -20,11 +21,11 @@ KEYS = [None, b"", b"a", b"b", b"c", b"k" * 40]
 @st.composite
 def keyed_batches(draw: st.DrawFn, most: int = 6) -> list[list[Record]]:
     """Batches with gaps between and inside them, as compaction leaves them."""
-    rng = random.Random(draw(st.integers(0, 2**32)))  # a draw for each field would take most of the time
+    rng = random.Random(draw(st.integers(0, 2**32)))  # a draw for each field would be slow
     offset, batches = rng.choice([0, 5, 2**40]), []
     for _ in range(draw(st.integers(1, most))):
         records = []
-        for _ in range(draw(st.sampled_from([1, 2, 7, 40]))):  # more than the kernel looks ahead, too
+        for _ in range(draw(st.sampled_from([1, 2, 7, 40]))):  # sometimes more than the kernel reads ahead
             records.append(
                 Record(
                     offset=offset,

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for records, and the smallest way to write one."""
+"""Hypothesis strategies for records, and a short constructor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def record(value: bytes | None = b"value", key: bytes | None = None, offset: int
 
 
 def numbered(count: int, first: int = 0) -> list[Record]:
-    """Records that all differ: some without key, some without value, some with headers."""
+    """Return records that all differ: some without a key, some without a value, some with headers."""
     return [
         Record(
             offset=offset,
@@ -32,7 +32,7 @@ def numbered(count: int, first: int = 0) -> list[Record]:
 
 @st.composite
 def record_lists(draw: st.DrawFn, *, with_headers: bool = True, max_size: int = 20) -> list[Record]:
-    """Records with consecutive offsets from a random one on."""
+    """Return a strategy of records with consecutive offsets from a random offset on."""
     first = draw(st.integers(0, 2**40))
     count = draw(st.integers(1, max_size))
     return [

@@ -1,4 +1,4 @@
-"""Batches as columns and back: the same records as the readers of objects see, trimmed, chosen, split."""
+"""Batches to columns and back, compared with the records read as objects; ranges, single columns and batch sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.errors import CorruptBatchError, InflatedTooLargeError, InvalidRecordError, UnsupportedCodecError
+from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, InvalidRecordError, UnsupportedCodecError
 from stratalog.records import format
 from stratalog.records._column_decoder import ColumnDecoder, utf8_is_valid
 from stratalog.records._column_encoder import BinaryColumn, ColumnEncoder
@@ -26,7 +26,7 @@ from tests.records.strategies import codecs, numbered, record_lists
 
 
 def as_records(batch: pa.RecordBatch) -> list[Record]:
-    """The rows as Record objects, after Arrow itself found nothing wrong with the arrays."""
+    """Return the rows as Record objects, after Arrow validated the arrays."""
     batch.validate(full=True)
     columns = {name: batch.column(name) for name in batch.schema.names}
     columns["timestamp"] = columns["timestamp"].cast(pa.int64())
@@ -55,7 +55,7 @@ def as_table(records: list[Record]) -> pa.Table:
 
 
 @given(lists=st.lists(st.tuples(record_lists(max_size=8), codecs), max_size=4))
-def test_columns_are_what_the_reader_of_objects_sees(lists: list[tuple[list[Record], int]]) -> None:
+def test_columns_equal_the_records_read_as_objects(lists: list[tuple[list[Record], int]]) -> None:
     buffer = b"".join(build_batch(records, base_offset=records[0].offset, codec=codec) for records, codec in lists)
     columns = to_arrow(buffer)
     assert columns.schema.equals(SCHEMA)
@@ -64,7 +64,7 @@ def test_columns_are_what_the_reader_of_objects_sees(lists: list[tuple[list[Reco
 
 
 @given(records=record_lists(), codec=codecs, max_bytes=st.integers(1, 2000))
-def test_rows_come_back_from_batches(records: list[Record], codec: int, max_bytes: int) -> None:
+def test_rows_written_as_batches_read_back_equal(records: list[Record], codec: int, max_bytes: int) -> None:
     built = from_arrow(as_table(records), codec=codec, max_batch_bytes=max_bytes, base_offset=records[0].offset)
     assert read_records(b"".join(built)) == records
     for batch in built:
@@ -76,14 +76,14 @@ def test_columns_and_objects_are_written_as_the_same_bytes(records: list[Record]
     assert from_arrow(as_table(records)) == [build_batch(records)]
 
 
-def test_one_record_batch_over_many_batches() -> None:
+def test_many_batches_become_one_record_batch() -> None:
     buffer = bytearray()
     for first in range(0, 1000, 50):
         buffer += build_batch(numbered(50, first), base_offset=first, codec=list(Codec)[first // 50 % 5])
     assert as_records(to_arrow(buffer)) == numbered(1000)
 
 
-def test_no_batches_are_no_rows() -> None:
+def test_no_batches_give_no_rows() -> None:
     for columns in (None, ["headers"], ["offset", "key"]):
         assert to_arrow(b"", columns=columns).num_rows == 0
         assert to_arrow([], columns=columns).validate(full=True) is None
@@ -92,7 +92,7 @@ def test_no_batches_are_no_rows() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMA.names)
-def test_one_column_alone_is_that_column_of_all(name: str) -> None:
+def test_single_column_equals_that_column_of_all(name: str) -> None:
     buffer = build_batch(numbered(100))
     alone = to_arrow(buffer, columns=[name])
     alone.validate(full=True)
@@ -100,21 +100,21 @@ def test_one_column_alone_is_that_column_of_all(name: str) -> None:
     assert alone.column(0).equals(to_arrow(buffer).column(name))
 
 
-def test_columns_come_in_the_order_asked_for() -> None:
+def test_columns_have_the_requested_order() -> None:
     chosen = to_arrow(build_batch(numbered(3)), columns=["offset", "value"])
     assert chosen.to_pydict() == {"offset": [0, 1, 2], "value": [r.value for r in numbered(3)]}
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"), [(["vlaue"], "column 'vlaue' does not exist"), (["key", "key"], "asked for twice")]
+    ("columns", "message"), [(["vlaue"], "column 'vlaue' does not exist"), (["key", "key"], "columns has a name twice")]
 )
-def test_columns_that_do_not_exist_are_refused(columns: list[str], message: str) -> None:
+def test_missing_or_repeated_columns_are_refused(columns: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         to_arrow(b"", columns=columns)
 
 
 @pytest.mark.parametrize(("start", "end"), [(None, 7), (13, None), (5, 17), (9, 10), (30, None), (None, 0), (8, 8)])
-def test_offsets_are_trimmed(start: int | None, end: int | None) -> None:
+def test_records_outside_the_offset_range_are_left_out(start: int | None, end: int | None) -> None:
     buffer = build_batch(numbered(10)) + build_batch(numbered(10, 10), base_offset=10, codec=Codec.LZ4)
     buffer += build_message_set([Record(offset=o, timestamp=5) for o in range(20, 25)], magic=1, codec=Codec.GZIP)
     everything = read_records(buffer)
@@ -124,13 +124,13 @@ def test_offsets_are_trimmed(start: int | None, end: int | None) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
-def test_legacy_messages_are_columns_too(magic: int, codec: Codec) -> None:
+def test_legacy_messages_are_read_as_columns(magic: int, codec: Codec) -> None:
     records = [Record(offset=o, timestamp=5, key=None if o % 2 else b"k", value=b"v" * o) for o in range(9)]
     buffer = build_message_set(records, magic=magic, codec=codec) + build_batch(numbered(3, 9), base_offset=9)
     assert as_records(to_arrow(buffer)) == read_records(buffer)
 
 
-def test_control_batches_are_left_out_unless_asked_for() -> None:
+def test_control_batches_are_left_out_unless_included() -> None:
     buffer = build_batch(numbered(2)) + build_control_batch(ControlType.ABORT, 1, 0, 0, 1000, base_offset=2)
     assert to_arrow(buffer).num_rows == 2
     assert to_arrow(buffer, include_control=True).column("offset").to_pylist() == [0, 1, 2]
@@ -143,7 +143,7 @@ def test_log_append_time_is_in_both_columns() -> None:
     assert columns.column("timestamp_type").to_pylist() == [1] * 3
 
 
-def test_a_wrong_checksum_is_corrupt_unless_it_is_not_looked_at() -> None:
+def test_wrong_checksum_is_corrupt_unless_unchecked() -> None:
     batch = build_batch(numbered(2))
     batch[format.CRC_POSITION] ^= 1
     with pytest.raises(CorruptBatchError, match="checksum"):
@@ -158,7 +158,7 @@ def test_malformed_records_are_corrupt_and_named() -> None:
         to_arrow(batch, check_crc=False)
 
 
-def test_a_header_key_that_is_not_utf8_is_corrupt_even_where_headers_are_not_wanted() -> None:
+def test_header_key_that_is_not_utf8_is_corrupt_without_the_headers_column() -> None:
     batch = build_batch([Record(headers=[("ab", b"")])])
     batch[batch.index(b"ab")] = 0xFF
     for columns in (None, ["value"]):
@@ -166,7 +166,7 @@ def test_a_header_key_that_is_not_utf8_is_corrupt_even_where_headers_are_not_wan
             to_arrow(batch, check_crc=False, columns=columns)
 
 
-def test_utf8_is_what_python_says_it_is() -> None:
+def test_utf8_check_agrees_with_python() -> None:
     seeded = random.Random(3)
     leads = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xEC, 0xED]
     alphabet = [*leads, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF]
@@ -180,13 +180,13 @@ def test_utf8_is_what_python_says_it_is() -> None:
         assert utf8_is_valid(text) is expected, text
 
 
-def test_a_batch_that_inflates_past_the_bound_is_refused() -> None:
+def test_batch_that_decompresses_past_the_limit_is_refused() -> None:
     batch = build_batch([(None, bytes(100_000))], codec=Codec.ZSTD)
-    with pytest.raises(InflatedTooLargeError, match="bound of 5000 bytes"):
-        to_arrow(batch, max_inflated=5000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 5000 bytes"):
+        to_arrow(batch, max_decompressed=5000)
 
 
-def test_a_column_past_its_limit_is_an_error_that_says_what_to_do() -> None:
+def test_column_past_its_limit_is_an_error_with_advice() -> None:
     decoder = ColumnDecoder(BITS["value"], column_limit=1000)
     payload = memoryview(build_batch([(None, bytes(300))]))[format.HEADER_SIZE :]
     for _ in range(3):
@@ -212,11 +212,11 @@ def test_slices_of_every_column_are_written() -> None:
     for start, length in [(0, 40), (3, 20), (9, 17), (39, 1), (40, 0)]:
         built = from_arrow(table.slice(start, length).to_batches()[0] if length else table.slice(start, length))
         expected = [(r.key, r.value, r.headers, r.timestamp) for r in numbered(40)[start : start + length]]
-        found = [(r.key, r.value, r.headers, r.timestamp) for r in read_records(b"".join(built))]
-        assert found == expected
+        written = [(r.key, r.value, r.headers, r.timestamp) for r in read_records(b"".join(built))]
+        assert written == expected
 
 
-def test_chunks_of_a_table_go_on_where_the_last_ended() -> None:
+def test_offsets_continue_from_chunk_to_chunk() -> None:
     chunks = [as_table(numbered(7, first)) for first in (0, 7, 14)]
     built = from_arrow(pa.concat_tables(chunks), base_offset=0, producer_id=1, producer_epoch=0, base_sequence=5)
     assert read_records(b"".join(built)) == numbered(21)
@@ -233,7 +233,7 @@ def test_sequence_numbers_wrap() -> None:
     assert all(header.is_transactional for header in headers)
 
 
-def test_batches_are_as_large_as_allowed_and_no_larger() -> None:
+def test_batches_fill_the_limit_and_never_exceed_it() -> None:
     table = pa.table({"value": [bytes(100)] * 1000})
     built = from_arrow(table, max_batch_bytes=5000)
     assert max(len(batch) for batch in built) <= 5000
@@ -279,7 +279,7 @@ def test_headers_may_be_a_map_or_null() -> None:
 @pytest.mark.parametrize(
     ("columns", "error", "message"),
     [
-        ({"key": [b"k"]}, ValueError, "there is no column 'value'; the columns are key"),
+        ({"key": [b"k"]}, ValueError, "column 'value' is missing; the columns are key"),
         ({"value": [1.5]}, TypeError, "column 'value' is double"),
         ({"value": [b"v"], "timestamp": ["now"]}, TypeError, "column 'timestamp' is string"),
         ({"value": [b"v"], "timestamp": [-2]}, InvalidRecordError, "row 0: timestamp is negative"),
@@ -291,19 +291,19 @@ def test_headers_may_be_a_map_or_null() -> None:
         ),
     ],
 )
-def test_tables_that_cant_be_written_are_refused(columns: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_table_with_wrong_columns_is_refused(columns: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         from_arrow(pa.table(columns))
 
 
-def test_an_unknown_codec_or_a_thing_that_is_no_table_is_refused() -> None:
+def test_unknown_codec_or_wrong_table_type_is_refused() -> None:
     with pytest.raises(UnsupportedCodecError, match="codec is 8"):
         from_arrow(pa.table({"value": [b"v"]}), codec=8)
-    with pytest.raises(TypeError, match="a pyarrow Table or RecordBatch is wanted, not list"):
+    with pytest.raises(TypeError, match="the table is list; pass a pyarrow Table or RecordBatch"):
         from_arrow([b"v"])
 
 
-def test_offsets_that_leave_their_column_are_refused() -> None:
+def test_offsets_outside_their_column_are_refused() -> None:
     def column(*offsets: int) -> BinaryColumn:
         data = b"".join(offset.to_bytes(4, "little", signed=True) for offset in offsets)
         return BinaryColumn(None, data, b"data", 0, len(offsets) - 1, False)
@@ -313,5 +313,5 @@ def test_offsets_that_leave_their_column_are_refused() -> None:
             ColumnEncoder(1, None, wrong).encode(0, 1000)
     with pytest.raises(ValueError, match="too few for rows"):
         BinaryColumn(None, b"\x00" * 8, b"data", 0, 2, False)
-    with pytest.raises(ValueError, match="row 1 is not one of 1"):
+    with pytest.raises(ValueError, match="row 1 doesn't exist; there are 1 rows"):
         ColumnEncoder(1, None, column(0, 4)).encode(1, 1000)

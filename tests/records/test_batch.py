@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stratalog.errors import CorruptBatchError, InflatedTooLargeError, UnsupportedMagicError
+from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, UnsupportedMagicError
 from stratalog.records.batch import Batch, batches
 from stratalog.records.builder import build_batch
 from stratalog.records.format import Codec
@@ -27,7 +27,7 @@ def test_batch_that_is_cut_off_is_left_out() -> None:
     assert list(batches(b"")) == []
 
 
-def test_bytes_that_are_no_batch_raise_after_those_before_them() -> None:
+def test_bytes_that_are_not_a_batch_raise_after_the_batches_before_them() -> None:
     good = build_batch(numbered(2))
     walk = batches(good + bytes(70))
     assert next(walk).header.record_count == 2
@@ -46,14 +46,14 @@ def test_payload_is_the_same_for_every_codec(codec: Codec) -> None:
     assert bytes(memoryview(packed.payload())) == bytes(memoryview(plain.payload()))
 
 
-def test_inflating_is_bounded() -> None:
+def test_decompressed_size_is_limited() -> None:
     batch = next(batches(build_batch([record(bytes(100_000))], codec=Codec.ZSTD)))
-    with pytest.raises(InflatedTooLargeError):
-        batch.payload(max_inflated=50_000)
+    with pytest.raises(DecompressedTooLargeError):
+        batch.payload(max_decompressed=50_000)
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
-def test_checksum_is_checked_whatever_the_magic(magic: int) -> None:
+def test_checksum_is_checked_for_every_magic(magic: int) -> None:
     data = build_batch([record()]) if magic == 2 else build_message_set([record()], magic=magic)
     batch = next(batches(data))
     assert batch.crc_matches()

@@ -1,6 +1,6 @@
-"""The kernels of compaction against a dict: which offset a key was last written at, and which records of a batch stay.
+"""The kernels of compaction compared with a dict: the last offset of each key, and the surviving records of a batch.
 
-Bytes that are no records give CorruptBatchError, whatever they are.
+Any bytes that are not records give CorruptBatchError.
 """
 
 from __future__ import annotations
@@ -14,30 +14,33 @@ from hypothesis import strategies as st
 
 from stratalog.errors import CorruptBatchError
 from stratalog.records import format
-from stratalog.records._compaction import SLOT_SIZE, KeyMap, filter_batch, rebase_timestamps
+from stratalog.records._compaction import filter_batch, rebase_timestamps
 from stratalog.records._framing import parse_header
+from stratalog.records._key_map import SLOT_SIZE, KeyMap
 from stratalog.records._records import Record, decode_records
 from tests.records.keyed_batches import HEADER, SEED, add, encode, kept_of, keyed_batches, record
 
 
 @given(keyed_batches(), st.integers(0, 600))
-def test_map_knows_the_last_offset_of_each_key(batches: list[list[Record]], skipped: int) -> None:
+def test_map_has_the_last_offset_of_each_key(batches: list[list[Record]], skipped: int) -> None:
     from_offset = batches[0][0].offset + skipped
     keys = KeyMap(512, 0.9, SEED)
     assert all(add(keys, records, from_offset) for records in batches)
     everything = [record for records in batches for record in records]
-    last = {one.key: one.offset for one in everything if one.key is not None and one.offset >= from_offset}
+    last = {
+        record.key: record.offset for record in everything if record.key is not None and record.offset >= from_offset
+    }
     assert {key: keys.get(key) for key in last} == last
     assert keys.get(b"never written") == -1
     assert len(keys) == len(last)
-    assert keys.latest >= max((one.offset for one in everything if one.offset >= from_offset), default=-1)
+    assert keys.latest >= max((record.offset for record in everything if record.offset >= from_offset), default=-1)
 
 
 @given(keyed_batches(), st.booleans(), st.floats(0, 1), st.none() | st.floats(-0.1, 1))
-def test_records_that_stay_are_those_that_a_dict_would_keep(
+def test_surviving_records_equal_those_of_a_dict(
     batches: list[list[Record]], drop_tombstones: bool, mapped: float, listed: float | None
 ) -> None:
-    """With a map of some of the batches only: what lies past it stays as it is. With a list of last offsets, or not."""
+    """The map has only some of the batches, so all records after them survive. It may have a list of last offsets."""
     keys = KeyMap(512, 0.9, SEED)
     known = batches[: round(mapped * len(batches))]
     for records in known:
@@ -68,18 +71,18 @@ def test_records_that_stay_are_those_that_a_dict_would_keep(
 
 
 @given(keyed_batches(most=1), st.integers(-(2**42), 2**42))
-def test_rebased_records_have_the_same_times_from_another_base(batches: list[list[Record]], shift: int) -> None:
+def test_rebased_records_keep_their_timestamps(batches: list[list[Record]], shift: int) -> None:
     [records] = batches
     batch, header = encode(records)
     rebased = rebase_timestamps(batch, header, len(records), shift, HEADER, len(batch))
-    found = decode_records(
+    decoded_records = decode_records(
         memoryview(rebased)[HEADER:], len(records), header.base_offset, header.base_timestamp - shift, 0, 0
     )
-    assert found == records
+    assert decoded_records == records
 
 
 @pytest.mark.parametrize("shift", [2**63 - 1, -(2**63), 2**62, -1])
-def test_times_that_overflow_wrap_around_and_back(shift: int) -> None:
+def test_overflowing_timestamps_wrap_around_and_back(shift: int) -> None:
     records = [record(0, 2**63 - 1), record(1, -1), record(2, 0, value=None)]
     batch, header = encode(records)
     there = rebase_timestamps(batch, header, 3, shift, HEADER, len(batch))
@@ -88,22 +91,24 @@ def test_times_that_overflow_wrap_around_and_back(shift: int) -> None:
 
 
 @given(keyed_batches(), st.integers(2, 6))
-def test_full_map_takes_no_more_keys_and_says_how_far_it_went(batches: list[list[Record]], slots: int) -> None:
+def test_full_map_refuses_keys_and_reports_its_last_offset(batches: list[list[Record]], slots: int) -> None:
     keys = KeyMap(slots, 0.7, SEED)
     taken: dict[bytes, int] = {}
     for records in batches:
         if not add(keys, records):
             break
     everything = [record for records in batches for record in records]
-    taken = {one.key: one.offset for one in everything if one.key is not None and one.offset <= keys.latest}
+    taken = {
+        record.key: record.offset for record in everything if record.key is not None and record.offset <= keys.latest
+    }
     assert {key: keys.get(key) for key in taken} == taken
     assert len(keys) == len(taken) <= keys.most < keys.slots
-    following = next((one for one in everything if one.offset > keys.latest), None)
+    following = next((record for record in everything if record.offset > keys.latest), None)
     assert following is None or (following.key not in taken and len(taken) == keys.most), "there was room for more"
 
 
 def test_map_of_two_slots_finds_its_key_and_misses_others() -> None:
-    """Each search must end, at the table's end too."""
+    """Each lookup must end, also at the end of the table."""
     for number in range(64):
         keys = KeyMap(2, 0.9, number.to_bytes(16, "little"))
         assert keys.put(b"only", 5)
@@ -116,10 +121,10 @@ def test_map_of_two_slots_finds_its_key_and_misses_others() -> None:
         assert (keys.get(b"only"), keys.latest, len(keys)) == (-1, -1, 0)
 
 
-def test_keys_that_differ_in_length_or_in_one_byte_are_never_one() -> None:
-    """Short ones are known by themselves, long ones by a hash: around each length where that changes."""
+def test_keys_that_differ_in_length_or_one_byte_never_collide() -> None:
+    """Short keys are identified by their bytes and long keys by a hash: try the lengths around each change."""
     keys = KeyMap(4096, 0.9, SEED)
-    wanted: dict[bytes, int] = {}
+    expected: dict[bytes, int] = {}
     for length in range(40):
         for key in {
             bytes(length),
@@ -127,13 +132,13 @@ def test_keys_that_differ_in_length_or_in_one_byte_are_never_one() -> None:
             bytes(range(length)),
             *(bytes(i) + b"x" + bytes(length - 1 - i) for i in range(length)),
         }:
-            wanted[key] = len(wanted)
-            keys.put(key, wanted[key])
-    assert len(keys) == len(wanted) > 700
-    assert {key: keys.get(key) for key in wanted} == wanted
+            expected[key] = len(expected)
+            keys.put(key, expected[key])
+    assert len(keys) == len(expected) > 700
+    assert {key: keys.get(key) for key in expected} == expected
 
 
-def test_offset_zero_is_not_taken_for_a_free_slot() -> None:
+def test_offset_zero_is_not_mistaken_for_a_free_slot() -> None:
     keys = KeyMap(16, 0.9, SEED)
     keys.put(b"first", 0)
     assert keys.get(b"first") == 0
@@ -145,12 +150,12 @@ def test_map_takes_no_more_memory_than_its_slots() -> None:
 
 
 @pytest.mark.parametrize(("slots", "seed"), [(1, SEED), (0, SEED), (16, b"short"), (16, b"")])
-def test_map_that_could_not_work_is_refused(slots: int, seed: bytes) -> None:
+def test_map_with_too_few_slots_or_a_wrong_seed_is_refused(slots: int, seed: bytes) -> None:
     with pytest.raises(ValueError, match="slots"):
         KeyMap(slots, 0.9, seed)
 
 
-def test_map_that_memory_has_no_room_for_is_a_memory_error() -> None:
+def test_map_larger_than_memory_is_a_memory_error() -> None:
     with pytest.raises(MemoryError, match="dedupe"):
         KeyMap(2**58, 0.9, SEED)
 
@@ -188,7 +193,7 @@ def test_damaged_records_are_an_error_and_no_crash(batches: list[list[Record]], 
         assert kept.count + kept.removed == max(count, 0)
 
 
-def test_damage_names_the_batch_and_its_place() -> None:
+def test_damage_names_the_batch_and_its_position() -> None:
     batch, header = encode([record(77)])
     for call in (
         lambda: KeyMap(16, 0.9, SEED).add(batch, header, 0, HEADER, len(batch) - 1),
@@ -200,7 +205,7 @@ def test_damage_names_the_batch_and_its_place() -> None:
         assert caught.value.position == 0
 
 
-def test_bytes_behind_the_last_record_are_damage() -> None:
+def test_bytes_after_the_last_record_are_damage() -> None:
     batch, header = encode([record(0)])
     batch += b"\0"
     with pytest.raises(CorruptBatchError, match="left over"):

@@ -1,12 +1,13 @@
-"""The kernels of compaction that take many batches at a time: the same as one by one, and what stays is not skipped."""
+"""The kernels of compaction for many batches: the same results as one by one, and no surviving record is skipped."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.records._compaction import KeyMap, copy_plain, filter_batch, reseal
+from stratalog.records._compaction import copy_plain, filter_batch, reseal
 from stratalog.records._framing import parse_header, parse_headers
+from stratalog.records._key_map import KeyMap
 from stratalog.records._records import Record
 from stratalog.records.batch import batches as batches_in
 from stratalog.records.builder import build_batch
@@ -15,9 +16,7 @@ from tests.records.keyed_batches import HEADER, KEYS, SEED, add, encode, kept_of
 
 
 @given(keyed_batches(), st.integers(0, 5), st.floats(0, 1))
-def test_batches_that_are_skipped_have_nothing_that_stays(
-    batches: list[list[Record]], first: int, listed: float
-) -> None:
+def test_skipped_batches_have_no_surviving_record(batches: list[list[Record]], first: int, listed: float) -> None:
     keys = KeyMap(512, 0.9, SEED)
     for records in batches[:-1]:
         add(keys, records)
@@ -42,7 +41,7 @@ def test_batches_of_producers_and_markers_are_never_skipped() -> None:
         assert keys.skip_dead([header], 0) == skipped, fields
 
 
-def test_list_that_takes_too_much_memory_is_not_made() -> None:
+def test_list_that_takes_too_much_memory_is_not_created() -> None:
     keys = KeyMap(64, 0.9, SEED)
     keys.put(b"k", 10_000)
     header = encode([record(5, key=b"other")])[1]
@@ -55,14 +54,14 @@ def test_list_that_takes_too_much_memory_is_not_made() -> None:
 
 
 @given(keyed_batches(), st.integers(0, 600), st.sampled_from([3, 512]))
-def test_batches_added_at_once_are_the_same_as_one_by_one(
+def test_adding_batches_at_once_equals_adding_them_one_by_one(
     batches: list[list[Record]], skipped: int, slots: int
 ) -> None:
     from_offset = batches[0][0].offset + skipped
     buffer = bytearray()
     for number, records in enumerate(batches):
         base = records[0].offset
-        deltas = [one.offset - base for one in records]
+        deltas = [record.offset - base for record in records]
         buffer += build_batch(records, base_offset=base, offset_deltas=deltas, codec=number % 4 == 3)
     headers, _, error = parse_headers(buffer)
     assert error is None
@@ -80,14 +79,14 @@ def test_batches_added_at_once_are_the_same_as_one_by_one(
 
 
 @given(keyed_batches(), st.booleans(), st.floats(0, 1), st.booleans())
-def test_batches_copied_at_once_are_the_same_as_one_by_one(
+def test_copying_batches_at_once_equals_filtering_them_one_by_one(
     batches: list[list[Record]], listed: bool, mapped: float, has_horizon: bool
 ) -> None:
     buffer = bytearray()
     for number, records in enumerate(batches):
         base = records[0].offset
         fields = {"codec": number % 5 == 4, "delete_horizon": 1000 if has_horizon else None}
-        deltas = [one.offset - base for one in records]
+        deltas = [record.offset - base for record in records]
         buffer += build_batch(records, base_offset=base, offset_deltas=deltas, **fields)  # type: ignore[arg-type]
     headers, _, _ = parse_headers(buffer)
     keys = KeyMap(512, 0.9, SEED)
@@ -119,8 +118,12 @@ def test_batches_copied_at_once_are_the_same_as_one_by_one(
     assert changed == bool(removed)
     again, _, error = parse_headers(out[6:])
     assert error is None
-    for new, found in zip(kept_headers[1:], again, strict=True):
-        assert (new.base_offset, new.size, new.max_timestamp) == (found.base_offset, found.size, found.max_timestamp)
+    for new, expected in zip(kept_headers[1:], again, strict=True):
+        assert (new.base_offset, new.size, new.max_timestamp) == (
+            expected.base_offset,
+            expected.size,
+            expected.max_timestamp,
+        )
 
 
 def test_batch_with_a_wrong_checksum_is_not_copied() -> None:
@@ -132,10 +135,10 @@ def test_batch_with_a_wrong_checksum_is_not_copied() -> None:
 
 
 @given(keyed_batches(most=1), st.integers(0, 1))
-def test_resealed_batch_has_the_same_header_but_for_what_changed(batches: list[list[Record]], time_type: int) -> None:
+def test_resealed_batch_keeps_the_other_header_fields(batches: list[list[Record]], time_type: int) -> None:
     [records] = batches
     base = records[0].offset
-    deltas = [one.offset - base for one in records]
+    deltas = [record.offset - base for record in records]
     fields = {"timestamp_type": time_type, "append_time": 5, "producer_id": 7, "leader_epoch": 3}
     before = build_batch(records, base_offset=base, offset_deltas=deltas, **fields)  # type: ignore[arg-type]
     batch = b"junk" + before
@@ -149,9 +152,9 @@ def test_resealed_batch_has_the_same_header_but_for_what_changed(batches: list[l
     reseal(kept.payload, batch, header, kept.count, kept.max_timestamp)
     [resealed] = list(batches_in(kept.payload))
     assert resealed.crc_matches()
-    last = {one.key: one.offset for one in records}
-    stays = [one for one in records if one.key is not None and one.offset == last[one.key]]
-    assert [one.offset for one in records_of(resealed)] == [one.offset for one in stays]
-    assert resealed.header.max_timestamp == (5 if time_type else max(one.timestamp for one in stays))
+    last = {record.key: record.offset for record in records}
+    survivors = [record for record in records if record.key is not None and record.offset == last[record.key]]
+    assert [record.offset for record in records_of(resealed)] == [record.offset for record in survivors]
+    assert resealed.header.max_timestamp == (5 if time_type else max(record.timestamp for record in survivors))
     assert (resealed.header.producer_id, resealed.header.leader_epoch) == (7, 3)
     assert resealed.header.last_offset == header.last_offset

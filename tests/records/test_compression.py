@@ -1,4 +1,4 @@
-"""Codecs: clients read what is written, what they write is read, and nothing inflates past its bound."""
+"""Codecs: other clients read our data, we read theirs, and nothing decompresses past its limit."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from stratalog.errors import (
     AbandonedError,
     ConfigError,
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     UnsupportedCodecError,
 )
 from stratalog.records import compression
-from stratalog.records.compression import compress, decompress, inflate_in_pieces
+from stratalog.records.compression import compress, decompress, decompress_in_pieces
 from stratalog.records.format import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -39,20 +39,20 @@ def sample(size: int) -> bytes:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(data=st.binary(max_size=3000), repeat=st.integers(1, 60))
-def test_what_is_compressed_comes_back(codec: Codec, data: bytes, repeat: int) -> None:
+def test_compressed_data_decompresses_to_the_same(codec: Codec, data: bytes, repeat: int) -> None:
     assert bytes(decompress(codec, compress(codec, data * repeat), BOUND)) == data * repeat
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: memoryview(bytearray(data))])
-def test_any_buffer_can_be_compressed_and_inflated(codec: Codec, kind: Callable[[bytes], bytes]) -> None:
+def test_any_buffer_can_be_compressed_and_decompressed(codec: Codec, kind: Callable[[bytes], bytes]) -> None:
     packed = compress(codec, kind(sample(1000)))
     assert bytes(decompress(codec, kind(bytes(packed)), BOUND)) == sample(1000)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("size", [0, 1, 32768, 32769, 300_000])
-def test_sizes_at_block_borders_come_back(codec: Codec, size: int) -> None:
+def test_sizes_at_block_boundaries_decompress_to_the_same(codec: Codec, size: int) -> None:
     assert bytes(decompress(codec, compress(codec, sample(size)), size)) == sample(size)
 
 
@@ -85,17 +85,17 @@ def test_raw_snappy_of_librdkafka_is_read() -> None:
     assert bytes(decompress(Codec.SNAPPY, raw, BOUND)) == sample(5000)
 
 
-def test_xerial_streams_behind_each_other_are_read() -> None:
+def test_consecutive_xerial_streams_are_read() -> None:
     twice = bytes(compress(Codec.SNAPPY, b"one")) + bytes(compress(Codec.SNAPPY, b"two"))
     assert bytes(decompress(Codec.SNAPPY, twice, BOUND)) == b"onetwo"
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_frames_behind_each_other_are_read_and_bounded_together(codec: Codec) -> None:
+def test_consecutive_frames_are_read_with_one_limit(codec: Codec) -> None:
     data = sample(10_000)
     twice = bytes(compress(codec, data)) * 2
     assert bytes(decompress(codec, twice, 20_000)) == data * 2
-    with pytest.raises(InflatedTooLargeError, match="bound of 19999 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 19999 bytes"):
         decompress(codec, twice, 19_999)
 
 
@@ -143,10 +143,10 @@ def test_xxh32_has_its_published_values(data: bytes, expected: int) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_inflating_to_the_bound_is_fine_and_one_byte_more_is_not(codec: Codec) -> None:
+def test_limit_is_allowed_and_one_byte_more_is_not(codec: Codec) -> None:
     packed = compress(codec, b"x" * 1_000_000)
     assert len(decompress(codec, packed, 1_000_000)) == 1_000_000
-    with pytest.raises(InflatedTooLargeError, match="bound of 999999 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 999999 bytes"):
         decompress(codec, packed, 999_999)
 
 
@@ -168,7 +168,7 @@ def test_data_cut_short_is_corrupt(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_flipped_bytes_give_our_errors_or_bounded_data(codec: Codec) -> None:
+def test_flipped_bytes_give_an_error_or_limited_data(codec: Codec) -> None:
     seeded = random.Random(codec)
     packed = bytes(compress(codec, sample(3000)))
     for _ in range(1500):
@@ -181,9 +181,9 @@ def test_flipped_bytes_give_our_errors_or_bounded_data(codec: Codec) -> None:
             continue
 
 
-def test_a_snappy_block_that_claims_the_impossible_is_refused_before_anything_is_allocated() -> None:
+def test_impossible_snappy_size_is_refused_before_allocation() -> None:
     claims_4_gib = b"\xff\xff\xff\xff\x0f" + b"\x00"
-    with pytest.raises(CorruptBatchError, match="claims to hold 4294967295"):
+    with pytest.raises(CorruptBatchError, match="can't hold the 4294967295 bytes"):
         decompress(Codec.SNAPPY, claims_4_gib, 1 << 40)
 
 
@@ -195,7 +195,7 @@ def test_unknown_codec_is_refused(codec: int) -> None:
         compress(codec, b"x")
 
 
-def test_levels_are_kafkas() -> None:
+def test_levels_are_those_of_kafka() -> None:
     data = sample(50_000)
     for codec, (lowest, highest) in compression.LEVELS.items():
         for level in (max(lowest, -5), highest if codec != Codec.ZSTD else 12):
@@ -206,89 +206,89 @@ def test_levels_are_kafkas() -> None:
         compress(Codec.SNAPPY, data, 3)
 
 
-def test_no_codec_is_bounded_too() -> None:
-    with pytest.raises(InflatedTooLargeError, match="bound of 3 bytes"):
+def test_uncompressed_data_has_the_limit_too() -> None:
+    with pytest.raises(DecompressedTooLargeError, match="limit of 3 bytes"):
         decompress(Codec.NONE, b"four", 3)
 
 
-def bomb(codec: Codec, inflated: int) -> bytes:
-    """An input that inflates to `inflated` zeros."""
+def bomb(codec: Codec, decompressed: int) -> bytes:
+    """Return data that decompresses to `decompressed` zeros."""
     if codec == Codec.GZIP:
-        return gzip.compress(bytes(1 << 20), 9) * (inflated >> 20)
+        return gzip.compress(bytes(1 << 20), 9) * (decompressed >> 20)
     if codec == Codec.SNAPPY:
         block = bytes(cramjam.snappy.compress_raw(bytes(1 << 20)))
-        return compression.XERIAL_HEADER + (len(block).to_bytes(4, "big") + block) * (inflated >> 20)
-    return bytes(compress(codec, bytes(inflated)))
+        return compression.XERIAL_HEADER + (len(block).to_bytes(4, "big") + block) * (decompressed >> 20)
+    return bytes(compress(codec, bytes(decompressed)))
 
 
-INFLATE_AND_REPORT_PEAK = """
+DECOMPRESS_AND_REPORT_PEAK = """
     import resource, sys
-    from stratalog.errors import InflatedTooLargeError
+    from stratalog.errors import DecompressedTooLargeError
     from stratalog.records.compression import decompress
     codec = int(sys.argv[1])
     data = sys.stdin.buffer.read()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         decompress(codec, data, 16 << 20)
-    except InflatedTooLargeError as error:
-        assert "bound of 16777216 bytes" in str(error)
+    except DecompressedTooLargeError as error:
+        assert "limit of 16777216 bytes" in str(error)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def dense_zstd_bomb(inflated: int) -> bytes:
-    """The densest frame there is: a window of 128 MiB, and blocks that repeat one byte 2^17 times."""
+def dense_zstd_bomb(decompressed: int) -> bytes:
+    """Return the densest possible frame: a window of 128 MiB, and blocks that repeat one byte 2^17 times."""
     repeat = (1 << 17 << 3 | 1 << 1).to_bytes(3, "little") + b"\x00"
-    return b"\x28\xb5\x2f\xfd" + b"\x00\x88" + repeat * (inflated >> 17)
+    return b"\x28\xb5\x2f\xfd" + b"\x00\x88" + repeat * (decompressed >> 17)
 
 
-BOMBS = [(codec, bomb) for codec in COMPRESSED] + [(Codec.ZSTD, lambda _, inflated: dense_zstd_bomb(inflated))]
+BOMBS = [(codec, bomb) for codec in COMPRESSED] + [(Codec.ZSTD, lambda _, decompressed: dense_zstd_bomb(decompressed))]
 
 
 @pytest.mark.parametrize(("codec", "make"), BOMBS)
-def test_a_bomb_costs_no_more_memory_than_the_bound(codec: Codec, make: Callable[[Codec, int], bytes]) -> None:
+def test_bomb_costs_no_more_memory_than_the_limit(codec: Codec, make: Callable[[Codec, int], bytes]) -> None:
     packed = make(codec, 512 << 20)
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(INFLATE_AND_REPORT_PEAK), str(int(codec))],
+        [sys.executable, "-c", textwrap.dedent(DECOMPRESS_AND_REPORT_PEAK), str(int(codec))],
         input=packed,
         capture_output=True,
         check=True,
     )
     peak_kib = int(result.stdout)
-    assert peak_kib < 40 * 1024, f"{codec.name} took {peak_kib} KiB under a bound of 16 MiB"
+    assert peak_kib < 40 * 1024, f"{codec.name} took {peak_kib} KiB under a limit of 16 MiB"
 
 
 # Piece by piece
 
 
 def in_pieces(codec: Codec, data: bytes, max_size: int = BOUND) -> bytes:
-    return b"".join(bytes(piece) for piece in inflate_in_pieces(codec, data, max_size))
+    return b"".join(bytes(piece) for piece in decompress_in_pieces(codec, data, max_size))
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_pieces_make_up_the_whole(codec: Codec) -> None:
+def test_pieces_equal_the_decompressed_data(codec: Codec) -> None:
     data = sample(3_000_000)
     packed = bytes(compress(codec, data))
     assert in_pieces(codec, packed) == data
     assert in_pieces(codec, packed, len(data)) == data
-    with pytest.raises(InflatedTooLargeError, match="bound of 2999999 bytes"):
+    with pytest.raises(DecompressedTooLargeError, match="limit of 2999999 bytes"):
         in_pieces(codec, packed, len(data) - 1)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_several_frames_in_a_row_are_all_inflated_in_pieces(codec: Codec) -> None:
+def test_consecutive_frames_are_all_decompressed_in_pieces(codec: Codec) -> None:
     assert in_pieces(codec, bytes(compress(codec, b"one")) + bytes(compress(codec, b"two"))) == b"onetwo"
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_garbage_and_what_is_cut_off_is_corrupt_in_pieces_too(codec: Codec) -> None:
+def test_garbage_and_cut_data_are_corrupt_in_pieces(codec: Codec) -> None:
     packed = bytes(compress(codec, sample(100_000)))
     for data in (b"garbage", b"\xff" * 100, packed[: len(packed) // 2], packed[:-1]):
         with pytest.raises(CorruptBatchError):
             in_pieces(codec, data)
 
 
-def test_zlib_s_own_format_is_no_gzip_in_pieces_either() -> None:
+def test_zlib_format_is_not_gzip_in_pieces() -> None:
     member = gzip.compress(b"records")
     for data in (zlib.compress(b"more"), member + zlib.compress(b"more"), member + b"\0\0", member + b"x"):
         with pytest.raises(CorruptBatchError):
@@ -297,47 +297,47 @@ def test_zlib_s_own_format_is_no_gzip_in_pieces_either() -> None:
             in_pieces(Codec.GZIP, data)
 
 
-def test_the_checksum_of_old_lz4_frames_is_known_in_pieces_too() -> None:
+def test_old_lz4_checksum_is_accepted_in_pieces() -> None:
     frame = compression.with_legacy_lz4_checksum(compress(Codec.LZ4, b"records"))
     assert in_pieces(Codec.LZ4, bytes(frame)) == b"records"
 
 
-# Work and memory in proportion to what was sent
+# Work and memory proportional to the input
 
 
-class CountingInflater:
-    """zlib's, which also counts what it copies: all that it is fed and does not use."""
+class CountingDecompressor:
+    """zlib's decompressor, which also counts the bytes that it copies: all input that it does not use."""
 
     copied = 0
 
     def __init__(self, wbits: int) -> None:
-        self._inflater = REAL_INFLATER(wbits=wbits)
+        self._decompressor = REAL_DECOMPRESSOR(wbits=wbits)
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        piece = self._inflater.decompress(data, max_length)
-        CountingInflater.copied += len(self._inflater.unused_data) + len(self._inflater.unconsumed_tail)
+        piece = self._decompressor.decompress(data, max_length)
+        CountingDecompressor.copied += len(self._decompressor.unused_data) + len(self._decompressor.unconsumed_tail)
         return piece
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._inflater, name)
+        return getattr(self._decompressor, name)
 
 
-REAL_INFLATER = zlib.decompressobj
+REAL_DECOMPRESSOR = zlib.decompressobj
 
 
-def test_thousands_of_empty_gzip_members_are_copied_over_and_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zlib, "decompressobj", CountingInflater)
+def test_thousands_of_empty_gzip_members_are_not_copied_quadratically(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zlib, "decompressobj", CountingDecompressor)
     copied = []
     for members in (2000, 8000):
-        CountingInflater.copied = 0
+        CountingDecompressor.copied = 0
         assert in_pieces(Codec.GZIP, gzip.compress(b"records") + gzip.compress(b"") * members) == b"records"
-        copied.append(CountingInflater.copied)
+        copied.append(CountingDecompressor.copied)
     assert copied[1] < 5 * copied[0], "it grows faster than what was sent"
     assert copied[1] < 30 * len(gzip.compress(b"") * 8000)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 1500), st.integers(0, 9)), min_size=1, max_size=8))
-def test_gzip_members_of_any_size_are_lost_between_slices(members: list[tuple[int, int, int]]) -> None:
+def test_gzip_members_of_any_size_are_read_across_slices(members: list[tuple[int, int, int]]) -> None:
     contents = [sample(size) * repeat for size, repeat, _ in members]
     packed = b"".join(gzip.compress(data, level) for data, (_, _, level) in zip(contents, members, strict=True))
     assert in_pieces(Codec.GZIP, packed, 1 << 30) == b"".join(contents)
@@ -346,7 +346,7 @@ def test_gzip_members_of_any_size_are_lost_between_slices(members: list[tuple[in
             in_pieces(Codec.GZIP, cut, 1 << 30)
 
 
-def test_tiny_snappy_blocks_take_many_times_their_memory() -> None:
+def test_tiny_snappy_blocks_need_no_extra_memory() -> None:
     packed = compression.XERIAL_HEADER + b"\0\0\0\1\0" * 20_000
     tracemalloc.start()
     try:
@@ -357,16 +357,16 @@ def test_tiny_snappy_blocks_take_many_times_their_memory() -> None:
     assert peak < len(packed)
 
 
-# Given up
+# Abandoning
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_what_nobody_waits_for_any_more_is_compressed_to_its_end(codec: Codec) -> None:
+def test_abandoned_compression_stops(codec: Codec) -> None:
     packed = bytes(compress(codec, sample(3_000_000)))
 
     def in_a_context_of_its_own() -> None:
         compression.abandon_when(lambda: True)
-        for work in (compress, decompress, lambda *of: list(inflate_in_pieces(*of))):
+        for work in (compress, decompress, lambda *of: list(decompress_in_pieces(*of))):
             with pytest.raises(AbandonedError):
                 work(codec, packed, *(() if work is compress else (BOUND,)))
 
@@ -374,8 +374,8 @@ def test_what_nobody_waits_for_any_more_is_compressed_to_its_end(codec: Codec) -
     assert in_pieces(codec, packed) == sample(3_000_000)
 
 
-def test_empty_gzip_members_are_no_place_to_give_up() -> None:
-    """They yield no piece: the iterator never comes back to its user between them."""
+def test_abandoned_decompression_stops_between_empty_gzip_members() -> None:
+    """Empty members yield no piece, so the iterator doesn't return between them."""
     looks = 0
 
     def is_abandoned() -> bool:

@@ -1,4 +1,4 @@
-"""format.py and format.pxd, the kernels' copy of it, have the same numbers, and the kernels mean the same bytes."""
+"""format.py and format.pxd have the same numbers, and the kernels read the bytes at those positions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def numbers_of_the_kernels() -> dict[str, int]:
     return {name: int(value, 0) for name, value in _NUMBER.findall(declarations)}
 
 
-def test_the_kernels_have_the_numbers_of_format() -> None:
+def test_kernels_have_the_numbers_of_format() -> None:
     of_enums = {"CODEC_ZSTD": max(format.Codec), "CONTROL_TYPE_ABORT": format.ControlType.ABORT}
     expected = {
         name: of_enums[name] if name in of_enums else getattr(format, name) for name in numbers_of_the_kernels()
@@ -56,14 +56,14 @@ def header_bytes() -> bytearray:
 
 
 @pytest.mark.parametrize(("field", "position", "layout", "value"), FIELDS)
-def test_the_kernel_finds_each_field_where_format_says(field: str, position: int, layout: str, value: int) -> None:
+def test_kernel_reads_each_field_at_its_position(field: str, position: int, layout: str, value: int) -> None:
     header = parse_header(header_bytes())
     assert header is not None
     overhead = format.LOG_OVERHEAD if field == "size" else 0
     assert getattr(header, field) == value + overhead
 
 
-def test_the_fields_fill_the_header_without_a_gap() -> None:
+def test_fields_fill_the_header_without_a_gap() -> None:
     ends = {position + struct.calcsize(layout) for _, position, layout, _ in FIELDS}
     starts = {position for _, position, _, _ in FIELDS} | {format.MAGIC_POSITION}
     assert ends | {format.MAGIC_POSITION + 1} == (starts - {0}) | {format.HEADER_SIZE}
@@ -72,7 +72,7 @@ def test_the_fields_fill_the_header_without_a_gap() -> None:
     assert legacy.MESSAGE_V1.size == format.LEGACY_V1_HEADER_SIZE
 
 
-def test_the_kernel_wants_a_whole_header() -> None:
+def test_kernel_needs_a_complete_header() -> None:
     data = header_bytes()
     assert parse_header(data[:-1]) is None
     struct.pack_into(">i", data, format.BATCH_LENGTH_POSITION, format.HEADER_SIZE - format.LOG_OVERHEAD - 1)
@@ -91,7 +91,7 @@ def test_the_kernel_wants_a_whole_header() -> None:
         (format.CODEC_MASK, {"codec": 7}),
     ],
 )
-def test_the_kernel_reads_each_attribute_bit_as_format_says(attributes: int, expected: dict[str, Any]) -> None:
+def test_kernel_reads_each_attribute_bit_of_format(attributes: int, expected: dict[str, Any]) -> None:
     data = header_bytes()
     struct.pack_into(">h", data, format.ATTRIBUTES_POSITION, attributes)
     header = parse_header(data)

@@ -1,4 +1,4 @@
-"""Headers over raw bytes: what they say, where a walk stops, what stamping writes, and that no bytes crash it."""
+"""Headers over raw bytes: their fields, where a walk stops, what stamping writes, and that no bytes crash it."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def plain(offset: int) -> Record:
 
 
 def chain(count: int = 6) -> bytes:
-    """Batches of 1, 2, 3, ... records: offsets 0, 1..2, 3..5, ..."""
+    """Return batches of 1, 2, 3, ... records with offsets 0, 1..2, 3..5, ..."""
     return b"".join(batch(number + 1, base_offset=number * (number + 1) // 2) for number in range(count))
 
 
 class TestHeader:
-    def test_every_field_is_where_the_format_says(self) -> None:
+    def test_every_field_is_read_at_its_position(self) -> None:
         numbers = (101, 61 - 12 + 5, 7, 2, 0xFEDCBA98, 0x7F, 4, 1000, 2000, 55, 6, 77, 5)
         header = header_of(struct.pack(">qiibIhiqqqhii", *numbers) + bytes(5))
         assert (header.position, header.size) == (0, 66)
@@ -102,7 +102,7 @@ class TestHeader:
         assert (header.producer_id, header.leader_epoch, header.is_control) == (-1, -1, False)
         assert header.crc == zlib.crc32(data[16:])
 
-    def test_sequence_wraps_behind_the_largest(self) -> None:
+    def test_sequence_wraps_after_the_largest(self) -> None:
         header = header_of(batch(4, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2))
         assert header.last_sequence == 1
 
@@ -141,13 +141,13 @@ class TestHeader:
 
 
 class TestWalk:
-    def test_whole_batches_are_listed_and_the_rest_is_left(self) -> None:
+    def test_complete_batches_are_listed_and_the_rest_is_left(self) -> None:
         data = chain(3)
         headers, end, error = parse_headers(data + data[:30])
         assert [(header.base_offset, header.last_offset) for header in headers] == [(0, 0), (1, 2), (3, 5)]
         assert (end, error) == (len(data), None)
 
-    def test_range_bounds_the_walk(self) -> None:
+    def test_walk_stays_in_its_range(self) -> None:
         first, second, third = batch(1), batch(2), batch(3)
         data = first + second + third
         headers, end, _ = parse_headers(data, len(first), len(first) + len(second) + 1)
@@ -159,7 +159,7 @@ class TestWalk:
         with pytest.raises(ValueError, match="outside the buffer"):
             parse_headers(batch(), start, end)
 
-    def test_walk_stops_before_what_is_no_batch(self) -> None:
+    def test_walk_stops_before_bytes_that_are_not_a_batch(self) -> None:
         data = chain(2)
         headers, end, error = parse_headers(data + bytes(100))
         assert (len(headers), end) == (2, len(data))
@@ -171,13 +171,13 @@ class TestWalk:
         headers, _, _ = parse_headers(data)
         for target in range(-1, 21):
             header, position, previous, stepped = find_batch(data, target, origin=1000)
-            place = next(place for place, h in enumerate(headers) if h.last_offset >= target)
+            index = next(index for index, h in enumerate(headers) if h.last_offset >= target)
             assert header is not None
-            assert header.base_offset == headers[place].base_offset
-            assert position == header.position == 1000 + headers[place].position
-            assert (previous, stepped) == (header.base_offset - 1, place)
+            assert header.base_offset == headers[index].base_offset
+            assert position == header.position == 1000 + headers[index].position
+            assert (previous, stepped) == (header.base_offset - 1, index)
 
-    def test_walk_past_the_end_says_where_to_go_on(self) -> None:
+    def test_walk_past_the_end_returns_where_to_continue(self) -> None:
         data = chain(3)
         assert find_batch(data, 6, origin=50) == (None, 50 + len(data), 5, 3)
         last = len(batch(3, base_offset=3))
@@ -189,21 +189,21 @@ class TestWalk:
         assert header is not None
         assert header.last_offset == 5
 
-    def test_claim_of_an_index_must_hold_for_the_first_batch(self) -> None:
+    def test_index_must_be_right_about_the_first_batch(self) -> None:
         data = chain(3)
         assert find_batch(data, 5, expected=0)[3] == 2
-        with pytest.raises(LookupError, match="index has offset 1, the batch there ends at 0"):
+        with pytest.raises(LookupError, match="index has offset 1, but the batch there ends at 0"):
             find_batch(data, 5, expected=1)
-        with pytest.raises(LookupError, match="index has offset 1 where no batch is"):
+        with pytest.raises(LookupError, match="index has offset 1 where there is no batch"):
             find_batch(data[5:], 5, expected=1)
 
-    def test_offsets_that_do_not_rise_are_an_error_with_the_files_position(self) -> None:
+    def test_offsets_that_do_not_rise_are_an_error_with_the_position_in_the_file(self) -> None:
         data = batch(3, base_offset=10) + batch(1, base_offset=12)
         with pytest.raises(CorruptBatchError, match=r"offsets 12\.\.12 follow offset 12") as caught:
             find_batch(data, 99, origin=4000)
         assert caught.value.position == 4000 + len(batch(3))
 
-    def test_damage_is_an_error_that_names_one_position_the_files(self) -> None:
+    def test_damage_is_an_error_with_only_the_position_in_the_file(self) -> None:
         data = chain(2) + bytes(100)
         with pytest.raises(CorruptBatchError) as caught:
             find_batch(data, 99, origin=4000)
@@ -278,7 +278,7 @@ class TestAnyBytes:
     def test_no_bytes_crash_the_walks(self, data: bytes, target: int, expected: int) -> None:
         self.walk(data, target, expected)
 
-    def test_no_mutation_of_good_bytes_crashes_the_walks(self) -> None:
+    def test_no_mutation_of_valid_bytes_crashes_the_walks(self) -> None:
         generator = random.Random(1)
         sources = [chain(4), bytes(build_control_batch(ControlType.ABORT, 1, 2, 3, 4)) * 2]
         sources += [bytes(build_message_set([plain(1), plain(2)], magic=magic)) for magic in (0, 1)]
@@ -289,7 +289,7 @@ class TestAnyBytes:
                 position = generator.randrange(min(len(data), 100))
                 data[position] = generator.choice((0, 1, 0x7F, 0x80, 0xFF, generator.randrange(256)))
             stopped += self.walk(bytes(data[: generator.randint(0, len(data))]), generator.randint(-1, 12), -1)
-        assert stopped > 200  # the mutations do hit
+        assert stopped > 200  # the mutations have an effect
 
     def walk(self, data: bytes, target: int, expected: int) -> bool:
         headers, end, error = parse_headers(data)
@@ -300,10 +300,10 @@ class TestAnyBytes:
             assert crc_matches(data, header) in (True, False)
             assert repr(header).startswith("BatchHeader(")
         try:
-            found, position, _, stepped = find_batch(data, target, 0, -1, expected)
+            match, position, _, stepped = find_batch(data, target, 0, -1, expected)
         except (CorruptBatchError, LookupError):
             return True
-        assert found is None or found.last_offset >= target
+        assert match is None or match.last_offset >= target
         assert position >= 0
         assert 0 <= stepped <= len(data) // 26
         return error is not None

@@ -1,5 +1,5 @@
-"""Seeded mutations of valid bytes, checksums not looked at: our errors or records, never a crash, and the two
-readers (objects and columns) agree on which.
+"""Seeded mutations of valid bytes, with unchecked checksums, give our errors or records and never a crash. The two
+readers (objects and columns) agree.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ INTERESTING = [0x00, 0x01, 0x7F, 0x80, 0xFE, 0xFF]
 
 
 def mutated(data: bytes, seeded: random.Random) -> bytearray:
-    """One to four changes: a byte, a run, a cut, a piece twice. Lengths in front are left whole half the time."""
+    """Return the data with one to four changes: a byte, a run, a cut, a repeated piece. Half of the time, the length
+    fields at the start stay unchanged."""
     result = bytearray(data)
     first = seeded.choice([0, format.MAGIC_POSITION + 1])
     for _ in range(seeded.randint(1, 4)):
@@ -60,7 +61,7 @@ def mutated(data: bytes, seeded: random.Random) -> bytearray:
 
 
 def outcome(read: Callable[[], Any]) -> Any:
-    """What a reader gives, or None for one of our errors. Anything else is a failure of the test."""
+    """Return the result of a reader, or None for one of our errors. Any other error fails the test."""
     try:
         return read()
     except StratalogError:
@@ -68,12 +69,12 @@ def outcome(read: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_mutated_bytes_give_records_or_our_errors_and_both_readers_agree(name: str) -> None:
+def test_mutated_bytes_give_records_or_our_errors_in_both_readers(name: str) -> None:
     seeded = random.Random(name)
     readable = 0
     for _ in range(ROUNDS):
         data = mutated(SEEDS[name], seeded)
-        options: dict[str, Any] = {"check_crc": False, "include_control": True, "max_inflated": BOUND}
+        options: dict[str, Any] = {"check_crc": False, "include_control": True, "max_decompressed": BOUND}
         objects = outcome(lambda: read_records(data, **options))  # noqa: B023
         columns = outcome(lambda: to_arrow(data, **options))  # noqa: B023
         assert (objects is None) == (columns is None), bytes(data).hex()
@@ -86,19 +87,19 @@ def test_mutated_bytes_give_records_or_our_errors_and_both_readers_agree(name: s
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_mutated_bytes_never_pass_a_checksum_or_crash_what_checks_them(name: str) -> None:
+def test_mutated_bytes_never_pass_or_crash_the_checks(name: str) -> None:
     seeded = random.Random(name + "-checked")
     for _ in range(ROUNDS // 3):
         data = mutated(SEEDS[name], seeded)
-        outcome(lambda: up_convert(data, check_crc=False, max_inflated=BOUND))  # noqa: B023
+        outcome(lambda: up_convert(data, check_crc=False, max_decompressed=BOUND))  # noqa: B023
         outcome(lambda: [read_control(batch) for batch in batches(data)])  # noqa: B023
         headers = outcome(lambda: parse_for_append(data, 1 << 20))  # noqa: B023
         if headers is not None:
             outcome(lambda: check_contents(data, headers, BOUND))  # noqa: B023
-        found = outcome(lambda: read_records(data, max_inflated=BOUND))  # noqa: B023
-        if found is not None and name.startswith("magic-2"):
+        decoded = outcome(lambda: read_records(data, max_decompressed=BOUND))  # noqa: B023
+        if decoded is not None and name.startswith("magic-2"):
             original = read_records(SEEDS[name])
-            assert found == [] or [r.value for r in found] == [r.value for r in original]
+            assert decoded == [] or [r.value for r in decoded] == [r.value for r in original]
 
 
 def test_random_bytes_as_records_give_records_or_our_errors() -> None:
@@ -106,5 +107,5 @@ def test_random_bytes_as_records_give_records_or_our_errors() -> None:
     for _ in range(20_000):
         data = bytes(seeded.choices([0, 0, 0, 1, 2, 4, 12, 14, 16, 0x80, 0xFF], k=seeded.randint(0, 40)))
         count = seeded.randint(-1, 5)
-        found = outcome(lambda: decode_records(data, count, 0, 0, 0, -1))  # noqa: B023
-        assert found is None or len(found) == count
+        decoded = outcome(lambda: decode_records(data, count, 0, 0, 0, -1))  # noqa: B023
+        assert decoded is None or len(decoded) == count

@@ -1,5 +1,5 @@
-"""Logs that Apache Kafka wrote from what real clients sent, in every codec and magic: what the Java consumer read in
-them is what is read here. Where they come from: tests/golden/README.md.
+"""Logs that Apache Kafka wrote from the records of real clients, in every codec and magic. The Java consumer read the
+same records. tests/golden/README.md explains the files.
 """
 
 from __future__ import annotations
@@ -80,25 +80,25 @@ def log_bytes(name: str) -> bytes:
 
 
 def log_start_offset(name: str) -> int:
-    """Where the consumer began: records that were deleted before it may still be in the file."""
+    """Return the consumer's start offset. The file may still have deleted records before it."""
     first: int = EXPECTED[name]["records"][0]["offset"]
     return first
 
 
-def test_every_codec_and_magic_is_there() -> None:
-    found = {(EXPECTED[name]["magic"], EXPECTED[name]["codec"]) for name in PARTITIONS}
+def test_golden_files_cover_every_codec_and_magic() -> None:
+    ours = {(EXPECTED[name]["magic"], EXPECTED[name]["codec"]) for name in PARTITIONS}
     codecs = [codec.name.lower() for codec in Codec]
-    assert found == {(magic, codec) for magic in (0, 1, 2) for codec in codecs if magic == 2 or codec != "zstd"}
+    assert ours == {(magic, codec) for magic in (0, 1, 2) for codec in codecs if magic == 2 or codec != "zstd"}
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_records_are_what_the_java_consumer_read(name: str) -> None:
-    found = [record for record in read_records(log_bytes(name)) if record.offset >= log_start_offset(name)]
-    assert found == expected_records(name)
+def test_records_equal_those_of_the_java_consumer(name: str) -> None:
+    ours = [record for record in read_records(log_bytes(name)) if record.offset >= log_start_offset(name)]
+    assert ours == expected_records(name)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_columns_are_what_the_java_consumer_read(name: str) -> None:
+def test_columns_equal_the_records_of_the_java_consumer(name: str) -> None:
     columns = to_arrow(log_bytes(name), start_offset=log_start_offset(name))
     columns.validate(full=True)
     expected = expected_records(name)
@@ -112,17 +112,17 @@ def test_columns_are_what_the_java_consumer_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_batch_headers_are_what_kafkas_dump_shows(name: str) -> None:
-    found = {(file, batch.header.position): batch for file, data in log_files(name).items() for batch in batches(data)}
-    assert list(found) == [(batch["file"], batch["position"]) for batch in EXPECTED[name]["batches"]]
-    for expected, batch in zip(EXPECTED[name]["batches"], found.values(), strict=True):
+def test_batch_headers_equal_those_of_kafkas_dump(name: str) -> None:
+    ours = {(file, batch.header.position): batch for file, data in log_files(name).items() for batch in batches(data)}
+    assert list(ours) == [(batch["file"], batch["position"]) for batch in EXPECTED[name]["batches"]]
+    for expected, batch in zip(EXPECTED[name]["batches"], ours.values(), strict=True):
         known = {field: value for field, value in expected.items() if field in BATCH_FIELDS and value is not None}
         assert {field: getattr(batch.header, BATCH_FIELDS[field]) for field in known} == known
         assert batch.crc_matches()
 
 
 @pytest.mark.parametrize("name", TRANSACTIONAL)
-def test_ends_of_transactions_are_what_kafkas_dump_shows(name: str) -> None:
+def test_markers_equal_those_of_kafkas_dump(name: str) -> None:
     def as_shown(batch: Batch) -> dict[str, Any]:
         control_type, coordinator_epoch = read_control(batch)
         return {
@@ -134,12 +134,12 @@ def test_ends_of_transactions_are_what_kafkas_dump_shows(name: str) -> None:
             "coordinator_epoch": coordinator_epoch,
         }
 
-    found = [as_shown(batch) for batch in batches(log_bytes(name)) if batch.header.is_control]
-    assert found == EXPECTED[name]["control"]
+    ours = [as_shown(batch) for batch in batches(log_bytes(name)) if batch.header.is_control]
+    assert ours == EXPECTED[name]["control"]
 
 
 @pytest.mark.parametrize("name", LEGACY)
-def test_up_converted_messages_keep_what_the_java_consumer_read(name: str) -> None:
+def test_up_converted_messages_equal_the_records_of_the_java_consumer(name: str) -> None:
     converted = up_convert(log_bytes(name))
     assert {batch.header.magic for batch in batches(converted)} == {CURRENT_MAGIC}
     kept = [(r.offset, r.timestamp, r.key, r.value) for r in expected_records(name)]

@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1: read, written, and turned into magic 2 batches with nothing lost."""
+"""Messages of magic 0 and 1: reading, writing, and converting them to magic 2 batches without loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     InvalidRecordError,
     UnsupportedCodecError,
     UnsupportedMagicError,
@@ -29,7 +29,7 @@ LEGACY_CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
 
 
 def as_magic(records: list[Record], magic: int) -> list[Record]:
-    """What is left of records in a magic: 0 has no timestamps."""
+    """Return the records as a magic stores them: magic 0 has no timestamps."""
     if magic:
         return records
     return [Record(offset=r.offset, timestamp_type=-1, key=r.key, value=r.value) for r in records]
@@ -41,7 +41,7 @@ def with_checksum(message: bytearray) -> bytearray:
 
 
 def wrapper(magic: int, codec: int, inner: bytes | bytearray, offset: int) -> bytearray:
-    """A wrapper around any bytes at all."""
+    """Return a wrapper with any bytes as its content."""
     value = bytes(compression.compress(codec, inner))
     message = build_message_set([record(value, offset=offset)], magic=magic)
     message[format.LEGACY_ATTRIBUTES_POSITION] = codec
@@ -50,7 +50,7 @@ def wrapper(magic: int, codec: int, inner: bytes | bytearray, offset: int) -> by
 
 @pytest.mark.parametrize("magic", [0, 1])
 @given(records=record_lists(with_headers=False), codec=st.sampled_from(LEGACY_CODECS))
-def test_messages_come_back(magic: int, records: list[Record], codec: Codec) -> None:
+def test_written_messages_read_back_equal(magic: int, records: list[Record], codec: Codec) -> None:
     message_set = build_message_set(records, magic=magic, codec=codec)
     assert read_records(message_set) == as_magic(records, magic)
 
@@ -66,7 +66,7 @@ def test_up_converting_keeps_offsets_timestamps_keys_values_and_codec(
     assert {(batch.header.magic, batch.header.codec) for batch in batches(converted)} == {(2, codec)}
 
 
-def test_messages_in_a_row_share_batches_up_to_a_size() -> None:
+def test_consecutive_messages_share_batches_up_to_the_limit() -> None:
     records = [record(bytes(100), offset=offset) for offset in range(10)]
     message_set = build_message_set(records, magic=1)
     assert len(list(batches(message_set))) == 10
@@ -74,7 +74,7 @@ def test_messages_in_a_row_share_batches_up_to_a_size() -> None:
     assert len(list(batches(up_convert(message_set, max_batch_bytes=300)))) == 4
 
 
-def test_up_converting_passes_magic_2_on_as_it_is_and_keeps_the_order() -> None:
+def test_up_converting_copies_magic_2_and_keeps_the_order() -> None:
     old = [record(b"old", offset=0), record(b"old", offset=1)]
     new = build_batch([(None, b"new")], base_offset=2, codec=Codec.ZSTD)
     last = [record(b"last", offset=3)]
@@ -84,13 +84,13 @@ def test_up_converting_passes_magic_2_on_as_it_is_and_keeps_the_order() -> None:
     assert bytes(new) in bytes(converted)
 
 
-def test_up_converting_copes_with_offsets_that_jump_or_stand_still() -> None:
+def test_up_converting_keeps_offsets_that_jump_or_repeat() -> None:
     offsets = [0, 5, 5, 2**33, 3]
     converted = up_convert(build_message_set([record(offset=o) for o in offsets], magic=1))
     assert [r.offset for r in read_records(converted)] == offsets
 
 
-def test_log_append_time_of_messages_is_kept_when_they_share_no_time() -> None:
+def test_different_log_append_times_of_messages_are_kept() -> None:
     records = [record(offset=i, timestamp=timestamp) for i, timestamp in enumerate([5, 5, 9])]
     message_set = build_message_set(records, magic=1, timestamp_type=TimestampType.LOG_APPEND_TIME)
     converted = up_convert(message_set)
@@ -98,7 +98,7 @@ def test_log_append_time_of_messages_is_kept_when_they_share_no_time() -> None:
     assert [(r.timestamp, r.timestamp_type) for r in read_records(converted)] == [(5, 1), (5, 1), (9, 1)]
 
 
-def test_a_wrapper_with_log_append_time_gives_its_time_to_all() -> None:
+def test_log_append_time_of_a_wrapper_applies_to_all_messages() -> None:
     records = [record(offset=i, timestamp=timestamp) for i, timestamp in enumerate([5, 9, 7])]
     message_set = build_message_set(records, magic=1, codec=Codec.GZIP, timestamp_type=TimestampType.LOG_APPEND_TIME)
     expected = [(0, 9, 1), (1, 9, 1), (2, 9, 1)]
@@ -120,7 +120,7 @@ def test_a_wrapper_with_offset_0_of_old_librdkafka_has_offsets_from_0() -> None:
     assert [r.offset for r in read_records(wrapper(1, Codec.GZIP, inner, 0))] == [0, 1, 2]
 
 
-def test_magic_0_lz4_is_written_with_the_header_checksum_that_old_brokers_want() -> None:
+def test_magic_0_lz4_has_the_header_checksum_of_old_brokers() -> None:
     message = build_message_set([record()], magic=0, codec=Codec.LZ4)
     frame = message[26:]
     assert frame == compression.with_legacy_lz4_checksum(frame)
@@ -144,7 +144,7 @@ def test_a_wrapper_inside_a_wrapper_is_refused(magic: int) -> None:
         (b"\x00" * 40, "wrapper at offset 9: batch length is 0"),
     ],
 )
-def test_a_wrapper_around_the_wrong_thing_is_corrupt(inner: bytes, problem: str) -> None:
+def test_wrapper_with_wrong_content_is_corrupt(inner: bytes, problem: str) -> None:
     with pytest.raises(CorruptBatchError, match=problem):
         read_records(wrapper(1, Codec.GZIP, inner, 9))
 
@@ -156,19 +156,19 @@ def test_a_wrapper_without_a_value_is_corrupt() -> None:
         read_records(with_checksum(message))
 
 
-def test_offsets_inside_that_leave_the_range_of_offsets_are_corrupt() -> None:
+def test_offsets_inside_a_wrapper_that_overflow_are_corrupt() -> None:
     inner = build_message_set([record(offset=2**63 - 1), record(offset=0)], magic=1)
     with pytest.raises(CorruptBatchError, match="which makes"):
         read_records(wrapper(1, Codec.GZIP, inner, 9))
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_a_wrapper_that_inflates_past_the_bound_is_refused(codec: Codec) -> None:
+def test_wrapper_that_decompresses_past_the_limit_is_refused(codec: Codec) -> None:
     message_set = build_message_set([record(bytes(100_000))], magic=1, codec=codec)
-    with pytest.raises(InflatedTooLargeError, match="bound of 5000 bytes"):
-        read_records(message_set, max_inflated=5000)
-    with pytest.raises(InflatedTooLargeError, match="bound of 5000 bytes"):
-        up_convert(message_set, max_inflated=5000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 5000 bytes"):
+        read_records(message_set, max_decompressed=5000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 5000 bytes"):
+        up_convert(message_set, max_decompressed=5000)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_wrapper_that_inflates_past_the_bound_is_refused(codec: Codec) -> None
         (26, 10, "value length goes past the end of the message"),
         (33, 6, "value length is 6, 5 bytes are left"),
         (33, -2, "value length is -2"),
-        (33, 3, "2 bytes are left over behind the value"),
+        (33, 3, "2 bytes are left over after the value"),
     ],
 )
 def test_lengths_that_do_not_fit_a_message_are_corrupt(position: int, length: int, problem: str) -> None:
@@ -199,7 +199,7 @@ def test_a_wrong_checksum_is_corrupt() -> None:
     assert read_records(message, check_crc=False)[0].value == b"valud"
 
 
-def test_what_magic_0_and_1_do_not_have_is_refused() -> None:
+def test_features_missing_in_magic_0_and_1_are_refused() -> None:
     with pytest.raises(InvalidRecordError, match="record at offset 4 has headers; magic 1 has none"):
         build_message_set([Record(offset=4, headers=[("h", b"")])], magic=1)
     with pytest.raises(UnsupportedCodecError, match="codec is 4; magic 0 and 1 have 0 to 3"):
@@ -212,6 +212,6 @@ def test_what_magic_0_and_1_do_not_have_is_refused() -> None:
         read_records(with_checksum(message))
 
 
-def test_no_records_are_no_messages() -> None:
+def test_no_records_give_no_messages() -> None:
     assert build_message_set([], magic=1, codec=Codec.GZIP) == b""
     assert up_convert(b"") == b""

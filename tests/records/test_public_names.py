@@ -1,4 +1,4 @@
-"""`stratalog.records` has what it promises, and imports pyarrow only when it is asked for columns."""
+"""`stratalog.records` has its public names, and imports pyarrow only with the column functions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_every_public_name_exists(name: str) -> None:
     assert getattr(records, name) is not None
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+def test_missing_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'to_pandas'"):
         records.to_pandas  # noqa: B018
 
 
-def test_pyarrow_is_imported_only_when_columns_are_asked_for() -> None:
+def test_pyarrow_is_imported_only_with_the_column_functions() -> None:
     result = subprocess.run([sys.executable, "-c", ONLY_WHEN_ASKED], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Reading buffers of several batches, of any magic, with whatever can be wrong with them."""
+"""Reading buffers of several batches, of any magic, with all kinds of damage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     UnsupportedCodecError,
     UnsupportedMagicError,
 )
@@ -24,7 +24,7 @@ from tests.records.strategies import numbered
 
 
 def with_field(batch: bytearray, position: int, layout: str, value: int) -> bytearray:
-    """The batch with one header field changed and its checksum made right again."""
+    """Return the batch with one header field changed and the right checksum."""
     struct.pack_into(layout, batch, position, value)
     checksum = crc32c(memoryview(batch)[format.ATTRIBUTES_POSITION :])
     struct.pack_into(">I", batch, format.CRC_POSITION, checksum)
@@ -32,14 +32,14 @@ def with_field(batch: bytearray, position: int, layout: str, value: int) -> byte
 
 
 def plain(count: int, first: int, timestamp_type: int = 0) -> list[Record]:
-    """Records that every magic can hold."""
+    """Return records that every magic supports."""
     return [
         Record(offset=offset, timestamp=1000 + offset, key=b"k", value=b"%d" % offset)
         for offset in range(first, first + count)
     ]
 
 
-def test_batches_of_all_codecs_behind_each_other_are_read_in_order() -> None:
+def test_consecutive_batches_of_all_codecs_are_read_in_order() -> None:
     expected = numbered(60)
     buffer = bytearray()
     for i, codec in enumerate([*Codec, Codec.NONE]):
@@ -60,25 +60,25 @@ def test_a_batch_cut_off_at_the_end_is_left_out() -> None:
         assert read_records(whole + whole[:end]) == numbered(3)
 
 
-def test_no_bytes_are_no_records() -> None:
+def test_no_bytes_give_no_records() -> None:
     assert read_records(b"") == []
 
 
-def test_a_wrong_checksum_is_corrupt_and_says_where() -> None:
+def test_wrong_checksum_is_corrupt_with_its_position() -> None:
     first, second = build_batch(numbered(2)), build_batch(numbered(2, 2), base_offset=2)
     second[-1] ^= 1
     with pytest.raises(CorruptBatchError, match=f"batch at offset 2 .* at position {len(first)}"):
         read_records(first + second)
 
 
-def test_checksums_are_not_looked_at_where_that_is_asked_for() -> None:
+def test_checksums_are_ignored_without_check_crc() -> None:
     batch = build_batch(numbered(2))
     batch[format.CRC_POSITION] ^= 1
     assert read_records(batch, check_crc=False) == numbered(2)
 
 
 @pytest.mark.parametrize("count", [-5, 1, 3, 2**31 - 1])
-def test_a_record_count_that_is_not_the_records_is_corrupt(count: int) -> None:
+def test_wrong_record_count_is_corrupt(count: int) -> None:
     batch = with_field(build_batch(numbered(2)), format.RECORD_COUNT_POSITION, ">i", count)
     with pytest.raises(CorruptBatchError, match=r"batch at offset 0: .*record"):
         read_records(batch)
@@ -99,20 +99,20 @@ def test_an_unknown_magic_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_a_batch_that_inflates_past_the_bound_is_refused(codec: Codec) -> None:
+def test_batch_that_decompresses_past_the_limit_is_refused(codec: Codec) -> None:
     batch = build_batch([(None, bytes(100_000))], codec=codec)
-    with pytest.raises(InflatedTooLargeError, match="bound of 50000 bytes"):
-        read_records(batch, max_inflated=50_000)
+    with pytest.raises(DecompressedTooLargeError, match="limit of 50000 bytes"):
+        read_records(batch, max_decompressed=50_000)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_records_that_are_not_compressed_as_claimed_are_corrupt(codec: Codec) -> None:
+def test_records_with_another_codec_than_stated_are_corrupt(codec: Codec) -> None:
     batch = with_field(build_batch([(b"k", b"v" * 40)]), format.ATTRIBUTES_POSITION, ">h", codec)
     with pytest.raises(CorruptBatchError, match="batch at offset 0: "):
         read_records(batch)
 
 
-def test_control_batches_are_left_out_unless_asked_for() -> None:
+def test_control_batches_are_left_out_unless_included() -> None:
     buffer = build_batch(numbered(2)) + build_control_batch(ControlType.COMMIT, 1, 0, 0, 1000, base_offset=2)
     assert read_records(buffer) == numbered(2)
     assert [record.offset for record in read_records(buffer, include_control=True)] == [0, 1, 2]
@@ -133,7 +133,7 @@ def control(key: bytes | None, value: bytes | None, count: int = 1) -> bytearray
         (control(None, b"\x00\x00\x00\x00\x00\x07"), "key of the control record has 0 bytes"),
         (control(b"\x00\x00\x00\x01", b"\x00\x00\x00"), "value of the end marker has 3 bytes"),
         (control(b"\x00\x00\x00\x63", b"\x00\x00\x00\x00\x00\x07"), "version 0 and type 99"),
-        (control(b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07", 2), "one record, not 2"),
+        (control(b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x07", 2), "has 2 records, not one"),
         (build_batch(numbered(1)), "is not a control batch"),
     ],
 )
@@ -158,7 +158,7 @@ def test_records_of_one_batch_need_no_checksum() -> None:
 @pytest.mark.parametrize(
     ("timestamp", "start", "expected"), [(15, 0, (1, 20)), (15, 2, (2, 30)), (31, 0, None), (5, 3, None)]
 )
-def test_first_record_at_a_time_and_offset_is_found_or_none(
+def test_first_record_at_a_timestamp_and_offset_is_found_or_none(
     timestamp: int, start: int, expected: tuple[int, int] | None
 ) -> None:
     records = [Record(value=b"v", timestamp=time) for time in (10, 20, 30)]

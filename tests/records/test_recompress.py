@@ -28,7 +28,7 @@ def changed(
 
 
 def identity(header: BatchHeader) -> tuple[int, ...]:
-    """What a batch says of itself, but for codec, size and checksum."""
+    """Return the header fields except codec, size and checksum."""
     return (
         header.attributes & ~7,
         header.base_offset,
@@ -44,7 +44,9 @@ def identity(header: BatchHeader) -> tuple[int, ...]:
 
 
 @given(record_lists(), codecs, codecs, st.booleans())
-def test_same_records_with_another_codec(records: list[object], source: int, target: int, transactional: bool) -> None:
+def test_recompressed_batch_has_the_same_records(
+    records: list[object], source: int, target: int, transactional: bool
+) -> None:
     producer = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 11} if transactional else {}
     data = build_batch(records, codec=source, is_transactional=transactional, **producer)  # type: ignore[arg-type]
     before = parse_for_append(bytes(data), ANY_SIZE)[0]
@@ -52,10 +54,10 @@ def test_same_records_with_another_codec(records: list[object], source: int, tar
     assert [header.codec for header in headers] == [target]
     assert identity(headers[0]) == identity(before)
     assert list(read_records(result)) == list(read_records(data))
-    assert parse_for_append(result, ANY_SIZE)[0].size == len(result)  # its checksum too
+    assert parse_for_append(result, ANY_SIZE)[0].size == len(result)  # with its checksum
 
 
-def test_each_of_several_batches_is_changed_and_those_that_fit_stay_byte_for_byte() -> None:
+def test_batches_with_the_codec_are_unchanged_and_the_others_are_recompressed() -> None:
     parts = [build_batch(numbered(20), codec=codec) for codec in (Codec.GZIP, Codec.ZSTD, Codec.NONE)]
     result, headers = changed(bytearray().join(parts), Codec.ZSTD)
     assert [header.codec for header in headers] == [Codec.ZSTD] * 3
@@ -72,6 +74,6 @@ def test_level_is_used() -> None:
 
 def test_batch_that_grows_past_the_limit_is_refused() -> None:
     data = build_batch([record(b"a" * 100_000)], codec=Codec.ZSTD)
-    with pytest.raises(MessageTooLargeError, match=r"when re-compressed .* max\.message\.bytes is 5000") as caught:
+    with pytest.raises(MessageTooLargeError, match=r"compressing it again .* max\.message\.bytes is 5000") as caught:
         changed(data, Codec.NONE, max_batch_bytes=5000)
     assert caught.value.code == 10

@@ -1,4 +1,4 @@
-"""Framing that is checked piece by piece: the same verdict as on the whole, wherever the pieces are cut."""
+"""Checking the framing piece by piece gives the same result as checking all of it, for any pieces."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.records.strategies import numbered, record_lists
 ABSENT = -(2**60)
 
 
-def cut(payload: bytes, places: Iterable[int]) -> list[bytes]:
-    edges = [0, *sorted(place % (len(payload) + 1) for place in places), len(payload)]
+def cut(payload: bytes, cuts: Iterable[int]) -> list[bytes]:
+    edges = [0, *sorted(position % (len(payload) + 1) for position in cuts), len(payload)]
     return [payload[start:end] for start, end in itertools.pairwise(edges)]
 
 
@@ -34,44 +34,44 @@ def streamed(pieces: list[bytes], count: int) -> RecordStream:
     return stream
 
 
-@given(records=record_lists(), places=st.lists(st.integers(0, 10**6), max_size=20))
-def test_sound_records_are_sound_however_they_are_cut(records: list[Record], places: list[int]) -> None:
+@given(records=record_lists(), cuts=st.lists(st.integers(0, 10**6), max_size=20))
+def test_valid_records_are_valid_for_any_pieces(records: list[Record], cuts: list[int]) -> None:
     batch = build_batch(records)
     header = parse_header(batch)
     assert header is not None
     payload = bytes(batch[HEADER_SIZE:])
-    stream = streamed(cut(payload, places), len(records))
+    stream = streamed(cut(payload, cuts), len(records))
     largest, null_keys = check_records(payload, header)
     assert (header.base_timestamp + stream.max_timestamp_delta, stream.null_keys) == (largest, null_keys)
 
 
 @given(
     records=record_lists(),
-    places=st.lists(st.integers(0, 10**6), max_size=10),
+    cuts=st.lists(st.integers(0, 10**6), max_size=10),
     damage=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3),
     more=st.integers(-2, 2),
 )
-def test_damage_is_found_where_the_whole_would_show_it(
-    records: list[Record], places: list[int], damage: list[tuple[int, int]], more: int
+def test_damage_is_reported_as_for_the_whole_payload(
+    records: list[Record], cuts: list[int], damage: list[tuple[int, int]], more: int
 ) -> None:
     batch = build_batch(records)
     header = parse_header(batch)
     assert header is not None
     payload = bytearray(batch[HEADER_SIZE:])
-    for place, value in damage:
-        payload[place % len(payload)] = value
+    for position, value in damage:
+        payload[position % len(payload)] = value
     del payload[len(payload) + min(more, 0) :]
     payload += bytes(max(more, 0))
     try:
         check_records(payload, header)
     except InvalidRecordError:
         with pytest.raises(InvalidRecordError, match=r"record \d+ of \d+: "):
-            streamed(cut(bytes(payload), places), len(records))
+            streamed(cut(bytes(payload), cuts), len(records))
     else:
-        streamed(cut(bytes(payload), places), len(records))
+        streamed(cut(bytes(payload), cuts), len(records))
 
 
-def test_a_record_without_a_timestamp_does_not_count_as_the_oldest() -> None:
+def test_record_without_a_timestamp_is_not_the_oldest() -> None:
     batch = build_batch(numbered(3))
     stream = RecordStream(3, 0)
     stream.feed(batch[HEADER_SIZE:])

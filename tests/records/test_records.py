@@ -1,4 +1,4 @@
-"""Record objects and the two loops between them and bytes."""
+"""Record objects, and the loops that convert between them and bytes."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_empty_record_takes_seven_bytes() -> None:
         (b"\x10\x00\x00\x00\x01\x01\x02\x00\x02", "record 0 of 1: header value length goes past"),
         (b"\x12\x00\x00\x00\x01\x01\x02\x00\x00\x00", "record 0 of 1: length leaves bytes over"),
         (b"\x12\x00\x00\x00\x01\x01\x02\x02\xff\x01", "record 0 of 1: key of header 0 is not UTF-8"),
-        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "1 bytes are left over behind the last of 1 records"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "1 bytes are left over after the last of 1 records"),
     ],
 )
 def test_malformed_records_are_corrupt_and_named(data: bytes, problem: str) -> None:
@@ -101,19 +101,19 @@ def test_malformed_records_are_corrupt_and_named(data: bytes, problem: str) -> N
         decode(data)
 
 
-def test_the_record_that_is_malformed_is_named_by_its_place() -> None:
+def test_malformed_record_is_named_by_its_index() -> None:
     data = payload((b"k", b"v"), (b"k", b"v"), (b"k", b"v"))
     with pytest.raises(CorruptBatchError, match="record 2 of 3"):
         decode(data[:-1], count=3)
 
 
 @pytest.mark.parametrize("count", [-1, 2, 2**31 - 1])
-def test_a_count_that_the_bytes_cant_hold_is_corrupt_before_anything_is_allocated(count: int) -> None:
+def test_impossible_record_count_is_corrupt_before_allocation(count: int) -> None:
     with pytest.raises(CorruptBatchError, match=f"record count is {count}"):
         decode(payload((None, None)), count)
 
 
-def test_every_cut_of_a_payload_is_corrupt() -> None:
+def test_payload_cut_anywhere_is_corrupt() -> None:
     writer = RecordsWriter()
     writer.extend(numbered(8))
     data = bytes(writer.batch_bytes(0))
@@ -122,7 +122,7 @@ def test_every_cut_of_a_payload_is_corrupt() -> None:
             decode(data[:end], 8)
 
 
-def test_log_append_time_is_every_records_time() -> None:
+def test_log_append_time_is_the_timestamp_of_every_record() -> None:
     assert [r.timestamp for r in decode_records(payload((None, b"a"), (None, b"b")), 2, 0, 5, 1, 99)] == [
         99,
         99,
@@ -138,7 +138,7 @@ def test_writing_keeps_the_base_timestamp_of_the_first_record() -> None:
     assert [r.timestamp for r in decode_records(data, 3, 0, 50, 0, -1)] == [50, 20, 80]
 
 
-def test_the_widest_timestamps_come_back() -> None:
+def test_extreme_timestamps_read_back_equal() -> None:
     writer = RecordsWriter()
     for timestamp in (-1, 2**63 - 1, 0):
         writer.append(None, timestamp=timestamp)
@@ -146,12 +146,12 @@ def test_the_widest_timestamps_come_back() -> None:
     assert [r.timestamp for r in decode_records(data, 3, 0, -1, 0, -1)] == [-1, 2**63 - 1, 0]
 
 
-def test_what_cant_be_written_is_refused_and_named() -> None:
+def test_record_that_cant_be_written_is_refused_by_name() -> None:
     writer = RecordsWriter()
     writer.append(b"fine")
     with pytest.raises(InvalidRecordError, match="record 1: timestamp is -2"):
         writer.append(b"v", timestamp=-2)
-    with pytest.raises(InvalidRecordError, match="record 1: offset delta is 0, not past the last one, 0"):
+    with pytest.raises(InvalidRecordError, match="record 1: offset delta is 0; it must be after the last one, 0"):
         writer.append(b"v", offset_delta=0)
     with pytest.raises(InvalidRecordError, match="record 1: offset delta is 2147483648"):
         writer.append(b"v", offset_delta=2**31)
@@ -167,7 +167,7 @@ def test_what_cant_be_written_is_refused_and_named() -> None:
     assert decode(bytes(writer.batch_bytes(0))) == [Record(value=b"fine", timestamp=0)]
 
 
-def test_a_first_record_that_is_refused_does_not_set_the_base_timestamp() -> None:
+def test_refused_first_record_does_not_set_the_base_timestamp() -> None:
     writer = RecordsWriter()
     with pytest.raises(InvalidRecordError):
         writer.append(b"v", headers=[("\ud800", None)], timestamp=5)
@@ -181,15 +181,15 @@ def test_other_buffers_can_be_keys_and_values() -> None:
     assert decode(bytes(writer.batch_bytes(0))) == [Record(key=b"key", value=b"value", timestamp=0)]
 
 
-def test_a_batch_past_two_gib_is_refused_before_it_is_made() -> None:
+def test_batch_of_two_gib_is_refused_before_allocation() -> None:
     writer = RecordsWriter()
     writer.append(b"small")
-    with pytest.raises(MessageTooLargeError, match="with record 1; a batch holds less than 2 GiB"):
+    with pytest.raises(MessageTooLargeError, match="with record 1; a batch must be smaller than 2 GiB"):
         writer.append(bytes(2**31 - 70))
     assert writer.record_count == 1
 
 
-def test_the_upper_bound_of_a_size_is_one() -> None:
+def test_size_upper_bound_is_never_exceeded() -> None:
     for record in numbered(30):
         writer = RecordsWriter()
         writer.append(record.value, record.key, record.headers, record.timestamp)

@@ -1,4 +1,4 @@
-"""The kernel's own rules. What it decodes is compared with the reader of objects in tests/spark/test_decoding.py."""
+"""The rules of the kernel. tests/spark/test_decoding.py compares its records with those read as objects."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def offsets(decoder: ScanDecoder) -> list[int]:
     rows, columns = decoder.take()
     column = columns[OFFSET]
     assert not isinstance(column, tuple)
-    found = memoryview(column).cast("q").tolist()
-    assert len(found) == rows
-    return found
+    values = memoryview(column).cast("q").tolist()
+    assert len(values) == rows
+    return values
 
 
-def test_a_portion_is_full_before_the_next_row_and_not_behind_the_last() -> None:
+def test_portion_is_full_only_when_another_row_follows() -> None:
     decoder = ScanDecoder(OFFSET, most_rows=5)
     decoder.feed(batch(10))
     assert decoder.run()
@@ -40,7 +40,7 @@ def test_a_portion_is_full_before_the_next_row_and_not_behind_the_last() -> None
 
 
 @pytest.mark.parametrize("magic", [1, 2])
-def test_a_portion_is_full_when_its_keys_and_values_are(magic: int) -> None:
+def test_portion_is_full_at_the_limit_of_bytes(magic: int) -> None:
     records = [Record(key=b"k", value=bytes(999), timestamp=1, offset=offset) for offset in range(10)]
     data = build_batch(records) if magic == 2 else build_message_set(records, magic=magic, codec=Codec.GZIP)
     decoder = ScanDecoder(KEY | VALUE | OFFSET, most_bytes=3_000)
@@ -59,7 +59,7 @@ def test_an_empty_portion_can_be_taken() -> None:
     assert len(memoryview(columns[OFFSET])) == 0  # type: ignore[arg-type]
 
 
-def test_bytes_are_not_fed_over_what_is_left() -> None:
+def test_feeding_before_all_bytes_are_used_is_refused() -> None:
     decoder = ScanDecoder(OFFSET, most_rows=5)
     decoder.feed(batch(10))
     assert decoder.run()
@@ -72,7 +72,7 @@ def test_bytes_are_not_fed_over_what_is_left() -> None:
     assert offsets(decoder) == [10]
 
 
-def test_the_position_is_behind_the_last_whole_batch() -> None:
+def test_position_is_after_the_last_complete_batch() -> None:
     first, second = batch(3), batch(3, first=3)
     decoder = ScanDecoder(OFFSET)
     decoder.feed(first + second[:-1])
@@ -83,11 +83,11 @@ def test_the_position_is_behind_the_last_whole_batch() -> None:
     assert (decoder.position, decoder.next_offset) == (len(second), 6)
 
 
-def test_offsets_go_on_to_rise_in_bytes_that_continue() -> None:
+def test_offsets_must_keep_rising_in_continued_bytes() -> None:
     decoder = ScanDecoder(OFFSET)
     decoder.feed(batch(10))
     decoder.run()
-    decoder.feed(batch(10, first=5))  # other bytes: seen in part
+    decoder.feed(batch(10, first=5))  # other bytes, partly read
     assert not decoder.run()
     decoder.feed(batch(10, first=8), continues=True)
     with pytest.raises(Exception, match=r"offsets 8\.\.17 follow offset 14"):
@@ -95,7 +95,7 @@ def test_offsets_go_on_to_rise_in_bytes_that_continue() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 64, 65, 1000])
-def test_any_number_of_keys_of_any_length_is_told_from_others(count: int) -> None:
+def test_keys_of_any_number_and_length_are_distinguished(count: int) -> None:
     keys = [b"k" * (number % 70) + b"%d" % number for number in range(count)]
     strangers = [key + b"x" for key in keys] + [key[:-1] for key in keys if key[:-1] not in keys] + [b"", b"k" * 40]
     records = [key for pair in zip(keys, strangers, strict=False) for key in pair] + [b"stranger", None]
@@ -107,11 +107,11 @@ def test_any_number_of_keys_of_any_length_is_told_from_others(count: int) -> Non
 
 
 @pytest.mark.parametrize(("rows", "size"), [(0, 1), (1, 0)])
-def test_a_portion_of_nothing_is_refused(rows: int, size: int) -> None:
-    with pytest.raises(ValueError, match="portion"):
+def test_portion_without_rows_or_bytes_is_refused(rows: int, size: int) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
         ScanDecoder(OFFSET, most_rows=rows, most_bytes=size)
 
 
-def test_a_key_is_bytes() -> None:
+def test_key_that_is_not_bytes_is_refused() -> None:
     with pytest.raises(TypeError):
         ScanDecoder(OFFSET, keys=["text"])  # type: ignore[list-item]

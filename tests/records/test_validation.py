@@ -1,4 +1,4 @@
-"""What may enter a log: one rule broken at a time, and then everything at random."""
+"""The rules for entering a log: each broken on its own, and then random damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -38,7 +38,7 @@ ATTRIBUTES, DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER, EPOCH, SEQUENCE, COU
 
 
 def edited(data: bytearray, position: int, kind: str, value: int) -> bytearray:
-    """The batch with one field of its header changed, and the right checksum for that."""
+    """Return the batch with one header field changed and the right checksum."""
     struct.pack_into(f">{kind}", data, position, value)
     return sealed(data)
 
@@ -49,7 +49,7 @@ def sealed(data: bytearray) -> bytearray:
 
 
 def with_payload(payload: bytes, count: int, codec: int = 0) -> bytearray:
-    """A batch that claims `count` records, with any bytes for them."""
+    """Return a batch with `count` records in its header and any bytes as its records."""
     data = build_batch(numbered(1))[:61] + bytearray(compression.compress(codec, payload) if codec else payload)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">h", data, ATTRIBUTES, codec)
@@ -64,19 +64,19 @@ def header_of(data: bytearray) -> BatchHeader:
     return header
 
 
-def validate(data: bytearray, max_inflated: int = MAX) -> int:
-    return check_contents(data, parse_for_append(data, MAX), max_inflated)
+def validate(data: bytearray, max_decompressed: int = MAX) -> int:
+    return check_contents(data, parse_for_append(data, MAX), max_decompressed)
 
 
 @given(records=record_lists(), codec=codecs)
-def test_what_the_builder_makes_is_taken_unchanged(records: list[Record], codec: int) -> None:
+def test_built_batches_pass_unchanged(records: list[Record], codec: int) -> None:
     data = build_batch(records, codec=codec)
     before = bytes(data)
     assert validate(data) == sum(record.key is None for record in records)
     assert data == before
 
 
-def test_several_batches_are_all_looked_at() -> None:
+def test_all_batches_are_checked() -> None:
     data = build_batch(numbered(3)) + build_batch(numbered(2), codec=Codec.ZSTD)
     assert [header.record_count for header in parse_for_append(data, MAX)] == [3, 2]
     second = build_batch(numbered(2))
@@ -99,7 +99,7 @@ def test_several_batches_are_all_looked_at() -> None:
         (
             lambda d: edited(d, PRODUCER, "q", 5),
             InvalidRecordError,
-            "producer id is 5 with epoch -1 and base sequence -1",
+            "producer id is 5, with producer epoch -1 and base sequence -1",
         ),
         (lambda d: edited(d, ATTRIBUTES, "h", 0x10), InvalidRecordError, "producer id is -1 in a transactional batch"),
     ],
@@ -111,7 +111,7 @@ def test_broken_header_rule_is_refused_with_field_and_value(
         parse_for_append(break_it(build_batch(numbered(3))), MAX)
 
 
-def test_count_and_delta_at_the_ends_of_their_range_do_not_meet_by_overflow() -> None:
+def test_extreme_count_and_delta_do_not_agree_by_overflow() -> None:
     data = build_batch(numbered(1))
     struct.pack_into(">i", data, DELTA, 2**31 - 1)
     with pytest.raises(InvalidRecordError, match="record count is -2147483648"):
@@ -119,7 +119,7 @@ def test_count_and_delta_at_the_ends_of_their_range_do_not_meet_by_overflow() ->
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_old_messages_are_refused_with_what_to_do(magic: int) -> None:
+def test_old_messages_are_refused_with_advice(magic: int) -> None:
     with pytest.raises(UnsupportedMagicError, match=f"magic is {magic}; .*up_convert") as caught:
         parse_for_append(build_message_set([record()], magic=magic), MAX)
     assert caught.value.code == 43
@@ -134,7 +134,7 @@ def test_size_limit_is_for_each_batch_and_inclusive() -> None:
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_any_wrong_bit_behind_the_checksum_is_found(bit: int) -> None:
+def test_any_flipped_bit_after_the_checksum_is_refused(bit: int) -> None:
     good = build_batch(numbered(2))
     for position in range(17, len(good)):
         data = bytearray(good)
@@ -144,7 +144,7 @@ def test_any_wrong_bit_behind_the_checksum_is_found(bit: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", bytes(60), bytes(61)])
-def test_what_is_no_batch_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_batch_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptBatchError):
         parse_for_append(data, MAX)
 
@@ -152,18 +152,18 @@ def test_what_is_no_batch_is_refused(data: bytes) -> None:
 def test_cut_off_or_trailing_bytes_are_refused() -> None:
     data = build_batch(numbered(2))
     for wrong in (data[:-1], data + b"\0" * 11, data + data[:70]):
-        with pytest.raises(CorruptBatchError, match="are not a whole record batch"):
+        with pytest.raises(CorruptBatchError, match="are not a complete record batch"):
             parse_for_append(wrong, MAX)
 
 
-def test_control_batch_is_not_a_clients() -> None:
+def test_control_batch_of_a_client_is_refused() -> None:
     data = build_control_batch(ControlType.COMMIT, 1, 0, 0, 1000)
     headers = parse_for_append(data, MAX)
     with pytest.raises(InvalidRecordError, match="control bit is set"):
         check_contents(data, headers)
 
 
-RECORD = bytes(build_batch([record(b"v", b"k")])[61:])  # length, attributes, time delta, offset delta, ...
+RECORD = bytes(build_batch([record(b"v", b"k")])[61:])  # length, attributes, timestamp delta, offset delta, ...
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
@@ -171,8 +171,8 @@ RECORD = bytes(build_batch([record(b"v", b"k")])[61:])  # length, attributes, ti
     ("payload", "count", "complaint"),
     [
         (RECORD, 2, "record 1 of 2"),
-        (RECORD + RECORD, 1, "record 1 of 1: bytes are left over behind the last record"),
-        (RECORD + RECORD, 2, "record 1 of 2: offset delta is not its place in the batch"),
+        (RECORD + RECORD, 1, "record 1 of 1: bytes are left over after the last record"),
+        (RECORD + RECORD, 2, "record 1 of 2: offset delta is not its index in the batch"),
         (b"", 1, "record 0 of 1"),
         (b"\x00", 1, "record 0 of 1"),
         (b"\x7e" + RECORD[1:], 1, "record 0 of 1"),
@@ -193,16 +193,16 @@ def test_broken_record_is_refused_with_its_number(payload: bytes, count: int, co
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_garbage_in_place_of_compressed_records_is_refused(codec: int) -> None:
+def test_garbage_instead_of_compressed_records_is_refused(codec: int) -> None:
     data = with_payload(b"garbage that no codec ever wrote", 1)
     with pytest.raises(CorruptBatchError):
         validate(edited(data, ATTRIBUTES, "h", codec))
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_bomb_is_refused_before_it_is_inflated(codec: int) -> None:
-    with pytest.raises(InflatedTooLargeError):
-        validate(with_payload(bytes(MAX * 4), 1, codec), max_inflated=MAX)
+def test_bomb_is_refused_before_it_is_decompressed(codec: int) -> None:
+    with pytest.raises(DecompressedTooLargeError):
+        validate(with_payload(bytes(MAX * 4), 1, codec), max_decompressed=MAX)
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
@@ -214,8 +214,8 @@ def test_wrong_max_timestamp_is_corrected_with_its_checksum(codec: int, wrong: i
     assert data == good
 
 
-def test_client_that_sets_the_logs_own_time_is_refused() -> None:
-    """Or it could name any time for its records, and keep a segment from ever being deleted."""
+def test_log_append_time_of_a_client_is_refused() -> None:
+    """Otherwise a client could choose a timestamp that keeps a segment from ever being deleted."""
     data = edited(build_batch(numbered(5)), ATTRIBUTES, "h", 0x08)
     edited(data, MAX_TIMESTAMP, "q", 2**63 - 1)
     with pytest.raises(InvalidTimestampError, match="LogAppendTime"):
@@ -262,8 +262,8 @@ def test_no_payload_crashes_the_check(payload: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_mutated_records_are_refused_or_can_be_read(codec: int) -> None:
-    """Whatever passes is whole: reading it back gives as many records as the header claims, at their offsets."""
+def test_mutated_records_are_refused_or_readable(codec: int) -> None:
+    """Records that pass can be read: as many as the header says, with their offsets."""
     generator = random.Random(int(codec))
     outcomes = {True: 0, False: 0}
     source = build_batch([record(b"value-%d" % i, b"key", timestamp=1000 + i) for i in range(6)], codec=codec)
@@ -307,7 +307,7 @@ def test_batch_view_survives_the_same_mutations() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_record_dated_before_the_earliest_is_refused(codec: int) -> None:
+def test_record_before_the_earliest_timestamp_is_refused(codec: int) -> None:
     data = build_batch([record(timestamp=time) for time in (500, 1000, 300, 900)], codec=codec)
     headers = parse_for_append(data, MAX)
     check_contents(data, headers, earliest=300)
@@ -330,7 +330,7 @@ def test_earliest_holds_where_the_sum_of_base_and_delta_overflows() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_inflated_records_are_handed_out_to_who_asks(codec: int) -> None:
+def test_decompressed_records_are_collected_on_request(codec: int) -> None:
     plain = build_batch(numbered(9))
     data = build_batch(numbered(9), codec=codec) + build_batch(numbered(9), codec=codec)
     payloads: list[Any] = []

@@ -323,13 +323,13 @@ def test_bytes_that_are_no_batch_are_an_error() -> None:
 
 def test_a_bomb_is_not_inflated() -> None:
     log = build_batch([Record(value=b"\0" * 1_000_000)], codec=format.Codec.GZIP)
-    with pytest.raises(CorruptBatchError, match=r"orders-3, offset 0: .*more than the bound of 1000 bytes"):
-        rows_of(Decoder("orders", 3, ALL, max_inflated=1000), log)
+    with pytest.raises(CorruptBatchError, match=r"orders-3, offset 0: .*more than the limit of 1000 bytes"):
+        rows_of(Decoder("orders", 3, ALL, max_decompressed=1000), log)
 
 
 def test_a_time_that_spark_can_not_hold_is_an_error_where_it_is_wanted() -> None:
     log = build_batch([Record(timestamp=2**62, value=b"v")])
-    with pytest.raises(CorruptBatchError, match="more than 64 bits as microseconds"):
+    with pytest.raises(CorruptBatchError, match="does not fit 64 bits as microseconds"):
         rows_of(Decoder("orders", 3, ALL), log)
     assert rows_of(Decoder("orders", 3, ["value"]), log) == [{"value": b"v"}]
 

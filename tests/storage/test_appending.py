@@ -146,7 +146,7 @@ def test_gzip_takes_its_levels(tmp_path: Path, clock: CountingClock, level: int)
 
 def test_batch_too_large_when_inflated_is_refused(tmp_path: Path, clock: CountingClock) -> None:
     log = opened(tmp_path, clock, compression_type="uncompressed", max_message_bytes=2000)
-    with pytest.raises(MessageTooLargeError, match=r"when re-compressed as compression\.type says"):
+    with pytest.raises(MessageTooLargeError, match=r"after compressing it again for compression\.type"):
         log.append(batch_of(START_MS, size=5000, codec=Codec.ZSTD))
     assert log.log_end_offset == 0
 

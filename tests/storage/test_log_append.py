@@ -12,8 +12,8 @@ from stratalog.clock import ManualClock
 from stratalog.errors import (
     BatchLargerThanSegmentError,
     CorruptBatchError,
+    DecompressedTooLargeError,
     FencedLeaderEpochError,
-    InflatedTooLargeError,
     InvalidRecordError,
     LogClosedError,
     MessageTooLargeError,
@@ -163,8 +163,8 @@ def damaged(position: int) -> bytearray:
 
 REFUSED: dict[str, tuple[Callable[[], bytes | bytearray], type[StratalogError], str]] = {
     "nothing": (lambda: b"", CorruptBatchError, "0 of 0 bytes"),
-    "half a batch": (lambda: batch_of(1)[:-1], CorruptBatchError, "not a whole record batch"),
-    "a batch and a half": (lambda: batch_of(1) + batch_of(1)[:-1], CorruptBatchError, "not a whole record batch"),
+    "half a batch": (lambda: batch_of(1)[:-1], CorruptBatchError, "not a complete record batch"),
+    "a batch and a half": (lambda: batch_of(1) + batch_of(1)[:-1], CorruptBatchError, "not a complete record batch"),
     "wrong checksum": (lambda: damaged(-1), CorruptBatchError, "checksum of the batch at offset 0"),
     "second checksum wrong": (lambda: batch_of(1) + damaged(-1), CorruptBatchError, "checksum"),
     "wrong count": (lambda: with_field(57, "i", 4), InvalidRecordError, "record count is 4"),
@@ -211,7 +211,7 @@ def test_bomb_is_refused_within_the_bound(log: Log) -> None:
     bomb = build_batch([(None, bytes(2**28))], codec=Codec.GZIP)
     config = LogConfig(max_message_bytes=len(bomb))
     with LogDirectory.open(log.path.parent / "other", config, background=False) as directory:
-        with pytest.raises(InflatedTooLargeError):
+        with pytest.raises(DecompressedTooLargeError):
             directory.log("bombs", 0).append(bomb)
         assert directory.log("bombs", 0).size == 0
 

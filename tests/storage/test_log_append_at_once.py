@@ -13,7 +13,7 @@ from stratalog.clock import ManualClock
 from stratalog.records.builder import build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType
 from stratalog.storage import Log
-from stratalog.storage.appending import QUICK_BYTES, QUICK_INFLATED_BYTES, Origin, WouldWaitError
+from stratalog.storage.appending import QUICK_BYTES, QUICK_DECOMPRESSED_BYTES, Origin, WouldWaitError
 from tests.storage.hand_made import START_MS, batch_of, offsets_of, open_directory
 
 
@@ -43,8 +43,8 @@ def test_what_needs_no_waiting_is_appended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "data", "reason"),
     [
-        ({}, build_batch([(None, bytes(QUICK_INFLATED_BYTES))], codec=Codec.ZSTD), "inflates to more"),
-        ({}, build_batch([(None, bytes(QUICK_INFLATED_BYTES))], codec=Codec.GZIP), "inflates to more"),
+        ({}, build_batch([(None, bytes(QUICK_DECOMPRESSED_BYTES))], codec=Codec.ZSTD), "decompresses to more"),
+        ({}, build_batch([(None, bytes(QUICK_DECOMPRESSED_BYTES))], codec=Codec.GZIP), "decompresses to more"),
         ({"compression_type": "gzip"}, build_batch([(None, b"value")]), "compression.type"),
         ({"max_message_bytes": 2 * QUICK_BYTES}, build_batch([(None, bytes(QUICK_BYTES))]), "have to be checked"),
         ({"flush_messages": 1}, build_batch([(None, b"value")]), "flush.messages"),

@@ -54,7 +54,7 @@ def is_alive(pid: int) -> bool:
 # Life
 
 
-def test_temporary_directory_goes_with_the_broker() -> None:
+def test_temporary_directory_is_removed_with_the_broker() -> None:
     with BrokerProcess() as broker:
         directory, pid = broker.data_dir.parent, broker.pid
         assert broker.data_dir.is_dir()
@@ -62,7 +62,7 @@ def test_temporary_directory_goes_with_the_broker() -> None:
     assert not is_alive(pid)
 
 
-def test_killed_broker_comes_back_on_its_port_with_its_data(broker: BrokerProcess) -> None:
+def test_killed_broker_restarts_on_its_port_with_its_data(broker: BrokerProcess) -> None:
     broker.create_topic("orders")
     send(broker, "orders", "a", "b")
     address = broker.bootstrap_servers
@@ -79,7 +79,7 @@ def test_stopped_broker_has_flushed_everything(broker: BrokerProcess) -> None:
     assert (broker.data_dir / ".kafka_cleanshutdown").exists()
 
 
-def test_port_of_a_broker_that_is_down_refuses_and_is_given_to_nobody(broker: BrokerProcess) -> None:
+def test_port_of_a_stopped_broker_refuses_and_stays_reserved(broker: BrokerProcess) -> None:
     broker.kill()
     for _ in range(50):
         with pytest.raises(ConnectionRefusedError):
@@ -106,13 +106,13 @@ def test_paused_broker_can_be_stopped_killed_and_restarted(broker: BrokerProcess
     assert not broker.is_running
 
 
-def test_asking_something_of_a_paused_broker_is_refused_and_does_not_hang(broker: BrokerProcess) -> None:
+def test_command_to_a_paused_broker_is_refused_and_does_not_hang(broker: BrokerProcess) -> None:
     broker.pause()
     with pytest.raises(BrokerFailedError, match=r"resume\(\)"):
         broker.create_topic("orders")
 
 
-def test_asking_something_of_a_broker_that_is_down_says_so(broker: BrokerProcess) -> None:
+def test_command_to_a_stopped_broker_is_an_error_that_says_so(broker: BrokerProcess) -> None:
     broker.kill()
     with pytest.raises(BrokerFailedError, match=r"start\(\)"):
         broker.heal()
@@ -123,7 +123,7 @@ def test_starting_twice_is_refused(broker: BrokerProcess) -> None:
         broker.start()
 
 
-def test_unknown_setting_is_refused_with_the_near_one(tmp_path: Path) -> None:
+def test_unknown_setting_is_refused_with_a_similar_one(tmp_path: Path) -> None:
     with (
         pytest.raises(BrokerFailedError, match=r"did you mean num\.partitions"),
         BrokerProcess(tmp_path, {"num.partition": 3}),
@@ -140,7 +140,7 @@ def test_settings_reach_the_broker(tmp_path: Path) -> None:
         assert errors[0] is not None
 
 
-def test_topic_that_exists_already_is_refused(broker: BrokerProcess) -> None:
+def test_existing_topic_is_refused(broker: BrokerProcess) -> None:
     broker.create_topic("orders", partitions=3, config={"retention.ms": 1000})
     with pytest.raises(BrokerFailedError, match="orders"):
         broker.create_topic("orders")
@@ -162,7 +162,7 @@ def test_log_can_be_read_and_outlives_restarts(broker: BrokerProcess) -> None:
 # Faults
 
 
-def test_late_answer_comes(broker: BrokerProcess) -> None:
+def test_delayed_response_arrives(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire, broker.delay(0.5) as fault:
         wire.send(API_VERSIONS)
         assert wire.is_silent(0.1)
@@ -170,7 +170,7 @@ def test_late_answer_comes(broker: BrokerProcess) -> None:
         assert fault.met == 1
 
 
-def test_late_answers_come_at_once_when_the_fault_ends(broker: BrokerProcess) -> None:
+def test_delayed_responses_arrive_when_the_fault_ends(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire:
         with broker.delay(3600):
             wire.send(API_VERSIONS)
@@ -178,7 +178,7 @@ def test_late_answers_come_at_once_when_the_fault_ends(broker: BrokerProcess) ->
         assert wire.receive() == 1
 
 
-def test_dropped_answer_leaves_the_connection_silent_and_others_in_order(broker: BrokerProcess) -> None:
+def test_dropped_response_silences_only_its_connection(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire, Wire(broker.port) as other:
         fault = broker.drop(count=1)
         wire.send(API_VERSIONS)
@@ -190,22 +190,23 @@ def test_dropped_answer_leaves_the_connection_silent_and_others_in_order(broker:
         assert wire.receive() is None
 
 
-def test_only_answers_of_the_named_api_are_met(broker: BrokerProcess) -> None:
+def test_fault_affects_only_the_named_api(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire, broker.disconnect(api="Metadata") as fault:
         assert wire.ask(API_VERSIONS) == 1
         assert wire.ask(METADATA) is None
         assert fault.met == 1
 
 
-def test_request_of_a_dropped_answer_was_handled(broker: BrokerProcess) -> None:
+def test_request_of_a_dropped_response_was_handled(broker: BrokerProcess) -> None:
     broker.create_topic("orders")
     with broker.disconnect(api="Produce", count=1) as fault:
         send(broker, "orders", "once")
     assert fault.met == 1
-    assert bounds(broker, "orders") == (0, 2)  # librdkafka sent it again, and is not idempotent by default
+    # librdkafka sent the record again, because it is not idempotent by default.
+    assert bounds(broker, "orders") == (0, 2)
 
 
-def test_the_last_fault_counts_and_heal_ends_them_all(broker: BrokerProcess) -> None:
+def test_last_fault_wins_and_heal_ends_all_faults(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire, Wire(broker.port) as other:
         first, second = broker.drop(), broker.disconnect()
         assert wire.ask() is None
@@ -219,7 +220,7 @@ def test_the_last_fault_counts_and_heal_ends_them_all(broker: BrokerProcess) -> 
         assert wire.ask() == 1
 
 
-def test_stopping_does_not_wait_for_answers_that_never_come(broker: BrokerProcess) -> None:
+def test_stop_does_not_wait_for_dropped_responses(broker: BrokerProcess) -> None:
     with Wire(broker.port) as wire:
         fault = broker.drop()
         wire.send(API_VERSIONS)
@@ -230,7 +231,7 @@ def test_stopping_does_not_wait_for_answers_that_never_come(broker: BrokerProces
 
 
 @pytest.mark.parametrize("wrong", [{"api": "Nonsense"}, {"count": 0}])
-def test_fault_that_can_not_be_is_refused(broker: BrokerProcess, wrong: dict[str, object]) -> None:
+def test_fault_with_a_wrong_argument_is_refused(broker: BrokerProcess, wrong: dict[str, object]) -> None:
     with pytest.raises((BrokerFailedError, ValueError), match=r"api is|count is"):
         broker.drop(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seconds is -1"):
@@ -240,7 +241,7 @@ def test_fault_that_can_not_be_is_refused(broker: BrokerProcess, wrong: dict[str
 # Time
 
 
-def test_records_are_gone_when_their_time_has_passed(broker: BrokerProcess) -> None:
+def test_records_are_deleted_when_the_clock_passes_their_retention(broker: BrokerProcess) -> None:
     broker.create_topic("orders", config={"retention.ms": DAY_MS})
     send(broker, "orders", "a", "b")
     broker.clock.advance(hours=23)
@@ -249,27 +250,28 @@ def test_records_are_gone_when_their_time_has_passed(broker: BrokerProcess) -> N
     assert bounds(broker, "orders") == (2, 2)
 
 
-def test_committed_offsets_are_gone_when_their_time_has_passed(broker: BrokerProcess) -> None:
+def test_committed_offsets_expire_when_the_clock_moves(broker: BrokerProcess) -> None:
     broker.create_topic("orders", config={"retention.ms": -1})
     send(broker, "orders", "a", "b")
-    place = TopicPartition("orders", 0)
-    for days, expected in ((0, 2), (6, 2), (2, -1001)):  # offsets.retention.minutes is a week; -1001: there is none
+    partition = TopicPartition("orders", 0)
+    no_offset = -1001
+    for days, expected in ((0, 2), (6, 2), (2, no_offset)):  # offsets.retention.minutes is a week
         broker.clock.advance(days=days)
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
         if not days:
             consumer.commit(offsets=[TopicPartition("orders", 0, 2)], asynchronous=False)
-        assert consumer.committed([place], 30)[0].offset == expected
+        assert consumer.committed([partition], 30)[0].offset == expected
         consumer.close()
 
 
-def test_clock_goes_on_after_a_restart_from_where_it_was(broker: BrokerProcess) -> None:
+def test_clock_continues_after_a_restart(broker: BrokerProcess) -> None:
     broker.clock.advance(days=3)
     broker.kill()
     broker.restart()
     assert broker.clock.now_ms >= NOW_MS + 3 * DAY_MS
 
 
-def test_stopped_clock_stands_still_but_for_advances(broker: BrokerProcess) -> None:
+def test_stopped_clock_moves_only_by_advance(broker: BrokerProcess) -> None:
     broker.clock.stop()
     before = broker.clock.now_ms
     time.sleep(0.01)
@@ -308,7 +310,7 @@ def test_consumer_stays_in_its_group_while_weeks_pass(broker: BrokerProcess) -> 
         consumer.close()
 
 
-# Never outlives its owner
+# The end of the owner
 
 STARTS = """
 import os, sys
@@ -340,11 +342,11 @@ def test_broker_dies_with_a_process_that_is_killed(tmp_path: Path, more: str) ->
         wait_until(lambda: not is_alive(pid), "the broker's end")
 
 
-def test_interrupt_of_the_terminal_is_not_for_the_broker(broker: BrokerProcess) -> None:
+def test_ctrl_c_does_not_reach_the_broker(broker: BrokerProcess) -> None:
     assert os.getsid(broker.pid) == broker.pid != os.getsid(0)
 
 
-def test_broker_started_in_a_thread_lives_on_when_the_thread_ends(tmp_path: Path) -> None:
+def test_broker_survives_the_thread_that_started_it(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
     thread = threading.Thread(target=broker.start)
     thread.start()

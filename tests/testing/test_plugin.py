@@ -1,4 +1,4 @@
-"""The plugin as users have it: runs of pytest in processes of their own."""
+"""The plugin as users have it: each test runs pytest in its own process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments]
 
 
-def test_runs_without_a_broker_import_nothing_of_ours(tmp_path: Path) -> None:
+def test_run_without_a_broker_imports_no_module_of_ours(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -53,7 +53,7 @@ def test_modules():
     assert done.returncode == 0, done.stdout
 
 
-def test_plugin_is_not_needed_where_there_is_no_pytest(tmp_path: Path) -> None:
+def test_broker_process_works_without_pytest(tmp_path: Path) -> None:
     program = """
 import sys
 sys.modules["pytest"] = None
@@ -126,11 +126,11 @@ def test_next(stratalog_broker):
     assert answers(stratalog_broker)
 """,
     )
-    assert "nobody had asked for it" in done.stdout
+    assert "the broker ended by itself" in done.stdout
     assert "2 passed, 1 error" in done.stdout
 
 
-def test_topics_are_each_tests_own_and_gone_afterwards(tmp_path: Path) -> None:
+def test_each_test_has_its_own_topic_which_is_deleted_afterwards(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -153,7 +153,7 @@ def test_topic(stratalog_broker, stratalog_topic, number):
     assert done.returncode == 0, done.stdout
 
 
-def test_logs_of_brokers_are_shown_with_a_test_that_fails_and_with_no_other(tmp_path: Path) -> None:
+def test_logs_of_brokers_are_shown_only_with_failed_tests(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -177,14 +177,14 @@ def test_fails(stratalog_broker, stratalog_fresh_broker):
     assert "API key 903" in done.stdout
 
 
-def test_setting_that_is_none_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_setting_line_without_a_value_is_an_error(tmp_path: Path) -> None:
     done = run(tmp_path, "def test_it(stratalog_broker): pass", ini="stratalog_settings = num.partitions")
-    assert "'num.partitions'; it must be like num.partitions=3" in done.stdout
+    assert "'num.partitions'; a line must be like num.partitions=3" in done.stdout
     done = run(tmp_path, "def test_it(stratalog_broker): pass", ini="stratalog_settings = num.partitionz = 3")
     assert "did you mean num.partitions?" in done.stdout
 
 
-def test_workers_of_xdist_have_a_broker_each(tmp_path: Path) -> None:
+def test_each_xdist_worker_has_its_own_broker(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -206,7 +206,7 @@ def test_it(stratalog_broker, stratalog_topic, tmp_path_factory, worker_id, numb
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
-def test_broker_ends_with_a_run_that_is_ended(tmp_path: Path, number: signal.Signals) -> None:
+def test_broker_ends_with_an_interrupted_run(tmp_path: Path, number: signal.Signals) -> None:
     note = tmp_path / "pid"
     write(
         tmp_path,
@@ -227,7 +227,7 @@ def test_it(stratalog_broker):
         wait_until(lambda: not is_alive(pid), "the broker's end")
 
 
-def test_marker_with_another_argument_is_named_with_those_it_takes(tmp_path: Path) -> None:
+def test_marker_with_a_wrong_argument_is_an_error_with_the_right_ones(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -238,10 +238,13 @@ def test_it(stratalog_topic):
     pass
 """,
     )
-    assert "TypeError: the marker is stratalog_topic(partition=3); it takes stratalog_topic(partitions=1" in done.stdout
+    assert (
+        "TypeError: the marker is stratalog_topic(partition=3); it must be like stratalog_topic(partitions=1"
+        in done.stdout
+    )
 
 
-def test_broker_that_logged_nothing_says_so(tmp_path: Path) -> None:
+def test_empty_log_is_shown_as_nothing(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""Every example of docs/testing.md is run, by pytest, with the plugin as it is installed."""
+"""Each example of docs/testing.md passes with pytest and the installed plugin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-# As a user has them: warnings of the clients are not the page's subject.
+# Warnings of the clients are not the subject of the page.
 CONFIGURATION = "[pytest]\naddopts = -p no:cacheprovider\n"
 
 
@@ -18,14 +18,14 @@ def examples() -> list[str]:
 
 def test_every_example_of_the_page_passes(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(CONFIGURATION)
-    wanted = 0
+    expected = 0
     for number, example in enumerate(examples()):
         name = f"test_example_{number}.py" if "\ndef test_" in example else f"script_{number}.py"
         (tmp_path / name).write_text(example)
-        wanted += len(re.findall(r"^def test_", example, re.MULTILINE))
+        expected += len(re.findall(r"^def test_", example, re.MULTILINE))
     done = _python(tmp_path, "-m", "pytest", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{wanted} passed" in done.stdout
+    assert f"{expected} passed" in done.stdout
     (script,) = tmp_path.glob("script_*.py")
     done = _python(tmp_path, script.name)
     assert done.returncode == 0, done.stderr
@@ -42,8 +42,8 @@ def test_settings_of_the_page_reach_the_broker(tmp_path: Path) -> None:
     text = PAGE.read_text()
     (fixture,) = re.findall(r"^```python conftest\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     (toml,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    for place, files in (("ini", {"pyproject.toml": toml}), ("fixture", {"conftest.py": fixture, "pytest.ini": ""})):
-        directory = tmp_path / place
+    for source, files in (("ini", {"pyproject.toml": toml}), ("fixture", {"conftest.py": fixture, "pytest.ini": ""})):
+        directory = tmp_path / source
         directory.mkdir()
         for name, content in files.items():
             (directory / name).write_text(content)

@@ -1,4 +1,4 @@
-"""A connection that asks for ApiVersions and Metadata by hand: faults show as they are, without a client's retries."""
+"""A connection that sends ApiVersions and Metadata requests by hand: it shows faults without a client's retries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Wire:
 
     def send(self, api_key: int) -> None:
         self._correlation_id += 1
-        body = struct.pack(">i", 0) if api_key == METADATA else b""  # of no topics
+        body = struct.pack(">i", 0) if api_key == METADATA else b""  # for no topics
         frame = struct.pack(">hhih", api_key, 1 if api_key == METADATA else 0, self._correlation_id, -1) + body
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def receive(self) -> int | None:
-        """The correlation id of the next answer; None: the connection is closed."""
+        """Return the correlation id of the next response, or None if the connection is closed."""
         prefix = self._exactly(4)
         if prefix is None:
             return None
@@ -35,7 +35,7 @@ class Wire:
         return self.receive()
 
     def is_silent(self, seconds: float = 0.2) -> bool:
-        """Whether nothing comes, and the connection is open all the same."""
+        """Return whether no response arrives while the connection stays open."""
         before = self._socket.gettimeout()
         self._socket.settimeout(seconds)
         try:

@@ -190,7 +190,7 @@ class _Quiet:
         self.advanced = advance
         self.problems: list[str] = []
 
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         if finding.severity is not Severity.NOTE:
             self.problems.append(f"{finding.file.name}: {finding.what}")
 

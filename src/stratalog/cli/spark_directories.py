@@ -117,7 +117,7 @@ class _Heard:
     def __init__(self) -> None:
         self._findings: list[Finding] = []
 
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         self._findings.append(finding)
 
     def advanced(self, size: int) -> None:

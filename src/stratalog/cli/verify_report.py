@@ -51,7 +51,7 @@ class Listener:
     ) -> None:
         self._progress.stop()
 
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         if self._output.as_json:
             self._output.json(finding_as_json(finding))
         else:

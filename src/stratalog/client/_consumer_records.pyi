@@ -59,7 +59,7 @@ class FetchedRecords:
         aborted: Sequence[tuple[int, int]] | None = None,
         read_committed: bool = False,
         check_crcs: bool = True,
-        max_inflated: int = ...,
+        max_decompressed: int = ...,
         key_deserializer: Callable[[bytes], Any] | None = None,
         value_deserializer: Callable[[bytes], Any] | None = None,
     ) -> None: ...

@@ -139,11 +139,11 @@ cdef class FetchedRecords:
     cdef readonly bint is_exhausted       # everything was taken
     cdef readonly bint is_sound           # whether batch follows batch, up to one that is cut off
     cdef object _body
-    cdef object _inflated                 # keeps the payload of a compressed batch
+    cdef object _decompressed                 # keeps the payload of a compressed batch
     cdef Py_buffer _view
     cdef Py_buffer _payload_view
     cdef bint _has_view
-    cdef bint _is_inflated                # the payload is in _payload_view
+    cdef bint _is_decompressed                # the payload is in _payload_view
     cdef Py_ssize_t _start
     cdef Py_ssize_t _at                   # of the next batch
     cdef Py_ssize_t _end
@@ -158,13 +158,13 @@ cdef class FetchedRecords:
     cdef set _aborted_producers
     cdef bint _read_committed
     cdef bint _check_crcs
-    cdef Py_ssize_t _max_inflated
+    cdef Py_ssize_t _max_decompressed
     cdef object _key_deserializer
     cdef object _value_deserializer
 
     def __init__(
         self, place, Progress progress, long long fetch_offset, body, Py_ssize_t start, Py_ssize_t end, *, aborted=None,
-        bint read_committed=False, bint check_crcs=True, Py_ssize_t max_inflated=256 * 1024 * 1024,
+        bint read_committed=False, bint check_crcs=True, Py_ssize_t max_decompressed=256 * 1024 * 1024,
         key_deserializer=None, value_deserializer=None,
     ):
         PyObject_GetBuffer(body, &self._view, PyBUF_SIMPLE)
@@ -183,7 +183,7 @@ cdef class FetchedRecords:
         self._aborted_producers = set()
         self._read_committed = read_committed
         self._check_crcs = check_crcs
-        self._max_inflated = max_inflated
+        self._max_decompressed = max_decompressed
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._find_end()
@@ -212,7 +212,7 @@ cdef class FetchedRecords:
         return 0
 
     def __dealloc__(self):
-        if self._is_inflated:
+        if self._is_decompressed:
             PyBuffer_Release(&self._payload_view)
         if self._has_view:
             PyBuffer_Release(&self._view)
@@ -372,7 +372,7 @@ cdef class FetchedRecords:
         return 0
 
     cdef const unsigned char *_payload_start(self):
-        if self._is_inflated:
+        if self._is_decompressed:
             return <const unsigned char *>self._payload_view.buf
         return <const unsigned char *>self._view.buf + self._header.position + HEADER_SIZE
 
@@ -532,10 +532,10 @@ cdef class FetchedRecords:
         """Make the next batch with records for the user ready. False: there is none."""
         cdef BatchHeader header = self._header
         while True:
-            if self._is_inflated:
-                self._is_inflated = False
+            if self._is_decompressed:
+                self._is_decompressed = False
                 PyBuffer_Release(&self._payload_view)
-                self._inflated = None
+                self._decompressed = None
             if not self._next_header():
                 self.is_exhausted = True
                 return False
@@ -601,7 +601,7 @@ cdef class FetchedRecords:
         self._p = batch + HEADER_SIZE
         self._payload_end = batch + header.size
         if header.attributes & CODEC_MASK:
-            self._inflate()
+            self._decompress()
         self._timestamp_type = 1 if header.attributes & TIMESTAMP_TYPE_BIT else 0
         if header.record_count < 0 or header.record_count > (self._payload_end - self._p) // SMALLEST_RECORD:
             raise self._corrupt(
@@ -610,15 +610,15 @@ cdef class FetchedRecords:
         self._left = header.record_count
         return 0
 
-    cdef int _inflate(self) except -1:
+    cdef int _decompress(self) except -1:
         cdef BatchHeader header = self._header
         packed = memoryview(self._body)[header.position + HEADER_SIZE : header.position + header.size]
         try:
-            self._inflated = compression.decompress(header.attributes & CODEC_MASK, packed, self._max_inflated)
+            self._decompressed = compression.decompress(header.attributes & CODEC_MASK, packed, self._max_decompressed)
         except StratalogError as error:
             raise self._corrupt(getattr(error, "reason", str(error)), type(error)) from error
-        PyObject_GetBuffer(self._inflated, &self._payload_view, PyBUF_SIMPLE)
-        self._is_inflated = True
+        PyObject_GetBuffer(self._decompressed, &self._payload_view, PyBUF_SIMPLE)
+        self._is_decompressed = True
         self._p = <const unsigned char *>self._payload_view.buf
         self._payload_end = self._p + self._payload_view.len
         return 0
@@ -628,7 +628,7 @@ cdef class FetchedRecords:
         try:
             if self._check_crcs:
                 batch.check_crc()
-            self._legacy = legacy.records_of_message(batch, self._max_inflated)[::-1]
+            self._legacy = legacy.records_of_message(batch, self._max_decompressed)[::-1]
         except StratalogError as error:
             raise self._corrupt(getattr(error, "reason", str(error)), type(error)) from error
         return 0

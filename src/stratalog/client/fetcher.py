@@ -280,7 +280,7 @@ class Fetcher:
                 aborted=aborted,
                 read_committed=self._read_committed,
                 check_crcs=self._settings.check_crcs,
-                max_inflated=self._settings.max_inflated_batch_bytes,
+                max_decompressed=self._settings.max_inflated_batch_bytes,
                 key_deserializer=self._settings.key_deserializer,
                 value_deserializer=self._settings.value_deserializer,
             )

@@ -1,7 +1,7 @@
-"""From batch to batch through a .log file, as far as the framing holds; then what is wrong, and where.
+"""A walk from batch to batch through a .log file, as far as the framing is valid, and the damage that ended it.
 
-Memory: a chunk, or a batch of up to LARGEST_HELD. A larger batch is walked over and its checksum computed piece by
-piece; its records are not decoded. A wrong checksum does not end the walk: the length is what leads to the next batch.
+The memory is one chunk, or one batch of up to LARGEST_HELD. The checksum of a larger batch is computed piece by piece,
+and its records are not decoded. A wrong checksum does not end the walk, because the length leads to the next batch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from stratalog.errors import InflatedTooLargeError, StratalogError
+from stratalog.errors import DecompressedTooLargeError, StratalogError
 from stratalog.inspect.read_only_file import ReadOnlyFile
 from stratalog.records import format
 from stratalog.records._framing import BatchHeader, parse_header, parse_headers
@@ -23,12 +23,13 @@ from stratalog.storage.scan import reason
 
 CHUNK = 1024 * 1024
 LARGEST_HELD = 64 * 1024 * 1024
-LARGEST_INFLATED = 256 * 1024 * 1024
+LARGEST_DECOMPRESSED = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Where a .log stops being batches. `is_torn`: the bytes up to there may be the beginning of a batch."""
+    """The position in a .log where batches end, and why. `is_torn`: the bytes there may be the start of a torn
+    batch."""
 
     position: int
     reason: str
@@ -37,7 +38,7 @@ class Damage:
 
 
 class BatchOnDisk:
-    """A batch and where it is. `header.position` counts from a buffer's start; `position` from the file's."""
+    """A batch and its position in the file. `header.position` counts from the start of the buffer."""
 
     __slots__ = ("_buffer", "_file", "header", "position")
 
@@ -53,16 +54,16 @@ class BatchOnDisk:
 
     @property
     def batch(self) -> Batch:
-        """Raises InflatedTooLargeError for a batch that is too large to be held in memory."""
+        """The batch in memory. Raises DecompressedTooLargeError if it is larger than LARGEST_HELD."""
         if self._buffer is None:
-            raise InflatedTooLargeError(
-                f"batch has {self.header.size} bytes; records are looked at in batches of up to {LARGEST_HELD}"
+            raise DecompressedTooLargeError(
+                f"batch has {self.header.size} bytes; records are decoded in batches of up to {LARGEST_HELD} bytes"
             )
         return Batch(self._buffer, self.header)
 
     def records(self) -> list[Record]:
-        """Raises StratalogError where they can't be decoded."""
-        return records_of(self.batch, LARGEST_INFLATED)
+        """Return the records. Raises StratalogError if they can't be decoded."""
+        return records_of(self.batch, LARGEST_DECOMPRESSED)
 
     def crc_matches(self) -> bool:
         if self._buffer is not None:
@@ -76,18 +77,18 @@ class BatchOnDisk:
         while position < self.end:
             piece = self._file.read(min(CHUNK, self.end - position), position)
             if not piece:
-                break  # cut off while we read: the checksum will not fit, which is what is to be said
+                break  # the file was truncated during the read: the checksum will not match, and is reported
             crc = crc32c(piece, crc) if is_current else zlib.crc32(piece, crc)
             position += len(piece)
         return crc
 
 
 class BatchWalk:
-    """Iterate once; then `damage` says why it ended, None: at the end."""
+    """An iterable of the batches, for one iteration. Then `damage` says why the walk ended; None means at the end."""
 
     def __init__(self, file: ReadOnlyFile, position: int = 0, end: int | None = None, chunk_size: int = CHUNK) -> None:
         self.damage: Damage | None = None
-        self.position = position  # behind the last batch
+        self.position = position  # after the last batch
         self._file = file
         self._end = file.size if end is None else min(end, file.size)
         self._chunk_size = chunk_size
@@ -105,10 +106,10 @@ class BatchWalk:
             elif not headers:
                 yield from self._larger_than_chunk(buffer[stop:])
 
-    def _larger_than_chunk(self, beginning: bytes) -> Iterator[BatchOnDisk]:
+    def _larger_than_chunk(self, start: bytes) -> Iterator[BatchOnDisk]:
         left = self._end - self.position
         try:
-            header = parse_header(beginning)
+            header = parse_header(start)
         except StratalogError as error:
             self._stop(reason(error), is_torn=False)
             return
@@ -116,15 +117,15 @@ class BatchWalk:
             self._stop("less than a batch header", is_torn=True)
             return
         if header.size > left:
-            self._stop(f"the batch at offset {header.base_offset} claims {header.size} bytes", is_torn=True)
+            self._stop(f"the batch at offset {header.base_offset} has {header.size} bytes", is_torn=True)
             return
         position = self.position
-        held = self._file.read(header.size, position) if header.size <= LARGEST_HELD else None
-        if held is not None and len(held) < header.size:
+        buffer = self._file.read(header.size, position) if header.size <= LARGEST_HELD else None
+        if buffer is not None and len(buffer) < header.size:
             self._stop("the file became shorter while it was read", is_torn=True)
             return
         self.position += header.size
-        yield BatchOnDisk(self._file, position, header, held)
+        yield BatchOnDisk(self._file, position, header, buffer)
 
     def _stop(self, why: str, *, is_torn: bool) -> None:
         self.damage = Damage(self.position, why, self._end - self.position, is_torn)

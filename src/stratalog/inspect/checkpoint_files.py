@@ -1,7 +1,7 @@
-"""The small files beside the logs, read whole and parsed by the storage engine's own code.
+"""The small files next to the logs, read as a whole and parsed with the storage engine's code.
 
-What differs from it: any bytes end in CorruptCheckpointError and nothing else, and an empty file is, as in Kafka, one
-without entries.
+There are two differences: for any bytes, the only parse error is CorruptCheckpointError, and an empty file has no
+entries, as in Kafka.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_epochs(path: Path) -> list[tuple[int, int]]:
 def read_topic_id(path: Path) -> uuid.UUID:
     topic_id = _parse(path, checkpoints.read_partition_metadata, None)
     if topic_id is None:
-        raise CorruptCheckpointError(f"{path}: is empty; a version and a topic id were expected")
+        raise CorruptCheckpointError(f"{path}: is empty; it must have a version and a topic id")
     return topic_id
 
 
@@ -44,5 +44,5 @@ def _parse(path: Path, parse: Callable[[Path], T], empty: T) -> T:
         return empty
     try:
         return parse(path)
-    except ValueError as error:  # a number with thousands of digits, which int() refuses
+    except ValueError as error:  # a number with more digits than int() accepts
         raise CorruptCheckpointError(f"{path}: {error}") from error

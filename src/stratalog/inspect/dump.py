@@ -1,7 +1,7 @@
 """The contents of any file of a log, row by row: batches and records, index entries, producers, checkpoints.
 
-A dump goes as far as the file makes sense and ends in a ProblemRow that says where and why it does not. Only a file
-whose kind can't be told, or that can't be opened, raises. Rows are made as they are asked for.
+A dump ends at the first position that can't be parsed, with a ProblemRow for it. Only a file of an unknown kind, or one
+that can't be opened, raises an error. Rows are created during the iteration.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from stratalog.storage import names, transaction_index
 from stratalog.storage.producer_state import Producer
 from stratalog.storage.scan import reason
 
-_SUFFIXES_OF_THE_DOOMED = (names.DELETED, names.CLEANED, names.SWAP, names.TEMPORARY)
+_SUFFIXES_OF_LEFTOVERS = (names.DELETED, names.CLEANED, names.SWAP, names.TEMPORARY)
 _OFFSET_CHECKPOINT_SUFFIX = "-offset-checkpoint"
 
 
@@ -53,7 +53,7 @@ class FileKind(Enum):
 
 @dataclass(frozen=True)
 class Options:
-    """What of a .log is wanted: its records too, and how many bytes of it at most."""
+    """The options for a .log: whether to include its records, and the limit of bytes to dump."""
 
     records: bool = False
     max_bytes: int | None = None
@@ -68,9 +68,9 @@ class Dump:
 
 
 def identify(path: Path) -> FileKind:
-    """By name, also of files that are about to be deleted. Raises StorageError where the name says nothing."""
+    """Return the kind of a file by its name, also for a file to be deleted. Raises StorageError for other names."""
     name = path.name
-    while name.endswith(_SUFFIXES_OF_THE_DOOMED):
+    while name.endswith(_SUFFIXES_OF_LEFTOVERS):
         name = name.rpartition(".")[0]
     if name == names.LEADER_EPOCH_CHECKPOINT:
         return FileKind.LEADER_EPOCHS
@@ -88,14 +88,14 @@ def identify(path: Path) -> FileKind:
     kind = by_suffix.get(Path(name).suffix)
     if kind is None:
         raise StorageError(
-            f"{path}: is no file that a log has; known are *.log, *.index, *.timeindex, *.txnindex, *.snapshot, "
+            f"{path}: is not a file of a log; known are *.log, *.index, *.timeindex, *.txnindex, *.snapshot, "
             "leader-epoch-checkpoint, *-offset-checkpoint and partition.metadata"
         )
     return kind
 
 
 def dump(path: Path, options: Options | None = None) -> Dump:
-    """Raises StorageError for a file of unknown kind and OSError for one that can't be opened."""
+    """Return a file's rows. Raises StorageError for an unknown kind of file, and OSError if it can't be opened."""
     options = options or Options()
     kind = identify(path)
     with ReadOnlyFile(path) as file:
@@ -114,7 +114,7 @@ def dump(path: Path, options: Options | None = None) -> Dump:
 
 
 def _guarded(make: Callable[[], Iterator[Row]], size: int) -> Iterator[Row]:
-    """What can't be parsed at all is a row too."""
+    """Yield the rows, and a ProblemRow for a file that can't be parsed at all."""
     try:
         yield from make()
     except StorageError as error:
@@ -124,39 +124,39 @@ def _guarded(make: Callable[[], Iterator[Row]], size: int) -> Iterator[Row]:
 def _log(path: Path, options: Options) -> Iterator[Row]:
     with ReadOnlyFile(path) as file:
         walk = BatchWalk(file)
-        for found in walk:
-            if options.max_bytes is not None and found.end > options.max_bytes and found.position > 0:
+        for batch in walk:
+            if options.max_bytes is not None and batch.end > options.max_bytes and batch.position > 0:
                 return
-            yield from _batch(found, options)
+            yield from _batch(batch, options)
         if walk.damage is not None:
             yield _log_problem(path, walk.damage)
 
 
-def _batch(found: BatchOnDisk, options: Options) -> Iterator[Row]:
-    row = batch_row(found)
+def _batch(batch: BatchOnDisk, options: Options) -> Iterator[Row]:
+    row = batch_row(batch)
     yield row
     if not row.crc_valid:
-        yield ProblemRow(found.position, f"checksum of the batch is not the one in its header, {row.crc:#010x}", 0)
+        yield ProblemRow(batch.position, f"checksum of the batch is not the one in its header, {row.crc:#010x}", 0)
     if options.records:
         try:
-            yield from _records(found)
+            yield from _records(batch)
         except StratalogError as error:
-            yield ProblemRow(found.position, f"records can't be decoded: {reason(error)}", 0)
+            yield ProblemRow(batch.position, f"records can't be decoded: {reason(error)}", 0)
 
 
-def _records(found: BatchOnDisk) -> Iterator[Row]:
-    if not found.header.is_control:
-        yield from map(record_row, found.records())
+def _records(batch: BatchOnDisk) -> Iterator[Row]:
+    if not batch.header.is_control:
+        yield from map(record_row, batch.records())
         return
-    if not found.header.record_count:
-        return  # what compaction left of a marker
-    control, coordinator_epoch = read_control(found.batch)
-    for record in found.records():
+    if not batch.header.record_count:
+        return  # a marker after compaction
+    control, coordinator_epoch = read_control(batch.batch)
+    for record in batch.records():
         yield record_row(record, control.name, coordinator_epoch if coordinator_epoch >= 0 else None)
 
 
 def _log_problem(path: Path, damage: Damage) -> ProblemRow:
-    """The end of a segment that is being written may be half a batch at any moment."""
+    """Return the row for damage. It is harmless if the torn batch may be one that a process is appending."""
     if damage.is_torn and _is_active(path) and has_writer(path.parent):
         why = f"{damage.reason}: a process is appending"
         return ProblemRow(damage.position, why, damage.bytes_left, is_harmless=True)
@@ -182,7 +182,7 @@ def _index(path: Path) -> Iterator[Row]:
             yield TimeEntryRow(*entry) if index.is_time else OffsetEntryRow(*entry)
         used = index.count * index.entry_size
         if index.left_over:
-            why = f"{index.left_over} bytes are no whole entry of {index.entry_size}"
+            why = f"{index.left_over} bytes are not a complete entry of {index.entry_size} bytes"
             yield ProblemRow(index.size - index.left_over, why, index.left_over)
         elif index.is_preallocated:
             zeros = index.size - used
@@ -204,7 +204,7 @@ def _aborted(path: Path) -> Iterator[Row]:
         yield AbortedRow(*aborted)
     if whole < len(content):
         left = len(content) - whole
-        yield ProblemRow(whole, f"{left} bytes are no whole entry of {transaction_index.ENTRY_SIZE}", left)
+        yield ProblemRow(whole, f"{left} bytes are not a complete entry of {transaction_index.ENTRY_SIZE} bytes", left)
 
 
 def _producers(path: Path) -> Iterator[Row]:

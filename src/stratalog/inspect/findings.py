@@ -1,4 +1,4 @@
-"""What verification has to say: one finding for each thing, with its place and what to do about it."""
+"""The findings of a verification: each has a severity, a file, a position and advice."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-FINDINGS_A_FILE = 20
+FINDINGS_PER_FILE = 20
 
 
 class Severity(Enum):
-    """ERROR: records are damaged. WARNING: something beside them is wrong, and can be made again from them.
-    NOTE: worth knowing, nothing is wrong."""
+    """The severity of a finding. ERROR: records are damaged. WARNING: another file is wrong, and can be rebuilt from
+    the records. NOTE: nothing is wrong."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -30,17 +30,18 @@ class Finding:
 
 
 class Observer(Protocol):
-    """Who listens to a verification under way."""
+    """The receiver of findings and progress during a verification."""
 
-    def found(self, finding: Finding) -> None: ...
+    def report(self, finding: Finding) -> None:
+        """Receive a finding."""
 
     def advanced(self, size: int) -> None:
-        """So many more bytes of logs were looked at."""
+        """Learn that `size` more bytes of logs were checked."""
 
 
 class Findings:
-    """Passes findings on, of each file only the first few: a file of garbage would else fill the screen, or the
-    memory. `counts` has all of them."""
+    """A filter that passes the first findings of each file to an observer: a damaged file could have so many that they
+    fill the screen or the memory. `counts` counts all of them."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -60,14 +61,14 @@ class Findings:
         self._observer.advanced(size)
 
     def end_of(self, file: Path) -> None:
-        """Say how many findings of a file were not passed on."""
-        more = self._of_file.pop(file, 0) - FINDINGS_A_FILE
+        """Report how many findings of a file were not passed on."""
+        more = self._of_file.pop(file, 0) - FINDINGS_PER_FILE
         if more > 0:
             advice = "look at the first ones: the rest usually follows from them"
-            self._observer.found(Finding(Severity.NOTE, file, None, f"{more} more findings in this file", advice))
+            self._observer.report(Finding(Severity.NOTE, file, None, f"{more} more findings in this file", advice))
 
     def _add(self, finding: Finding) -> None:
         self.counts[finding.severity] += 1
         self._of_file[finding.file] += 1
-        if self._of_file[finding.file] <= FINDINGS_A_FILE:
-            self._observer.found(finding)
+        if self._of_file[finding.file] <= FINDINGS_PER_FILE:
+            self._observer.report(finding)

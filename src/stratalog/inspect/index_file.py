@@ -1,7 +1,6 @@
-"""An .index or .timeindex, read entry by entry from the file: no mapping, so a file that shrinks is no SIGBUS.
+"""An .index or .timeindex, read entry by entry from the file. Without a mapping, a file that shrinks causes no SIGBUS.
 
-The zeros behind the last entry are preallocation and are not entries: what has a non-zero byte at or behind it is.
-Nothing here judges the entries.
+The zeros after the last non-zero byte are preallocated and not entries. The entries are not checked here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from stratalog.errors import StorageError
 from stratalog.inspect.read_only_file import ReadOnlyFile
 from stratalog.storage import names
 
-LARGEST_INDEX = 2**31 - 1  # segment.index.bytes is an i32
+LARGEST_INDEX = 2**31 - 1  # the limit of segment.index.bytes
 _WINDOW = 64 * 1024
 
 
@@ -30,7 +29,7 @@ class IndexEntry(NamedTuple):
 
 
 class IndexFile:
-    """Either kind: `key` is what is searched for, `value` what it leads to. Offsets are absolute."""
+    """An index of either kind: lookups compare `key` and continue at `value`. Offsets are absolute."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,11 +39,11 @@ class IndexFile:
         self._file = ReadOnlyFile(path)
         if self._file.size > LARGEST_INDEX:
             self._file.close()
-            raise StorageError(f"{path}: has {self._file.size} bytes, more than an index can have")
+            raise StorageError(f"{path}: has {self._file.size} bytes, more than the limit of an index, {LARGEST_INDEX}")
         self.size = self._file.size
         self.left_over = self.size % self._struct.size
         self.count = self._count()
-        self._file.bytes_read = 0  # the count is what an engine has in memory: finding it is no part of a look-up
+        self._file.bytes_read = 0  # a broker has the count in memory, so reading it is not a cost of a lookup
 
     @property
     def entry_size(self) -> int:
@@ -65,7 +64,7 @@ class IndexFile:
         whole = self.size - self.left_over
         count = -(-_used(self._file, whole) // self.entry_size)
         if count == 0 and self.is_time and whole == self.entry_size:
-            return 1  # a trimmed index of a segment whose largest timestamp is 0, at its first offset
+            return 1  # the entry of a segment whose largest timestamp is 0, at its first offset
         return count
 
     def entry(self, slot: int) -> IndexEntry:
@@ -78,10 +77,10 @@ class IndexFile:
         window = _WINDOW - _WINDOW % self.entry_size
         slot = 0
         while slot < self.count:
-            wanted = min(window, (self.count - slot) * self.entry_size)
-            data = self._file.read(wanted, slot * self.entry_size)
-            if len(data) < wanted:
-                return  # sealed or cut meanwhile; what is left is not there any more
+            size = min(window, (self.count - slot) * self.entry_size)
+            data = self._file.read(size, slot * self.entry_size)
+            if len(data) < size:
+                return  # the index was sealed or truncated since, so the other entries are gone
             for key, value in self._struct.iter_unpack(data):
                 yield self._entry(slot, key, value)
                 slot += 1
@@ -93,25 +92,25 @@ class IndexFile:
 
 
 def base_offset_of(path: Path) -> int:
-    """From the file's name, whatever stands behind its suffix; 0 where the name is no segment's."""
+    """Return the base offset in a file name, with any suffixes, or 0 for a name that is not a segment's."""
     number = path.name.partition(".")[0]
     return int(number) if len(number) == 20 and number.isascii() and number.isdecimal() else 0
 
 
 def _end_of_data(fd: int) -> int:
-    """Where the last stretch that is no hole ends; the file's end where the file system knows nothing of holes."""
+    """Return the end of the last extent that is not a hole, or of the file on file systems without holes."""
     end = 0
     try:
         while True:
             end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # no data from there on
+        if error.errno != errno.ENXIO:  # there is no data after this position
             raise
     return end
 
 
 def _used(file: ReadOnlyFile, size: int) -> int:
-    """The bytes up to the last that is not zero. Of a preallocated file most is a hole, which is not read."""
+    """Return the size up to the last non-zero byte. Most of a preallocated file is a hole, which is not read."""
     size = min(size, _end_of_data(file.fileno()))
     while size > 0:
         start = max(size - _WINDOW, 0)

@@ -1,8 +1,8 @@
-"""A look-up, explained: the way from an offset or a timestamp to a record, with every comparison on it.
+"""An explained lookup: the way from an offset or a timestamp to a record, with every comparison.
 
-It goes over the same files by the same rules as the storage engine (storage/segment.py) and comes to the same batch,
-but it tells. An index entry that the log contradicts is told too; then the segment is walked from its start, which is
-what the engine's rebuilt index would come to.
+It reads the same files by the same rules as the storage engine (storage/segment.py), finds the same batch, and records
+each step. An index entry that the log refutes is a step, too. Then the segment is walked from its start, with the same
+result as the engine's rebuilt index.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ OFFSET, TIME = "offset index", "time index"
 
 
 def explain_offset(directory: Path, offset: int, clock: Clock | None = None) -> Explanation:
-    """Raises OffsetOutOfRangeError, CorruptBatchError, StorageError for a directory without segments, OSError."""
-    with LookUp.open(directory, clock) as look_up:
-        return look_up.of_offset(offset)
+    """Explain the lookup of an offset. Raises OffsetOutOfRangeError, CorruptBatchError, OSError, and StorageError for a
+    directory without segments."""
+    with Lookup.open(directory, clock) as lookup:
+        return lookup.of_offset(offset)
 
 
-class LookUp:
-    """One look-up: the segments that it touches stay open until it ends."""
+class Lookup:
+    """One lookup. Its segments stay open until it ends or releases them."""
 
     def __init__(self, partition: PartitionFiles, clock: Clock) -> None:
         self.partition = partition
@@ -60,17 +61,17 @@ class LookUp:
 
     @classmethod
     @contextmanager
-    def open(cls, directory: Path, clock: Clock | None = None) -> Iterator[LookUp]:
+    def open(cls, directory: Path, clock: Clock | None = None) -> Iterator[Lookup]:
         partition = list_partition(directory)
         if not partition.segments:
-            raise StorageError(f"{directory}: has no segments; a partition's directory has files like {0:020d}.log")
-        look_up = cls(partition, clock or SystemClock())
-        with look_up._stack:
-            look_up._begin()
-            yield look_up
+            raise StorageError(f"{directory}: has no segments; a partition directory has files like {0:020d}.log")
+        lookup = cls(partition, clock or SystemClock())
+        with lookup._stack:
+            lookup._begin()
+            yield lookup
 
     def _begin(self) -> None:
-        """Find the log's end, which the engine has in memory; what is done from here on counts as the look-up's."""
+        """Find the log end offset, which the engine has in memory, and start counting the cost of the lookup."""
         self.log_end_offset = self._end_offset()
         self._read_before = self._bytes_read()
         self._started = self._clock.monotonic()
@@ -90,9 +91,9 @@ class LookUp:
             reader = self.reader(slot)
             if slot > first:
                 self.choose(slot, "the next segment: the offset fell into a gap")
-            found = self.locate(reader, offset)
-            if found is not None:
-                return self.explanation(reader, found, self._record(reader, found, offset))
+            located = self.locate(reader, offset)
+            if located is not None:
+                return self.explanation(reader, located, self._record(reader, located, offset))
             self.steps.append(SegmentLeft(reader.base_offset, f"no batch in it reaches offset {offset}"))
             self.release(slot)
         return self.explanation(None, None, None)
@@ -105,7 +106,7 @@ class LookUp:
         return reader
 
     def release(self, slot: int) -> None:
-        """Close a segment that is done with: a log may have more of them than a process may open files."""
+        """Close a segment. A log may have more segments than a process may open files."""
         reader = self._readers.pop(slot)
         self._read_by_released += reader.bytes_read
         reader.close()
@@ -115,15 +116,15 @@ class LookUp:
         self.steps.append(SegmentChosen(slot, len(segments), segments[slot].base_offset, why))
 
     def locate(self, reader: SegmentReader, offset: int) -> Located | None:
-        """The first batch that reaches `offset`: the floor entry of the offset index, then batch by batch."""
+        """Return the first batch that reaches `offset`: from the floor entry of the offset index, batch by batch."""
         position = 0
         floor = self.floor(OFFSET, reader.offset_index, offset)
         if floor is not None:
-            doubt = reader.confirms(floor)
-            if doubt is None:
+            mismatch = reader.find_mismatch(floor)
+            if mismatch is None:
                 position = floor.value
             else:
-                self.steps.append(IndexDoubted(OFFSET, doubt))
+                self.steps.append(IndexDoubted(OFFSET, mismatch))
         scan = ScanRecorder(position)
         try:
             for located in reader.headers(position):
@@ -139,17 +140,17 @@ class LookUp:
         scan.add(batch_seen(located, verdict, is_found))
         self._stepped_over += not is_found
 
-    def floor(self, name: str, index: IndexFile | None, wanted: int) -> IndexEntry | None:
-        """The last entry whose key is not past `wanted`, by binary search, each comparison told."""
+    def floor(self, name: str, index: IndexFile | None, key: int) -> IndexEntry | None:
+        """Return the last entry whose key is not greater than `key`, by a binary search whose comparisons are steps."""
         if index is None:
-            self.steps.append(IndexDoubted(name, "the file is missing or can't be an index"))
+            self.steps.append(IndexDoubted(name, "the file is missing or too large for an index"))
             return None
         low, high = 0, index.count
         floor: IndexEntry | None = None
         while low < high:
             middle = (low + high) // 2
             entry = index.entry(middle)
-            goes_right = entry.key <= wanted
+            goes_right = entry.key <= key
             self.steps.append(EntryCompared(name, entry, goes_right))
             self._comparisons += 1
             if goes_right:
@@ -161,21 +162,23 @@ class LookUp:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """For what the engine has in memory: it is neither told nor part of the cost."""
-        told, read = len(self.steps), self._bytes_read()
+        """Exclude the block from the steps and the cost: the engine has its result in memory."""
+        steps, read = len(self.steps), self._bytes_read()
         comparisons, stepped_over = self._comparisons, self._stepped_over
         yield
-        del self.steps[told:]
+        del self.steps[steps:]
         self._comparisons, self._stepped_over = comparisons, stepped_over
         self._read_before += self._bytes_read() - read
 
     def compare_timestamp(self, reader: SegmentReader, largest: int, timestamp: int) -> bool:
-        """Whether a segment's largest timestamp is enough; told as a step."""
+        """Return whether a segment's largest timestamp is not before `timestamp`. The comparison is a step."""
         self._comparisons += 1
         self.steps.append(LargestTimestamp(reader.base_offset, largest, largest >= timestamp))
         return largest >= timestamp
 
-    def explanation(self, reader: SegmentReader | None, found: Located | None, record: RecordRow | None) -> Explanation:
+    def explanation(
+        self, reader: SegmentReader | None, located: Located | None, record: RecordRow | None
+    ) -> Explanation:
         cost = Cost(
             self._comparisons,
             self._bytes_read() - self._read_before,
@@ -188,13 +191,13 @@ class LookUp:
             self.log_end_offset,
             tuple(self.steps),
             None if reader is None else reader.log.path,
-            None if found is None else batch_seen(found, "found", True),
+            None if located is None else batch_seen(located, "found", True),
             record,
             cost,
         )
 
     def _choose_segment(self, offset: int) -> int:
-        """The last segment whose base offset is not past `offset`, by binary search."""
+        """Return the slot of the last segment whose base offset is not greater than `offset`, by binary search."""
         bases = self.partition.bases
         low, high = 0, len(bases)
         while low < high:
@@ -210,18 +213,18 @@ class LookUp:
         self.choose(slot, f"the last one whose base offset is not above {offset}")
         return slot
 
-    def _record(self, reader: SegmentReader, found: Located, offset: int) -> RecordRow | None:
-        records = reader.records(found)
+    def _record(self, reader: SegmentReader, located: Located, offset: int) -> RecordRow | None:
+        records = reader.records(located)
         return next((record_row(record) for record in records if record.offset >= offset), None)
 
     def _end_offset(self) -> int:
-        """From the last offset index entry that the log confirms, a walk to the end."""
+        """Return the log end offset, by a walk from the last offset index entry if the log confirms it."""
         reader = self.reader(len(self.partition.segments) - 1)
         position, end = 0, reader.base_offset
         index = reader.offset_index
         if index is not None and index.count:
             last = index.entry(index.count - 1)
-            position = last.value if reader.confirms(last) is None else 0
+            position = last.value if reader.find_mismatch(last) is None else 0
         for located in reader.headers(position):
             end = located.header.next_offset
         return end

@@ -1,4 +1,4 @@
-"""The steps of a look-up, as data: what was compared with what, and what followed from it."""
+"""The steps of a lookup, as data: the compared values and the results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeAlias
 from stratalog.inspect.index_file import IndexEntry
 from stratalog.inspect.rows import RecordRow
 
-SCAN_HEAD = 8  # of a long scan, so many batches are told at its beginning,
-SCAN_TAIL = 3  # and so many at its end
+SCAN_HEAD = 8  # batches that are kept from the start of a long scan
+SCAN_TAIL = 3  # batches that are kept from its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SegmentChosen:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLeft:
-    """The segment does not have it after all."""
+    """The chosen segment has no such record."""
 
     base_offset: int
     why: str
@@ -41,7 +41,7 @@ class SegmentLeft:
 
 @dataclass(frozen=True, slots=True)
 class LargestTimestamp:
-    """What a segment's time index says of its largest timestamp, and whether that is enough."""
+    """The comparison of a segment's largest timestamp, from its time index."""
 
     base_offset: int
     timestamp: int
@@ -59,7 +59,7 @@ class EntryCompared:
 
 @dataclass(frozen=True, slots=True)
 class FloorEntry:
-    """The last entry that is not past what is looked for; None: all are, or there is none."""
+    """The result of the search in an index. No `entry` means that no entry is small enough."""
 
     index: str
     count: int
@@ -68,7 +68,7 @@ class FloorEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexDoubted:
-    """The index and the log disagree, or the index is missing: the engine would make it again."""
+    """The index and the log disagree, or the index is missing: the engine would rebuild it."""
 
     index: str
     why: str
@@ -87,7 +87,7 @@ class BatchSeen:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """Batches looked at one behind the other. Of a long scan the middle is left out."""
+    """The batches of a scan, in order. The middle of a long scan is left out."""
 
     start: int
     head: tuple[BatchSeen, ...]
@@ -121,7 +121,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`batch` None: there is no such record (yet). `record` None: the batch has lost it to compaction."""
+    """The result of a lookup. Without a `batch`, the record doesn't exist (yet). Without a `record`, compaction removed
+    it."""
 
     partition: Path
     log_start_offset: int
@@ -134,20 +135,20 @@ class Explanation:
 
 
 class ScanRecorder:
-    """Collects the batches of one scan in bounded memory."""
+    """A collector of the batches of one scan, with limited memory."""
 
     def __init__(self, start: int) -> None:
         self._start = start
         self._head: list[BatchSeen] = []
         self._tail: deque[BatchSeen] = deque(maxlen=SCAN_TAIL)
-        self._behind_head = 0
+        self._after_head = 0
 
     def add(self, seen: BatchSeen) -> None:
         if len(self._head) < SCAN_HEAD:
             self._head.append(seen)
         else:
             self._tail.append(seen)
-            self._behind_head += 1
+            self._after_head += 1
 
     def step(self) -> Scanned:
-        return Scanned(self._start, tuple(self._head), self._behind_head - len(self._tail), tuple(self._tail))
+        return Scanned(self._start, tuple(self._head), self._after_head - len(self._tail), tuple(self._tail))

@@ -1,7 +1,7 @@
-"""Which parts of a file are in RAM: mincore(2) over a mapping that is never read, so that looking changes nothing.
+"""The parts of a file that are in RAM, by mincore(2) over a mapping. The mapping is never read, so nothing changes.
 
-A file is mapped and asked about a window at a time: memory is bounded whatever its size. Since Linux 5.2 the kernel
-tells this only to who may write the file, and calls everything resident for others.
+A file is mapped window by window, which limits the memory. Since Linux 5.2, the kernel reports the real state only to
+processes that may write the file; to others it reports every page as resident.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from stratalog.inspect.read_only_file import ReadOnlyFile
 from stratalog.storage import names
 
 PAGE = mmap.PAGESIZE
-WINDOW_PAGES = 256 * 1024  # 1 GiB of file, 256 KiB of answer
-_IS_RESIDENT = bytes(byte & 1 for byte in range(256))  # the other bits of an answer mean nothing yet
+WINDOW_PAGES = 256 * 1024  # 1 GiB of the file, 256 KiB of result
+_IS_RESIDENT = bytes(byte & 1 for byte in range(256))  # the other bits of a result are reserved
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +37,8 @@ _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """`parts` are equal stretches of the file: how much of each is in RAM, 0.0 to 1.0. Empty for an empty file."""
+    """The result for a file. `parts` has the share of each of its equal parts that is in RAM, 0.0 to 1.0. An empty file
+    has no parts."""
 
     path: Path
     size: int
@@ -47,7 +48,7 @@ class Residency:
 
     @property
     def resident_bytes(self) -> int:
-        """Pages, but no more than the file has bytes."""
+        """The size of the resident pages, at most the size of the file."""
         return min(self.resident_pages * PAGE, self.size)
 
     @property
@@ -56,7 +57,7 @@ class Residency:
 
 
 def residency(path: Path, parts: int = 60) -> Residency:
-    """Ask about one regular file. Raises OSError, and StorageError for what is no regular file."""
+    """Return the residency of a regular file. Raises OSError, and StorageError for other kinds of files."""
     with ReadOnlyFile(path) as file:
         pages = -(-file.size // PAGE)
         counts = [0] * min(parts, pages)
@@ -72,7 +73,8 @@ def residency(path: Path, parts: int = 60) -> Residency:
 
 
 def regular_files(paths: list[Path]) -> Iterator[Path]:
-    """The files themselves, and those in the directories and below, sorted; links are not followed below."""
+    """Yield the files of `paths`, and the files in its directories and below, sorted. Links in directories are not
+    followed."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -80,29 +82,29 @@ def regular_files(paths: list[Path]) -> Iterator[Path]:
         for folder, folders, files in os.walk(path):
             folders.sort()
             for name in sorted(files):
-                found = Path(folder, name)
-                # Closing a lock file drops the lock of the process that closes it: it might be this one.
-                if name != names.LOCK and found.is_file() and not found.is_symlink():
-                    yield found
+                file = Path(folder, name)
+                # Closing a lock file drops this process's lock on it.
+                if name != names.LOCK and file.is_file() and not file.is_symlink():
+                    yield file
 
 
 def _resident(fd: int, first: int, pages: int) -> bytes:
-    """A byte for each page: 1 where it is in RAM."""
+    """Return a byte for each page, 1 if it is in RAM."""
     length = pages * PAGE
     address = _libc.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, fd, first * PAGE)
     if address == _MAP_FAILED:
         raise _os_error()
     try:
-        answer = ctypes.create_string_buffer(pages)
-        if _libc.mincore(address, length, answer) != 0:
+        states = ctypes.create_string_buffer(pages)
+        if _libc.mincore(address, length, states) != 0:
             raise _os_error()
-        return answer.raw.translate(_IS_RESIDENT)
+        return states.raw.translate(_IS_RESIDENT)
     finally:
         _libc.munmap(address, length)
 
 
 def _count(resident: bytes, first: int, pages: int, counts: list[int]) -> None:
-    """Add the resident pages of a window to the parts of the file that they are in."""
+    """Add the resident pages of a window to the counts of their parts."""
     last = first + len(resident)
     part = first * len(counts) // pages
     while part < len(counts) and _start(part, pages, counts) < last:

@@ -1,7 +1,7 @@
-"""What a directory holds: the segments of a partition, or the partitions of a data directory. Names only.
+"""The contents of a directory by name: the segments of a partition, or the partitions of a data directory.
 
-Whether a process is writing there is read from the kernel's table of locks: asking the lock itself would mean to open
-the file, and closing it again drops a lock that this very process may hold.
+The kernel's table of locks shows whether a process is writing there. Opening the lock file is not an option: closing it
+would drop a lock of this process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEFT_OVER = (names.DELETED, names.CLEANED, names.SWAP, names.TEMPORARY)
 
 @dataclass(frozen=True)
 class SegmentFiles:
-    """One segment. `next_base_offset` is None for the active one, the last."""
+    """One segment. The last segment is the active one and has no `next_base_offset`."""
 
     directory: Path
     base_offset: int
@@ -46,12 +46,14 @@ class PartitionFiles:
         return [segment.base_offset for segment in self.segments]
 
     def log_start_offset(self) -> int:
-        """The checkpoint's, where it is above the first segment's base offset. Raises CorruptCheckpointError."""
+        """Return the log start offset: the checkpoint's, or the first base offset if that is higher. Raises
+        CorruptCheckpointError."""
         first = self.segments[0].base_offset
         return max(first, self._checkpointed(names.LOG_START_OFFSET_CHECKPOINT, first))
 
     def recovery_point(self) -> int:
-        """Everything before it is durable; 0 where the checkpoint does not tell, or can't be read."""
+        """Return the offset before which everything is durable; 0 if the checkpoint doesn't have it or can't be
+        read."""
         try:
             return self._checkpointed(names.RECOVERY_POINT_CHECKPOINT, 0)
         except (CorruptCheckpointError, StorageError):
@@ -65,7 +67,7 @@ class PartitionFiles:
         return read_offsets(checkpoint).get(partition, default)
 
     def log_start_offset_or_first(self) -> int:
-        """The same, and the first base offset where the checkpoint can't be read."""
+        """Return the log start offset, or the first base offset if the checkpoint can't be read."""
         try:
             return self.log_start_offset()
         except (CorruptCheckpointError, StorageError):
@@ -99,27 +101,28 @@ def holds_segments(path: Path) -> bool:
 
 
 def find_partitions(path: Path) -> list[Path]:
-    """The directory itself if it is a partition's, else those in it that are. Empty: neither."""
+    """Return the directory itself if it is a partition's, otherwise the partition directories in it."""
     if holds_segments(path) or names.parse_partition_directory(path.name) is not None:
         return [path]
     return sorted(entry for entry in path.iterdir() if _is_partition(entry))
 
 
 def _is_partition(path: Path) -> bool:
-    """Many a directory is called something-1: a partition has segments, or at least its topic's id."""
+    """Return whether a directory is a partition's. A name like something-1 is not enough: it must have segments or a
+    topic id."""
     if not path.is_dir() or names.parse_partition_directory(path.name) is None:
         return False
     return holds_segments(path) or (path / names.PARTITION_METADATA).exists()
 
 
 def has_writer(partition: Path) -> bool:
-    """Whether some process holds the lock of the data directory that a partition is in."""
+    """Return whether a process holds the lock of the partition's data directory."""
     try:
         inode = (partition.resolve().parent / names.LOCK).stat().st_ino
         table = KERNEL_LOCKS.read_text()
     except OSError:
         return False
-    # "1: POSIX ADVISORY WRITE 4711 fe:00:1234 0 EOF". The device is left out: not every file system tells stat() the
-    # same number, and taking another file's lock for ours only makes a judgement milder.
-    places = (line.split()[-3] for line in table.splitlines() if len(line.split()) >= 8)
-    return any(place.rpartition(":")[2] == str(inode) for place in places)
+    # "1: POSIX ADVISORY WRITE 4711 fe:00:1234 0 EOF". The device is ignored, because stat() reports another number on
+    # some file systems. Mistaking another file's lock for this one only makes findings milder.
+    files = (line.split()[-3] for line in table.splitlines() if len(line.split()) >= 8)
+    return any(file.rpartition(":")[2] == str(inode) for file in files)

@@ -1,7 +1,7 @@
-"""A regular file, opened for reading only, read at positions. The one place of this package that opens files.
+"""A regular file that is opened for reading only, and read at positions. Only this module of the package opens files.
 
-Opening does not wait (a named pipe is refused, not waited for) and where the system lets us does not even change the
-file's access time. `size` is that of the moment of opening: what a writer adds later is not looked at.
+Opening never waits: a named pipe is an error. If the system allows it, opening does not change the file's access time.
+`size` is the size when the file was opened: bytes that are added later are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Self
 
 from stratalog.errors import StorageError
 
-LARGEST_SMALL_FILE = 64 * 1024 * 1024  # checkpoints and snapshots are read whole, up to this
+LARGEST_SMALL_FILE = 64 * 1024 * 1024  # the limit of checkpoints and snapshots, which are read as a whole
 
 
 class ReadOnlyFile:
@@ -48,7 +48,7 @@ class ReadOnlyFile:
         return self._fd
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return `size` bytes, or fewer at the end of the file."""
         data = os.pread(self._fd, size, position)
         while len(data) < size:
             more = os.pread(self._fd, size - len(data), position + len(data))
@@ -60,10 +60,10 @@ class ReadOnlyFile:
 
 
 def read_small(path: Path) -> bytes:
-    """All of a file that has to be small."""
+    """Return the content of a small file. Raises StorageError if it is larger than LARGEST_SMALL_FILE."""
     with ReadOnlyFile(path) as file:
         if file.size > LARGEST_SMALL_FILE:
-            raise StorageError(f"{path}: has {file.size} bytes, more than a file of its kind can have")
+            raise StorageError(f"{path}: has {file.size} bytes; the limit of such a file is {LARGEST_SMALL_FILE}")
         return file.read(file.size, 0)
 
 
@@ -71,5 +71,5 @@ def _open(path: Path) -> int:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(path, flags | os.O_NOATIME)
-    except PermissionError:  # O_NOATIME is for a file's owner
+    except PermissionError:  # only the owner of a file may use O_NOATIME
         return os.open(path, flags)

@@ -1,6 +1,6 @@
-"""What a dump is made of: one frozen dataclass for each thing that a file can hold. Data only.
+"""The rows of a dump: one frozen dataclass for each kind of entry in a file.
 
-Field names are the format's, so that `asdict` of a row is what machine-readable output shows.
+The fields have the names of the format, and machine-readable output shows `asdict` of a row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """A record of the batch before it. `control`: what a control record says, like COMMIT."""
+    """A record of the batch before it. `control` is the type of a control record, like COMMIT."""
 
     type: ClassVar[str] = "record"
 
@@ -88,7 +88,7 @@ class AbortedRow:
 
 @dataclass(frozen=True, slots=True)
 class ProducerRow:
-    """-1: nothing is known of it, as in the file."""
+    """A producer of a snapshot. As in the file, -1 means unknown."""
 
     type: ClassVar[str] = "producer"
 
@@ -121,7 +121,7 @@ class PartitionOffsetRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicIdRow:
-    """`topic_id` as the file has it (base64), and as a UUID."""
+    """A topic id: `topic_id` as in the file (base64), and as a UUID."""
 
     type: ClassVar[str] = "partition_metadata"
 
@@ -132,7 +132,7 @@ class TopicIdRow:
 
 @dataclass(frozen=True, slots=True)
 class ProblemRow:
-    """Something that is wrong. `is_harmless`: what a writer at work, or a preallocated file, looks like."""
+    """A problem of a file. It `is_harmless` if a running writer or a preallocated file looks the same."""
 
     type: ClassVar[str] = "problem"
 
@@ -156,10 +156,10 @@ Row: TypeAlias = (
 )
 
 
-def batch_row(found: BatchOnDisk) -> BatchRow:
-    header = found.header
+def batch_row(batch: BatchOnDisk) -> BatchRow:
+    header = batch.header
     return BatchRow(
-        position=found.position,
+        position=batch.position,
         size=header.size,
         base_offset=header.base_offset,
         last_offset=header.last_offset,
@@ -167,7 +167,7 @@ def batch_row(found: BatchOnDisk) -> BatchRow:
         magic=header.magic,
         leader_epoch=header.leader_epoch,
         crc=header.crc,
-        crc_valid=found.crc_matches(),
+        crc_valid=batch.crc_matches(),
         attributes=header.attributes,
         codec=codec_name(header.codec),
         timestamp_type=timestamp_type_name(header.timestamp_type),

@@ -1,6 +1,6 @@
-"""A segment's three files, open for a look-up. Headers are read in windows of the size that the engine uses.
+"""The three files of a segment, open for a lookup. Headers are read in windows of the size that the engine uses.
 
-The indexes are opened before the log: a writer writes in the other order, so every entry that is seen has its batch.
+The indexes are opened before the log. A writer writes in the opposite order, so each visible entry has its batch.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stratalog.errors import CorruptBatchError, InflatedTooLargeError, StorageError, StratalogError
-from stratalog.inspect.batch_walk import LARGEST_HELD, LARGEST_INFLATED
+from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, StorageError, StratalogError
+from stratalog.inspect.batch_walk import LARGEST_DECOMPRESSED, LARGEST_HELD
 from stratalog.inspect.index_file import IndexEntry, IndexFile
 from stratalog.inspect.partition_files import SegmentFiles
 from stratalog.inspect.read_only_file import ReadOnlyFile
@@ -55,8 +55,8 @@ class SegmentReader:
         return self.log.bytes_read + sum(index.bytes_read for index in indexes if index is not None)
 
     def headers(self, position: int) -> Iterator[Located]:
-        """From the batch at `position` to the end. Raises CorruptBatchError where there is no batch or offsets do
-        not rise; only the active segment may end inside a batch."""
+        """Yield the headers from the batch at `position` to the end. Raises CorruptBatchError for bytes that are not a
+        batch, and for offsets that don't rise. Only the active segment may end inside a batch."""
         end = self.log.size
         previous = -1 if position else self.base_offset - 1
         while position < end:
@@ -67,7 +67,7 @@ class SegmentReader:
                 if header is None:
                     break
                 if position + at + header.size > end:
-                    self._torn(position + at, f"batch claims {header.size} bytes, {end - position - at} are left")
+                    self._torn(position + at, f"batch has {header.size} bytes, but {end - position - at} are left")
                     return
                 if header.base_offset <= previous or header.last_offset < header.base_offset:
                     why = f"offsets {header.base_offset}..{header.last_offset} follow offset {previous}"
@@ -80,31 +80,32 @@ class SegmentReader:
                 return
             position += at
 
-    def records(self, found: Located) -> list[Record]:
-        """The records of a batch whose checksum holds."""
-        if found.header.size > LARGEST_HELD:
-            raise InflatedTooLargeError(f"batch has {found.header.size} bytes, more than {LARGEST_HELD}")
-        data = self.log.read(found.header.size, found.position)
+    def records(self, located: Located) -> list[Record]:
+        """Return the records of a batch. Raises CorruptBatchError if its checksum is wrong."""
+        if located.header.size > LARGEST_HELD:
+            raise DecompressedTooLargeError(f"batch has {located.header.size} bytes; the limit is {LARGEST_HELD}")
+        data = self.log.read(located.header.size, located.position)
         header = parse_header(data)
         if header is None or len(data) < header.size:
-            raise self.corrupt("the file became shorter while it was read", found.position)
+            raise self.corrupt("the file became shorter while it was read", located.position)
         batch = Batch(data, header)
         try:
             batch.check_crc()
-            return records_of(batch, LARGEST_INFLATED)
+            return records_of(batch, LARGEST_DECOMPRESSED)
         except StratalogError as error:
-            raise self.corrupt(reason(error), found.position) from error
+            raise self.corrupt(reason(error), located.position) from error
 
-    def confirms(self, entry: IndexEntry) -> str | None:
-        """Why an offset index entry is not to be believed; None: the batch that it points to ends where it says."""
+    def find_mismatch(self, entry: IndexEntry) -> str | None:
+        """Return why the log refutes an offset index entry, or None if the batch that it points to ends at its
+        offset."""
         if not 0 <= entry.value < self.log.size:
-            return f"position {entry.value} lies past the end of the log, {self.log.size}"
+            return f"position {entry.value} is after the end of the log, {self.log.size}"
         try:
             header = parse_header(self.log.read(min(WINDOW, self.log.size - entry.value), entry.value))
         except StratalogError as error:
-            return f"no batch is at position {entry.value}: {reason(error)}"
+            return f"there is no batch at position {entry.value}: {reason(error)}"
         if header is None or header.last_offset != entry.key:
-            ends = "nothing whole" if header is None else f"a batch that ends at {header.last_offset}"
+            ends = "no complete batch" if header is None else f"a batch that ends at {header.last_offset}"
             return f"position {entry.value} has {ends}, not one that ends at {entry.key}"
         return None
 

@@ -1,7 +1,7 @@
-"""Everything that can be wrong with a partition, or with all partitions of a data directory.
+"""Verification of a partition, or of all partitions of a data directory.
 
-Findings go to an observer as they are made. Works beside a running process: what that may be in the middle of is a
-note at most, and a segment that it deletes meanwhile is left out.
+Findings go to an observer immediately. A running process may write at the same time: its unfinished work is at most a
+note, and a segment that it deletes is left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OFFSET_CHECKPOINTS = (
     names.REPLICATION_OFFSET_CHECKPOINT,
     names.CLEANER_OFFSET_CHECKPOINT,
 )
-MADE_AGAIN = "nothing to do: it is not used, and written again when the log is next closed"
+REWRITTEN = "nothing to do: it is not used, and is written again when the log is closed next time"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Report:
 
 
 def total_log_bytes(path: Path) -> int:
-    """What there is to be read, for who shows progress."""
+    """Return the bytes that a verification reads, for showing progress."""
     total = 0
     for partition in find_partitions(path):
         for log in partition.glob(f"*{names.LOG}"):
@@ -73,25 +73,25 @@ def total_log_bytes(path: Path) -> int:
 
 
 def verify(path: Path, observer: Observer, *, deep: bool = True) -> Report:
-    """Raises StorageError where there is nothing to verify, OSError where the directory can't be listed."""
+    """Verify a partition or a data directory. Raises StorageError if it is neither, OSError if it can't be listed."""
     partitions = find_partitions(path)
     is_data_directory = partitions != [path]
     if not partitions:
         raise StorageError(f"{path}: is neither a partition nor a data directory: it has no directory like orders-0")
     summaries = [verify_partition(partition, observer, deep=deep) for partition in partitions]
-    around = Findings(observer)
+    directory_findings = Findings(observer)
     if is_data_directory:
-        check_data_directory(path, {summary.path.name: summary for summary in summaries}, around)
-    return report_of(path, summaries, around)
+        check_data_directory(path, {summary.path.name: summary for summary in summaries}, directory_findings)
+    return report_of(path, summaries, directory_findings)
 
 
-def report_of(path: Path, summaries: list[PartitionSummary], around: Findings) -> Report:
+def report_of(path: Path, summaries: list[PartitionSummary], directory_findings: Findings) -> Report:
     return Report(
         path,
         summaries,
-        sum(summary.errors for summary in summaries) + around.counts[Severity.ERROR],
-        sum(summary.warnings for summary in summaries) + around.counts[Severity.WARNING],
-        sum(summary.notes for summary in summaries) + around.counts[Severity.NOTE],
+        sum(summary.errors for summary in summaries) + directory_findings.counts[Severity.ERROR],
+        sum(summary.warnings for summary in summaries) + directory_findings.counts[Severity.WARNING],
+        sum(summary.notes for summary in summaries) + directory_findings.counts[Severity.NOTE],
     )
 
 
@@ -105,11 +105,11 @@ def verify_partition(path: Path, observer: Observer, *, deep: bool = True) -> Pa
 
 
 def check_names_and_epochs(partition: PartitionFiles, findings: Findings) -> LeaderEpochs | None:
-    """What lies around the segments; the leader epochs, where their file can be used."""
+    """Check the files next to the segments. Return the leader epochs if their file can be used."""
     _check_names(partition, findings)
     epochs = _read_epochs(partition, findings)
     if not partition.segments:
-        advice = "nothing to do if the partition is new: opening it makes one"
+        advice = "nothing to do if the partition is new: opening it creates a segment"
         findings.note(partition.path, None, "has no segments", advice)
     return epochs
 
@@ -123,18 +123,18 @@ def walk_segments(
     deep: bool,
     is_live: bool,
 ) -> Walked:
-    """`segments`: neighbours, of a partition's. What is known of them then."""
+    """Verify consecutive segments of a partition. Return the sums and the state after the last one."""
     walked = Walked(last_offset=segments[0].base_offset - 1 if segments else -1)
     recovery_point = partition.recovery_point()
     for segment in segments:
-        # A process at work changes the last segment, and finishes the one before it while the last exists already.
+        # A running process changes the last segment, and may still be finishing the one before it.
         may_change = is_live and segment in partition.segments[-2:]
         try:
             SegmentVerifier(
                 segment, walked, epochs, findings, deep=deep, is_live=may_change, recovery_point=recovery_point
             ).run()
         except FileNotFoundError:
-            findings.note(segment.path(names.LOG), None, "was deleted while the rest was being read")
+            findings.note(segment.path(names.LOG), None, "was deleted during the verification")
         except (OSError, StorageError) as error:
             findings.error(
                 segment.path(names.LOG), None, f"can't be read: {error}", "check its permissions and the disk"
@@ -145,7 +145,7 @@ def walk_segments(
 def conclude(
     partition: PartitionFiles, epochs: LeaderEpochs | None, walked: Walked, findings: Findings, *, is_live: bool
 ) -> PartitionSummary:
-    """What can be said once all segments were walked."""
+    """Check the small files after all segments were walked. Return the summary of the partition."""
     end = max(walked.last_offset + 1, partition.segments[-1].base_offset if partition.segments else 0)
     _check_small_files(partition, epochs, end, findings, is_live=is_live)
     return PartitionSummary(
@@ -177,7 +177,7 @@ def _check_names(partition: PartitionFiles, findings: Findings) -> None:
     for entry in sorted(partition.path.iterdir()):
         is_numbered = names.parse_segment_file(entry.name) is not None
         if entry.suffix in (*names.SEGMENT_SUFFIXES, names.SNAPSHOT) and not is_numbered:
-            what = "is named like a segment's file, but its name is not 20 digits"
+            what = "has a suffix of a segment's file, but its name is not 20 digits"
             findings.warning(entry, None, what, "move it away: Apache Kafka does not start with it")
 
 
@@ -186,7 +186,7 @@ def _read_epochs(partition: PartitionFiles, findings: Findings) -> LeaderEpochs 
     try:
         entries = checkpoint_files.read_epochs(file)
     except FileNotFoundError:
-        # It is made when the first batch is flushed.
+        # The first flush of a batch creates it.
         if partition.segments and partition.recovery_point() > partition.segments[0].base_offset:
             findings.note(file, None, "is missing", "nothing to do: the epochs are read from the log when it is opened")
         return None
@@ -208,26 +208,26 @@ def _check_small_files(
 ) -> None:
     if epochs is not None and epochs.entries and epochs.entries[-1][1] > end and not is_live:
         epoch, start = epochs.entries[-1]
-        what = f"epoch {epoch} starts at offset {start}, the log ends at {end}"
-        findings.warning(partition.path / names.LEADER_EPOCH_CHECKPOINT, None, what, "open the log once: it is cut")
+        what = f"epoch {epoch} starts at offset {start}, but the log ends at {end}"
+        findings.warning(partition.path / names.LEADER_EPOCH_CHECKPOINT, None, what, "open the log once")
     for snapshot in partition.snapshots:
         try:
             checkpoint_files.read_producers(snapshot)
         except FileNotFoundError:
-            continue  # an older one that a writer has just replaced
+            continue  # a writer has replaced it just now
         except (OSError, StorageError) as error:
             findings.warning(snapshot, None, str(error), "nothing to do: it is not used, and the log is read instead")
             continue
         if base_offset_of(snapshot) > end and not is_live:
-            what = f"is of offset {base_offset_of(snapshot)}, the log ends at {end}"
+            what = f"is of offset {base_offset_of(snapshot)}, but the log ends at {end}"
             findings.warning(snapshot, None, what, "nothing to do: opening the log removes it")
     metadata = partition.path / names.PARTITION_METADATA
     try:
         checkpoint_files.read_topic_id(metadata)
     except FileNotFoundError:
-        findings.note(metadata, None, "is missing", "Apache Kafka would set this partition aside as a stray one")
+        findings.note(metadata, None, "is missing", "Apache Kafka would treat this partition as stray")
     except (OSError, StorageError) as error:
-        findings.warning(metadata, None, str(error), "write the topic's id into it again, see docs/disk-format.md")
+        findings.warning(metadata, None, str(error), "write the topic id into it again, see docs/disk-format.md")
 
 
 def check_data_directory(path: Path, partitions: dict[str, PartitionSummary], findings: Findings) -> None:
@@ -238,7 +238,7 @@ def check_data_directory(path: Path, partitions: dict[str, PartitionSummary], fi
         except FileNotFoundError:
             continue
         except (OSError, StorageError) as error:
-            findings.warning(file, None, str(error), MADE_AGAIN)
+            findings.warning(file, None, str(error), REWRITTEN)
             continue
         for partition, offset in offsets.items():
             summary = partitions.get(str(partition))
@@ -251,4 +251,4 @@ def check_data_directory(path: Path, partitions: dict[str, PartitionSummary], fi
         findings.end_of(file)
     for entry in sorted(path.iterdir()):
         if entry.is_dir() and entry.name.endswith("-delete"):
-            findings.note(entry, None, "is a deleted partition", "nothing to do: it goes at the next start")
+            findings.note(entry, None, "is a deleted partition", "nothing to do: the next start removes it")

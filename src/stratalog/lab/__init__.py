@@ -1,1 +1,1 @@
-"""Brokers as processes of this machine: one for a demo or a test, several for a cluster to try out."""
+"""Brokers as processes of this machine, for the demo and the tests."""

@@ -1,7 +1,7 @@
-"""A broker in a child process: started with its log in a file, stopped, killed, paused and resumed.
+"""A broker in a child process: starting it with its log in a file, stopping, killing, pausing and resuming it.
 
-BrokerChild owns the process and nothing else. How the broker is started and when it is ready is up to its users:
-`ServeProcess` runs `stratalog serve`, and the pytest plugin runs a broker that takes commands.
+BrokerChild owns only the process. Its users choose the command and know when the broker is ready: `ServeProcess` runs
+`stratalog serve`, and the pytest plugin runs a broker that accepts commands.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _SHOWN_LINES = 20
 
 
 class BrokerChild:
+    """The process of a broker, which may be started again after each end."""
+
     def __init__(self, log_file: Path) -> None:
         self.log_file = log_file
         self.is_paused = False
@@ -30,11 +32,11 @@ class BrokerChild:
 
     @property
     def logs(self) -> str:
-        """Everything it has logged so far, over all restarts."""
+        """The log so far, over all restarts."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def last_log_lines(self) -> str:
-        """The end of the log, to be added to an error message."""
+        """Return the end of the log, for an error message."""
         lines = self.logs.splitlines()[-_SHOWN_LINES:]
         return "\n".join(["; its log ends:", *lines]) if lines else "; its log is empty"
 
@@ -46,10 +48,10 @@ class BrokerChild:
         environment: Mapping[str, str] | None = None,
         dies_with_thread: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start the process in a session of its own, so that Ctrl-C reaches only the program that started it. Stdout is
-        a pipe without a buffer. With `dies_with_thread` the kernel kills it when the calling thread ends."""
+        """Start the process in its own session, so that Ctrl-C reaches only the program that started it. Stdout is an
+        unbuffered pipe. With `dies_with_thread`, the kernel kills the process when the calling thread ends."""
         self.forget()
-        library = ctypes.CDLL(None)  # loaded before the fork: a child of a threaded process may not allocate much
+        library = ctypes.CDLL(None)  # loaded before the fork: the forked child of a process with threads must do little
 
         def die_with_thread() -> None:
             library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -69,8 +71,8 @@ class BrokerChild:
         return self.process
 
     def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = STOP_SECONDS) -> int:
-        """Send a signal, wait for the end, and return the exit code. A process that ignores the signal is killed, and
-        TimeoutExpired is raised."""
+        """Send a signal, wait for the end of the process, and return its exit code. If it takes longer than `seconds`,
+        kill the process and raise TimeoutExpired."""
         process = self._started()
         if process.poll() is None:
             process.send_signal(number)
@@ -79,7 +81,8 @@ class BrokerChild:
         return self.wait_for_end(seconds)
 
     def wait_for_end(self, seconds: float = STOP_SECONDS) -> int:
-        """Wait until the process ends by itself, and return its exit code. One that doesn't is killed."""
+        """Wait until the process ends by itself, and return its exit code. If it takes longer than `seconds`, kill the
+        process and raise TimeoutExpired."""
         process = self._started()
         try:
             return process.wait(seconds)
@@ -91,19 +94,19 @@ class BrokerChild:
             self.forget()
 
     def kill(self) -> None:
-        """SIGKILL. Without a running process this does nothing."""
+        """Kill the process with SIGKILL. Without a running process, this does nothing."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(STOP_SECONDS)
         self.forget()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, and no request is answered."""
+        """Pause the process with SIGSTOP: connections stay open, and no request is answered."""
         self._started().send_signal(signal.SIGSTOP)
         self.is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT, after pause()."""
+        """Resume the process with SIGCONT."""
         self._started().send_signal(signal.SIGCONT)
         self.is_paused = False
 
@@ -121,6 +124,6 @@ class BrokerChild:
 
 
 def environment_with_bytecode() -> dict[str, str]:
-    """The environment, without the variable that keeps Python from saving compiled modules: a broker that is started
-    often should not compile them each time."""
+    """Return the environment without the variable that keeps Python from saving compiled modules, so that a broker that
+    is started often does not compile them each time."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

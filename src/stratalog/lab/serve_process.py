@@ -1,9 +1,9 @@
-"""`stratalog serve` in a process of its own, on a free port of the loopback address.
+"""`stratalog serve` in its own process, on a free port of the loopback address.
 
     with ServeProcess(directory / "data", {"num.partitions": 3}) as broker:
         ... any Kafka client, with broker.bootstrap_servers ...
 
-The port stays the same over restarts. The process ends with the `with` block.
+The port stays the same over restarts. The `with` block stops the process at its end, and kills it after an exception.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ class BrokerStartError(StratalogError):
 
 
 class ServeProcess(BrokerChild):
+    """A process of `stratalog serve`, with its data directory and its settings."""
+
     module = "stratalog"
-    """What `python -m` runs."""
+    """The module that `python -m` runs."""
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class ServeProcess(BrokerChild):
         arguments: tuple[str, ...] = (),
         dies_with_thread: bool = False,
     ) -> None:
-        """`arguments` are further options of `stratalog serve`. The log goes to a file beside the data directory."""
+        """`arguments` are further options of `stratalog serve`. The log goes to a file next to the data directory."""
         super().__init__(data_dir.with_name(data_dir.name + ".log"))
         self.data_dir = data_dir
         self.settings = dict(settings or {})
@@ -60,7 +62,7 @@ class ServeProcess(BrokerChild):
         return self._started().pid
 
     def start(self) -> Self:
-        """Return when clients can connect."""
+        """Start the broker, and return when clients can connect."""
         process = self.spawn(self._command(), environment=self.environment(), dies_with_thread=self._dies_with_thread)
         self.ready_line = _first_line(process)
         ready = _READY.match(self.ready_line)
@@ -81,7 +83,7 @@ class ServeProcess(BrokerChild):
         return command
 
     def errors(self) -> list[str]:
-        """Return the lines of its log that report an error of the broker itself."""
+        """Return the lines of the log that report an error of the broker itself."""
         return [line for line in self.logs.splitlines() if " ERROR " in line or line.startswith("Traceback")]
 
     def __enter__(self) -> Self:
@@ -95,7 +97,7 @@ class ServeProcess(BrokerChild):
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> str:
-    """Return the first line of its stdout, or nothing if it ends or takes too long."""
+    """Return the first line of stdout, or an empty string if the process ends or takes too long."""
     assert process.stdout is not None
     timer = threading.Timer(START_SECONDS, process.kill)
     timer.start()

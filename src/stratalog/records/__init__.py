@@ -1,7 +1,7 @@
-"""The bytes of a record batch: read, built, checked, compressed, converted. No I/O, no threads, no clock.
+"""The bytes of a record batch: reading, building, checking, compressing and converting them. No I/O, threads or clock.
 
-Start with `read_records(buffer)` and `build_batch(records)`. For columns instead of objects there are
-`to_arrow` and `from_arrow`; pyarrow is imported when one of them is first asked for, not before.
+Start with `read_records(buffer)` and `build_batch(records)`. `to_arrow` and `from_arrow` work with columns instead of
+objects. pyarrow is imported at the first use of one of the two.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.records._framing import BatchHeader
 from stratalog.records._records import Record
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch, batches
 from stratalog.records.builder import BatchBuilder, build_batch, build_control_batch
 from stratalog.records.format import Codec, ControlType, TimestampType
 from stratalog.records.legacy import build_message_set, up_convert
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stratalog.records.arrow import from_arrow, to_arrow
 
 __all__ = [
-    "DEFAULT_MAX_INFLATED",
+    "DEFAULT_MAX_DECOMPRESSED",
     "Batch",
     "BatchBuilder",
     "BatchHeader",

@@ -1,4 +1,4 @@
-# The columns' memory, and adding to it from bytes that another kernel has: the consumer's.
+# The memory of columns, for the kernels that add to it: the scan decoder's and the consumer's.
 
 from stratalog.records._column_memory cimport BinaryOut, Memory
 from stratalog.records._record_fields cimport RecordFields
@@ -23,11 +23,11 @@ cdef class ColumnDecoder:
     cdef Memory offset
     cdef Memory timestamp
     cdef Memory timestamp_type
-    cdef readonly Py_ssize_t rows  # the scan decoder counts them up itself
+    cdef readonly Py_ssize_t rows  # the scan decoder increments this itself
     cdef const char *_problem
     cdef Py_ssize_t _problem_row
 
-    # As add_batch, from bytes that the caller keeps in place meanwhile.
+    # add_batch() for bytes that the caller keeps alive during the call.
     cdef int add_payload(
         self, const unsigned char *payload, Py_ssize_t size, int count, long long base_offset, long long base_timestamp,
         int timestamp_type, long long append_time, long long start_offset, long long end_offset,
@@ -38,7 +38,7 @@ cdef class ColumnDecoder:
         self, const unsigned char *p, Py_ssize_t size, int count, long long base_offset, long long base_timestamp,
         int timestamp_type, long long append_time, long long start_offset, long long end_offset,
     ) noexcept nogil
-    cdef void put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil
+    cdef void put_position(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil
     cdef void put_header_offset(self) noexcept nogil
     cdef int put_object(self, bytes key, bytes value) except -1
     cdef int walk_headers(self, RecordFields *fields, bint keep) noexcept nogil

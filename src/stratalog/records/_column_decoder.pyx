@@ -1,6 +1,6 @@
-# Batches -> columns in Arrow's memory layout, one pass, memcpy for keys and values, the GIL released. Knows buffers, not
-# pyarrow: arrow.py puts the two together. Trusts no length: _record_fields.pxd checks each before use, and room for a
-# batch is made before its loop.
+# Batches -> columns in Arrow's memory layout, in one pass without the GIL; keys and values are copied with memcpy. It
+# works with buffers; arrow.py makes pyarrow's arrays of them. _record_fields.pxd checks each length before use, and the
+# loop over a batch starts after there is room for it.
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -26,12 +26,12 @@ TIMESTAMP = TIMESTAMP_COLUMN
 TIMESTAMP_TYPE = TIMESTAMP_TYPE_COLUMN
 
 
-# Large blocks are kept when their column is gone, a few of them, and filled again: fresh memory costs a page fault for
-# each of its pages, several times as much as the decoding. Only touched with the GIL.
+# A few large blocks are kept after their column is freed, and are filled again: the page faults of new memory cost
+# several times as much as the decoding. The GIL protects these variables.
 cdef enum:
     WORTH_KEEPING = 65536
     MOST_BLOCKS = 32
-    MOST_KEPT = 33554432  # bytes, of all of them
+    MOST_KEPT = 33554432  # bytes of all blocks
 
 cdef Memory _kept[MOST_BLOCKS]
 cdef int _kept_count = 0
@@ -52,14 +52,15 @@ cdef void give_back(Memory *memory) noexcept:
     memory.size = memory.capacity = 0
 
 
-cdef void take_kept(Memory *memory, size_t wanted) noexcept:
-    """A block of at least this size and not much more, if one is kept; the latest first, which caches may still have."""
+cdef void reuse_block(Memory *memory, size_t size) noexcept:
+    """Set `memory` to a kept block of `size` to four times `size` bytes, if there is one. The block that was kept last
+    comes first, because caches may still have it."""
     global _kept_count, _kept_bytes
     cdef int i
-    if wanted < WORTH_KEEPING:
+    if size < WORTH_KEEPING:
         return
     for i in range(_kept_count - 1, -1, -1):
-        if wanted <= _kept[i].capacity <= 4 * wanted:
+        if size <= _kept[i].capacity <= 4 * size:
             memory[0] = _kept[i]
             memory.size = 0
             _kept_count -= 1
@@ -70,7 +71,7 @@ cdef void take_kept(Memory *memory, size_t wanted) noexcept:
 
 @cython.final
 cdef class ColumnBuffer:
-    """Memory that was filled here and now belongs to whoever holds this object."""
+    """The memory of a finished column. It lives as long as this object."""
 
     cdef Memory _memory
 
@@ -85,16 +86,16 @@ cdef class ColumnBuffer:
 
 
 cdef ColumnBuffer hand_over(Memory *memory):
-    """A buffer object that owns the memory from now on, cut to its size."""
+    """Return a buffer object that owns the memory, cut to its size, and clear `memory`."""
     cdef ColumnBuffer owner = ColumnBuffer.__new__(ColumnBuffer)
     cdef void *data
     cdef Memory small
     cdef bint can_be_kept
-    if memory.data == NULL and grow(memory, 1):  # an empty column has an address too
+    if memory.data == NULL and grow(memory, 1):  # an empty column needs an address, too
         raise MemoryError
     can_be_kept = WORTH_KEEPING <= memory.capacity <= MOST_KEPT
     if can_be_kept and memory.size >= memory.capacity // 2:
-        pass  # what is left over is little, and the block as a whole can be used again
+        pass  # little is unused, and the whole block can be reused later
     elif can_be_kept:
         small.data = <unsigned char *>malloc(memory.size if memory.size else 1)
         if small.data == NULL:
@@ -115,7 +116,7 @@ cdef ColumnBuffer hand_over(Memory *memory):
 
 
 cdef tuple finish_binary(BinaryOut *column):
-    """(validity or None, offsets, data, null count)"""
+    """Return (validity or None, offsets, data, null count)."""
     if make_room(column, 1, 1):
         raise MemoryError
     (<int *>column.offsets.data)[column.rows] = <int>column.data.size
@@ -126,16 +127,16 @@ cdef tuple finish_binary(BinaryOut *column):
 
 
 def utf8_is_valid(bytes text):
-    """For the test that compares with Python's own decoder."""
+    """Return whether a text is valid UTF-8. A test compares this with Python's decoder."""
     return is_utf8(text, len(text))
 
 
 @cython.final
 cdef class ColumnDecoder:
-    """Columns that grow with each batch that is added. `finish` hands them over; the decoder is then spent.
+    """Columns that grow with each batch that is added. `finish` returns them, after which the decoder can't be used.
 
-    `columns` are the bits of those wanted. `rows` and `content`, bytes of keys and values, are how many to expect;
-    more may come. No column may pass `column_limit` bytes: Arrow's binary type counts with 32 bits.
+    `columns` are the bits of the columns to decode. `rows` and `content` (bytes of keys and values) are the expected
+    numbers, not limits. The limit of a column is `column_limit` bytes, because Arrow's binary type has 32-bit offsets.
     """
 
     def __cinit__(self, int columns, Py_ssize_t rows=0, Py_ssize_t content=0, size_t column_limit=INT_MAX):
@@ -143,14 +144,14 @@ cdef class ColumnDecoder:
         self.most_content = column_limit
         if content >= WORTH_KEEPING:
             if columns & KEY_COLUMN:
-                take_kept(&self.key.data, content)
+                reuse_block(&self.key.data, content)
             if columns & VALUE_COLUMN:
-                take_kept(&self.value.data, content)
+                reuse_block(&self.value.data, content)
         if rows * sizeof(long long) >= WORTH_KEEPING:
             if columns & OFFSET_COLUMN:
-                take_kept(&self.offset, rows * sizeof(long long))
+                reuse_block(&self.offset, rows * sizeof(long long))
             if columns & TIMESTAMP_COLUMN:
-                take_kept(&self.timestamp, rows * sizeof(long long))
+                reuse_block(&self.timestamp, rows * sizeof(long long))
         self.reserve(rows, content)
 
     def __dealloc__(self):
@@ -167,13 +168,13 @@ cdef class ColumnDecoder:
         self, payload, int count, long long base_offset, long long base_timestamp, int timestamp_type,
         long long append_time, long long start_offset, long long end_offset,
     ):
-        """Add those of a batch's `count` records that are at start_offset or later and before end_offset."""
+        """Add the records of a batch with `count` records whose offsets are from start_offset to before end_offset."""
         cdef Py_buffer view
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
             self.add_payload(
-                <const unsigned char *>view.buf, view.len, count, base_offset, base_timestamp, timestamp_type, append_time,
-                start_offset, end_offset,
+                <const unsigned char *>view.buf, view.len, count, base_offset, base_timestamp, timestamp_type,
+                append_time, start_offset, end_offset,
             )
         finally:
             PyBuffer_Release(&view)
@@ -195,13 +196,13 @@ cdef class ColumnDecoder:
         return self.check_limit()
 
     def add_records(self, records):
-        """Add Record objects: for messages of a legacy magic, which have no headers."""
+        """Add Record objects without headers, which legacy messages become."""
         cdef Py_ssize_t content = 0
         for record in records:
             content = len(record.key or b"") + len(record.value or b"")
             self.reserve(1, content)
             self.put_object(record.key, record.value)
-            self.put_place(record.offset, record.timestamp, record.timestamp_type)
+            self.put_position(record.offset, record.timestamp, record.timestamp_type)
             if self.columns & HEADERS_COLUMN:
                 self.put_header_offset()
             self.rows += 1
@@ -209,15 +210,15 @@ cdef class ColumnDecoder:
 
     @property
     def content(self):
-        """Bytes of keys and values so far."""
+        """The bytes of keys and values so far."""
         return self.key.data.size + self.value.data.size
 
     def mark(self):
-        """What `cut` goes back to."""
+        """Return the current number of rows, for `cut`."""
         return self.rows, self.header_key.rows
 
     def cut(self, mark):
-        """Drop all rows that came after a `mark`: also those of a batch that turned out to be damaged half-way."""
+        """Drop all rows after a `mark`, also those of a batch that failed in the middle."""
         rows, header_rows = mark
         if not 0 <= rows <= self.rows or not 0 <= header_rows <= self.header_key.rows:
             raise ValueError(f"{self.rows} rows can't be cut to {rows}")
@@ -228,7 +229,7 @@ cdef class ColumnDecoder:
         set_rows(self, rows)
 
     def finish(self):
-        """The columns by their bit: buffers as Arrow lays them out."""
+        """Return the columns by their bit, as buffers in Arrow's layout."""
         columns = {}
         if self.columns & KEY_COLUMN:
             columns[KEY_COLUMN] = finish_binary(&self.key)
@@ -252,7 +253,8 @@ cdef class ColumnDecoder:
         return columns
 
     cdef int reserve(self, Py_ssize_t rows, Py_ssize_t content) except -1:
-        """Room for so many rows with so many bytes in all, before a loop that does not ask. Headers do ask."""
+        """Make room for more rows with `content` bytes in total, before a loop that doesn't check. Headers make their
+        own room."""
         cdef int failed = 0
         if self.columns & KEY_COLUMN:
             failed |= make_room(&self.key, rows, content)
@@ -277,7 +279,7 @@ cdef class ColumnDecoder:
             or self.header_key.rows > INT_MAX
         ):
             raise OverflowError(
-                f"a column has more than {self.most_content} bytes, the most that Arrow's binary type holds: "
+                f"a column has more than {self.most_content} bytes, the limit of Arrow's binary type: "
                 "read fewer batches at a time"
             )
         return 0
@@ -286,7 +288,7 @@ cdef class ColumnDecoder:
         self, const unsigned char *p, Py_ssize_t size, int count, long long base_offset, long long base_timestamp,
         int timestamp_type, long long append_time, long long start_offset, long long end_offset,
     ) noexcept nogil:
-        # In locals throughout: what memcpy writes might be fields of self, for all that a compiler knows, and it would
+        # The loop uses local variables only: the compiler must assume that memcpy writes to fields of self, and would
         # load them again for each record.
         cdef const unsigned char *end = p + size
         cdef bint has_key = (self.columns & KEY_COLUMN) != 0
@@ -340,7 +342,7 @@ cdef class ColumnDecoder:
             row += 1
             i += 1
         if problem == NULL and p != end:
-            problem = b"bytes are left over behind the last record"
+            problem = b"bytes are left over after the last record"
         self.key = keys
         self.value = values
         set_rows(self, row)
@@ -350,7 +352,7 @@ cdef class ColumnDecoder:
         self._problem_row = i
         return -1
 
-    cdef void put_place(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
+    cdef void put_position(self, long long offset, long long timestamp, int timestamp_type) noexcept nogil:
         if self.columns & OFFSET_COLUMN:
             (<long long *>self.offset.data)[self.rows] = offset
             self.offset.size += sizeof(long long)
@@ -379,7 +381,7 @@ cdef class ColumnDecoder:
         return 0
 
     cdef int walk_headers(self, RecordFields *fields, bint keep) noexcept nogil:
-        """Check a record's headers, and add them to the columns where they are wanted."""
+        """Check a record's headers, and add them to the columns if `keep`."""
         cdef const unsigned char *cursor = fields.headers
         cdef HeaderFields header
         cdef int i
@@ -396,7 +398,7 @@ cdef class ColumnDecoder:
                 make_room(&self.header_key, 1, header.key_length)
                 or make_room(&self.header_value, 1, header.value_length if header.value_length > 0 else 0)
             ):
-                self._problem = b"there is no memory for its headers"
+                self._problem = b"not enough memory for its headers"
                 return -1
             put(&self.header_key, header.key, header.key_length)
             put(&self.header_value, header.value, header.value_length)

@@ -1,4 +1,4 @@
-# A column of Arrow's, for the kernels that read one.
+# A column of Arrow, for the kernels that read one.
 
 from stratalog.records._column_memory cimport BinaryIn
 

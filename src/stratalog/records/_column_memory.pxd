@@ -1,5 +1,5 @@
-# Memory for columns in Arrow's layout: what is written grows and can be handed over, what is read is checked against
-# its buffer. All inline and without Python, for the loops of both kernels.
+# Memory for columns in Arrow's layout. Columns that are written grow; columns that are read are checked against their
+# buffers. All functions are inline and run without Python, for the loops of both kernels.
 
 from libc.limits cimport INT_MAX
 from libc.stdlib cimport free, realloc
@@ -8,7 +8,7 @@ from libc.string cimport memcpy, memset
 from stratalog.records._varint cimport write_varint
 
 cdef enum:
-    HUGE = 4194304  # memory from here on may be in huge pages, of which each is 2 MiB
+    HUGE = 4194304  # memory of this size and more may be in huge pages of 2 MiB
 
 
 cdef extern from *:
@@ -33,7 +33,7 @@ cdef struct Memory:
 
 
 cdef inline int grow(Memory *memory, size_t extra) noexcept nogil:
-    """Room for `extra` bytes behind what is there. -1: there is no memory."""
+    """Make room for `extra` more bytes. Return 0, or -1 without memory."""
     cdef size_t needed = memory.size + extra
     cdef void *data
     if needed <= memory.capacity:
@@ -44,7 +44,7 @@ cdef inline int grow(Memory *memory, size_t extra) noexcept nogil:
     if data == NULL:
         return -1
     if needed >= HUGE:
-        # Columns are filled once, front to back, in memory that is new: page faults cost more than the decoding.
+        # Columns are filled once, in new memory: with small pages, page faults would cost more than the decoding.
         prefer_huge_pages(data, needed)
     memory.data = <unsigned char *>data
     memory.capacity = needed
@@ -54,27 +54,28 @@ cdef inline int grow(Memory *memory, size_t extra) noexcept nogil:
 cdef struct BinaryOut:
     Memory offsets    # i32, one more than rows
     Memory data
-    Memory validity   # bits, 1: there is a value
+    Memory validity   # bits, 1: not null
     Py_ssize_t rows
     Py_ssize_t nulls
 
 
 cdef inline int make_room(BinaryOut *column, size_t rows, size_t content) noexcept nogil:
-    cdef size_t bits = (column.rows + rows + 7) // 8
-    cdef size_t had = column.validity.size
+    """Make room for more rows with `content` bytes in total. Return 0, or -1 without memory."""
+    cdef size_t validity_size = (column.rows + rows + 7) // 8
+    cdef size_t old_size = column.validity.size
     column.offsets.size = column.rows * sizeof(int)
     if grow(&column.offsets, (rows + 1) * sizeof(int)) or grow(&column.data, content):
         return -1
-    if bits > had:
-        if grow(&column.validity, bits - had):
+    if validity_size > old_size:
+        if grow(&column.validity, validity_size - old_size):
             return -1
-        memset(column.validity.data + had, 0xFF, bits - had)
-        column.validity.size = bits
+        memset(column.validity.data + old_size, 0xFF, validity_size - old_size)
+        column.validity.size = validity_size
     return 0
 
 
 cdef inline void put(BinaryOut *column, const unsigned char *content, int length) noexcept nogil:
-    """Append one value; there is room. Length -1 is null."""
+    """Append one value; the caller made room. Length -1 is null."""
     (<int *>column.offsets.data)[column.rows] = <int>column.data.size
     if length > 0:
         memcpy(column.data.data + column.data.size, content, length)
@@ -96,7 +97,7 @@ cdef struct BinaryIn:
     const void *offsets
     const unsigned char *data
     Py_ssize_t data_size
-    Py_ssize_t start               # of the slice, in rows
+    Py_ssize_t start               # first row of the slice
     Py_ssize_t rows
     bint is_large
 
@@ -108,7 +109,8 @@ cdef inline long long offset_at(BinaryIn *column, Py_ssize_t row) noexcept nogil
 
 
 cdef inline int take(BinaryIn *column, Py_ssize_t row, const unsigned char **content) noexcept nogil:
-    """The length of a value and where it is; -1: null; -2: the column's offsets are wrong."""
+    """Return the length of a value, and set `content` to its bytes. Return -1 for null, -2 if the offsets are not
+    valid."""
     cdef long long begin, end
     row += column.start
     if column.validity != NULL and not (column.validity[row >> 3] >> (row & 7)) & 1:
@@ -122,7 +124,7 @@ cdef inline int take(BinaryIn *column, Py_ssize_t row, const unsigned char **con
 
 
 cdef inline unsigned char *write_bytes(unsigned char *p, const unsigned char *content, int length) noexcept nogil:
-    """Its length, -1 is null, and the bytes."""
+    """Write a length, where -1 is null, and the bytes. Return the position after them."""
     p = write_varint(p, length)
     if length > 0:
         memcpy(p, content, length)
@@ -139,14 +141,15 @@ cdef inline unsigned char *write_content(unsigned char *p, BinaryIn *column, Py_
 
 
 cdef inline Py_ssize_t span(BinaryIn *column, Py_ssize_t start) noexcept nogil:
-    """The bytes of the rows from `start` on, nulls included; no less than 0 where offsets are wrong."""
+    """Return the bytes of the rows from `start` on, with nulls; at least 0, also if the offsets are not valid."""
     if column.offsets == NULL:
         return 0
     return max(0, offset_at(column, column.start + column.rows) - offset_at(column, column.start + start))
 
 
 cdef inline bint is_utf8(const unsigned char *p, Py_ssize_t length) noexcept nogil:
-    """As Unicode defines it: no overlong forms, no surrogates, nothing past U+10FFFF."""
+    """Return whether the bytes are UTF-8 as Unicode defines it: no overlong forms, surrogates or code points after
+    U+10FFFF."""
     cdef const unsigned char *end = p + length
     cdef unsigned char lead, lowest, highest
     cdef int more

@@ -1,5 +1,5 @@
-# CRC-32C, the checksum of batches and snapshots: by crc32c_x86.h where the processor can, by the crc32c package
-# elsewhere. Which one it is changes nothing but the speed.
+# CRC-32C, the checksum of batches and snapshots. crc32c_x86.h computes it if the processor has the instructions,
+# otherwise the crc32c package. The results are the same.
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -35,7 +35,7 @@ cdef unsigned int crc32c_fast(const unsigned char *data, Py_ssize_t size) noexce
 
 
 def crc32c(data, unsigned int crc=0):
-    """The CRC-32C of a buffer, or of what had checksum `crc` and then the buffer."""
+    """Return the CRC-32C of a buffer, or of the data with checksum `crc` followed by the buffer."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:

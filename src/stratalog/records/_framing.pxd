@@ -17,8 +17,8 @@ cdef class BatchHeader:
     cdef readonly int record_count
 
 
-# Parse the header at `position`. 1: done. 0: the entry goes on past `end`. Raises where it can't be one.
+# Parse the header at `position`. Return 1, or 0 if the header goes past `end`. Raise an error if it can't be a header.
 cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t position, Py_ssize_t end) except -1
 
-# The CRC-32C of a magic 2 batch that begins at `batch`.
+# Return the CRC-32C of the magic 2 batch that starts at `batch`.
 cdef unsigned int checksum(const unsigned char *batch, BatchHeader header) except? 0

@@ -1,5 +1,5 @@
-# Batch headers over raw bytes: parsing them, walking from one to the next, stamping what the broker writes, and
-# checking that the records inside are framed as the header says. Looks at no key and no value.
+# Batch headers over raw bytes: parsing them, walking from one to the next, and writing the fields that the broker sets.
+# Reads no record.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -36,8 +36,8 @@ from stratalog.records.format cimport (
 from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedMagicError
 
 cdef class BatchHeader:
-    """What the header of a batch says. For legacy messages the fields that magic 0 and 1 lack are -1, and
-    a message counts as a batch of one (a compressed wrapper too: its offset is that of its last message)."""
+    """The fields of a batch header. A legacy message counts as a batch of one record, also if it is a wrapper, whose
+    offset is its last message's. Fields that magic 0 and 1 don't have are -1."""
 
     @property
     def last_offset(self):
@@ -49,7 +49,7 @@ cdef class BatchHeader:
 
     @property
     def last_sequence(self):
-        # Sequences wrap at 2^31 - 1 back to 0.
+        # After 2^31 - 1, sequences continue with 0.
         if self.base_sequence < 0:
             return self.base_sequence
         return (<long long>self.base_sequence + self.last_offset_delta) % (<long long>2147483648)
@@ -84,7 +84,8 @@ cdef class BatchHeader:
 
 
 cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t position, Py_ssize_t end) except -1:
-    """Parse the header at `position`. 1: done. 0: the entry goes on past `end`. Raises where it can't be one."""
+    """Parse the header at `position`. Return 1, or 0 if the header goes past `end`. Raise an error if these bytes can't
+    be a header."""
     cdef const unsigned char *p = data + position
     cdef Py_ssize_t left = end - position
     cdef int length
@@ -123,7 +124,8 @@ cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t p
         return 0
     header.crc = load32(p + LEGACY_CRC_POSITION)
     header.attributes = p[LEGACY_ATTRIBUTES_POSITION]
-    header.base_timestamp = header.max_timestamp = <long long>load64(p + LEGACY_TIMESTAMP_POSITION) if header.magic == 1 else -1
+    header.max_timestamp = <long long>load64(p + LEGACY_TIMESTAMP_POSITION) if header.magic == 1 else -1
+    header.base_timestamp = header.max_timestamp
     header.leader_epoch = header.producer_epoch = header.base_sequence = -1
     header.producer_id = -1
     header.last_offset_delta = 0
@@ -132,7 +134,8 @@ cdef int fill_header(BatchHeader header, const unsigned char *data, Py_ssize_t p
 
 
 def parse_header(buffer, Py_ssize_t position=0):
-    """The header of the batch at `position`, or None where the buffer ends inside it (the records may be cut)."""
+    """Return the header of the batch at `position`, or None if the buffer ends inside the header. The records need not
+    be complete."""
     cdef Py_buffer view
     cdef BatchHeader header = BatchHeader.__new__(BatchHeader)
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
@@ -147,8 +150,8 @@ def parse_header(buffer, Py_ssize_t position=0):
 
 
 def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
-    """The headers of the whole batches in buffer[start:end], the position behind the last of them, and the error
-    that ended the walk there (None: the range ended, be it inside a batch)."""
+    """Return the headers of the complete batches in buffer[start:end], the position after the last of them, and the
+    error at that position. Without an error, the range ends there, or inside a batch."""
     cdef Py_buffer view
     cdef BatchHeader header
     cdef list headers = []
@@ -173,17 +176,18 @@ def parse_headers(buffer, Py_ssize_t start=0, Py_ssize_t end=-1):
 
 
 def _reason(error):
-    """The error's words without its position, which counts from the buffer's start."""
+    """Return the error's message without its position, which counts from the start of the buffer."""
     return error.reason if isinstance(error, CorruptBatchError) else str(error)
 
 
 def find_batch(buffer, long long target, Py_ssize_t origin=0, long long previous=-1, long long expected=-1):
-    """Walk headers from the buffer's start to the first batch whose last offset is at or past `target`.
+    """Walk from the start of the buffer to the first batch whose last offset is `target` or higher.
 
-    The buffer begins at position `origin` of a file, behind a batch that ends at offset `previous`; `expected` is the
-    last offset that an index claims for the first batch (-1: no claim). Returns (header or None, position in the file
-    where the walk stopped, last offset stepped over, batches stepped over). With None the walk left the buffer: go on
-    there with more bytes. Raises CorruptBatchError where offsets do not rise, LookupError where the claim is wrong.
+    The buffer starts at position `origin` of a file, after a batch with last offset `previous`. `expected` is the last
+    offset that an index states for the first batch, or -1. Return (header or None, position in the file where the walk
+    stopped, last offset of the batches before it, number of batches before it). None means that the walk reached the
+    end of the buffer: continue at that position with more bytes. Raises CorruptBatchError if offsets don't rise, and
+    LookupError if the index is wrong.
     """
     cdef Py_buffer view
     cdef BatchHeader header = BatchHeader.__new__(BatchHeader)
@@ -198,12 +202,12 @@ def find_batch(buffer, long long target, Py_ssize_t origin=0, long long previous
                     break
             except (CorruptBatchError, UnsupportedMagicError) as error:
                 if expected >= 0:
-                    raise LookupError(f"the index has offset {expected} where no batch is: {error}") from error
+                    raise LookupError(f"the index has offset {expected} where there is no batch: {error}") from error
                 raise CorruptBatchError(_reason(error), position=origin + position) from error
             last = header.base_offset + header.last_offset_delta
             if expected >= 0:
                 if last != expected:
-                    raise LookupError(f"the index has offset {expected}, the batch there ends at {last}")
+                    raise LookupError(f"the index has offset {expected}, but the batch there ends at {last}")
                 expected = -1
             if header.base_offset <= previous or last < header.base_offset:
                 raise CorruptBatchError(
@@ -221,10 +225,11 @@ def find_batch(buffer, long long target, Py_ssize_t origin=0, long long previous
 
 
 def stamp(buffer, list headers, long long base_offset, int leader_epoch, long long append_time=-1):
-    """Give the batches consecutive offsets from `base_offset` and the leader's epoch, in place, in the headers too.
+    """Write consecutive offsets from `base_offset` on and the leader epoch into the batches and their headers, in
+    place.
 
-    With `append_time` >= 0 the records get that timestamp (LogAppendTime), which costs a CRC a batch.
-    Returns the offset behind the last record.
+    With `append_time` >= 0 the records get that timestamp (LogAppendTime), which costs one CRC per batch. Return the
+    offset after the last record.
     """
     cdef Py_buffer view
     cdef BatchHeader header
@@ -254,7 +259,7 @@ def stamp(buffer, list headers, long long base_offset, int leader_epoch, long lo
 
 
 def set_max_timestamp(buffer, BatchHeader header, long long max_timestamp):
-    """Correct the max timestamp of a batch in place, and its CRC_POSITION."""
+    """Correct the max timestamp of a batch and its checksum, in place."""
     cdef Py_buffer view
     cdef unsigned char *p
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
@@ -275,14 +280,14 @@ cdef _store_crc(BatchHeader header, unsigned char *p):
 
 
 cdef unsigned int checksum(const unsigned char *batch, BatchHeader header) except? 0:
-    """The CRC-32C of a magic 2 batch that begins at `batch`."""
+    """Return the CRC-32C of the magic 2 batch that starts at `batch`."""
     return crc32c_of(batch + ATTRIBUTES_POSITION, header.size - ATTRIBUTES_POSITION)
 
 
-def sound_count(buffer, list headers, Py_ssize_t first, long long previous, long long limit, bint checksums):
-    """How many batches from headers[first] on are sound at first sight: of magic 2, with offsets that go on behind
-    `previous`, from batch to batch, and stay below `limit`, and with the right checksums if asked for. What stops it
-    may be sound, too, but takes a closer look."""
+def count_valid(buffer, list headers, Py_ssize_t first, long long previous, long long limit, bint checksums):
+    """Return how many batches from headers[first] on are valid by these quick checks: magic 2, offsets that continue
+    after `previous` and stay less than `limit`, and, with `checksums`, the right checksum. The batch that stops the
+    count may be valid, too, but needs the slower checks."""
     cdef Py_buffer view
     cdef BatchHeader header, following
     cdef Py_ssize_t at, count = len(headers)
@@ -311,7 +316,7 @@ def sound_count(buffer, list headers, Py_ssize_t first, long long previous, long
 
 
 def crc_matches(buffer, BatchHeader header):
-    """Whether a magic 2 batch's CRC-32C is the one in its header."""
+    """Return whether the CRC-32C of a magic 2 batch is the one in its header."""
     cdef Py_buffer view
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:

@@ -1,5 +1,5 @@
-# A set of keys that is asked without Python, once for each record of a scan. Lengths first: most keys that are not in it
-# are told by theirs. Points into bytes objects that its owner keeps.
+# A set of keys that a scan looks up for each record, without Python. It compares lengths first, which exclude most
+# keys. The slots point into bytes objects that the owner of the set keeps.
 
 from libc.stdlib cimport calloc
 from libc.string cimport memcmp
@@ -35,16 +35,16 @@ cdef struct KeySlot:
 
 
 cdef struct KeySet:
-    KeySlot *slots               # its owner's to free
+    KeySlot *slots               # the owner frees them
     unsigned long long mask
     unsigned long long lengths   # bit n: some key has length n modulo 64
-    const unsigned char *only    # of a set of one
+    const unsigned char *only    # the key of a set with one key
     int only_length
-    bint is_one
+    bint has_one_key
 
 
 cdef inline int fill_keys(KeySet *keys, list held) except -1:
-    """For a set that is all zeros, once. `held` are bytes objects, each once."""
+    """Fill a set that is all zeros. `held` has bytes objects without duplicates."""
     cdef bytes key
     cdef unsigned long long slot
     keys.mask = 15
@@ -64,14 +64,14 @@ cdef inline int fill_keys(KeySet *keys, list held) except -1:
         keys.slots[slot].length = <int>len(key)
         keys.only = key
         keys.only_length = <int>len(key)
-    keys.is_one = len(held) == 1
+    keys.has_one_key = len(held) == 1
     return 0
 
 
 cdef inline bint has_key(KeySet *keys, const unsigned char *key, int length) noexcept nogil:
-    """Length -1 is null, which is in no set."""
+    """Return whether the set has a key. Length -1 is null, which no set has."""
     cdef unsigned long long slot
-    if keys.is_one:
+    if keys.has_one_key:
         return length == keys.only_length and memcmp(key, keys.only, length) == 0
     if length < 0 or not (keys.lengths >> (length % MOST_LENGTHS)) & 1:
         return False

@@ -1,8 +1,8 @@
-# Where the fields of one record lie. Both kernels that read records (objects in _records, columns in _column_decoder) step
-# through them with these two functions, so that there is one place where lengths are checked before use.
+# The fields of one record. All kernels that read records use these functions, so lengths are checked before use in one
+# place.
 #
 # A record: length, attributes (i8), timestamp delta, offset delta, key length, key, value length, value, header
-# count, then for each header: key length, key, value length, value. All numbers but the attributes are varints.
+# count, then for each header: key length, key, value length, value. All numbers except the attributes are varints.
 
 from stratalog.records._varint cimport read_varint, read_varlong
 
@@ -16,7 +16,7 @@ cdef struct RecordFields:
     const unsigned char *key
     const unsigned char *value
     const unsigned char *headers  # the first header
-    const unsigned char *end      # behind the record
+    const unsigned char *end      # after the record
     int offset_delta
     int key_length                # -1: null
     int value_length              # -1: null
@@ -33,7 +33,7 @@ cdef struct HeaderFields:
 cdef inline const char *read_record_start(
     const unsigned char *p, const unsigned char *end, RecordFields *fields
 ) noexcept nogil:
-    """The record's end and its fields up to the key. NULL: all is well so far. Else: what is wrong."""
+    """Read the record's end and its fields up to the key. Return NULL, or the problem."""
     cdef int length
     p = read_varint(p, end, &length)
     if p == NULL or length < 0 or length > end - p:
@@ -56,7 +56,7 @@ cdef inline const char *read_record_start(
 
 
 cdef inline const char *read_record_rest(RecordFields *fields) noexcept nogil:
-    """The fields behind the key, when read_record_start was content."""
+    """Read the fields after the key, after read_record_start returned NULL. Return NULL, or the problem."""
     cdef const unsigned char *end = fields.end
     cdef const unsigned char *p = fields.key
     if fields.key_length > 0:
@@ -79,7 +79,7 @@ cdef inline const char *read_record_rest(RecordFields *fields) noexcept nogil:
 cdef inline const char *read_record(
     const unsigned char *p, const unsigned char *end, RecordFields *fields
 ) noexcept nogil:
-    """Fill `fields` from the record at `p`. NULL: all is well, up to the headers. Else: what is wrong."""
+    """Fill `fields` from the record at `p`. Return NULL, or the problem. The headers are not checked."""
     cdef const char *problem = read_record_start(p, end, fields)
     return read_record_rest(fields) if problem == NULL else problem
 
@@ -87,7 +87,7 @@ cdef inline const char *read_record(
 cdef inline const char *read_header(
     const unsigned char **cursor, const unsigned char *end, HeaderFields *fields
 ) noexcept nogil:
-    """Fill `fields` from the header at `cursor` and move it behind. NULL: all is well. Else: what is wrong."""
+    """Fill `fields` from the header at `cursor` and move the cursor after it. Return NULL, or the problem."""
     cdef const unsigned char *p = read_varint(cursor[0], end, &fields.key_length)
     if p == NULL or fields.key_length < 0 or fields.key_length > end - p:
         return b"header key length goes past the end of the record"

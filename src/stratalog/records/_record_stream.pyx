@@ -1,5 +1,5 @@
-# The framing of a batch's records, checked as they are inflated piece by piece: a batch of a few kilobytes may inflate
-# to hundreds of megabytes, which nobody has to hold for this. The rules are those of validation._walk.
+# Checks the framing of a batch's records piece by piece during decompression: a batch of a few kilobytes may decompress
+# to hundreds of megabytes, which need not be in memory at once. The rules are those of validation._walk.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.limits cimport LLONG_MAX, LLONG_MIN
@@ -21,12 +21,13 @@ cdef enum State:
 
 cdef enum:
     INT_SHIFTS = 28   # a varint of an int has at most five bytes
-    LONG_SHIFTS = 63  # and that of a long ten
+    LONG_SHIFTS = 63  # a varint of a long has at most ten bytes
 
 
 cdef class RecordStream:
-    """feed() it the inflated bytes in order, then finish(). Each raises InvalidRecordError at the first record that is not
-    sound. `absent` is the timestamp delta of a record without a timestamp, which min_timestamp_delta leaves out."""
+    """A check of records that arrive in pieces: call feed() with the decompressed bytes in order, then finish(). Both
+    raise InvalidRecordError at the first record that is not valid. `absent` is the timestamp delta of a record without
+    a timestamp, which min_timestamp_delta ignores."""
 
     cdef readonly int null_keys
     cdef readonly long long max_timestamp_delta
@@ -35,8 +36,8 @@ cdef class RecordStream:
     cdef int _index
     cdef long long _absent
     cdef State _state
-    cdef long long _left  # bytes of the record behind what was read
-    cdef long long _skip  # of them, bytes of a key or value
+    cdef long long _left  # bytes of the record that are not read yet
+    cdef long long _skip  # bytes of them that belong to the current key or value
     cdef int _headers_left
     cdef unsigned long long _raw
     cdef int _shift
@@ -83,7 +84,7 @@ cdef class RecordStream:
                         return problem
                 continue
             if self._index == self._count:
-                return b"bytes are left over behind the last record"
+                return b"bytes are left over after the last record"
             byte = p[0]
             p += 1
             if self._state != LENGTH:
@@ -114,7 +115,7 @@ cdef class RecordStream:
         return self._shift == INT_SHIFTS and self._state != TIMESTAMP_DELTA
 
     cdef const char *_take(self, long long value) noexcept nogil:
-        """The number that was just read, in its place in the record."""
+        """Use the number that was just read as the field that `_state` names."""
         if self._state == LENGTH:
             if value < SMALLEST_RECORD - 1:
                 return b"length is less than the fields need"
@@ -128,7 +129,7 @@ cdef class RecordStream:
             self._state = OFFSET_DELTA
         elif self._state == OFFSET_DELTA:
             if value != self._index:
-                return b"offset delta is not its place in the batch"
+                return b"offset delta is not its index in the batch"
             self._state = KEY_LENGTH
         elif self._state == KEY_LENGTH:
             self.null_keys += value < 0
@@ -158,7 +159,7 @@ cdef class RecordStream:
         return NULL
 
     cdef const char *_end_record_if_done(self) noexcept nogil:
-        """Called behind each field. A record is done where the next field would be a header, and there is none left."""
+        """End the record if its last field was read: the next field would be a header, and no header is left."""
         if self._state != HEADER_KEY_LENGTH or self._headers_left:
             return NULL
         if self._left:

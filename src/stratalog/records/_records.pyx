@@ -1,6 +1,6 @@
-# Record objects, and the loops between them and the bytes of a batch's records. Reading checks each length against
-# what is left before it is used and raises CorruptBatchError; writing checks what it is given and raises
-# InvalidRecordError. Both name the record and the field.
+# Record objects, and the loops that convert between them and the bytes of a batch's records. Reading checks each length
+# before it uses it and raises CorruptBatchError. Writing checks its input and raises InvalidRecordError. Both errors
+# name the record and the field.
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
@@ -23,10 +23,10 @@ from stratalog.errors import CorruptBatchError, InvalidRecordError, MessageTooLa
 
 
 cdef long long _milliseconds(timestamp) except? -1:
-    # A float is most likely time.time(): in seconds, and so a time in January 1970.
+    # A float is probably time.time(), in seconds, which would be a time in January 1970.
     if type(timestamp) is not int and not isinstance(timestamp, int):
         raise TypeError(
-            f"timestamp is {timestamp!r}; whole milliseconds since 1970 are wanted, as int(when.timestamp() * 1000)"
+            f"timestamp is {timestamp!r}; it must be whole milliseconds since 1970, as int(time.timestamp() * 1000)"
         )
     return timestamp
 
@@ -34,9 +34,9 @@ cdef long long _milliseconds(timestamp) except? -1:
 @cython.final
 @cython.no_gc
 cdef class Record:
-    """One record, as read: where it is in the log, when it is from, and what it says. Compares by value."""
+    """One record: its offset, timestamp, key, value and headers. Records compare by value."""
 
-    # No garbage collection: a record holds bytes, str and tuples of them, which can't form a cycle.
+    # Not tracked by the garbage collector: bytes, str and tuples of them can't form a cycle.
     cdef readonly long long offset
     cdef readonly long long timestamp
     cdef readonly int timestamp_type
@@ -83,11 +83,11 @@ def _restore_record(offset, timestamp, timestamp_type, key, value, headers):
 
 
 cdef tuple _checked_headers(headers):
-    """Headers as a tuple of (str, bytes or None)."""
+    """Return the headers as a tuple of (str, bytes or None)."""
     cdef list checked = []
     for header in headers:
         if not isinstance(header, (tuple, list)) or len(header) != 2:
-            raise TypeError(f"header is {header!r}; a pair of str and bytes is wanted")
+            raise TypeError(f"header is {header!r}; it must be a pair of str and bytes")
         key, value = header
         if not isinstance(key, str):
             raise TypeError(f"header key is {type(key).__name__}, not str")
@@ -132,9 +132,10 @@ cdef tuple _read_headers(RecordFields *fields, Py_ssize_t index, Py_ssize_t coun
 def decode_records(
     payload, int count, long long base_offset, long long base_timestamp, int timestamp_type, long long append_time
 ):
-    """The `count` records that payload, the inflated bytes behind a batch header, must exactly hold.
+    """Return the `count` records of `payload`, the decompressed bytes after a batch header. Raises CorruptBatchError if
+    they don't fill the payload exactly.
 
-    With timestamp_type 1 (LogAppendTime) every record gets `append_time`.
+    With timestamp_type 1 (LogAppendTime), every record gets `append_time`.
     """
     cdef Py_buffer view
     cdef const unsigned char *p
@@ -146,7 +147,7 @@ def decode_records(
     cdef Py_ssize_t i
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
-        # Before a list of `count` is made, see that so many records can be there.
+        # Check the count before anything is allocated for it.
         if count < 0 or count > view.len // SMALLEST_RECORD:
             raise CorruptBatchError(f"record count is {count}, which {view.len} bytes of records can't be")
         p = <const unsigned char *>view.buf
@@ -157,7 +158,7 @@ def decode_records(
             if problem != NULL:
                 raise _corrupt(i, count, problem.decode())
             record = Record.__new__(Record)
-            # Unsigned: a corrupt delta may wrap around, as it does in Java, but that must be defined.
+            # Unsigned: a corrupt delta wraps around, as in Java, and that must be defined.
             record.offset = <long long>(<unsigned long long>base_offset + <unsigned long long>fields.offset_delta)
             record.timestamp_type = timestamp_type
             if timestamp_type == 1:
@@ -172,31 +173,30 @@ def decode_records(
             records.append(record)
             p = fields.end
         if p != end:
-            raise CorruptBatchError(f"{end - p} bytes are left over behind the last of {count} records")
+            raise CorruptBatchError(f"{end - p} bytes are left over after the last of {count} records")
         return records
     finally:
         PyBuffer_Release(&view)
 
 
 def uninitialized(Py_ssize_t size):
-    """A bytearray with whatever is there. bytearray(size) writes zeros and holds the GIL meanwhile, which for hundreds of
-    megabytes takes long."""
+    """Return a bytearray with arbitrary content. bytearray(size) would write zeros and hold the GIL while it does."""
     return PyByteArray_FromStringAndSize(NULL, size)
 
 
 def find_timestamp(
     payload, int count, long long base_offset, long long base_timestamp, long long timestamp, long long start_offset
 ):
-    """(offset, timestamp) of the first of the records that is not before either, or None. No object is made for those
-    that are passed over, and the GIL is released: a batch may hold millions."""
+    """Return (offset, timestamp) of the first record that is not before `timestamp` and not before `start_offset`, or
+    None. Creates no objects for other records and releases the GIL, because a batch may have millions of records."""
     cdef Py_buffer view
     cdef const unsigned char *p
     cdef const unsigned char *end
     cdef const char *problem = NULL
     cdef RecordFields fields
     cdef Py_ssize_t i = 0
-    cdef long long offset = 0, found = 0
-    cdef bint is_found = False
+    cdef long long offset = 0, record_timestamp = 0
+    cdef bint has_match = False
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         p = <const unsigned char *>view.buf
@@ -207,9 +207,11 @@ def find_timestamp(
                 if problem != NULL:
                     break
                 offset = <long long>(<unsigned long long>base_offset + <unsigned long long>fields.offset_delta)
-                found = <long long>(<unsigned long long>base_timestamp + <unsigned long long>fields.timestamp_delta)
-                if found >= timestamp and offset >= start_offset:
-                    is_found = True
+                record_timestamp = <long long>(
+                    <unsigned long long>base_timestamp + <unsigned long long>fields.timestamp_delta
+                )
+                if record_timestamp >= timestamp and offset >= start_offset:
+                    has_match = True
                     break
                 p = fields.end
                 i += 1
@@ -217,15 +219,15 @@ def find_timestamp(
         PyBuffer_Release(&view)
     if problem != NULL:
         raise _corrupt(i, count, problem.decode())
-    return (offset, found) if is_found else None
+    return (offset, record_timestamp) if has_match else None
 
 
 @cython.final
 cdef class RecordsWriter:
-    """The records of one batch, as bytes that grow with each append. Not thread-safe.
+    """The records of one batch, as bytes that grow with each append. A writer is not thread-safe.
 
-    The first record's timestamp is the base timestamp, unless one was given. Offset deltas count up, unless one is
-    given, which must be past the last.
+    The default base timestamp is the first record's timestamp. The default offset delta is the next one; another must
+    be after the last one.
     """
 
     cdef unsigned char *_data
@@ -249,7 +251,7 @@ cdef class RecordsWriter:
         PyMem_Free(self._data)
 
     def append(self, value=None, key=None, headers=(), timestamp=-1, offset_delta=None):
-        """Add one record; returns its offset delta."""
+        """Add one record and return its offset delta."""
         cdef long long delta = <long long>self.last_offset_delta + 1
         if offset_delta is not None:
             delta = offset_delta
@@ -257,7 +259,7 @@ cdef class RecordsWriter:
         return self.last_offset_delta
 
     def extend(self, records, offset_deltas=None):
-        """Add Record objects or (key, value) tuples, with consecutive offset deltas or the ones given."""
+        """Add Record objects or (key, value) tuples, with consecutive offset deltas or with `offset_deltas`."""
         deltas = None if offset_deltas is None else iter(offset_deltas)
         cdef Record record
         cdef long long delta
@@ -269,9 +271,9 @@ cdef class RecordsWriter:
             elif isinstance(item, tuple) and len(item) == 2:
                 self._append(_content(item[1], "value"), _content(item[0], "key"), (), -1, delta)
             else:
-                raise TypeError(f"record is {type(item).__name__}; a Record or a tuple (key, value) is wanted")
+                raise TypeError(f"record is {type(item).__name__}; it must be a Record or a tuple (key, value)")
         if deltas is not None and next(deltas, None) is not None:
-            raise InvalidRecordError(f"there are more offset deltas than the {self.record_count} records")
+            raise InvalidRecordError(f"offset_deltas has more than {self.record_count} deltas, the number of records")
 
     cdef _append(self, bytes value, bytes key, headers, long long timestamp, long long delta):
         cdef long long body
@@ -280,9 +282,11 @@ cdef class RecordsWriter:
         cdef unsigned long long timestamp_delta
         cdef tuple pairs = ()
         if timestamp < -1:
-            raise self._invalid(f"timestamp is {timestamp}; it is -1 (none) or not negative")
+            raise self._invalid(f"timestamp is {timestamp}; it must be -1 (no timestamp) or not negative")
         if delta <= self.last_offset_delta or delta > INT_MAX:
-            raise self._invalid(f"offset delta is {delta}, not past the last one, {self.last_offset_delta}")
+            raise self._invalid(
+                f"offset delta is {delta}; it must be after the last one, {self.last_offset_delta}, and fit 32 bits"
+            )
         if headers is None or len(headers):
             pairs = _checked_headers(headers)
         base_timestamp = self.base_timestamp if self._has_base_timestamp else timestamp
@@ -294,7 +298,7 @@ cdef class RecordsWriter:
         if pairs:
             body += self._headers_size(pairs)
         p = self._reserve(body)
-        # Nothing fails from here on: a record that was refused leaves no trace.
+        # Nothing can fail after this line, so a record with an error leaves the writer unchanged.
         self.base_timestamp = base_timestamp
         self._has_base_timestamp = True
         p = write_varint(p, body)
@@ -324,13 +328,13 @@ cdef class RecordsWriter:
         return size
 
     cdef unsigned char *_reserve(self, long long body) except NULL:
-        """Room for a record of `body` bytes and its length, at the end of the data."""
+        """Make room for a record of `body` bytes and its length. Return a pointer to the end of the data."""
         cdef Py_ssize_t needed = self.size + body + 5
         cdef Py_ssize_t capacity
         cdef void *grown
         if needed > INT_MAX - HEADER_SIZE:
             raise MessageTooLargeError(
-                f"records have {needed} bytes with record {self.record_count}; a batch holds less than 2 GiB"
+                f"records have {needed} bytes with record {self.record_count}; a batch must be smaller than 2 GiB"
             )
         if needed > self._capacity:
             capacity = max(needed, self._capacity * 2, 1024)
@@ -345,7 +349,7 @@ cdef class RecordsWriter:
         return InvalidRecordError(f"record {self.record_count}: {problem}")
 
     def batch_bytes(self, Py_ssize_t header_size):
-        """A new bytearray: room for a batch header, then the records."""
+        """Return a new bytearray: room for a batch header, then the records."""
         batch = bytearray(header_size + self.size)
         if self.size:
             memcpy(PyByteArray_AS_STRING(batch) + header_size, self._data, self.size)
@@ -353,13 +357,13 @@ cdef class RecordsWriter:
 
 
 cdef bytes _content(content, str field):
-    """A key or value as bytes; other buffers are copied."""
+    """Return a key or value as bytes. Other buffers are copied."""
     if content is None or type(content) is bytes:
         return <bytes>content
     try:
         return bytes(memoryview(content))
     except TypeError:
-        raise TypeError(f"{field} is {type(content).__name__}; bytes or None is wanted") from None
+        raise TypeError(f"{field} is {type(content).__name__}; it must be bytes or None") from None
 
 
 cdef inline long long _field_size(bytes content) noexcept:
@@ -390,7 +394,7 @@ cdef unsigned char *_write_headers(unsigned char *p, tuple pairs) except NULL:
 
 
 def size_upper_bound(value, key, headers):
-    """The most bytes that a record with this content can take, whatever its place in the batch and its time."""
+    """Return the largest size of a record with this content, for any position in a batch and any timestamp."""
     cdef long long size = 5 + 1 + 10 + 5 + 5 + 5 + 5  # length, attributes, the two deltas, three lengths
     size += 0 if value is None else len(value)
     size += 0 if key is None else len(key)

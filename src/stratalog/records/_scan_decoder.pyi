@@ -17,7 +17,7 @@ class ScanDecoder:
         read_committed: bool = False,
         most_rows: int = 100_000,
         most_bytes: int = 16777216,
-        max_inflated: int = 268435456,
+        max_decompressed: int = 268435456,
     ) -> None: ...
     @property
     def next_offset(self) -> int: ...

@@ -1,9 +1,9 @@
-# Batches of one partition -> columns of wanted records, in portions of a size. What is not wanted (outside the offsets or
-# the times, with another key, of control batches, of aborted transactions) is stepped over where it lies: nothing of it is
-# copied. Columns and their memory are _column_decoder's. A portion may end inside a batch; memory is bounded by a
-# portion, a batch's inflated bytes and a record.
+# Batches of one partition -> columns of selected records, in portions of a limited size. Records that are not selected
+# are skipped without copying: they are outside the range of offsets or timestamps, have another key, or belong to
+# control batches or aborted transactions. _column_decoder owns the columns and their memory. A portion may end inside a
+# batch. The limit of memory is one portion, the decompressed bytes of one batch, and one record.
 #
-# Every checksum is compared before a batch's times or records are believed. Trusts no length: _record_fields.pxd.
+# The checksum of a batch is checked before its timestamps or records are used. _record_fields.pxd checks each length.
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -31,72 +31,72 @@ from stratalog.records.batch import Batch
 
 cdef enum Outcome:
     FAILED = -1
-    AT_END = 0     # of the batch
-    FULL = 1       # the portion has as much as it may have
+    AT_END = 0     # the batch is used up
+    FULL = 1       # the portion has reached its limit
     NEEDS_ROOM = 2
 
 cdef long long FIRST = LLONG_MIN
 cdef long long LAST = LLONG_MAX
-cdef long long MOST_MILLISECONDS = 9223372036854775  # as microseconds, these still have 64 bits
+cdef long long MOST_MILLISECONDS = 9223372036854775  # the limit of timestamps that fit 64 bits as microseconds
 
 
-# Not for the cyclic collector: it would take the bytes away from under the views, whose release it does not know of.
+# Without cyclic garbage collection, which would clear the bytes while the views still use them.
 @cython.no_gc
 @cython.final
 cdef class ScanDecoder:
-    """`feed` bytes, then `run`: True means that a portion is full, and is to be taken with `take` before the next run;
-    False that the bytes are used up. After an error nothing more is to be asked of it.
+    """A decoder of the selected records. Call `feed` with bytes, then `run`. True means that a portion is full: call
+    `take` before the next run. False means that the bytes are used up. After an error, the decoder can't be used.
 
-    Records are wanted from offset `start` to before `end`, from time `from_timestamp` to before `until_timestamp`
-    (milliseconds), and, unless `keys` is None, with one of these keys. With `read_committed` the transactions that `feed`
-    is told of are left out. Timestamps come as microseconds.
+    It selects records from offset `start` to before `end`, from timestamp `from_timestamp` to before `until_timestamp`
+    (milliseconds), and with one of `keys`; None selects all keys. With `read_committed`, the aborted transactions
+    passed to `feed` are left out. The timestamp column has microseconds.
     """
 
-    cdef readonly long long next_offset  # behind the last batch that was seen; at first `start`
-    cdef readonly Py_ssize_t position    # in the bytes fed: behind that batch
-    cdef readonly long long at_offset    # of the batch that is being read: errors are about it, and do not say so
-    cdef readonly long long last_fed     # the last offset of the batch before, in these bytes; -1: none
-    cdef readonly bint is_done           # everything before `end` was seen
+    cdef readonly long long next_offset  # the offset after the last batch that was read; at first `start`
+    cdef readonly Py_ssize_t position    # the position after that batch, in the bytes that were fed
+    cdef readonly long long at_offset    # base offset of the current batch; errors concern it, but don't name it
+    cdef readonly long long last_fed     # the last offset of the batch before it in these bytes, or -1
+    cdef readonly bint is_done           # whether all batches before `end` were read
     cdef int _columns
-    cdef long long _start                # of the batch that is being read; those before it were seen
+    cdef long long _start                # the first offset to select from the current batch
     cdef long long _end
     cdef long long _from_timestamp
     cdef long long _until_timestamp
     cdef KeySet _keys
-    cdef list _held_keys                 # None: any key will do
+    cdef list _held_keys                 # the bytes objects that _keys points into
     cdef bint _has_keys
-    cdef bint _selects                   # there are keys or times to look at, record by record
+    cdef bint _selects                   # whether each record's key or timestamp must be checked
     cdef bint _read_committed
     cdef Py_ssize_t _most_rows
     cdef Py_ssize_t _most_bytes
-    cdef Py_ssize_t _max_inflated
+    cdef Py_ssize_t _max_decompressed
     cdef dict _aborted                   # producer id -> [[first offset, last offset], ...]
     cdef ColumnDecoder _out
-    cdef Py_ssize_t _content             # bytes that the portion's rows have so far
-    cdef Py_ssize_t _room                # bytes that may be put before room is made again
-    cdef Py_ssize_t _row_room            # up to this row
-    cdef Py_ssize_t _needed              # bytes that the next record asks for
+    cdef Py_ssize_t _content             # bytes of the portion's rows so far
+    cdef Py_ssize_t _room                # bytes that fit until more room is made
+    cdef Py_ssize_t _row_room            # number of rows for which there is room
+    cdef Py_ssize_t _needed              # bytes that the next record needs
     cdef object _data
     cdef Py_buffer _view
     cdef bint _has_view
-    cdef Py_buffer _inflated_view
-    cdef bint _is_inflated
+    cdef Py_buffer _decompressed_view
+    cdef bint _is_decompressed
     cdef BatchHeader _header
-    cdef const unsigned char *_p         # the next record of the loaded batch
+    cdef const unsigned char *_p         # the next record of the current batch
     cdef const unsigned char *_payload_end
-    cdef int _left                       # records of it
+    cdef int _left                       # records of the current batch that are not read yet
     cdef int _timestamp_type
-    cdef list _legacy                    # records of a loaded message of magic 0 or 1
-    cdef Py_ssize_t _legacy_at
+    cdef list _legacy                    # records of the current message of magic 0 or 1
+    cdef Py_ssize_t _legacy_index
     cdef const char *_problem
 
     def __init__(
         self, int columns, *, long long start=0, long long end=LAST, long long from_timestamp=FIRST,
         long long until_timestamp=LAST, keys=None, bint read_committed=False, Py_ssize_t most_rows=100_000,
-        Py_ssize_t most_bytes=16777216, Py_ssize_t max_inflated=268435456,
+        Py_ssize_t most_bytes=16777216, Py_ssize_t max_decompressed=268435456,
     ):
         if most_rows < 1 or most_bytes < 1:
-            raise ValueError(f"a portion of {most_rows} rows and {most_bytes} bytes can't be: at least 1 is wanted")
+            raise ValueError(f"most_rows is {most_rows} and most_bytes is {most_bytes}; both must be at least 1")
         self._columns = columns
         self._start = self.next_offset = self.at_offset = start
         self._end = end
@@ -110,22 +110,23 @@ cdef class ScanDecoder:
         self._read_committed = read_committed
         self._most_rows = most_rows
         self._most_bytes = most_bytes
-        self._max_inflated = max_inflated
+        self._max_decompressed = max_decompressed
         self._aborted = {}
         self._header = BatchHeader.__new__(BatchHeader)
         self.is_done = start >= end
 
     def __dealloc__(self):
-        self._drop_inflated()
+        self._drop_decompressed()
         self._drop_data()
         free(self._keys.slots)
 
     def feed(self, data, aborted=(), bint continues=False):
-        """Whole batches, in the order of the log; what is cut off at the end stays behind `position`. `aborted`:
-        (producer id, first offset, last offset) of transactions to leave out of these bytes; one whose last offset is
-        2^63 - 1 ends at its marker. With `continues` the bytes lie behind those fed before: offsets go on to rise."""
+        """Set the next bytes: batches in the order of the log. A batch that is cut off at the end is not read, and
+        `position` stays before it. `aborted` has (producer id, first offset, last offset) of the transactions to leave
+        out of these bytes; a last offset of 2^63 - 1 means that the transaction ends at its marker. With `continues`,
+        the bytes follow the bytes fed before, so the offsets must keep rising."""
         if self._left or self._legacy is not None:
-            raise ValueError("what was fed before is not used up yet")
+            raise ValueError("the bytes that were fed before are not used up; call run() until it returns False")
         self._drop_data()
         PyObject_GetBuffer(data, &self._view, PyBUF_SIMPLE)
         self._has_view = True
@@ -139,17 +140,18 @@ cdef class ScanDecoder:
                 self._aborted.setdefault(producer_id, []).append([first, last])
 
     def release(self):
-        """Let go of the bytes, which may be a mapping that is to be closed. What was not taken yet of them is lost."""
+        """Release the bytes, for example before a mapping is closed. Records that were not taken yet are lost."""
         self._left = 0
         self._legacy = None
         self._drop_data()
 
     @property
     def rows(self):
-        """Of the portion so far."""
+        """The rows of the portion so far."""
         return 0 if self._out is None else self._out.rows
 
     def run(self):
+        """Decode until a portion is full (True) or the bytes are used up (False)."""
         while not self.is_done or self._left or self._legacy is not None:
             if self._legacy is not None:
                 if self._take_legacy():
@@ -162,7 +164,7 @@ cdef class ScanDecoder:
         return False
 
     def take(self):
-        """(rows, the columns by their bit as ColumnDecoder.finish has them), and a new portion begins."""
+        """Return (rows, columns by their bit, as ColumnDecoder.finish returns them), and start a new portion."""
         cdef ColumnDecoder out = self._open_portion()
         self._out = None
         return out.rows, out.finish()
@@ -170,7 +172,7 @@ cdef class ScanDecoder:
     cdef ColumnDecoder _open_portion(self):
         cdef Py_ssize_t expected
         if self._out is None:
-            # What is left to read is more than can come of it, but for what is compressed.
+            # The bytes that are left are an upper bound of the portion, except for compressed batches.
             expected = max(self._view.len - self.position, 0) if self._has_view else 0
             if self._left and self._payload_end - self._p > expected:
                 expected = self._payload_end - self._p
@@ -183,7 +185,7 @@ cdef class ScanDecoder:
         return self._out
 
     cdef bint _load(self) except -1:
-        """Find the next batch that may have wanted records. False: there is no whole batch left."""
+        """Load the next batch that may have selected records. Return False if no complete batch is left."""
         cdef const unsigned char *data
         cdef BatchHeader header = self._header
         while self._has_view and not self.is_done:
@@ -200,34 +202,36 @@ cdef class ScanDecoder:
             self.position += header.size
             self.last_fed = header.base_offset + header.last_offset_delta
             if self.last_fed < self.next_offset:
-                continue  # before the start, or seen already
+                continue  # it is before the start, or was read already
             self._check(data)
             self._start = self.next_offset
             self.next_offset = self.last_fed + 1
             if self.next_offset >= self._end:
                 self.is_done = True
             if header.magic != CURRENT_MAGIC:
-                self._legacy = legacy.records_of_message(Batch(self._data, header), self._max_inflated)
-                self._legacy_at = 0
+                self._legacy = legacy.records_of_message(Batch(self._data, header), self._max_decompressed)
+                self._legacy_index = 0
                 return True
             if header.attributes & CONTROL_BIT:
-                self._note_marker(data)
-            elif self._may_have_wanted():
-                self._begin(data)
+                self._apply_marker(data)
+            elif self._may_be_selected():
+                self._start_batch(data)
                 return True
         return False
 
     cdef int _check_order(self, const unsigned char *data) except -1:
-        """A base offset is outside the checksum. That offsets rise from batch to batch is what proves it; where it would
-        end the scan, the batch behind is asked, too."""
+        """Check that offsets rise. The checksum does not cover the base offset, so only its neighbours prove it. An
+        offset that would end the scan is also compared with the batch after it."""
         cdef BatchHeader header = self._header
         cdef BatchHeader following
         cdef long long last = header.base_offset + header.last_offset_delta
+        cdef bint is_past_end
         if header.last_offset_delta < 0 or header.base_offset <= self.last_fed:
             raise CorruptBatchError(
                 f"offsets {header.base_offset}..{last} follow offset {self.last_fed}", position=header.position
             )
-        if header.magic == CURRENT_MAGIC and header.base_offset >= self._end and header.base_offset != self.last_fed + 1:
+        is_past_end = header.magic == CURRENT_MAGIC and header.base_offset >= self._end
+        if is_past_end and header.base_offset != self.last_fed + 1:
             following = BatchHeader.__new__(BatchHeader)
             if (
                 fill_header(following, data, header.position + header.size, self._view.len)
@@ -248,31 +252,33 @@ cdef class ScanDecoder:
             )
         return 0
 
-    cdef bint _may_have_wanted(self) except -1:
+    cdef bint _may_be_selected(self) except -1:
         cdef BatchHeader header = self._header
         if header.record_count == 0:
             return False
         if header.max_timestamp < self._from_timestamp:
             return False
         if header.attributes & TIMESTAMP_TYPE_BIT and header.max_timestamp >= self._until_timestamp:
-            return False  # all of its records have this time
+            return False  # all of its records have this timestamp
         if header.attributes & TRANSACTIONAL_BIT and self._aborted:
             for first, last in self._aborted.get(header.producer_id, ()):
                 if first <= header.base_offset <= last:
                     return False
         return True
 
-    cdef int _note_marker(self, const unsigned char *data) except -1:
-        """An abort marker ends the transactions of its producer that are not known to have ended elsewhere."""
+    cdef int _apply_marker(self, const unsigned char *data) except -1:
+        """End the transactions of an abort marker's producer whose last offset is unknown."""
         cdef BatchHeader header = self._header
         cdef RecordFields fields
+        cdef const char *problem
         cdef const unsigned char *payload = data + header.position + HEADER_SIZE
         if not self._aborted:
             return 0
         transactions = self._aborted.get(header.producer_id)
         if transactions is None:
             return 0
-        if read_record(payload, payload + header.size - HEADER_SIZE, &fields) != NULL or fields.key_length < CONTROL_KEY_SIZE:
+        problem = read_record(payload, payload + header.size - HEADER_SIZE, &fields)
+        if problem != NULL or fields.key_length < CONTROL_KEY_SIZE:
             raise CorruptBatchError("control record can't be read", position=header.position)
         if load16(fields.key + CONTROL_TYPE_POSITION) == CONTROL_TYPE_ABORT:
             for transaction in transactions:
@@ -280,21 +286,21 @@ cdef class ScanDecoder:
                     transaction[1] = header.base_offset
         return 0
 
-    cdef int _begin(self, const unsigned char *data) except -1:
-        """Point at a batch's records, inflated where they are compressed."""
+    cdef int _start_batch(self, const unsigned char *data) except -1:
+        """Point to the records of the current batch, and decompress them if necessary."""
         cdef BatchHeader header = self._header
         cdef Py_ssize_t size
-        self._drop_inflated()
+        self._drop_decompressed()
         if header.attributes & CODEC_MASK:
             payload = compression.decompress(
                 header.attributes & CODEC_MASK,
                 memoryview(self._data)[header.position + HEADER_SIZE : header.position + header.size],
-                self._max_inflated,
+                self._max_decompressed,
             )
-            PyObject_GetBuffer(payload, &self._inflated_view, PyBUF_SIMPLE)
-            self._is_inflated = True
-            self._p = <const unsigned char *>self._inflated_view.buf
-            size = self._inflated_view.len
+            PyObject_GetBuffer(payload, &self._decompressed_view, PyBUF_SIMPLE)
+            self._is_decompressed = True
+            self._p = <const unsigned char *>self._decompressed_view.buf
+            size = self._decompressed_view.len
         else:
             self._p = data + header.position + HEADER_SIZE
             size = header.size - HEADER_SIZE
@@ -306,7 +312,7 @@ cdef class ScanDecoder:
         return 0
 
     cdef bint _take_records(self) except -1:
-        """From the loaded batch, until it or the portion is at its end; True: the portion is."""
+        """Decode the current batch until it is used up (False) or the portion is full (True)."""
         cdef ColumnDecoder out = self._open_portion()
         cdef Outcome outcome
         while True:
@@ -322,7 +328,7 @@ cdef class ScanDecoder:
                 return outcome == FULL
 
     cdef int _make_room(self, ColumnDecoder out) except -1:
-        """For the record at the cursor at least, and for what else the portion may yet take of the batch."""
+        """Make room for the next record, and for as much of the batch as the portion may still take."""
         cdef Py_ssize_t size = min(self._payload_end - self._p, max(self._most_bytes - self._content, 0))
         self._room = max(size, self._needed)
         self._row_room = min(out.rows + self._left, self._most_rows)
@@ -344,7 +350,7 @@ cdef class ScanDecoder:
             if self._problem != NULL:
                 outcome = FAILED
                 break
-            # Unsigned: a corrupt delta may wrap around, as it does in Java, but that must be defined.
+            # Unsigned: a corrupt delta wraps around, as in Java, and that must be defined.
             offset = <long long>(<unsigned long long>base_offset + <unsigned long long>fields.offset_delta)
             timestamp = append_time
             if self._timestamp_type != 1:
@@ -352,7 +358,7 @@ cdef class ScanDecoder:
                     <unsigned long long>base_timestamp + <unsigned long long>fields.timestamp_delta
                 )
             if offset >= self._start and offset < self._end and (
-                not self._selects or self._is_wanted(timestamp, fields.key, fields.key_length)
+                not self._selects or self._is_selected(timestamp, fields.key, fields.key_length)
             ):
                 if out.rows >= self._most_rows or self._content >= self._most_bytes:
                     outcome = FULL
@@ -388,18 +394,18 @@ cdef class ScanDecoder:
         self._p = p
         self._left = left
         if outcome == AT_END and p != self._payload_end:
-            self._problem = b"bytes are left over behind the last record"
+            self._problem = b"bytes are left over after the last record"
             outcome = FAILED
         return outcome
 
-    cdef inline bint _is_wanted(self, long long timestamp, const unsigned char *key, int key_length) noexcept nogil:
+    cdef inline bint _is_selected(self, long long timestamp, const unsigned char *key, int key_length) noexcept nogil:
         if timestamp < self._from_timestamp or timestamp >= self._until_timestamp:
             return False
         return not self._has_keys or has_key(&self._keys, key, key_length)
 
     cdef inline void _put_timestamp(self, ColumnDecoder out, long long timestamp) noexcept nogil:
         if timestamp > MOST_MILLISECONDS or timestamp < -MOST_MILLISECONDS:
-            self._problem = b"timestamp has more than 64 bits as microseconds"
+            self._problem = b"timestamp does not fit 64 bits as microseconds"
             return
         (<long long *>out.timestamp.data)[out.rows] = timestamp * 1000
         out.timestamp.size += sizeof(long long)
@@ -417,7 +423,7 @@ cdef class ScanDecoder:
                 make_room(&out.header_key, 1, header.key_length)
                 or make_room(&out.header_value, 1, header.value_length if header.value_length > 0 else 0)
             ):
-                self._problem = b"there is no memory for its headers"
+                self._problem = b"not enough memory for its headers"
                 return -1
             if is_utf8(header.key, header.key_length):
                 put(&out.header_key, header.key, header.key_length)
@@ -430,39 +436,41 @@ cdef class ScanDecoder:
         return 0
 
     cdef int _put_replaced(self, ColumnDecoder out, HeaderFields *header) noexcept with gil:
-        """A header's key that is not UTF-8: with replacement characters, as Java's clients read it."""
+        """Put a header key that is not UTF-8 with replacement characters, as Java's clients read it."""
         cdef bytes text
         try:
             text = header.key[:header.key_length].decode("utf-8", "replace").encode()
             if make_room(&out.header_key, 1, len(text)):
                 raise MemoryError
         except MemoryError:
-            self._problem = b"there is no memory for its headers"
+            self._problem = b"not enough memory for its headers"
             return -1
         put(&out.header_key, text, <int>len(text))
         return 0
 
     cdef bint _take_legacy(self) except -1:
-        """As _take_records, from a message of magic 0 or 1. Such are old and few: record by record, in Python."""
+        """Do what _take_records does for a message of magic 0 or 1. They are rare, so this is Python code per
+        record."""
         cdef ColumnDecoder out = self._open_portion()
         cdef bytes key
-        while self._legacy_at < len(self._legacy):
-            record = self._legacy[self._legacy_at]
+        while self._legacy_index < len(self._legacy):
+            record = self._legacy[self._legacy_index]
             key = record.key
             if self._start <= record.offset < self._end and (
-                not self._selects or self._is_wanted(record.timestamp, key or b"", -1 if key is None else <int>len(key))
+                not self._selects
+                or self._is_selected(record.timestamp, key or b"", -1 if key is None else <int>len(key))
             ):
                 if out.rows >= self._most_rows or self._content >= self._most_bytes:
                     return True
                 self._put_record(out, record)
-            self._legacy_at += 1
+            self._legacy_index += 1
         self._legacy = None
         return False
 
     cdef int _put_record(self, ColumnDecoder out, record) except -1:
         cdef Py_ssize_t size = len(record.key or b"") + len(record.value or b"")
         out.reserve(1, size)
-        self._row_room = out.rows  # what is left of the room is not known any more
+        self._row_room = out.rows  # the room that is left is unknown now
         self._room = 0
         self._content += size
         if self._columns & HEADERS_COLUMN:
@@ -486,10 +494,10 @@ cdef class ScanDecoder:
     cdef _corrupt(self, str problem):
         return CorruptBatchError(problem, position=self._header.position)
 
-    cdef void _drop_inflated(self) noexcept:
-        if self._is_inflated:
-            self._is_inflated = False
-            PyBuffer_Release(&self._inflated_view)
+    cdef void _drop_decompressed(self) noexcept:
+        if self._is_decompressed:
+            self._is_decompressed = False
+            PyBuffer_Release(&self._decompressed_view)
 
     cdef void _drop_data(self) noexcept:
         if self._has_view:

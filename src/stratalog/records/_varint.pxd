@@ -1,5 +1,5 @@
-# Zigzag varints and big-endian integers over raw pointers. Every reader takes the end of what may be read and
-# answers NULL where the bytes run out or a varint is too long: the caller turns that into an error.
+# Zigzag varints and big-endian integers over raw pointers. Each reader takes the end of the readable bytes and returns
+# NULL if a varint goes past it or is too long; the caller raises the error.
 
 cdef extern from *:
     """
@@ -33,7 +33,7 @@ cdef inline const unsigned char *read_varint(const unsigned char *p, const unsig
         raw = p[0]
         out[0] = <int>(raw >> 1) ^ -<int>(raw & 1)
         return p + 1
-    if end - p >= 2 and p[1] < 0x80:  # and most of the others are two
+    if end - p >= 2 and p[1] < 0x80:  # most other varints are two bytes
         raw = (p[0] & 0x7F) | (<unsigned int>p[1] << 7)
         out[0] = <int>(raw >> 1) ^ -<int>(raw & 1)
         return p + 2
@@ -52,7 +52,9 @@ cdef inline const unsigned char *read_varint(const unsigned char *p, const unsig
     return NULL
 
 
-cdef inline const unsigned char *read_varlong(const unsigned char *p, const unsigned char *end, long long *out) noexcept nogil:
+cdef inline const unsigned char *read_varlong(
+    const unsigned char *p, const unsigned char *end, long long *out
+) noexcept nogil:
     cdef unsigned long long raw, byte
     cdef int shift
     if p < end and p[0] < 0x80:
@@ -84,7 +86,7 @@ cdef inline int varint_size(long long value) noexcept nogil:
 
 
 cdef inline unsigned char *write_varint(unsigned char *p, long long value) noexcept nogil:
-    # Right for varints and varlongs: zigzag of a small negative number is the same in 32 and 64 bits.
+    # This serves varints and varlongs: the zigzag code of an int is the same in 32 and 64 bits.
     cdef unsigned long long raw = (<unsigned long long>value << 1) ^ <unsigned long long>(value >> 63)
     while raw >= 0x80:
         p[0] = <unsigned char>((raw & 0x7F) | 0x80)

@@ -1,8 +1,8 @@
-"""Batches <-> pyarrow, column by column: no Record object on the way, keys and values copied once.
+"""Batches <-> pyarrow, column by column, without Record objects. Keys and values are copied once.
 
-`to_arrow` reads any number of batches into one RecordBatch with the columns of SCHEMA, or those asked for.
-`from_arrow` writes key, value, headers and timestamp of a table as batches; offsets are the log's to give.
-The only module here that imports pyarrow.
+`to_arrow` reads any number of batches into one RecordBatch with all or some columns of SCHEMA. `from_arrow` writes the
+keys, values, headers and timestamps of a table as batches; the log assigns the offsets. This is the only module of the
+package that imports pyarrow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stratalog.errors import CorruptBatchError, InvalidRecordError, UnsupportedC
 from stratalog.records import _column_decoder, format, legacy
 from stratalog.records._column_decoder import ColumnDecoder
 from stratalog.records._column_encoder import BinaryColumn, ColumnEncoder
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch, batches
 from stratalog.records.builder import seal_batch
 from stratalog.records.reader import located
 
@@ -58,29 +58,30 @@ def to_arrow(
     end_offset: int | None = None,
     check_crc: bool = True,
     include_control: bool = False,
-    max_inflated: int = DEFAULT_MAX_INFLATED,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
 ) -> pa.RecordBatch:
-    """One RecordBatch of all records in a buffer, or in batches, from start_offset up to before end_offset.
+    """Return one RecordBatch with all records of a buffer, or of batches, from start_offset up to before end_offset.
 
-    `columns` are decoded and no others. More than 2 GiB in a column is an OverflowError: read less.
+    Only `columns` are decoded; None means all. Raises OverflowError if a column gets larger than 2 GiB: pass fewer
+    batches.
     """
-    wanted = SCHEMA if columns is None else _chosen(columns)
+    schema = SCHEMA if columns is None else _chosen(columns)
     start = FIRST_OFFSET if start_offset is None else start_offset
     end = LAST_OFFSET if end_offset is None else end_offset
-    found = [
+    selected = [
         batch
         for batch in _batches(source)
         if _overlaps(batch, start, end) and (include_control or not batch.header.is_control)
     ]
-    decoder = ColumnDecoder(sum(BITS[name] for name in wanted.names), *_expected_size(found))
-    for batch in found:
+    decoder = ColumnDecoder(sum(BITS[name] for name in schema.names), *_expected_size(selected))
+    for batch in selected:
         if check_crc:
             batch.check_crc()
-        _decode(decoder, batch, start, end, max_inflated)
+        _decode(decoder, batch, start, end, max_decompressed)
     rows = decoder.rows
     buffers = decoder.finish()
-    arrays = [array_of(field, buffers[BITS[field.name]], rows) for field in wanted]
-    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    arrays = [array_of(field, buffers[BITS[field.name]], rows) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def from_arrow(
@@ -96,11 +97,11 @@ def from_arrow(
     is_transactional: bool = False,
     leader_epoch: int = format.NO_LEADER_EPOCH,
 ) -> list[bytearray]:
-    """The rows as batches of at most `max_batch_bytes` before compression; a larger record gets its own.
+    """Return the rows as batches of at most `max_batch_bytes` before compression. A larger record gets its own batch.
 
-    Columns: `value`, and optionally `key` (binary or string of any kind), `headers` (list of key and value,
-    or a map) and `timestamp` (of any unit, or integers: milliseconds; null: -1). Others are not looked at.
-    Offsets and sequence numbers go on from batch to batch.
+    The table needs a column `value` and may have `key` (both of any binary or string type), `headers` (a list of key
+    and value, or a map) and `timestamp` (of any unit, or integers, which are milliseconds; null becomes -1). Other
+    columns are ignored. Offsets and sequence numbers continue from batch to batch.
     """
     if not format.Codec.NONE <= codec <= format.Codec.ZSTD:
         raise UnsupportedCodecError(f"codec is {codec}; 0 to 4 are known")
@@ -137,9 +138,9 @@ def from_arrow(
 def _chosen(columns: Sequence[str]) -> pa.Schema:
     for name in columns:
         if name not in BITS:
-            raise ValueError(f"column {name!r} does not exist; there are {', '.join(BITS)}")
+            raise ValueError(f"column {name!r} does not exist; the columns are {', '.join(BITS)}")
     if len(set(columns)) != len(columns):
-        raise ValueError(f"a column is asked for twice: {', '.join(columns)}")
+        raise ValueError(f"columns has a name twice: {', '.join(columns)}")
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 
@@ -151,29 +152,30 @@ def _batches(source: Buffer | Iterable[Batch]) -> Iterable[Batch]:
     return batches(view)
 
 
-def _expected_size(found: list[Batch]) -> tuple[int, int]:
-    """How many rows and bytes to make room for at first. What a header claims is believed within limits."""
-    content = sum(batch.header.size for batch in found)
-    rows = sum(max(batch.header.record_count, 0) for batch in found)
+def _expected_size(selected: list[Batch]) -> tuple[int, int]:
+    """Return how many rows and bytes to make room for at first. A header's record count is trusted only up to a
+    limit."""
+    content = sum(batch.header.size for batch in selected)
+    rows = sum(max(batch.header.record_count, 0) for batch in selected)
     return min(rows, content), content
 
 
 def _overlaps(batch: Batch, start: int, end: int) -> bool:
-    """A legacy wrapper's offset is its last one: where it begins is known only inside."""
+    """Return whether the batch may have records of the range. A legacy wrapper only states its last offset."""
     header = batch.header
     first = header.base_offset if header.magic == format.CURRENT_MAGIC else FIRST_OFFSET
     return first < end and header.last_offset >= start
 
 
-def _decode(decoder: ColumnDecoder, batch: Batch, start: int, end: int, max_inflated: int) -> None:
+def _decode(decoder: ColumnDecoder, batch: Batch, start: int, end: int, max_decompressed: int) -> None:
     header = batch.header
     if header.magic != format.CURRENT_MAGIC:
-        records = legacy.records_of_message(batch, max_inflated)
+        records = legacy.records_of_message(batch, max_decompressed)
         decoder.add_records(record for record in records if start <= record.offset < end)
         return
     try:
         decoder.add_batch(
-            batch.payload(max_inflated),
+            batch.payload(max_decompressed),
             header.record_count,
             header.base_offset,
             header.base_timestamp,
@@ -210,14 +212,14 @@ def _record_batches(table: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
         return [table]
     if isinstance(table, pa.Table):
         return table.to_batches()  # type: ignore[no-any-return]
-    raise TypeError(f"a pyarrow Table or RecordBatch is wanted, not {type(table).__name__}")
+    raise TypeError(f"the table is {type(table).__name__}; pass a pyarrow Table or RecordBatch")
 
 
 def column_encoder(chunk: pa.RecordBatch, *, no_timestamp: int = format.NO_TIMESTAMP) -> ColumnEncoder:
-    """What encodes these rows. Those without a timestamp get `no_timestamp`."""
+    """Return an encoder of these rows. Rows without a timestamp get `no_timestamp`."""
     names = chunk.schema.names
     if "value" not in names:
-        raise ValueError(f"there is no column 'value'; the columns are {', '.join(names) or 'none'}")
+        raise ValueError(f"column 'value' is missing; the columns are {', '.join(names) or 'none'}")
     key = binary_column(chunk.column("key"), "key") if "key" in names else None
     value = binary_column(chunk.column("value"), "value")
     timestamps = _timestamps(chunk.column("timestamp"), no_timestamp) if "timestamp" in names else None
@@ -226,7 +228,8 @@ def column_encoder(chunk: pa.RecordBatch, *, no_timestamp: int = format.NO_TIMES
 
 
 def binary_column(array: pa.Array, name: str) -> BinaryColumn | None:
-    """A column for the kernel. Types that are not laid out as offsets and data are cast, which copies."""
+    """Return a column for the kernel, or None if all values are null. Other layouts than offsets and data are cast,
+    which copies them."""
     kind = array.type
     if pa.types.is_null(kind):
         return None
@@ -238,7 +241,7 @@ def binary_column(array: pa.Array, name: str) -> BinaryColumn | None:
         try:
             array = array.cast(pa.large_binary())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-            raise TypeError(f"column {name!r} is {kind}; binary or string is wanted") from None
+            raise TypeError(f"column {name!r} is {kind}; it must be binary or string") from None
         is_large = True
     validity, offsets, data = array.buffers()
     return BinaryColumn(validity, offsets, data, array.offset, len(array), is_large)
@@ -252,7 +255,7 @@ def _timestamps(array: pa.Array, no_timestamp: int) -> pa.Buffer | None:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         array = array.cast(pa.timestamp("ms", tz=getattr(kind, "tz", None)), safe=False)
     elif not pa.types.is_integer(kind):
-        raise TypeError(f"column 'timestamp' is {kind}; a timestamp or integer milliseconds are wanted")
+        raise TypeError(f"column 'timestamp' is {kind}; it must be a timestamp, or integer milliseconds")
     milliseconds = pc.fill_null(array.cast(pa.int64()), no_timestamp)
     buffer = milliseconds.buffers()[1]
     return None if buffer is None else buffer.slice(milliseconds.offset * 8)
@@ -261,14 +264,14 @@ def _timestamps(array: pa.Array, no_timestamp: int) -> pa.Buffer | None:
 def _header_columns(
     array: pa.Array,
 ) -> tuple[pa.Buffer, BinaryColumn | None, BinaryColumn | None] | tuple[()]:
-    """List offsets from row 0 on, and the columns of header keys and values that they point into."""
+    """Return the list offsets of all rows, and the columns of header keys and values that they point into."""
     if pa.types.is_null(array.type) or len(array) == 0:
         return ()
     try:
         lists = array.cast(pa.list_(HEADER))
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError):
         raise TypeError(
-            f"column 'headers' is {array.type}; a list of structs of key and value, or a map, is wanted"
+            f"column 'headers' is {array.type}; it must be a list of structs of key and value, or a map"
         ) from None
     if lists.null_count:
         lists = pc.coalesce(lists, pa.scalar([], type=lists.type))

@@ -1,8 +1,8 @@
-"""Records -> the bytes of a magic 2 batch. What is built here passes validation.py, but for batches made on
-purpose with gaps between their offsets, as compaction leaves them.
+"""Records -> the bytes of a magic 2 batch. The batches pass validation.pyx, except batches with gaps between their
+offsets, as compaction leaves them.
 
-A builder writes each record as it is appended: its size is known at any time, and `build` costs a copy, the
-codec and a checksum. Nothing here asks a clock: a record without a timestamp has none (-1).
+A builder writes each record when it is appended. So its size is known at any time, and `build` costs a copy, the codec
+and a checksum. Nothing here reads a clock: a record without a timestamp gets -1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LARGEST_BATCH = 2**31 - 1 + format.LOG_OVERHEAD
 
 
 class BatchFields(TypedDict, total=False):
-    """The keywords of BatchBuilder, which build_batch passes on."""
+    """The keyword arguments of BatchBuilder, which build_batch passes on."""
 
     codec: int | str
     compression_level: int | None
@@ -47,11 +47,12 @@ class BatchFields(TypedDict, total=False):
 
 
 class BatchBuilder:
-    """One batch in the making. The header's fields are attributes that may be set until `build`, but for two.
+    """A batch that grows by appended records until `build`. It is not thread-safe.
 
-    `last_offset_delta` is that of the last record unless given: compaction keeps the original one. With
-    `delete_horizon` the batch's base timestamp is that time, and the records' count from it, as in Kafka.
-    Not thread-safe.
+    The arguments are the fields of the header. They are also attributes that may be set until `build`, except
+    `delete_horizon` and `last_offset_delta`. The default of `last_offset_delta` is the last record's; compaction keeps
+    the original value. With `delete_horizon`, the batch's base timestamp is that time, and the records' timestamp
+    deltas count from it, as in Kafka.
     """
 
     def __init__(
@@ -90,18 +91,19 @@ class BatchBuilder:
 
     @property
     def size(self) -> int:
-        """The bytes of the batch so far, uncompressed. A codec may make random records a little larger."""
+        """The uncompressed size of the batch so far. A codec may make random records a little larger."""
         return format.HEADER_SIZE + self._records.size
 
     @property
     def max_timestamp(self) -> int:
-        """The batch's max timestamp: the log's for LogAppendTime, else the largest of the records."""
+        """The batch's max timestamp: `append_time` for LogAppendTime, otherwise the largest timestamp of the
+        records."""
         if self.timestamp_type == format.TimestampType.LOG_APPEND_TIME:
             return self.append_time
         return self._records.max_timestamp
 
     def size_with(self, value: Buffer | None, key: Buffer | None = None, headers: Sequence[Header] = ()) -> int:
-        """An upper bound of `size` after this record: ask before appending, to keep within batch.size."""
+        """Return an upper bound of `size` after this record is appended."""
         return self.size + size_upper_bound(value, key, headers)
 
     def append(
@@ -112,7 +114,8 @@ class BatchBuilder:
         timestamp: int = format.NO_TIMESTAMP,
         offset_delta: int | None = None,
     ) -> int:
-        """Add a record; returns its offset delta: the next one, unless one past the last is given."""
+        """Add a record and return its offset delta. The default is the next delta; another must be after the last
+        one."""
         return self._records.append(value, key, headers, timestamp, offset_delta)
 
     def extend(
@@ -120,11 +123,11 @@ class BatchBuilder:
         records: Iterable[Record | tuple[Buffer | None, Buffer | None]],
         offset_deltas: Iterable[int] | None = None,
     ) -> None:
-        """Add Record objects (their offsets are not looked at) or (key, value) tuples."""
+        """Add Record objects, whose offsets are ignored, or (key, value) tuples."""
         self._records.extend(records, offset_deltas)
 
     def build(self, base_offset: int = 0) -> bytearray:
-        """The batch. The builder stays as it is: append more and build again, if that is of use."""
+        """Return the batch. More records may be appended afterwards, for another build."""
         return seal_batch(
             self._records.batch_bytes(format.HEADER_SIZE),
             base_offset=base_offset,
@@ -180,8 +183,8 @@ def seal_batch(
     base_sequence: int = format.NO_SEQUENCE,
     leader_epoch: int = format.NO_LEADER_EPOCH,
 ) -> bytearray:
-    """Make a batch of records behind an empty header: compress as the attributes say, unless they are compressed so
-    already, and write the header."""
+    """Return the finished batch. `batch` has room for a header and then the records. They are compressed with the codec
+    of the attributes unless `is_compressed`; then the header is written."""
     codec = attributes & format.CODEC_MASK
     if codec != format.Codec.NONE and not is_compressed:
         with memoryview(batch) as whole:
@@ -189,7 +192,7 @@ def seal_batch(
         batch = bytearray(format.HEADER_SIZE)
         batch += packed
     if len(batch) > LARGEST_BATCH:
-        raise MessageTooLargeError(f"batch has {len(batch)} bytes; {LARGEST_BATCH} is the most there can be")
+        raise MessageTooLargeError(f"batch has {len(batch)} bytes; the limit is {LARGEST_BATCH}")
     try:
         BATCH_HEADER.pack_into(
             batch,
@@ -198,7 +201,7 @@ def seal_batch(
             len(batch) - format.LOG_OVERHEAD,
             leader_epoch,
             format.CURRENT_MAGIC,
-            0,  # the checksum, which covers what comes behind it
+            0,  # the checksum is written last: it covers the fields after it
             attributes,
             last_offset_delta,
             base_timestamp,
@@ -222,9 +225,9 @@ def build_batch(
     offset_deltas: Iterable[int] | None = None,
     **fields: Unpack[BatchFields],
 ) -> bytearray:
-    """A batch of Record objects or (key, value) tuples; `fields` are BatchBuilder's, as codec="zstd".
+    """Return a batch of Record objects or (key, value) tuples. `fields` are BatchBuilder's, such as codec="zstd".
 
-    Records get the offsets from `base_offset` on, or those of `offset_deltas`: their own are not looked at.
+    The records get consecutive offsets from `base_offset` on, or `offset_deltas` from there. Their own are ignored.
     """
     builder = BatchBuilder(**fields)
     builder.extend(records, offset_deltas)
@@ -241,7 +244,7 @@ def build_control_batch(
     base_offset: int = 0,
     leader_epoch: int = format.NO_LEADER_EPOCH,
 ) -> bytearray:
-    """The marker that ends a transaction: a control batch of one record."""
+    """Return the marker that ends a transaction: a control batch with one record."""
     if control_type not in (format.ControlType.ABORT, format.ControlType.COMMIT):
         raise InvalidRecordError(f"control type is {control_type}; a transaction ends with ABORT or COMMIT")
     builder = BatchBuilder(

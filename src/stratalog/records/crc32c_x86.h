@@ -1,9 +1,9 @@
-/* CRC-32C on x86 processors that multiply without carry in 256-bit registers, at about twice the speed of the crc32
+/* CRC-32C on x86 processors with carry-less multiplication in 256-bit registers, at about twice the speed of the crc32
  * instruction alone.
  *
- * That instruction takes 8 bytes a cycle; folding with VPCLMULQDQ takes about as many, in other parts of the processor.
- * So the data is split: a first stretch is folded while the rest goes through the instruction, in three streams that
- * hide its latency, and the four results are joined. Nothing but arithmetic: a polynomial over GF(2) modulo P.
+ * That instruction processes 8 bytes per cycle. Folding with VPCLMULQDQ processes about as many, in other units of the
+ * processor. So the data is split: a first part is folded while the instruction processes the rest, in three streams that
+ * hide its latency. Then the four results are combined. The arithmetic is that of polynomials over GF(2) modulo P.
  *
  * Polynomials are bit-reflected throughout: the highest bit is the coefficient of x^0.
  */
@@ -21,15 +21,15 @@
 #define CRC_TARGET __attribute__((target("avx2,pclmul,vpclmulqdq,sse4.2")))
 
 enum {
-    CRC_LANES = 4,                                  /* 256-bit registers that fold side by side */
-    CRC_WORDS = 6,                                  /* words a stream takes meanwhile */
-    CRC_FOLDED = 32 * CRC_LANES,                    /* bytes of a step that are folded */
-    CRC_STREAMED = 8 * CRC_WORDS,                   /* bytes of a step that each of three streams takes */
+    CRC_LANES = 4,                                  /* 256-bit registers that fold in parallel */
+    CRC_WORDS = 6,                                  /* words that each stream processes per step */
+    CRC_FOLDED = 32 * CRC_LANES,                    /* bytes per step that are folded */
+    CRC_STREAMED = 8 * CRC_WORDS,                   /* bytes per step of each of the three streams */
     CRC_STEP = CRC_FOLDED + 3 * CRC_STREAMED,
-    CRC_LEAST_STEPS = 8                             /* below this, joining costs more than it saves */
+    CRC_LEAST_STEPS = 8                             /* with fewer steps, combining costs more than it saves */
 };
 
-/* Filled by crc32c_prepare(): constants to fold by one register's half, by all lanes, and powers of x. */
+/* crc32c_prepare() computes these: constants to fold by half a register, by all lanes, and powers of x. */
 static uint64_t crc_fold_half[2], crc_fold_lanes[2];
 static uint32_t crc_power[48]; /* [i]: x^(8 * 2^i - 32), from i = 3 on */
 
@@ -41,13 +41,13 @@ static uint32_t crc_x_to_the(unsigned n) {
     return r;
 }
 
-/* a * b * x^32 mod P: the instruction reduces, and multiplies by x^32 on the way. */
+/* a * b * x^32 mod P: the crc32 instruction reduces and also multiplies by x^32. */
 CRC_TARGET static inline uint32_t crc_multiply(uint32_t a, uint32_t b) {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b), 0);
     return (uint32_t)_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product) << 1);
 }
 
-/* The checksum as it is after `size` more zero bytes; size is a multiple of 8. */
+/* The checksum after `size` more zero bytes. `size` is a multiple of 8. */
 CRC_TARGET static inline uint32_t crc_past_zeros(uint32_t crc, size_t size) {
     for (int i = 3; size >> i; i++)
         if (size >> i & 1)

@@ -1,5 +1,4 @@
-# The numbers of format.py, for the kernels: the same names and values, which tests/records/test_format.py proves. The
-# kernels take each number of the record format from here.
+# The numbers of format.py for the kernels, with the same names and values; tests/records/test_format.py compares them.
 
 cdef enum:
     LOG_OVERHEAD = 12

@@ -1,12 +1,12 @@
-"""Every number of the record format. format.pxd has them for the kernels. Prose and pictures: docs/record-format.md.
+"""Every number of the record format. format.pxd has them for the kernels; docs/record-format.md explains them.
 
-A record batch (magic 2), big-endian, 61 bytes of header, then the records, compressed as a whole or not:
+A record batch (magic 2), big-endian: a header of 61 bytes, then the records, which may be compressed as one block.
 
     0  base offset           i64   the broker writes it
     8  batch length          i32   bytes after this field
     12 partition leader epoch i32  the broker writes it
     16 magic                 i8    2
-    17 crc                   u32   CRC-32C of everything from the attributes on
+    17 crc                   u32   CRC-32C of all bytes from the attributes on
     21 attributes            i16   bits below
     23 last offset delta     i32
     27 base timestamp        i64
@@ -16,12 +16,12 @@ A record batch (magic 2), big-endian, 61 bytes of header, then the records, comp
     53 base sequence         i32
     57 record count          i32
 
-What the broker writes lies before the checksummed part: stamping a batch never needs its CRC again, unless the
-log sets the time itself (LogAppendTime).
+The fields that the broker writes are before the checksummed part. So stamping a batch does not change its checksum,
+unless the log also sets the timestamps (LogAppendTime).
 
-A legacy message (magic 0 and 1): offset i64, size i32, crc u32 (CRC-32, zlib's, of everything from magic on),
+A legacy message (magic 0 and 1): offset i64, size i32, crc u32 (zlib's CRC-32 of all bytes from the magic on),
 magic i8, attributes i8, timestamp i64 (magic 1 only), key length i32, key, value length i32, value. A compressed
-one is a wrapper: its value is a message set.
+message is a wrapper: its value is a message set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from enum import IntEnum
 
 from stratalog.errors import UnsupportedCodecError
 
-LOG_OVERHEAD = 12  # base offset and batch length: enough to know where an entry ends
+LOG_OVERHEAD = 12  # base offset and batch length: they tell where an entry ends
 MAGIC_POSITION = 16
 CURRENT_MAGIC = 2
 
@@ -73,7 +73,7 @@ NO_LEADER_EPOCH = -1
 
 
 class Codec(IntEnum):
-    """How the records of a batch are compressed; the value is the one in the attributes."""
+    """A codec of records; its value is the one in the attributes."""
 
     NONE = 0
     GZIP = 1
@@ -83,18 +83,18 @@ class Codec(IntEnum):
 
 
 def codec_of(codec: int | str) -> int:
-    """A codec by its number or, as in compression.type, by its name."""
+    """Return the number of a codec, for its number or its name in compression.type."""
     if isinstance(codec, int):
         return codec
     try:
         return Codec[codec.upper()]
     except (KeyError, AttributeError):
-        known = ", ".join(one.name.lower() for one in Codec)
+        known = ", ".join(member.name.lower() for member in Codec)
         raise UnsupportedCodecError(f"codec is {codec!r}; known are {known}, or their numbers, 0 to 4") from None
 
 
 class TimestampType(IntEnum):
-    """Who set the records' timestamps; the values are those of Spark's and Kafka's timestampType column."""
+    """The origin of the records' timestamps; the values are those of Kafka, and of Spark's column timestampType."""
 
     NO_TIMESTAMP = -1
     CREATE_TIME = 0
@@ -102,7 +102,7 @@ class TimestampType(IntEnum):
 
 
 class ControlType(IntEnum):
-    """What a control record says; the second field of its key."""
+    """The type of a control record: the second field of its key."""
 
     ABORT = 0
     COMMIT = 1

@@ -1,11 +1,10 @@
-"""Messages of magic 0 and 1, the formats before Kafka 0.11: read, written, and turned into magic 2 batches.
+"""Messages of magic 0 and 1, the formats before Kafka 0.11: reading, writing and converting them to magic 2 batches.
 
-Uncompressed, each message stands for itself. Compressed, a wrapper message holds a message set as its
-value. It has the offset of its last message; the offsets inside are absolute (magic 0) or count from the
-first (magic 1). A wrapper with LogAppendTime gives its timestamp to all messages inside. A wrapper in a
-wrapper is refused.
+An uncompressed message is one record. A compressed message is a wrapper whose value is a message set. A wrapper has the
+offset of its last message; the offsets inside are absolute (magic 0) or count from the first message (magic 1). The
+timestamp of a wrapper with LogAppendTime applies to all messages inside. A wrapper inside a wrapper is an error.
 
-Plain Python: such messages are read once, on the way to magic 2, or never.
+This is plain Python, because such messages are rare: they are read when old data is converted.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stratalog.errors import (
 from stratalog.records import compression, format
 from stratalog.records._framing import BatchHeader
 from stratalog.records._records import Record
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch, batches
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch, batches
 from stratalog.records.builder import BatchBuilder
 
 if TYPE_CHECKING:
@@ -42,14 +41,14 @@ LARGEST_OFFSET = 2**63 - 1
 LARGEST_OFFSET_DELTA = 2**31 - 1
 
 
-def records_of_message(message: Batch, max_inflated: int = DEFAULT_MAX_INFLATED) -> list[Record]:
-    """The record that a message is, or those inside it if it is a wrapper. Does not look at checksums."""
+def records_of_message(message: Batch, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED) -> list[Record]:
+    """Return the record of a message, or all records inside a wrapper. Checksums are not checked."""
     header = message.header
     if header.magic not in (0, 1):
         raise UnsupportedMagicError(f"magic is {header.magic}; legacy messages have 0 or 1")
     key, value = _key_and_value(message.buffer, header)
     if header.codec != format.Codec.NONE:
-        return _inner_records(header, value, max_inflated)
+        return _inner_records(header, value, max_decompressed)
     return [_record(header.base_offset, header.max_timestamp, header.timestamp_type, key, value)]
 
 
@@ -57,13 +56,13 @@ def up_convert(
     buffer: Buffer,
     *,
     max_batch_bytes: int = DEFAULT_BATCH_BYTES,
-    max_inflated: int = DEFAULT_MAX_INFLATED,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     check_crc: bool = True,
 ) -> bytearray:
-    """The same records as magic 2 batches: offsets, timestamps, keys, values and codecs are kept.
+    """Return the same records as magic 2 batches, with the same offsets, timestamps, keys, values and codecs.
 
-    Uncompressed messages in a row share batches of about `max_batch_bytes`; a wrapper becomes one batch.
-    Batches that are magic 2 already are passed on as they are. Magic 0 has no timestamps: they become -1.
+    Consecutive uncompressed messages share batches of about `max_batch_bytes`. A wrapper becomes one batch. Batches of
+    magic 2 are copied unchanged. Messages of magic 0 have no timestamps; theirs become -1.
     """
     converted = bytearray()
     plain: list[Record] = []
@@ -78,7 +77,9 @@ def up_convert(
         if batch.header.magic == format.CURRENT_MAGIC:
             converted += batch.data
         else:
-            converted += _batches_of(records_of_message(batch, max_inflated), batch.header.codec, LARGEST_OFFSET_DELTA)
+            converted += _batches_of(
+                records_of_message(batch, max_decompressed), batch.header.codec, LARGEST_OFFSET_DELTA
+            )
     converted += _batches_of(plain, format.Codec.NONE, max_batch_bytes)
     return converted
 
@@ -91,9 +92,9 @@ def build_message_set(
     compression_level: int | None = None,
     timestamp_type: int = format.TimestampType.CREATE_TIME,
 ) -> bytearray:
-    """The records as messages with their own offsets, or as one wrapper if there is a codec.
+    """Return the records as messages with their own offsets, or as one wrapper if there is a codec.
 
-    With LogAppendTime a wrapper has the largest of the records' timestamps, which readers then give to all.
+    With LogAppendTime, a wrapper gets the largest timestamp of the records, and readers apply it to all of them.
     """
     if magic not in (0, 1):
         raise UnsupportedMagicError(f"magic is {magic}; legacy messages have 0 or 1")
@@ -150,12 +151,12 @@ def _key_and_value(buffer: memoryview, header: BatchHeader) -> tuple[memoryview 
     key, position = _field(message, start, "key", header)
     value, position = _field(message, position, "value", header)
     if position != header.size:
-        raise _corrupt(header, f"{header.size - position} bytes are left over behind the value")
+        raise _corrupt(header, f"{header.size - position} bytes are left over after the value")
     return key, value
 
 
 def _field(message: memoryview, position: int, name: str, header: BatchHeader) -> tuple[memoryview | None, int]:
-    """A length and so many bytes; -1 is null. Returns the bytes and the position behind them."""
+    """Read a length, where -1 is null, and the bytes. Return the bytes and the position after them."""
     start = position + LENGTH.size
     if start > len(message):
         raise _corrupt(header, f"{name} length goes past the end of the message")
@@ -167,18 +168,18 @@ def _field(message: memoryview, position: int, name: str, header: BatchHeader) -
     return message[start : start + length], start + length
 
 
-def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_inflated: int) -> list[Record]:
+def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_decompressed: int) -> list[Record]:
     _check_codec(wrapper.codec)
     if value is None:
         raise _corrupt(wrapper, "a wrapper has no value")
     try:
-        inflated = memoryview(compression.decompress(wrapper.codec, value, max_inflated))
-        headers = [message.header for message in batches(inflated)]
+        decompressed = memoryview(compression.decompress(wrapper.codec, value, max_decompressed))
+        headers = [message.header for message in batches(decompressed)]
     except CorruptBatchError as error:
         raise type(error)(f"wrapper at offset {wrapper.base_offset}: {error.reason}") from error
-    left_over = inflated.nbytes - sum(header.size for header in headers)
+    left_over = decompressed.nbytes - sum(header.size for header in headers)
     if not headers or left_over:
-        raise _corrupt(wrapper, f"{left_over} of {inflated.nbytes} bytes inside are not a message")
+        raise _corrupt(wrapper, f"{left_over} of {decompressed.nbytes} bytes inside are not a message")
     base_offset = _absolute_base_offset(wrapper, headers)
     has_append_time = wrapper.timestamp_type == format.TimestampType.LOG_APPEND_TIME
     records = []
@@ -187,7 +188,7 @@ def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_inflated:
             raise _corrupt(wrapper, f"a message inside has magic {header.magic}, the wrapper {wrapper.magic}")
         if header.codec != format.Codec.NONE:
             raise _corrupt(wrapper, f"a message inside is a wrapper too, with codec {header.codec}")
-        key, content = _key_and_value(inflated, header)
+        key, content = _key_and_value(decompressed, header)
         timestamp = wrapper.max_timestamp if has_append_time else header.max_timestamp
         offset = base_offset + header.base_offset
         if not 0 <= offset <= LARGEST_OFFSET:
@@ -197,7 +198,8 @@ def _inner_records(wrapper: BatchHeader, value: memoryview | None, max_inflated:
 
 
 def _absolute_base_offset(wrapper: BatchHeader, headers: list[BatchHeader]) -> int:
-    """What to add to the offsets inside: nothing for the wrappers with offset 0 of old librdkafka."""
+    """Return the number to add to the offsets inside: 0 for magic 0, and for old librdkafka's wrappers with offset
+    0."""
     if wrapper.magic == 0 or wrapper.base_offset == 0:
         return 0
     return wrapper.base_offset - headers[-1].base_offset
@@ -220,15 +222,16 @@ def _batches_of(records: list[Record], codec: int, max_batch_bytes: int) -> byte
         builder = BatchBuilder(codec=codec)
         if first.timestamp_type == format.TimestampType.LOG_APPEND_TIME:
             builder.timestamp_type, builder.append_time = first.timestamp_type, first.timestamp
-        chosen = records[start : start + group]
-        builder.extend(chosen, [record.offset - first.offset for record in chosen])
+        members = records[start : start + group]
+        builder.extend(members, [record.offset - first.offset for record in members])
         converted += builder.build(first.offset)
         start += group
     return converted
 
 
 def _groups(records: list[Record], max_batch_bytes: int) -> list[int]:
-    """How many records in a row go into each batch: of one timestamp type, with rising offsets."""
+    """Return how many consecutive records go into each batch. Offsets rise in a batch, and its timestamp type is
+    one."""
     if not records:
         return []
     groups = [1]

@@ -1,7 +1,7 @@
-"""Batches with another codec: the records section is inflated and compressed again as one block, not by the record.
+"""Compressing batches again with another codec: the records as one block, not one by one.
 
-What a batch says of itself stays: timestamps, offset deltas, producer id, epoch and sequence, the transactional bit.
-The codec, the length and the checksum are new.
+Timestamps, offset deltas, producer id, producer epoch, base sequence and the transactional bit stay the same. The
+codec, the length and the checksum change.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def recompress(
     level: int | None,
     max_batch_bytes: int,
 ) -> tuple[bytearray, list[BatchHeader]]:
-    """The batches of `data`, all with `codec`, and their headers. `payloads` are their inflated records, as
-    validation.check_contents gives them. A batch that has the codec already is taken as it is."""
+    """Return the batches of `data`, all with `codec`, and their headers. `payloads` are the decompressed records, as
+    validation.check_contents collects them. A batch that already has the codec is copied unchanged."""
     result = bytearray()
     for header, payload in zip(headers, payloads, strict=True):
         if header.codec == codec:
@@ -35,14 +35,14 @@ def recompress(
             continue
         packed = compression.compress(codec, payload, level)
         size = format.HEADER_SIZE + packed.nbytes
-        if size > max_batch_bytes:  # before it is copied: it may be hundreds of megabytes
+        if size > max_batch_bytes:  # check before copying hundreds of megabytes
             raise MessageTooLargeError(
-                f"batch has {size} bytes when re-compressed as compression.type says ({header.size} as sent), "
+                f"batch has {size} bytes after compressing it again for compression.type ({header.size} as sent), "
                 f"max.message.bytes is {max_batch_bytes}"
             )
         result += _sealed(header, packed, codec)
-    fresh, _, _ = parse_headers(result)
-    return result, fresh
+    new_headers, _, _ = parse_headers(result)
+    return result, new_headers
 
 
 def _sealed(header: BatchHeader, packed: memoryview, codec: int) -> bytearray:

@@ -1,6 +1,6 @@
-/* A keyed 128-bit hash of a record's key: SipHash with one round a word and three at the end (SipHash-1-3). Two keys
-   that hash alike would be taken for one, and the older one's value would be lost; the seed is secret, so nobody can
-   make such keys on purpose, and by chance it takes 2^64 of them. */
+/* A keyed 128-bit hash of a record's key: SipHash with one round per word and three at the end (SipHash-1-3). Compaction
+   treats two keys with the same hash as one key and would lose the older value. The seed is secret, so no client can
+   create such keys on purpose; by chance it takes 2^64 keys. */
 #ifndef STRATALOG_SIPHASH128_H
 #define STRATALOG_SIPHASH128_H
 
@@ -48,8 +48,9 @@ static inline uint64_t strata_fold(uint64_t x) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* What a key is known by. One of up to 15 bytes is its own 128 bits, with its length, shuffled (three rounds of a Feistel
-   network, so that no two become alike, and only who knows the seed can tell their places); a longer one is hashed. */
+/* The identity of a key in 128 bits. A key of up to 15 bytes and its length are permuted with three rounds of a Feistel
+   network: no two keys get the same identity, and their slots can't be predicted without the seed. A longer key is hashed.
+   */
 static inline strata_hash128 strata_identity(const unsigned char *in, size_t length, uint64_t k0, uint64_t k1) {
     uint64_t a = 0, b = 0;
     uint32_t low, high;
@@ -77,7 +78,7 @@ static inline strata_hash128 strata_identity(const unsigned char *in, size_t len
     return out;
 }
 
-/* A hash's place among `slots`: as even as a remainder, without the division. */
+/* The slot of a hash: as evenly distributed as a remainder, without the division. */
 static inline uint64_t strata_slot_of(uint64_t hash, uint64_t slots) {
     return (uint64_t)(((unsigned __int128)hash * slots) >> 64);
 }

@@ -2,14 +2,14 @@ from typing_extensions import Buffer
 
 from stratalog.records._framing import BatchHeader
 
-MAX_HELD: int
+MAX_HELD_DECOMPRESSED: int
 
 def check_header(header: BatchHeader) -> None: ...
 def parse_for_append(data: Buffer, max_batch_bytes: int) -> list[BatchHeader]: ...
 def check_contents(
     data: Buffer,
     headers: list[BatchHeader],
-    max_inflated: int = ...,
+    max_decompressed: int = ...,
     earliest: int = ...,
     payloads: list[Buffer] | None = None,
 ) -> int: ...
@@ -17,7 +17,7 @@ def check_records(payload: Buffer, header: BatchHeader, start: int = 0, end: int
 def find_refused(
     data: Buffer,
     headers: list[BatchHeader],
-    max_inflated: int,
+    max_decompressed: int,
     needs_keys: bool,
     earliest: int,
     latest: int,

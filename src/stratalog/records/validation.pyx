@@ -1,9 +1,9 @@
-# What a batch must satisfy before it may enter a log. Checks bytes; knows nothing of the log they go to. Compiled,
-# because every append passes through here.
+# The rules that a batch must meet before it enters a log. They concern its bytes only, not the log. This is a kernel,
+# because every append runs it.
 #
-# Kafka's rules for magic 2: known codec, count and last offset delta agree, checksum holds, and each record inside is
-# framed right, with offset deltas 0, 1, 2, ... A max timestamp that is not the records' maximum is corrected, as Kafka
-# does: consumers and the time index rely on it.
+# Kafka's rules for magic 2: the codec is known, the record count and the last offset delta agree, the checksum is
+# right, and each record is framed correctly, with offset deltas 0, 1, 2, ... A max timestamp that is not the maximum of
+# the records is corrected, as Kafka does, because consumers and the time index rely on it.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -17,7 +17,7 @@ from stratalog.records.format cimport (
 
 from stratalog.errors import (
     CorruptBatchError,
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
@@ -26,20 +26,21 @@ from stratalog.errors import (
 )
 from stratalog.records._framing import set_max_timestamp
 from stratalog.records._record_stream import RecordStream
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch
 
-MAX_HELD = 16 * 1024 * 1024
-"""A batch that inflates to more is checked piece by piece, as it is inflated."""
+MAX_HELD_DECOMPRESSED = 16 * 1024 * 1024
+"""The limit of decompressed bytes for checking a batch in memory. Larger batches are checked piece by piece during
+decompression."""
 
 cdef enum:
     WORTH_RELEASING_THE_GIL = 16384
 
 
 cpdef check_header(BatchHeader header):
-    """The rules that the header alone can break."""
+    """Check the rules that concern only the header. Raises the error of the first rule that the header breaks."""
     if header.magic != CURRENT_MAGIC:
         raise UnsupportedMagicError(
-            f"magic is {header.magic}; only magic 2 is written. Older messages: convert with legacy.up_convert first"
+            f"magic is {header.magic}; only magic 2 can be appended. Convert older messages with legacy.up_convert"
         )
     if header.record_count <= 0 or header.record_count - 1 != header.last_offset_delta:
         raise InvalidRecordError(
@@ -49,22 +50,24 @@ cpdef check_header(BatchHeader header):
     if header.attributes & CODEC_MASK > CODEC_ZSTD:
         raise UnsupportedCodecError(f"codec is {header.attributes & CODEC_MASK}; 0 to 4 are known")
     if header.producer_id >= 0:
-        # Of transactional batches only clients' have sequences: see check_contents.
+        # Transactional batches of coordinators have no sequences; check_contents requires them of clients.
         if header.producer_epoch < 0 or (header.base_sequence < 0 and not header.attributes & TRANSACTIONAL_BIT):
-            raise _negative(header)
+            raise _negative_field(header)
     elif header.attributes & TRANSACTIONAL_BIT:
-        raise InvalidRecordError(f"producer id is {header.producer_id} in a transactional batch")
+        raise InvalidRecordError(
+            f"producer id is {header.producer_id} in a transactional batch; it must not be negative"
+        )
 
 
-cdef _negative(BatchHeader header):
+cdef _negative_field(BatchHeader header):
     return InvalidRecordError(
-        f"producer id is {header.producer_id} with epoch {header.producer_epoch} and base sequence "
-        f"{header.base_sequence}: an idempotent batch has neither negative"
+        f"producer id is {header.producer_id}, with producer epoch {header.producer_epoch} and base sequence "
+        f"{header.base_sequence}: an idempotent batch must not have a negative one"
     )
 
 
 def parse_for_append(data, Py_ssize_t max_batch_bytes):
-    """The headers of all batches in `data`, each with its own rules and its checksum checked."""
+    """Return the headers of all batches in `data`. Checks the header and the checksum of each batch."""
     cdef Py_buffer view
     cdef const unsigned char *start
     cdef BatchHeader header
@@ -77,7 +80,7 @@ def parse_for_append(data, Py_ssize_t max_batch_bytes):
             header = BatchHeader.__new__(BatchHeader)
             if not fill_header(header, start, position, view.len) or header.size > view.len - position:
                 raise CorruptBatchError(
-                    f"{view.len - position} of {view.len} bytes are not a whole record batch, as build_batch makes them",
+                    f"{view.len - position} of {view.len} bytes are not a complete record batch, as build_batch returns",
                     position=position
                 )
             check_header(header)
@@ -93,11 +96,11 @@ def parse_for_append(data, Py_ssize_t max_batch_bytes):
 
 
 def check_contents(
-    data, list headers, max_inflated=DEFAULT_MAX_INFLATED, long long earliest=LLONG_MIN, list payloads=None
+    data, list headers, max_decompressed=DEFAULT_MAX_DECOMPRESSED, long long earliest=LLONG_MIN, list payloads=None
 ):
-    """What a client's batches must satisfy on top: no control batch, every record inside sound, none dated before
-    `earliest`. Corrects a wrong max timestamp. Returns how many records have no key. Who needs the inflated records
-    of each batch anyway gives a list for them as `payloads`."""
+    """Check the additional rules for a client's batches: no control batch, every record valid, no timestamp before
+    `earliest`. Correct a wrong max timestamp. Return how many records have no key. If `payloads` is a list, the
+    decompressed records of each batch are appended to it."""
     cdef BatchHeader header
     cdef Walk walk
     cdef int null_keys = 0
@@ -105,27 +108,27 @@ def check_contents(
         if header.attributes & CONTROL_BIT:
             raise InvalidRecordError("the control bit is set; only the broker writes control batches")
         if header.producer_id >= 0 and header.base_sequence < 0:
-            raise _negative(header)
+            raise _negative_field(header)
         if header.attributes & TIMESTAMP_TYPE_BIT:
             raise InvalidTimestampError("timestamp type is LogAppendTime, which only the log itself may set")
         payload = None
         if payloads is not None:
-            payload = Batch(data, header).payload(max_inflated)
+            payload = Batch(data, header).payload(max_decompressed)
             _check_records(payload, header, 0, -1, &walk)
             payloads.append(payload)
         elif header.attributes & CODEC_MASK:
-            payload = _inflated(data, header, max_inflated)
+            payload = _decompressed(data, header, max_decompressed)
             if payload is not None:
                 _check_records(payload, header, 0, -1, &walk)
             else:
-                _check_stream(data, header, max_inflated, earliest, &walk)
+                _check_stream(data, header, max_decompressed, earliest, &walk)
         else:
             _check_records(data, header, header.position + HEADER_SIZE, header.position + header.size, &walk)
         null_keys += walk.null_keys
         if walk.max_timestamp_delta > 0 and header.base_timestamp > LLONG_MAX - walk.max_timestamp_delta:
             raise InvalidTimestampError(
-                f"base timestamp is {header.base_timestamp} and a record's is {walk.max_timestamp_delta} past it: "
-                "that is no time"
+                f"base timestamp is {header.base_timestamp} and a record's delta is {walk.max_timestamp_delta}: "
+                "their sum must fit 64 bits"
             )
         if earliest != LLONG_MIN and not walk.is_streamed:
             _check_not_before(earliest, header, Batch(data, header).payload() if payload is None else payload)
@@ -134,19 +137,20 @@ def check_contents(
     return null_keys
 
 
-cdef _inflated(data, BatchHeader header, max_inflated):
-    """The records' bytes; None where they are too many to be held at once, but not too many."""
+cdef _decompressed(data, BatchHeader header, max_decompressed):
+    """Return the decompressed records, or None if there are more than MAX_HELD_DECOMPRESSED bytes. Only with more than
+    `max_decompressed` is that an error."""
     try:
-        return Batch(data, header).payload(min(max_inflated, MAX_HELD))
-    except InflatedTooLargeError:
-        if max_inflated <= MAX_HELD:
+        return Batch(data, header).payload(min(max_decompressed, MAX_HELD_DECOMPRESSED))
+    except DecompressedTooLargeError:
+        if max_decompressed <= MAX_HELD_DECOMPRESSED:
             raise
     return None
 
 
-cdef int _check_stream(data, BatchHeader header, max_inflated, long long earliest, Walk *walk) except -1:
+cdef int _check_stream(data, BatchHeader header, max_decompressed, long long earliest, Walk *walk) except -1:
     stream = RecordStream(header.record_count, -1 - header.base_timestamp)
-    for piece in Batch(data, header).payload_in_pieces(max_inflated):
+    for piece in Batch(data, header).payload_in_pieces(max_decompressed):
         stream.feed(piece)
     stream.finish()
     walk.is_streamed = True
@@ -158,12 +162,13 @@ cdef int _check_stream(data, BatchHeader header, max_inflated, long long earlies
 
 
 cdef _check_not_before(long long earliest, BatchHeader header, payload):
-    """For records that were checked already. A walk of its own, so that logs without this rule don't pay for it."""
+    """Check that no record is dated before `earliest`. The records are valid. This is a loop of its own, so that logs
+    without this rule don't pay for it."""
     cdef Py_buffer view
     cdef RecordFields record
     cdef const unsigned char *p
     cdef const unsigned char *end
-    cdef long long absent = -1 - header.base_timestamp  # the delta of a record without a timestamp, which may be
+    cdef long long absent = -1 - header.base_timestamp  # the delta of a record without a timestamp, which is allowed
     cdef long long least = LLONG_MAX
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
@@ -180,10 +185,10 @@ cdef _check_not_before(long long earliest, BatchHeader header, payload):
 
 
 cdef _check_earliest(long long earliest, BatchHeader header, long long least):
-    """`least` is the least timestamp delta of the records that have one."""
+    """Check the smallest timestamp delta of the records that have a timestamp, or LLONG_MAX if no record has one."""
     if least == LLONG_MAX:
         return
-    timestamp = int(header.base_timestamp) + int(least)  # Python's numbers: their sum can't overflow
+    timestamp = int(header.base_timestamp) + int(least)  # Python integers: their sum can't overflow
     if timestamp < earliest:
         raise InvalidTimestampError(
             f"a record's timestamp is {timestamp}; the earliest that message.timestamp.before.max.ms allows now is "
@@ -192,14 +197,16 @@ cdef _check_earliest(long long earliest, BatchHeader header, long long least):
 
 
 def find_refused(
-    data, list headers, max_inflated, bint needs_keys, long long earliest, long long latest, int most
+    data, list headers, max_decompressed, bint needs_keys, long long earliest, long long latest, int most
 ):
-    """Which records of batches that check_contents() has accepted break the rules of a log, at most so many: (index in
-    the batch, is it the timestamp, the timestamp). Raises InflatedTooLargeError where they are too many to be held."""
+    """Return up to `most` records that break the rules of a log, from batches that passed check_contents(), as (index
+    in the batch, whether its timestamp is the reason, timestamp). Raises DecompressedTooLargeError for a batch with
+    more than MAX_HELD_DECOMPRESSED bytes."""
     cdef BatchHeader header
     cdef list refused = []
     for header in headers:
-        _find_refused(Batch(data, header).payload(min(max_inflated, MAX_HELD)), header, needs_keys, earliest, latest, most, refused)
+        payload = Batch(data, header).payload(min(max_decompressed, MAX_HELD_DECOMPRESSED))
+        _find_refused(payload, header, needs_keys, earliest, latest, most, refused)
     return refused
 
 
@@ -238,9 +245,8 @@ cdef _find_refused(
 
 
 def check_records(payload, BatchHeader header, Py_ssize_t start=0, Py_ssize_t end=-1):
-    """Check that payload[start:end], a batch's records after inflating, is framed as the header says.
-
-    Returns (the records' max timestamp, how many have no key). Raises InvalidRecordError, naming the record.
+    """Check the framing of payload[start:end], the decompressed records of a batch. Return the max timestamp of the
+    records, and how many have no key. Raises InvalidRecordError, which names the record.
     """
     cdef Walk walk
     _check_records(payload, header, start, end, &walk)
@@ -279,8 +285,8 @@ cdef int _check_records(payload, BatchHeader header, Py_ssize_t start, Py_ssize_
 
 
 cdef void _walk(const unsigned char *p, const unsigned char *end, int count, Walk *walk) noexcept nogil:
-    """Step through `count` records: framing, offset deltas 0, 1, 2, ..., nothing left over."""
-    # Everything in the loop is local, so that the compiler can keep it in registers.
+    """Check `count` records: their framing, their offset deltas 0, 1, 2, ..., and that no bytes are left over."""
+    # All variables of the loop are local, so that the compiler can keep them in registers.
     cdef RecordFields record
     cdef const char *problem = NULL
     cdef long long max_timestamp_delta = LLONG_MIN
@@ -291,7 +297,7 @@ cdef void _walk(const unsigned char *p, const unsigned char *end, int count, Wal
         if problem != NULL:
             break
         if record.offset_delta != i:
-            problem = b"offset delta is not its place in the batch"
+            problem = b"offset delta is not its index in the batch"
             break
         if record.header_count:
             problem = _walk_headers(record.headers, record.end, record.header_count)
@@ -303,7 +309,7 @@ cdef void _walk(const unsigned char *p, const unsigned char *end, int count, Wal
         p = record.end
         i += 1
     if problem == NULL and p != end:
-        problem = b"bytes are left over behind the last record"
+        problem = b"bytes are left over after the last record"
     walk.index = i
     walk.null_keys = null_keys
     walk.max_timestamp_delta = max_timestamp_delta

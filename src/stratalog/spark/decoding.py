@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH = 100_000
 BYTES_PER_BATCH = 16 * 1024 * 1024
-DEFAULT_MAX_INFLATED = 256 * 1024 * 1024
+DEFAULT_MAX_DECOMPRESSED = 256 * 1024 * 1024
 LAST_OFFSET = 2**63 - 1
 
 _BITS = {
@@ -59,7 +59,7 @@ class Decoder:
         *,
         rows_per_batch: int = ROWS_PER_BATCH,
         bytes_per_batch: int = BYTES_PER_BATCH,
-        max_inflated: int = DEFAULT_MAX_INFLATED,
+        max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     ) -> None:
         self.schema = _schema(columns)
         self._place = f"{topic}-{partition}"
@@ -78,7 +78,7 @@ class Decoder:
             read_committed=isolation == READ_COMMITTED,
             most_rows=rows_per_batch,
             most_bytes=bytes_per_batch,
-            max_inflated=max_inflated,
+            max_decompressed=max_decompressed,
         )
         self._constants = {schema.TOPIC: (topic, pa.string()), schema.PARTITION: (partition, pa.int32())}
         self._repeated: dict[str, pa.Array] = {}

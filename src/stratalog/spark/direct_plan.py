@@ -166,7 +166,7 @@ def _first_young_enough(reader: SegmentReader, timestamp: int) -> int:
 def _floor_position(reader: SegmentReader, offset: int) -> int:
     """The position of a batch at or before the one with this offset."""
     entry = _floor(reader.offset_index, offset)
-    return 0 if entry is None or reader.confirms(entry) is not None else entry.value
+    return 0 if entry is None or reader.find_mismatch(entry) is not None else entry.value
 
 
 def _locate(reader: SegmentReader, offset: int) -> Located | None:

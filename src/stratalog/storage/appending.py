@@ -30,7 +30,7 @@ _CODECS = {
 QUICK_BYTES = 2 * 1024 * 1024
 """Larger batches are not checked by an append that must not wait: their records may be millions."""
 
-QUICK_INFLATED_BYTES = 1024 * 1024
+QUICK_DECOMPRESSED_BYTES = 1024 * 1024
 """So much of a compressed batch is inflated by an append that must not wait."""
 
 
@@ -91,7 +91,7 @@ class AppendRules:
         self.latest_timestamp = LONG_MAX if self._after_ms == LONG_MAX else -1
 
     def apply(
-        self, data: bytearray | memoryview, headers: list[BatchHeader], max_inflated: int, may_recompress: bool
+        self, data: bytearray | memoryview, headers: list[BatchHeader], max_decompressed: int, may_recompress: bool
     ) -> tuple[bytearray | memoryview, list[BatchHeader]]:
         """Check a client's batches, and compress those again that have another codec than compression.type."""
         payloads: list[Buffer] | None = None
@@ -104,7 +104,7 @@ class AppendRules:
                     raise WouldWaitError("batches have to be compressed again, as compression.type says")
                 payloads = []
         try:
-            null_keys = validation.check_contents(data, headers, max_inflated, earliest, payloads)
+            null_keys = validation.check_contents(data, headers, max_decompressed, earliest, payloads)
             if null_keys and self.needs_keys:
                 raise InvalidRecordError(
                     f"{null_keys} records have no key, and the topic is compacted by key (cleanup.policy)"
@@ -113,7 +113,7 @@ class AppendRules:
                 self._check_not_after(headers)
         except InvalidRecordError as error:
             if not error.records:
-                error.records = self._refused_records(data, headers, max_inflated, earliest)
+                error.records = self._refused_records(data, headers, max_decompressed, earliest)
             raise
         if payloads is None or self._codec is None:
             return data, headers
@@ -136,13 +136,13 @@ class AppendRules:
         return min(self._clock.now_ms() + self._after_ms, LONG_MAX)
 
     def _refused_records(
-        self, data: Buffer, headers: list[BatchHeader], max_inflated: int, earliest: int
+        self, data: Buffer, headers: list[BatchHeader], max_decompressed: int, earliest: int
     ) -> tuple[tuple[int, str], ...]:
         """For the producer, which tells whoever sent them: the batch is refused as a whole."""
         latest = self._latest_now()
         try:
             found = validation.find_refused(
-                data, headers, max_inflated, self.needs_keys, earliest, latest, MOST_REFUSED_NAMED
+                data, headers, max_decompressed, self.needs_keys, earliest, latest, MOST_REFUSED_NAMED
             )
         except StratalogError:
             return ()  # the batch breaks other rules, which its error tells

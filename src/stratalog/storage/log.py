@@ -19,15 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratalog.errors import BatchLargerThanSegmentError, InflatedTooLargeError, StorageError, StratalogError
+from stratalog.errors import BatchLargerThanSegmentError, DecompressedTooLargeError, StorageError, StratalogError
 from stratalog.records import validation
 from stratalog.records._framing import BatchHeader, stamp
-from stratalog.records.batch import DEFAULT_MAX_INFLATED, Batch
+from stratalog.records.batch import DEFAULT_MAX_DECOMPRESSED, Batch
 from stratalog.records.reader import read_control
 from stratalog.settings import LONG_MAX
 from stratalog.storage.appending import (
     QUICK_BYTES,
-    QUICK_INFLATED_BYTES,
+    QUICK_DECOMPRESSED_BYTES,
     Appended,
     AppendRules,
     Origin,
@@ -100,8 +100,8 @@ class Log(TrimmableLog):
         rules = self._rules
         headers = validation.parse_for_append(data, rules.max_message_bytes)
         try:
-            data, headers = rules.apply(data, headers, QUICK_INFLATED_BYTES, False)
-        except InflatedTooLargeError as error:
+            data, headers = rules.apply(data, headers, QUICK_DECOMPRESSED_BYTES, False)
+        except DecompressedTooLargeError as error:
             raise WouldWaitError(str(error)) from None
         return self._append_locked(
             (data, headers, rules), leader_epoch, Origin.CLIENT, False, self.config.flush_messages
@@ -125,16 +125,17 @@ class Log(TrimmableLog):
         return self._append_locked(prepared, leader_epoch, Origin.CLIENT, False)
 
     def prepare(
-        self, data: Buffer, origin: Origin = Origin.CLIENT, max_inflated: int = DEFAULT_MAX_INFLATED
+        self, data: Buffer, origin: Origin = Origin.CLIENT, max_decompressed: int = DEFAULT_MAX_DECOMPRESSED
     ) -> PreparedBatches:
         """Check batches as append() does, and compress them again if compression.type requires it. Takes no lock and
-        touches no file. Raises InflatedTooLargeError if a batch has more than `max_inflated` bytes decompressed."""
+        touches no file. Raises DecompressedTooLargeError if a batch has more than `max_decompressed` bytes after
+        decompression."""
         if type(data) is not bytearray:
             data = writable(data)
         rules = self._rules
         headers = validation.parse_for_append(data, rules.max_message_bytes)
         if origin is Origin.CLIENT:
-            data, headers = rules.apply(data, headers, max_inflated, True)
+            data, headers = rules.apply(data, headers, max_decompressed, True)
         else:
             for header in headers:
                 if header.is_control:

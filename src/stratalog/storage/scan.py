@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stratalog.errors import CorruptBatchError, StratalogError
-from stratalog.records._framing import BatchHeader, parse_header, parse_headers, sound_count
+from stratalog.records._framing import BatchHeader, count_valid, parse_header, parse_headers
 from stratalog.records.batch import Batch
 from stratalog.records.format import HEADER_SIZE
 from stratalog.storage.file_slice import LogFile
@@ -92,7 +92,7 @@ def check(
         headers = chunk.headers
         index = 0
         while True:
-            index += sound_count(chunk.buffer, headers, index, previous, limit, checksums)
+            index += count_valid(chunk.buffer, headers, index, previous, limit, checksums)
             if index:
                 previous = headers[index - 1].last_offset
             if index == len(headers):

@@ -1,12 +1,12 @@
-"""A real broker for tests: a pytest plugin (plugin.py), and `BrokerProcess` for those who use something else.
+"""A real broker for tests: a pytest plugin (plugin.py), and `BrokerProcess` for tests without pytest.
 
     from stratalog.testing import BrokerProcess
 
     with BrokerProcess() as broker:
         ... any Kafka client, with broker.bootstrap_servers ...
 
-pytest loads the plugin in every run, also in those that want no broker: so nothing is imported here before it is asked
-for, and pytest itself is needed by plugin.py only.
+pytest loads the plugin in every run, also without a test that uses a broker. So this package imports its modules when
+they are first used, and only plugin.py needs pytest.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A broker for tests, in a process of its own on a free port of this machine, with faults on demand.
+"""A broker for tests, in its own process on a free port of this machine, with faults on request.
 
     with BrokerProcess(settings={"num.partitions": 3}) as broker:
         ... any Kafka client, with broker.bootstrap_servers ...
         broker.kill()       # SIGKILL
         broker.restart()    # on the same port and the same data
 
-It is `stratalog serve` in all but its clock and what tests may ask of it. It ends with the `with` block, and with the
-process that started it, however that one ends. Calls come back when what they ask for is so.
+It differs from `stratalog serve` in its clock and in the commands for tests. The broker ends with the `with` block, and
+when the process that started it ends, even by SIGKILL. Calls return when their effect is complete.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from stratalog.testing.held_port import HeldPort
 
 START_SECONDS = 60.0
 
-# Settings that make tests quick and steady: no wait for further members of a group, few internal partitions. Retention
-# is applied by clock.advance() alone, so no record vanishes because a test gave it an old timestamp.
+# Settings that make tests fast and repeatable: groups don't wait for more members, and internal topics have few
+# partitions. Only clock.advance() applies retention, so no record is deleted because a test gave it an old timestamp.
 FOR_TESTS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
@@ -43,10 +43,12 @@ FOR_TESTS = {
 
 
 class BrokerFailedError(StratalogError):
-    """The broker did not start, is not running, or refused what it was asked for; the message says why."""
+    """The broker did not start, is not running, or could not run a command. The message says why."""
 
 
 class BrokerProcess:
+    """A broker with its process, its port, its data and its clock."""
+
     def __init__(
         self,
         directory: str | os.PathLike[str] | None = None,
@@ -54,21 +56,22 @@ class BrokerProcess:
         *,
         host: str = "127.0.0.1",
     ) -> None:
-        """`directory` gets the data directory and the log; without one, a temporary one is removed by close()."""
+        """`directory` gets the data directory and the log. The default is a temporary directory, which close()
+        removes."""
         self._is_temporary = directory is None
         self._directory = Path(tempfile.mkdtemp(prefix="stratalog-") if directory is None else directory)
         self.settings = FOR_TESTS | {name: _text(value) for name, value in (settings or {}).items()}
-        """Kafka's names. Changes count at the next start."""
+        """The broker's settings, by Kafka's names. Changes apply at the next start."""
         self.data_dir = self._directory / "data"
         self.host = host
-        self.clock = BrokerClock(self._ask)
+        self.clock = BrokerClock(self._run)
         self._held_port = HeldPort(host)
         self._child = BrokerChild(self._directory / "broker.log")
         self._commands: CommandLine | None = None
 
     @property
     def port(self) -> int:
-        """The same over all restarts."""
+        """The port, which stays the same over all restarts."""
         return self._held_port.number
 
     @property
@@ -93,15 +96,15 @@ class BrokerProcess:
 
     @property
     def logs(self) -> str:
-        """Everything it has logged so far, over all restarts."""
+        """The log so far, over all restarts."""
         return self._child.logs
 
     # Life
 
     def start(self) -> Self:
-        """Return when clients can connect."""
+        """Start the broker, and return when clients can connect."""
         if self.is_running:
-            raise BrokerFailedError(f"the broker on {self.bootstrap_servers} runs already; restart() stops it first")
+            raise BrokerFailedError(f"the broker on {self.bootstrap_servers} runs already; call restart() or stop()")
         self._forget()
         process = self._child.spawn([sys.executable, "-m", "stratalog.testing.child"], stdin=subprocess.PIPE)
         self._commands = CommandLine(process)
@@ -112,18 +115,18 @@ class BrokerProcess:
             "port": self.port,
             "clock": self.clock.state,
             "parent": os.getpid(),
-            # The kernel takes the end of the thread that started a process for the end of its parent.
+            # For the kernel, the parent of a process ends with the thread that started it.
             "dies_with_thread": threading.current_thread() is threading.main_thread(),
         }
         try:
-            self._ask_for(start)
+            self._exchange(start)
         except BaseException:
             self.kill()
             raise
         return self
 
     def stop(self) -> None:
-        """Stop it as SIGTERM does: requests under way are answered, and everything is flushed."""
+        """Stop the broker with SIGTERM: it answers the requests in flight and flushes everything."""
         self._running()
         try:
             code = self._child.stop()
@@ -136,28 +139,28 @@ class BrokerProcess:
             raise BrokerFailedError(f"the broker stopped with exit code {code}{self._child.last_log_lines()}")
 
     def kill(self) -> None:
-        """Send SIGKILL. A broker that is not running is left alone."""
+        """Kill the broker with SIGKILL. Without a running broker, this does nothing."""
         self._child.kill()
         self._forget()
 
     def restart(self) -> None:
-        """Stop it in order if it runs, and start it: the same port, data and clock, without the faults."""
+        """Stop the broker if it runs, and start it with the same port, data and clock, without faults."""
         if self.is_running:
             self.stop()
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, and nothing answers."""
+        """Pause the broker with SIGSTOP: connections stay open, and no request is answered."""
         self._running()
         self._child.pause()
 
     def resume(self) -> None:
-        """On after pause(); what was asked for meanwhile is answered now."""
+        """Resume the broker after pause(). It answers the requests that arrived since."""
         self._running()
         self._child.resume()
 
     def close(self) -> None:
-        """End it, and remove what is temporary."""
+        """Kill the broker, release its port, and remove a temporary directory."""
         self.kill()
         self._held_port.close()
         if self._is_temporary:
@@ -176,8 +179,8 @@ class BrokerProcess:
         self.close()
 
     def put_right(self) -> None:
-        """Undo what a test did to it: it runs, has no faults, and the system's time. An error says that it had ended,
-        and not by stop() or kill(); it runs again all the same."""
+        """Undo what a test changed: start the broker if necessary, end its faults, and reset its clock. Raises
+        BrokerFailedError, after it restarted the broker, if the broker ended without stop() or kill()."""
         if self._child.process is not None:
             try:
                 self.resume()
@@ -185,7 +188,7 @@ class BrokerProcess:
                 self.clock.reset()
             except BrokerFailedError as error:
                 self._start_over()
-                raise BrokerFailedError(f"the broker ended, and nobody had asked for it: {error}") from error
+                raise BrokerFailedError(f"the broker ended by itself: {error}") from error
         else:
             self._start_over()
 
@@ -197,58 +200,60 @@ class BrokerProcess:
     # Topics, without a client
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> None:
+        """Create a topic. `config` has settings by Kafka's names."""
         settings = {key: _text(value) for key, value in (config or {}).items()}
-        self._ask("create_topic", name=name, partitions=partitions, config=settings)
+        self._run("create_topic", name=name, partitions=partitions, config=settings)
 
     def delete_topic(self, name: str, *, if_exists: bool = False) -> None:
-        self._ask("delete_topic", name=name, if_exists=if_exists)
+        self._run("delete_topic", name=name, if_exists=if_exists)
 
     # Faults
 
     def delay(self, seconds: float, *, api: str | None = None, count: int | None = None) -> Fault:
-        """Answers come so much later. `api`: of one kind of request only, like "Produce"; `count`: so many of them."""
+        """Delay responses. `api` limits the fault to one kind of request, like "Produce", and `count` to that many
+        responses."""
         if not seconds >= 0:
             raise ValueError(f"seconds is {seconds!r}; it must be 0 or more")
         return self._arm("delay", api, count, seconds)
 
     def drop(self, *, api: str | None = None, count: int | None = None) -> Fault:
-        """Requests are handled, and their answers never come; a connection that lost one is silent from then on. When
-        the fault is ended such connections are closed."""
+        """Handle requests without sending their responses. A connection that lost a response stays silent, and is
+        closed when the fault ends."""
         return self._arm("drop", api, count)
 
     def disconnect(self, *, api: str | None = None, count: int | None = None) -> Fault:
-        """Requests are handled, and instead of an answer the connection is closed."""
+        """Handle requests, and close the connection instead of sending the response."""
         return self._arm("disconnect", api, count)
 
     def heal(self) -> None:
         """End all faults."""
-        self._ask("end_faults")
+        self._run("end_faults")
 
     def _arm(self, kind: str, api: str | None, count: int | None, seconds: float = 0.0) -> Fault:
         if count is not None and count < 1:
-            raise ValueError(f"count is {count}; it must be 1 or more, or None for all")
-        number, pid = self._ask("arm", kind=kind, seconds=seconds, api=api, count=count), self.pid
-        return Fault(number, self._ask, lambda: self.is_running and self.pid == pid)
+            raise ValueError(f"count is {count}; it must be 1 or more, or None for all responses")
+        number, pid = self._run("arm", kind=kind, seconds=seconds, api=api, count=count), self.pid
+        return Fault(number, self._run, lambda: self.is_running and self.pid == pid)
 
     # The process
 
-    def _ask(self, command: str, **arguments: object) -> Any:
+    def _run(self, command: str, **arguments: object) -> Any:
         self._running()
         if self.is_paused:
-            raise BrokerFailedError(f"the broker is paused and can't do {command}; call resume() first")
-        return self._ask_for([command, arguments])
+            raise BrokerFailedError(f"the broker is paused and can't run {command}; call resume() first")
+        return self._exchange([command, arguments])
 
-    def _ask_for(self, what: object) -> Any:
+    def _exchange(self, message: object) -> Any:
         assert self._commands is not None
-        line = self._commands.exchange(json.dumps(what), START_SECONDS)
+        line = self._commands.exchange(json.dumps(message), START_SECONDS)
         if not line:
             raise BrokerFailedError(
                 f"the broker on {self.bootstrap_servers} ended or hangs{self._child.last_log_lines()}"
             )
-        answer = json.loads(line)
-        if "error" in answer:
-            raise BrokerFailedError(f"the broker on {self.bootstrap_servers}: {answer['error']}")
-        return answer["result"]
+        reply = json.loads(line)
+        if "error" in reply:
+            raise BrokerFailedError(f"the broker on {self.bootstrap_servers}: {reply['error']}")
+        return reply["result"]
 
     def _running(self) -> subprocess.Popen[bytes]:
         process = self._child.process

@@ -1,8 +1,8 @@
-"""The process that a test's broker runs in: `python -m stratalog.testing.child`, started by broker_process.py.
+"""The process of a test's broker: `python -m stratalog.testing.child`, which broker_process.py starts.
 
-Its first line on stdin says how to start, each further line is a command; each gets one line of JSON on stdout. It
-never outlives the process that started it: it ends when stdin does, and when its parent is gone, even while a signal
-has stopped it. Logs go to stderr.
+The first line on stdin says how to start, and each further line is a command. The process answers each line with a line
+of JSON on stdout. It logs to stderr. It ends when stdin ends and when its parent ends, even while it is paused, so it
+never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PARENT_CHECK_SECONDS = 0.5
 
 
 class Commands:
-    """What the test may ask for. A method's name is the command's."""
+    """The commands of a test. Each command has the name of its method."""
 
     def __init__(self, broker: Broker, faults: Faults, clock: MovableClock) -> None:
         self._broker = broker
@@ -83,18 +83,18 @@ class Commands:
         return [*self._clock.state()]
 
     def _apply_retention(self) -> None:
-        """What the housekeeper does now and then; nobody wants to wait for it in a test."""
+        """Do what the housekeeper does regularly, without waiting for it."""
         for partition in list(self._broker.topics.all_partitions()):
             partition.log.roll_if_due()
             partition.log.apply_retention()
 
 
 def _api_key(name: str) -> int:
-    wanted = name.replace("_", "").upper()
+    plain_name = name.replace("_", "").upper()
     for key in ApiKey:
-        if key.name.replace("_", "") == wanted:
+        if key.name.replace("_", "") == plain_name:
             return key
-    raise ValueError(f"api is {name!r}, which is not served; known are: {', '.join(key.name for key in ApiKey)}")
+    raise ValueError(f"api is {name!r}, which is unknown; known are: {', '.join(key.name for key in ApiKey)}")
 
 
 async def _serve(start: dict[str, Any]) -> None:
@@ -107,25 +107,25 @@ async def _serve(start: dict[str, Any]) -> None:
     faults = Faults(broker.server.serve)
     broker.server.serve = faults.serve
     try:
-        _answer({"result": broker.port})
+        _reply({"result": broker.port})
         commands = Commands(broker, faults, clock)
         threading.Thread(target=_read_commands, args=(commands, loop), daemon=True).start()
         _watch_parent(loop, start["parent"])
         await stopping.wait()
     finally:
-        faults.end_all()  # or stopping would wait for answers that never come
+        faults.end_all()  # otherwise stop() would wait for dropped responses
         await broker.stop()
 
 
 def _read_commands(commands: Commands, loop: asyncio.AbstractEventLoop) -> None:
     for line in sys.stdin:
         name, arguments = json.loads(line)
-        answer = asyncio.run_coroutine_threadsafe(_do(commands, name, arguments), loop)
-        _answer(answer.result())
-    os._exit(0)  # who started it is gone: nobody wants its data
+        reply = asyncio.run_coroutine_threadsafe(_run(commands, name, arguments), loop)
+        _reply(reply.result())
+    os._exit(0)  # the parent is gone, and its data is not needed
 
 
-async def _do(commands: Commands, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+async def _run(commands: Commands, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         result = getattr(commands, name)(**arguments)
         return {"result": await result if isinstance(result, Awaitable) else result}
@@ -133,37 +133,37 @@ async def _do(commands: Commands, name: str, arguments: dict[str, Any]) -> dict[
         return {"error": str(error)}
 
 
-def _answer(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+def _reply(reply: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(reply) + "\n")
     sys.stdout.flush()
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, parent: int) -> None:
-    """A fork of the parent may keep stdin open."""
+    """Exit when the parent has ended. A fork of the parent may keep stdin open, so its end is not enough."""
     if os.getppid() != parent:
         os._exit(0)
     loop.call_later(_PARENT_CHECK_SECONDS, _watch_parent, loop, parent)
 
 
 def _die_with_parent() -> None:
-    """By the kernel's hand, for when this process is stopped and can't look. It acts when the parent's thread ends."""
+    """Let the kernel kill this process when the parent's thread ends. A paused process can't watch its parent."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main() -> None:
     line = sys.stdin.readline()
     if not line:
-        return  # who started it is gone already
+        return  # the parent is already gone
     start = json.loads(line)
     if start["dies_with_thread"]:
         _die_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     try:
         asyncio.run(_serve(start))
     except (StratalogError, OSError) as error:
-        _answer({"error": str(error)})
+        _reply({"error": str(error)})
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""What a test holds of a fault that it made, and of its broker's clock."""
+"""The controls of a test: the faults that it armed, and the clock of its broker."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-Ask: TypeAlias = Callable[..., Any]
-"""A command of the broker's process with its arguments -> the answer."""
+RunCommand: TypeAlias = Callable[..., Any]
+"""Run a command of the broker's process with arguments, and return its result."""
 
 
 class Fault:
-    """Counts until it is ended: by end(), by leaving its `with` block, by heal(), or by a restart."""
+    """An armed fault. It ends with end(), with its `with` block, with heal(), or with a restart of the broker."""
 
-    def __init__(self, number: int, ask: Ask, is_known: Callable[[], bool]) -> None:
+    def __init__(self, number: int, run: RunCommand, is_known: Callable[[], bool]) -> None:
         self._number = number
-        self._ask = ask
+        self._run = run
         self._is_known = is_known
 
     @property
     def met(self) -> int:
-        """How many answers it has met; a restart of the broker forgets it."""
-        return int(self._ask("met", number=self._number)) if self._is_known() else 0
+        """The number of responses that the fault has affected, or 0 after a restart of the broker."""
+        return int(self._run("met", number=self._number)) if self._is_known() else 0
 
     def end(self) -> None:
         if self._is_known():
-            self._ask("end_fault", number=self._number)
+            self._run("end_fault", number=self._number)
 
     def __enter__(self) -> Self:
         return self
@@ -38,15 +38,16 @@ class Fault:
 
 
 class BrokerClock:
-    """The broker's wall time, which records and committed offsets grow old by. Waits and time-outs don't notice."""
+    """The broker's wall-clock time, which the age of records and committed offsets depends on. Timeouts don't depend on
+    it."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, run: RunCommand) -> None:
+        self._run = run
         self.state: tuple[int, int | None] = (0, None)
 
     @property
     def now_ms(self) -> int:
-        return int(self._ask("now_ms"))
+        return int(self._run("now_ms"))
 
     def advance(
         self,
@@ -59,26 +60,26 @@ class BrokerClock:
         seconds: float = 0,
         milliseconds: float = 0,
     ) -> None:
-        """So much time passes at once. When it returns, records and committed offsets that are too old by now are
-        deleted."""
+        """Move the clock forward. When this returns, the broker has deleted the records and committed offsets that have
+        become too old."""
         whole = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         whole += by or timedelta()
         if whole < timedelta():
             raise ValueError(f"a clock can't go back by {-whole}; reset() gives it the system's time")
-        self._tell("advance", milliseconds=whole // timedelta(milliseconds=1))
+        self._change("advance", milliseconds=whole // timedelta(milliseconds=1))
 
     def stop(self) -> None:
-        """Time stands still, but for advance()."""
-        self._tell("stop_clock")
+        """Stop the clock. Only advance() moves it."""
+        self._change("stop_clock")
 
     def go(self) -> None:
-        """Time passes again, from where it was stopped."""
-        self._tell("let_clock_go")
+        """Start the clock again, at the time where it was stopped."""
+        self._change("let_clock_go")
 
     def reset(self) -> None:
-        """The system's time again."""
-        self._tell("reset_clock")
+        """Return to the system's time."""
+        self._change("reset_clock")
 
-    def _tell(self, command: str, **arguments: object) -> None:
-        ahead_ms, stopped_at_ms = self._ask(command, **arguments)
+    def _change(self, command: str, **arguments: object) -> None:
+        ahead_ms, stopped_at_ms = self._run(command, **arguments)
         self.state = (ahead_ms, stopped_at_ms)

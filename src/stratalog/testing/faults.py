@@ -1,7 +1,7 @@
-"""Answers that come late, or not at all: put between a broker and its connections, in the broker's process.
+"""Delayed and dropped responses. They are injected between a broker and its connections, in the broker's process.
 
-A request is handled first, as always; only its answer is held back. A connection serves one request after the other, so
-what is behind a late answer is late too, and behind one that never comes nothing comes: as with a lost packet.
+The broker handles a request as usual; only its response is held back. A connection serves its requests one by one, so
+the responses after a delayed one are delayed, too, and after a dropped response the connection is silent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class FaultKind(StrEnum):
 
 @dataclass
 class ArmedFault:
+    """A fault in the broker's process, with the responses that it affects."""
+
     kind: FaultKind
     seconds: float = 0.0
-    api_key: int | None = None  # None: answers of all
-    left: int | None = None  # how many answers more it meets; None: all that come
+    api_key: int | None = None  # None: all kinds of requests
+    left: int | None = None  # the number of responses that it will still affect; None: no limit
     met: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -37,12 +39,12 @@ class ArmedFault:
 
 
 class Faults:
-    """Its `serve` takes the place of the server's."""
+    """The armed faults. `serve` replaces the method of the server."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve
         self._known: dict[int, ArmedFault] = {}
-        self._armed: dict[int, ArmedFault] = {}  # of several that concern an answer, the last one counts
+        self._armed: dict[int, ArmedFault] = {}  # the newest first: it wins if several concern a response
         self._numbers = itertools.count(1)
 
     def arm(self, fault: ArmedFault) -> int:
@@ -52,11 +54,11 @@ class Faults:
         return number
 
     def met(self, number: int) -> int:
-        """How many answers it has met, also when it is ended."""
+        """Return how many responses a fault has affected, also after its end."""
         return self._known[number].met if number in self._known else 0
 
     def end(self, number: int) -> None:
-        """Late answers go out at once; connections whose answers were dropped are closed."""
+        """End a fault: send delayed responses now, and close connections whose responses were dropped."""
         fault = self._armed.pop(number, None)
         if fault is not None:
             fault.ended.set()
@@ -68,7 +70,7 @@ class Faults:
     def serve(self, frame: memoryview, host: str) -> Response | Awaitable[Response]:
         if not self._armed:
             return self._serve(frame, host)
-        api_key = int.from_bytes(frame[:2], signed=True)  # before the call: the frame is only lent
+        api_key = int.from_bytes(frame[:2], signed=True)  # read before the call, after which the frame is not valid
         response = self._serve(frame, host)
         if response is None:
             return None
@@ -82,15 +84,15 @@ class Faults:
 
 
 async def _spoil(fault: ArmedFault, response: Response | Awaitable[Response]) -> Response:
-    answer = response if response is None or isinstance(response, list) else await response
-    if answer is None:
+    result = response if response is None or isinstance(response, list) else await response
+    if result is None:
         return None
     if fault.kind is FaultKind.DELAY:
         try:
             await asyncio.wait_for(fault.ended.wait(), fault.seconds)
         except TimeoutError:
             pass
-        return answer
+        return result
     if fault.kind is FaultKind.DROP:
         await fault.ended.wait()
-    raise RefusedConnectionError(f"a test wants it so ({fault.kind})")
+    raise RefusedConnectionError(f"a test armed the fault {fault.kind}")

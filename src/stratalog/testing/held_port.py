@@ -1,7 +1,7 @@
-"""A port that stays a broker's own while it is down: bound, so that nobody else is given it, but not listened on, so
-that clients are refused, as they are by a broker that is not there.
+"""A port that stays reserved while its broker is down. It is bound, so the system gives it to no other process, but
+does not listen, so the connections of clients are refused.
 
-Without it, a client that keeps trying may be given the port as its own end, and talk to itself.
+Without it, the system could give the port to a connecting client as its own end, and the client would talk to itself.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import socket
 
 
 class HeldPort:
+    """A free port of a host, reserved until close()."""
+
     def __init__(self, host: str) -> None:
         self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the broker binds it too

@@ -1,7 +1,7 @@
-"""The clock of a broker in a test: it goes with the system's, and can be moved and stopped.
+"""The clock of a broker in a test. It follows the system's clock, and can be moved ahead and stopped.
 
-Only wall time is moved, which records, files and committed offsets grow old by. Waits (long polls, sessions of group
-members) go on as they are: a test that lets a week pass does not lose its consumers.
+Only wall-clock time changes, which the age of records, files and committed offsets depends on. Long polls and the
+sessions of group members use monotonic time: a test that moves the clock by a week does not lose its consumers.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class MovableClock:
             self._stopped_at_ms = self._now_ms()
 
     def go(self) -> None:
-        """On from where it was stopped."""
+        """Continue at the time where the clock was stopped."""
         with self._lock:
             if self._stopped_at_ms is not None:
                 self._ahead_ms = self._stopped_at_ms - time.time_ns() // 1_000_000
                 self._stopped_at_ms = None
 
     def reset(self) -> None:
-        """The system's time again."""
+        """Return to the system's time."""
         with self._lock:
             self._ahead_ms, self._stopped_at_ms = 0, None
 
     def state(self) -> tuple[int, int | None]:
-        """What makes another one that goes on where this one is."""
+        """Return the arguments for a clock that continues where this one is."""
         with self._lock:
             return self._ahead_ms, self._stopped_at_ms

@@ -1,7 +1,7 @@
-"""The pytest plugin: a real broker as a fixture. docs/testing.md shows how it is used.
+"""The pytest plugin: a real broker as a fixture. docs/testing.md shows how to use it.
 
-It is loaded in every run of whoever has Stratalog installed, so it imports nothing but pytest before a test asks for a
-broker, and adds no hook that runs for each test before then.
+pytest loads it in every run if Stratalog is installed. So it imports only pytest until a test uses a broker, and adds
+no hook that runs for each test until then.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ import pytest
 if TYPE_CHECKING:
     from stratalog.testing.broker_process import BrokerProcess
 
-_LONGEST_NAME = 180  # of 249; a number follows
+_LONGEST_NAME = 180  # the limit is 249 with the number after it
 _SHOWN_LINES = 50
 _topic_numbers = itertools.count(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("stratalog_settings", "settings of test brokers: Kafka's name=value, one a line", "linelist", [])
+    parser.addini("stratalog_settings", "settings of test brokers: Kafka's name=value, one per line", "linelist", [])
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "stratalog_topic(partitions=1, config={}): how the fixture stratalog_topic makes its topic"
+        "markers", "stratalog_topic(partitions=1, config={}): the topic that the fixture stratalog_topic creates"
     )
 
 
 @pytest.fixture(scope="session")
 def stratalog_settings(pytestconfig: pytest.Config) -> Mapping[str, object]:
-    """Settings of every broker that the fixtures start, by Kafka's names. Override it in a conftest.py."""
+    """The settings of all brokers that the fixtures start, by Kafka's names. Override it in a conftest.py."""
     settings: dict[str, object] = {}
     for line in pytestconfig.getini("stratalog_settings"):
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            raise pytest.UsageError(f"stratalog_settings has {line!r}; it must be like num.partitions=3")
+            raise pytest.UsageError(f"stratalog_settings has {line!r}; a line must be like num.partitions=3")
         settings[name.strip()] = value.strip()
     return settings
 
@@ -47,7 +47,7 @@ def stratalog_settings(pytestconfig: pytest.Config) -> Mapping[str, object]:
 def stratalog_broker(
     pytestconfig: pytest.Config, stratalog_settings: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerProcess]:
-    """A broker for the whole run (with xdist, one a worker). A test may harm it: it is put right after each test."""
+    """A broker for the whole run; with xdist, one per worker. Whatever a test does to it is undone after the test."""
     from stratalog.testing.broker_process import BrokerProcess
 
     with BrokerProcess(tmp_path_factory.mktemp("stratalog"), stratalog_settings) as broker:
@@ -61,7 +61,7 @@ def stratalog_broker(
 def stratalog_new_broker(
     pytestconfig: pytest.Config, stratalog_settings: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., BrokerProcess]]:
-    """`stratalog_new_broker({"num.partitions": 3})` starts another broker, for this test only."""
+    """A function that starts another broker for this test only: `stratalog_new_broker({"num.partitions": 3})`."""
     from stratalog.testing.broker_process import BrokerProcess
 
     started = _Care.of(pytestconfig).own = []
@@ -79,17 +79,17 @@ def stratalog_new_broker(
 
 @pytest.fixture
 def stratalog_fresh_broker(stratalog_new_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
-    """A broker for this test only, with nothing in it."""
+    """An empty broker for this test only."""
     return stratalog_new_broker()
 
 
 @pytest.fixture
 def stratalog_topic(request: pytest.FixtureRequest, stratalog_broker: BrokerProcess) -> Iterator[str]:
-    """The name of an empty topic of stratalog_broker, for this test only. Mark the test with
-    `stratalog_topic(partitions=3, config={"cleanup.policy": "compact"})` for one that is made otherwise."""
+    """The name of an empty topic of stratalog_broker, for this test only. The marker
+    `stratalog_topic(partitions=3, config={"cleanup.policy": "compact"})` sets its partitions and settings."""
     marker = request.node.get_closest_marker("stratalog_topic")
-    plain = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:_LONGEST_NAME]
-    name = f"{plain}-{next(_topic_numbers)}"
+    test_name = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:_LONGEST_NAME]
+    name = f"{test_name}-{next(_topic_numbers)}"
     if marker is not None:
         _check_marker(marker)
     stratalog_broker.create_topic(name, *(marker.args if marker else ()), **(marker.kwargs if marker else {}))
@@ -99,27 +99,28 @@ def stratalog_topic(request: pytest.FixtureRequest, stratalog_broker: BrokerProc
 
 
 def _check_marker(marker: pytest.Mark) -> None:
-    def wanted(partitions: int = 1, config: Mapping[str, object] | None = None) -> None: ...
+    def signature(partitions: int = 1, config: Mapping[str, object] | None = None) -> None: ...
 
     try:
-        wanted(*marker.args, **marker.kwargs)
+        signature(*marker.args, **marker.kwargs)
     except TypeError:
-        given = [*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())]
+        arguments = [*map(repr, marker.args), *(f"{name}={value!r}" for name, value in marker.kwargs.items())]
         raise TypeError(
-            f"the marker is stratalog_topic({', '.join(given)}); it takes stratalog_topic(partitions=1, config={{}})"
+            f"the marker is stratalog_topic({', '.join(arguments)}); "
+            "it must be like stratalog_topic(partitions=1, config={})"
         ) from None
 
 
 class _Care:
-    """Registered when the first broker is wanted. What brokers log is shown with a test that fails, and no test has to
-    live with what another one did to the shared broker."""
+    """The hooks of the plugin, registered with the first broker. They show the brokers' logs with a failed test, and
+    undo what each test did to the shared broker."""
 
     _KEY = pytest.StashKey["_Care"]()
 
     def __init__(self) -> None:
         self.shared: BrokerProcess | None = None
         self.own: list[BrokerProcess] = []
-        self._seen = 0  # bytes of the shared one's log that earlier tests made
+        self._seen = 0  # the length of the shared broker's log after earlier tests
 
     @classmethod
     def of(cls, config: pytest.Config) -> _Care:
@@ -131,7 +132,7 @@ class _Care:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
         outcome = yield
-        report = outcome.get_result()  # type: ignore[attr-defined]  # older versions of pytest say so
+        report = outcome.get_result()  # type: ignore[attr-defined]  # for the types of older versions of pytest
         if report.failed:
             logs = [(broker, broker.logs) for broker in self.own]
             if self.shared is not None and _uses_shared(item):
@@ -142,7 +143,7 @@ class _Care:
                     (f"log of the broker on {broker.bootstrap_servers}", "\n".join(lines) or "(nothing)")
                 )
 
-    @pytest.hookimpl(trylast=True)  # when the test's own fixtures are done
+    @pytest.hookimpl(trylast=True)  # after the teardown of the test's own fixtures
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         if self.shared is not None and _uses_shared(item):
             self.shared.put_right()

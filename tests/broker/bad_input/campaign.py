@@ -44,7 +44,7 @@ def run_campaign(
     """`progress` is told how many frames were sent, after each round of some."""
     started = time.monotonic()
     with BrokerProcess(data_dir, SETTINGS) as broker:
-        log = _Log(broker.log)
+        log = _Log(broker.log_file)
         healthy = HealthyClient(broker.port)
         healthy.check()
         before = resident(broker.pid)
@@ -64,7 +64,7 @@ def run_campaign(
             except Exception as error:
                 where = f"seed {seed}, frames {frames.start} to {frames.stop - 1}"
                 raise FuzzingFailedError(
-                    f"{where}: {type(error).__name__}: {error}; its log is {broker.log}"
+                    f"{where}: {type(error).__name__}: {error}; its log is {broker.log_file}"
                 ) from error
             progress(len(frames))
         healthy.close()

@@ -177,21 +177,21 @@ def test_a_batch_larger_than_the_topic_allows_is_refused(attacked: Attacked, wri
 
 # Small on the wire, huge inflated
 
-_INFLATED = 2000 * MB
+_DECOMPRESSED = 2000 * MB
 
 
 def _bomb(codec: int) -> bytes:
     """A batch of a few kilobytes or megabytes whose records would take two gigabytes."""
     if codec == _GZIP:
         piece = gzip.compress(b"\0" * 100 * MB, 9)
-        data = piece * (_INFLATED // (100 * MB))  # members follow each other, and are read as one
+        data = piece * (_DECOMPRESSED // (100 * MB))  # members follow each other, and are read as one
     elif codec == _SNAPPY:
         data = b"\x80\x80\x80\xe8\x07" + b"\x00\x00" + b"\xfe\x01\x00" * 200_000  # announces it, and begins
     elif codec == _LZ4:
         piece = bytes(cramjam.lz4.compress(b"\0" * 100 * MB))
         data = piece * 2
     else:
-        data = bytes(cramjam.zstd.compress(b"\0" * (_INFLATED // 4), 3)) * 4
+        data = bytes(cramjam.zstd.compress(b"\0" * (_DECOMPRESSED // 4), 3)) * 4
     out = batch()[:_RECORDS] + data
     struct.pack_into(">i", out, _LENGTH, len(out) - 12)
     struct.pack_into(">h", out, _ATTRIBUTES, codec)

@@ -272,7 +272,7 @@ def test_a_megabyte_of_metadata_in_each_of_many_groups_is_refused_when_it_is_too
     refused = {one.error_code for group, one in answers.items() if group not in inside}
     assert refused == {ErrorCode.group_max_size_reached}
     assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
-    assert "stratalog.max.coordinator.state.bytes" in attacked.process.log.read_text()
+    assert "stratalog.max.coordinator.state.bytes" in attacked.process.logs
     # Who is in goes on.
     group = next(iter(inside))
     mine = {"group_id": group, "generation_id": answers[group].generation_id, "member_id": inside[group]}

@@ -1,7 +1,7 @@
-"""Makes the golden directories again: python -m tests.golden.generate [name ...]
+"""Generate the golden directories: python -m tests.golden.generate [name ...]
 
-Starts Apache Kafka, lets every client send its plan, reads it back with the Java consumer, stops the broker
-cleanly and copies the files. Without names: all of them, the legacy ones too, and MANIFEST.md.
+This starts Apache Kafka, lets every client send its plan, reads the records with the Java consumer, stops the broker
+cleanly and copies the files. Without names, it generates all directories, also the legacy ones, and MANIFEST.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHECKPOINTS = (
 )
 DATA_DIRECTORY_FILES = (*CHECKPOINTS, ".kafka_cleanshutdown", "meta.properties")
 
-# Old record times must neither delete nor roll anything; small intervals give every log index entries.
+# Old timestamps must not delete or roll anything; small intervals give every log index entries.
 EVERY_TOPIC = {
     "retention.ms": "-1",
     "segment.ms": FOREVER,
@@ -76,31 +76,31 @@ def topics_of(client: str) -> list[Topic]:
 
 
 def main(names: Sequence[str]) -> None:
-    wanted = {client: [t for t in topics_of(client) if not names or t.name in names] for client in VERSIONS}
-    if any(wanted.values()):
+    topics_by_client = {client: [t for t in topics_of(client) if not names or t.name in names] for client in VERSIONS}
+    if any(topics_by_client.values()):
         with (
             tempfile.TemporaryDirectory(prefix="golden-") as scratch,
             KafkaServer(Path(scratch), BROKER_SETTINGS) as server,
         ):
-            generate(server, wanted, with_data_directory=not names)
+            generate(server, topics_by_client, with_data_directory=not names)
     legacy.generate(names, GOLDEN)
     write_manifest(GOLDEN)
 
 
-def generate(server: KafkaServer, wanted: dict[str, list[Topic]], *, with_data_directory: bool) -> None:
-    for client, topics in wanted.items():
+def generate(server: KafkaServer, topics_by_client: dict[str, list[Topic]], *, with_data_directory: bool) -> None:
+    for client, topics in topics_by_client.items():
         for topic in topics:
             server.create_topic(topic.name, config={**EVERY_TOPIC, **topic.config})
         if topics:
             produce(client, server.bootstrap, topics)
-    names = [topic.name for topics in wanted.values() for topic in topics]
+    names = [topic.name for topics in topics_by_client.values() for topic in topics]
     if "java-deleted-records" in names:
         delete_records(server)
     if "java-compacted" in names:
         await_compaction(server)
     seen = read_back(server.bootstrap, names)
     server.stop()
-    for client, topics in wanted.items():
+    for client, topics in topics_by_client.items():
         for topic in topics:
             keep(server.partition_dir(topic.name), client, topic, seen[topic.name])
     if with_data_directory:
@@ -114,7 +114,7 @@ def delete_records(server: KafkaServer) -> None:
 
 
 def await_compaction(server: KafkaServer) -> None:
-    """Done when all but the active segment is below the cleaner's checkpoint and nothing is half replaced."""
+    """Wait until the cleaner's checkpoint has reached the active segment and no swap is in progress."""
     directory = server.partition_dir("java-compacted")
     active = max(int(log.stem) for log in directory.glob("*.log"))
     deadline = time.monotonic() + CLEANER_SECONDS

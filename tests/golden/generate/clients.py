@@ -1,4 +1,4 @@
-"""The real clients: where they come from and how they are run."""
+"""The real clients: their versions, and how to run them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODEC_LIBRARIES = (
     "zstandard",
     "python-snappy",
     "cramjam",
-)  # what kafka-python and aiokafka compress with
+)  # the codecs of kafka-python and aiokafka
 CLIENT_SECONDS = 120
 
 
@@ -43,12 +43,12 @@ def produce(client: str, bootstrap: str, topics: Sequence[Topic]) -> None:
 
 
 def read_back(bootstrap: str, topics: Sequence[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run_java("ReadBack.java", fetch_kafka(), [bootstrap, *topics]))
-    return found
+    records: dict[str, Any] = json.loads(run_java("ReadBack.java", fetch_kafka(), [bootstrap, *topics]))
+    return records
 
 
 def run_java(source: str, libs: Path, arguments: Sequence[str], *, options: Sequence[str] = ()) -> str:
-    """A single-file Java program, compiled as it starts: needs a JDK, not only a JRE."""
+    """Run a single-file Java program. It is compiled at its start, which needs a JDK, not only a JRE."""
     program = str(HERE / "java" / source)
     return run(["java", *QUICK_START, *SILENT, *options, "-cp", f"{libs}/*", program, *arguments])
 
@@ -61,13 +61,13 @@ def run(command: Sequence[str]) -> str:
 
 
 def python_with_clients() -> Path:
-    """An environment apart from the project's: confluent-kafka is needed here only."""
-    wanted = [f"{name}=={version}" for name, version in VERSIONS.items() if name != "java"]
+    """Create an environment with the clients, apart from the project's. Only the generator needs confluent-kafka."""
+    requirements = [f"{name}=={version}" for name, version in VERSIONS.items() if name != "java"]
     home = CACHE / "golden-clients"
     stamp = home / ".installed"
-    if not stamp.exists() or stamp.read_text() != " ".join(wanted):
+    if not stamp.exists() or stamp.read_text() != " ".join(requirements):
         venv.create(home, with_pip=True, clear=True)
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        run([*pip, *wanted, *CODEC_LIBRARIES])
-        stamp.write_text(" ".join(wanted))
+        run([*pip, *requirements, *CODEC_LIBRARIES])
+        stamp.write_text(" ".join(requirements))
     return home / "bin" / "python"

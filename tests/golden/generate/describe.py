@@ -1,4 +1,4 @@
-"""What Apache Kafka's own tool says about a partition's files: expected.json beside the records."""
+"""The description of a partition's files by Apache Kafka's own tool, for expected.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_expected(target: Path, expected: Json) -> None:
 
 
 def describe(directory: Path, *allowed: Kind) -> Json:
-    """Fails if the dumper complains: a golden file with a fault would be no measure of anything."""
+    """Return the description. Fails if the tool reports a problem, because golden files must be valid."""
     files = segment_files(directory)
     dump = dump_log_segments(files, "--deep-iteration")
     faults = dump.complaints_but(Kind.NON_CONSECUTIVE, *allowed)
@@ -59,14 +59,14 @@ def describe(directory: Path, *allowed: Kind) -> Json:
 
 
 def control_records(dump: Dump) -> list[Json]:
-    found = []
+    markers = []
     for file in dump.files.values():
         for batch in file.batches:
             for record in batch.records:
                 if record.control is None:
                     continue
                 _, kind, _, epoch = record.control.split()
-                found.append(
+                markers.append(
                     {
                         "offset": record.offset,
                         "timestamp": record.timestamp,
@@ -76,7 +76,7 @@ def control_records(dump: Dump) -> list[Json]:
                         "coordinator_epoch": int(epoch),
                     }
                 )
-    return found
+    return markers
 
 
 def batch_header(path: Path, batch: DumpedBatch) -> Json:
@@ -120,5 +120,5 @@ def producer(entry: dict[str, str]) -> Json:
 
 
 def optional_long(shown: str) -> int | None:
-    """The dumper prints Java's OptionalLong[3] and OptionalLong.empty."""
+    """Parse Java's OptionalLong[3] and OptionalLong.empty, which the tool prints."""
     return int(shown[13:-1]) if shown.startswith("OptionalLong[") else None

@@ -1,4 +1,4 @@
-"""Golden directories of magic 0 and 1: what old Java clients sent, as a 0.10.2.2 broker wrote it."""
+"""Golden directories of magic 0 and 1: records of old Java clients, as a 0.10.2.2 broker wrote them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def generate(names: Sequence[str], golden: Path) -> None:
 
 
 def lines_of_records() -> str:
-    """The records that the current clients send, without headers, which these formats do not have."""
+    """Return the records that the current clients send, without headers, which these formats do not have."""
     lines = []
     for step in every_kind_of_record(every_null=True):
         for record in step["records"]:
@@ -83,7 +83,7 @@ def keep(partition: Path, topic: LegacyTopic, target: Path) -> None:
     records: list[Any] = []
     for log in logs:
         records += json.loads(run_java("ReadLogFile.java", fetch_kafka(), [str(log)]))
-    # A 0.10 broker's index has a request's first offset; the dumper of today expects a batch's last one.
+    # An index of a 0.10 broker has the first offset of a request; today's tool expects the last offset of a batch.
     described = describe(target, Kind.INDEX_MISMATCH, Kind.OFFSET_NOT_FOUND, Kind.TIMESTAMP_MISMATCH)
     expected = {
         "client": f"kafka-clients (Java) {CLIENT_OF_MAGIC[topic.magic]}",

@@ -1,7 +1,7 @@
 """Apache Kafka 0.10.2.2 with its ZooKeeper: the last broker that writes magic 0 and 1 as its own format.
 
-It runs on a current Java with two crutches: an API that Java 11 dropped (jaxb), and opened JDK packages for
-unmapping its indexes. Both processes are on loopback, end with the `with` block and are ended by their ids.
+On a current Java it needs two workarounds: an API that Java 11 dropped (jaxb), and opened JDK packages for unmapping
+its indexes. Both processes use the loopback address. They end with the `with` block, by their process ids.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LegacyBroker:
         subprocess.run(command, check=True, capture_output=True, timeout=WAIT_SECONDS)
 
     def stop(self) -> None:
-        """A clean stop of the broker: it trims its indexes."""
+        """Stop the broker cleanly, so that it trims its indexes."""
         broker = self.processes[-1]
         broker.send_signal(signal.SIGTERM)
         broker.wait(WAIT_SECONDS)

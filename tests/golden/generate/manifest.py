@@ -1,4 +1,4 @@
-"""Writes MANIFEST.md: every golden directory, who made it and how large it is."""
+"""Write MANIFEST.md: each golden directory with its client, its broker and its size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEAD = """\
 
 Written by `python -m tests.golden.generate`; README.md says what the files are.
 
-| directory | client | broker | codec | magic | mode, topic settings beside the usual | records | bytes |
+| directory | client | broker | codec | magic | mode, topic settings besides the usual | records | bytes |
 |---|---|---|---|---|---|---|---|
 """
 USUAL = {"retention.ms", "index.interval.bytes", "segment.index.bytes"}

@@ -1,4 +1,4 @@
-"""What the clients are told to send: one plan for all of them, so that only the client differs.
+"""The records that the clients send: one plan for all clients, so that only the client differs.
 
 A plan is JSON: topics, each with a codec, a mode and steps; a step's records are sent together and end with a
 flush (one batch), a commit or an abort. Keys, values and header values are base64 or null.
@@ -19,7 +19,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Topic:
-    """`name` is the directory under tests/golden/ and the topic; `config` is the topic's."""
+    """A topic of the plan. `name` is the name of the topic and of its directory in tests/golden/; `config` is the
+    topic's."""
 
     name: str
     codec: str = "none"
@@ -89,7 +90,7 @@ def every_kind_of_record(*, every_null: bool) -> list[Json]:
 
 
 def several_segments() -> list[Json]:
-    """Record times ten seconds apart: with segment.ms=5000 each step starts a segment."""
+    """Return steps with timestamps ten seconds apart: with segment.ms=5000, each step starts a segment."""
     return [
         step([record(b"k%d" % i, b"segment %d, record %d" % (i, j), i * 10_000 + j) for j in range(8)])
         for i in range(4)
@@ -109,7 +110,8 @@ def commits_and_aborts() -> list[Json]:
 
 
 def to_be_compacted() -> list[Json]:
-    """Keys 0-4 again and again, one tombstone; each step a segment, the last one stays as it is."""
+    """Return steps that repeat the keys 0-4, with one tombstone. Each step is a segment; the last one is not
+    compacted."""
     steps = []
     for i in range(5):
         records = [record(b"key %d" % j, b"round %d" % i, i * 10_000 + j) for j in range(5) if (i + j) % 3]

@@ -1,4 +1,4 @@
-"""Sends a plan (plan.py) with one of the Python clients, in an environment of its own:
+"""Send a plan (plan.py) with one of the Python clients, in the environment of the clients:
 
 python produce_with_python.py kafka-python|aiokafka|confluent-kafka BOOTSTRAP PLAN.json
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
-LINGER_MS = 2000  # longer than it takes to send a step: a step is a batch
+LINGER_MS = 2000  # longer than sending a step takes, so that a step is a batch
 
 
 def decoded(text: str | None) -> bytes | None:

@@ -33,7 +33,7 @@ from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.clock import Clock
 from stratalog.errors import (
-    InflatedTooLargeError,
+    DecompressedTooLargeError,
     InvalidRecordError,
     StorageError,
     StratalogError,
@@ -46,7 +46,7 @@ from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.produce import FIRST_FLEXIBLE, ProducedPartition, encode_produce_response
 from stratalog.protocol.responses import frame_response
 from stratalog.records.format import PRODUCER_ID_POSITION
-from stratalog.records.validation import MAX_HELD
+from stratalog.records.validation import MAX_HELD_DECOMPRESSED
 from stratalog.storage.appending import MOST_REFUSED_NAMED, Appended, PreparedBatches, WouldWaitError
 from stratalog.storage.log import Log
 
@@ -266,8 +266,8 @@ class ProduceApi:
 
     async def _prepare(self, log: Log, data: memoryview) -> PreparedBatches:
         try:
-            return await self._worker_threads.check(partial(log.prepare, data, max_inflated=MAX_HELD))
-        except InflatedTooLargeError:
+            return await self._worker_threads.check(partial(log.prepare, data, max_decompressed=MAX_HELD_DECOMPRESSED))
+        except DecompressedTooLargeError:
             pass
         return await self._worker_threads.check_large(partial(log.prepare, data))
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.errors import CorruptBatchError, StratalogError
-from stratalog.records._compaction import SLOT_SIZE, KeyMap
 from stratalog.records._framing import BatchHeader, parse_header
+from stratalog.records._key_map import SLOT_SIZE, KeyMap
 from stratalog.records.batch import Batch
 from stratalog.records.format import CURRENT_MAGIC, HEADER_SIZE, Codec
 from stratalog.records.reader import records_of

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from stratalog.records import format
-from stratalog.records._compaction import Kept, KeyMap, copy_plain, filter_batch, rebase_timestamps, reseal
+from stratalog.records._compaction import Kept, copy_plain, filter_batch, rebase_timestamps, reseal
 from stratalog.records._framing import BatchHeader, parse_header
+from stratalog.records._key_map import KeyMap
 from stratalog.records.batch import Batch
 from stratalog.records.builder import build_batch, seal_batch
 from stratalog.records.reader import records_of

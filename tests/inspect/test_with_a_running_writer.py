@@ -1,4 +1,4 @@
-"""The tools beside a process that appends, rolls and deletes as fast as it can: no finding, no error."""
+"""The tools report no finding and no error while a process appends, rolls and deletes as fast as it can."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ with Log.open(sys.argv[1], {"segment.bytes": 100000, "retention.bytes": 1000000,
 SECONDS = 2.0
 
 
-def look_everywhere(path: Path) -> list[str]:
-    """What is wrong, if anything is. Segments may go while we look; damage may not appear."""
+def findings_now(path: Path) -> list[str]:
+    """Return all problems. Segments may be deleted during the check, but there must be no damage."""
     listener = Listener()
     verify(path, listener)
-    wrong = [f"{one.file.name}: {one.what}" for one in listener.findings if one.severity is not Severity.NOTE]
+    wrong = [
+        f"{finding.file.name}: {finding.what}" for finding in listener.findings if finding.severity is not Severity.NOTE
+    ]
     try:
         newest = logs_of(path)[-1]
         rows = [
@@ -57,7 +59,7 @@ def look_everywhere(path: Path) -> list[str]:
     return wrong
 
 
-def test_nothing_is_wrong_beside_a_busy_writer(tmp_path: Path) -> None:
+def test_busy_writer_causes_no_findings(tmp_path: Path) -> None:
     path = tmp_path / "orders-0"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
         try:
@@ -66,7 +68,7 @@ def test_nothing_is_wrong_beside_a_busy_writer(tmp_path: Path) -> None:
             deadline = time.monotonic() + SECONDS
             rounds = 0
             while time.monotonic() < deadline:
-                assert look_everywhere(path) == []
+                assert findings_now(path) == []
                 rounds += 1
         finally:
             writer.kill()
