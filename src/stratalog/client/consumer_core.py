@@ -22,7 +22,7 @@ from stratalog.client.fetch_buffer import FetchBuffer
 from stratalog.client.fetcher import FailureHandlers, Fetcher
 from stratalog.client.groups.classic import ClassicMembership
 from stratalog.client.groups.consumer_protocol import ConsumerMembership
-from stratalog.client.groups.handoff import Change, Handoff, Step
+from stratalog.client.groups.handoff import Change, Handoff, HandoffStep
 from stratalog.client.groups.membership import Membership
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicPartition
@@ -130,15 +130,15 @@ class ConsumerCore:
         self.run_callbacks()
         self.autocommit.if_due()
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: HandoffStep) -> None:
         try:
             if step.change is Change.ASSIGNED:
-                self.subscription.add(step.places)
-                self.cluster.want({place.topic for place in step.places})
+                self.subscription.add(step.partitions)
+                self.cluster.want({place.topic for place in step.partitions})
                 if self.subscription.listener is not None:
-                    self.subscription.listener.on_partitions_assigned(step.places)
+                    self.subscription.listener.on_partitions_assigned(step.partitions)
             else:
-                self._let_go(step.change, step.places)
+                self._let_go(step.change, step.partitions)
         finally:
             self.io.call_soon(self._finish, step)
 
@@ -156,7 +156,7 @@ class ConsumerCore:
         finally:
             self.subscription.remove(places)
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, step: HandoffStep) -> None:
         """In the I/O thread."""
         step.finish()
         self._look_up_positions()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.client.groups.assignors import ASSIGNORS, Member, assignors_of
-from stratalog.client.groups.member_data import Subscription
+from stratalog.client.groups.member_data import MemberSubscription
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ConfigError
 
@@ -27,7 +27,7 @@ def members(wanted: Mapping[str, set[str]], assignor: str, had: Shares, generati
         mine = tuple(had.get(member_id, ()))
         user_data = made.user_data(mine, generation)
         owned = mine if made.is_cooperative else ()
-        found.append(Member(member_id, Subscription(tuple(sorted(topics)), user_data, owned, generation)))
+        found.append(Member(member_id, MemberSubscription(tuple(sorted(topics)), user_data, owned, generation)))
     return found
 
 
@@ -104,7 +104,7 @@ def test_cooperative_group_gives_nothing_away_that_somebody_still_has(
 
 
 def test_range_gives_contiguous_ranges_to_members_in_order_static_ones_first() -> None:
-    topics = Subscription(("t",))
+    topics = MemberSubscription(("t",))
     group = [Member("a", topics), Member("b", topics, "z-static"), Member("c", topics)]
     shares = assignors_of(["range"])[0].assign({"t": 7}, group)
     assert [[place.partition for place in shares[member_id]] for member_id in "bac"] == [[0, 1, 2], [3, 4], [5, 6]]
@@ -119,7 +119,7 @@ def test_of_two_that_claim_a_partition_the_one_of_the_later_generation_keeps_it(
 
 
 def test_user_data_of_another_format_costs_the_member_its_claims_only() -> None:
-    strange = Member("a", Subscription(("t",), b"\x00\x00\x00\x07nonsense"))
+    strange = Member("a", MemberSubscription(("t",), b"\x00\x00\x00\x07nonsense"))
     assert len(ASSIGNORS["sticky"]().assign({"t": 3}, [strange])["a"]) == 3
 
 
