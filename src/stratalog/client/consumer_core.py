@@ -22,7 +22,7 @@ from stratalog.client.fetch_buffer import FetchBuffer
 from stratalog.client.fetcher import FailureHandlers, Fetcher
 from stratalog.client.groups.classic import ClassicMembership
 from stratalog.client.groups.consumer_protocol import ConsumerMembership
-from stratalog.client.groups.handoff import Change, Handoff, HandoffStep
+from stratalog.client.groups.handoff import Change, Handoff, Step
 from stratalog.client.groups.membership import Membership
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicPartition
@@ -130,7 +130,7 @@ class ConsumerCore:
         self.run_callbacks()
         self.autocommit.if_due()
 
-    def _carry_out(self, step: HandoffStep) -> None:
+    def _carry_out(self, step: Step) -> None:
         try:
             if step.change is Change.ASSIGNED:
                 self.subscription.add(step.partitions)
@@ -156,7 +156,7 @@ class ConsumerCore:
         finally:
             self.subscription.remove(places)
 
-    def _finish(self, step: HandoffStep) -> None:
+    def _finish(self, step: Step) -> None:
         """In the I/O thread."""
         step.finish()
         self._look_up_positions()

@@ -1,4 +1,4 @@
-"""What members tell each other is byte for byte what kafka-python writes and reads; garbage is an error."""
+"""Subscriptions and assignments are byte for byte what kafka-python writes and reads; garbage is an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLACES = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)
 
 
 def test_bytes_are_those_of_kafkas_schemas() -> None:
-    """ConsumerProtocolSubscription v3 and ConsumerProtocolAssignment, written out."""
+    """The bytes of ConsumerProtocolSubscription v3 and ConsumerProtocolAssignment."""
     subscription = MemberSubscription(("a", "b"), b"\x09", PLACES, 7, "rack")
     assert encode_subscription(subscription).hex(" ") == (
         "00 03 00 00 00 02 00 01 61 00 01 62 00 00 00 01 09 "
@@ -43,7 +43,7 @@ def test_round_trip() -> None:
     assert decode_assignment(b"") == MemberAssignment()
 
 
-def test_older_versions_are_read_and_newer_ones_as_far_as_they_are_known() -> None:
+def test_older_and_newer_versions_are_decoded() -> None:
     version_0 = bytes.fromhex("0000 00000001 0001 61 ffffffff")
     assert decode_subscription(version_0) == MemberSubscription(("a",))
     newer = bytearray(encode_subscription(MemberSubscription(("a",), None, PLACES, 7, "rack")))
@@ -52,7 +52,7 @@ def test_older_versions_are_read_and_newer_ones_as_far_as_they_are_known() -> No
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_an_error_that_names_the_place(data: bytes) -> None:
+def test_garbage_is_an_error_with_its_position(data: bytes) -> None:
     for decode in (decode_subscription, decode_assignment):
         try:
             decode(data)
@@ -60,6 +60,6 @@ def test_garbage_is_an_error_that_names_the_place(data: bytes) -> None:
             assert "position" in str(error)
 
 
-def test_counts_that_the_bytes_can_not_hold_are_refused_before_anything_is_made() -> None:
+def test_counts_beyond_the_bytes_are_refused_before_anything_is_created() -> None:
     with pytest.raises(MalformedResponseError, match="2147483647 items"):
         decode_assignment(bytes.fromhex("0001 7fffffff"))
