@@ -377,23 +377,23 @@ cdef class FetchedRecords(FetchedBatches):
             ) from error
 
     cdef ConsumerRecord _next_legacy(self):
-        cdef ConsumerRecord made
+        cdef ConsumerRecord record
         while self._legacy:
             source = self._legacy[len(self._legacy) - 1]
             if source.offset < self.progress.offset:
                 self._legacy.pop()
                 continue
-            made = ConsumerRecord.__new__(ConsumerRecord)
-            made.topic_partition = <tuple>self.partition
-            made.offset = source.offset
-            made.timestamp = source.timestamp
-            made.timestamp_type = source.timestamp_type
-            made.leader_epoch = -1
-            made.key, made.value, made.headers = source.key, source.value, source.headers
-            self._deserialize(made)
+            record = ConsumerRecord.__new__(ConsumerRecord)
+            record.topic_partition = <tuple>self.partition
+            record.offset = source.offset
+            record.timestamp = source.timestamp
+            record.timestamp_type = source.timestamp_type
+            record.leader_epoch = -1
+            record.key, record.value, record.headers = source.key, source.value, source.headers
+            self._deserialize(record)
             self._legacy.pop()
-            self.progress.offset = made.offset + 1
-            return made
+            self.progress.offset = record.offset + 1
+            return record
         self._legacy = None
         self._advance(self._next_batch_offset)
         return None

@@ -28,7 +28,7 @@ _FIRST_WITH_MAX_TIMESTAMP = 7
 
 
 class ListedOffset(NamedTuple):
-    """A listed offset: -1 if no record is at or after the timestamp. `timestamp` is -1 for LATEST and EARLIEST."""
+    """`offset` is -1 if no record is at or after the timestamp. `timestamp` is -1 for LATEST and EARLIEST."""
 
     offset: int
     timestamp: int

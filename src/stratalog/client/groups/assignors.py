@@ -180,7 +180,7 @@ ASSIGNORS: Mapping[str, type[Assignor]] = {
 
 
 def assignors_of(names: Iterable[str]) -> list[Assignor]:
-    made: list[Assignor] = []
+    assignors: list[Assignor] = []
     for name in names:
         # Java's settings name classes; the last part of a class name identifies the assignor.
         short = (
@@ -189,5 +189,5 @@ def assignors_of(names: Iterable[str]) -> list[Assignor]:
         if short not in ASSIGNORS:
             known = ", ".join(ASSIGNORS)
             raise ConfigError(f"partition.assignment.strategy has {name!r}; it must be one of: {known}")
-        made.append(ASSIGNORS[short]())
-    return made
+        assignors.append(ASSIGNORS[short]())
+    return assignors
