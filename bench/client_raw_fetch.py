@@ -16,8 +16,8 @@ from struct import Struct
 from stratalog.net._receive import receive_rest
 from stratalog.protocol._fetch_response import parse_fetch_response
 from stratalog.protocol.api_keys import ApiKey
-from stratalog.protocol.fetch_request import WantedPartition, encode_fetch_request
-from stratalog.protocol.requests import SIZE, encoded_client_id, request_start
+from stratalog.protocol.fetch import WantedPartition, encode_fetch_request
+from stratalog.protocol.frames import SIZE, encoded_client_id, request_start
 
 VERSION = 11  # the last version with topic names and a response header without tags
 MIB = 1024 * 1024

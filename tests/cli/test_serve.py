@@ -151,7 +151,7 @@ def test_metrics_count_what_was_asked(tmp_path: Path) -> None:
     assert 'stratalog_request_seconds_count{api="api_versions"} 1.0' in text
     assert "stratalog_connections_accepted_total 1.0" in text
     entries = [json.loads(line) for line in broker.logs.splitlines()]
-    assert any("it speaks HTTP" in entry["message"] for entry in entries)
+    assert any("it uses HTTP" in entry["message"] for entry in entries)
     assert {"time", "level", "logger", "message"} == set(entries[0])
 
 

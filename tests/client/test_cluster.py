@@ -370,7 +370,7 @@ def test_a_broker_that_is_too_old_is_an_error_and_no_hang(broker: FakeBroker) ->
     async def scenario() -> None:
         broker.say(ApiKey.API_VERSIONS, versions(METADATA=(0, 1)))
         async with clustered(broker.address) as cluster:
-            with pytest.raises(UnsupportedVersionError, match="METADATA in versions 0 to 1"):
+            with pytest.raises(UnsupportedVersionError, match="versions 0 to 1 of METADATA"):
                 await cluster.refresh()
 
     run(scenario)

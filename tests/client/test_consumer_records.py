@@ -14,9 +14,9 @@ from stratalog.client._consumer_records import (
     ConsumerRecord,
     FetchedRecords,
     Interrupt,
-    Progress,
     RecordIterator,
 )
+from stratalog.client._fetched_batches import Progress
 from stratalog.client.consumer_arrow import ArrowColumns
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import CorruptBatchError, DecompressedTooLargeError, StratalogError
@@ -56,7 +56,7 @@ both = pytest.mark.parametrize("read", [offsets, column_offsets], ids=["records"
 def test_reading_begins_inside_a_batch_and_leaves_a_cut_off_one_out(read: Any) -> None:
     body = batch(0, 5) + batch(5, 5) + batch(10, 5)[:-3]
     part = fetched(body, 3)
-    assert (part.end_offset, part.is_sound) == (10, True)
+    assert (part.end_offset, part.is_well_formed) == (10, True)
     assert read(part) == [3, 4, 5, 6, 7, 8, 9]
     assert part.progress.offset == 10
     assert part.is_exhausted
@@ -128,7 +128,9 @@ def test_decompression_bomb_is_an_error(read: Any) -> None:
     assert len(bomb) < 10_000
     part = fetched(bomb, max_decompressed=1_000_000)
     for _ in range(2):
-        with pytest.raises(DecompressedTooLargeError, match=r"topic-3: the batch at offset 0.*1000000.*seek behind it"):
+        with pytest.raises(
+            DecompressedTooLargeError, match=r"topic-3: the batch at offset 0.*1000000.*seek to a position after it"
+        ):
             read(part)
     assert part.progress.offset == 0
 
@@ -189,7 +191,7 @@ def test_parts_of_several_partitions_are_one_record_batch() -> None:
 
 def test_less_than_one_batch_says_which_setting_to_raise() -> None:
     part = fetched(batch(0, 3)[:-1])
-    assert not part.is_sound
+    assert not part.is_well_formed
     with pytest.raises(CorruptBatchError, match="max_partition_fetch_bytes"):
         part.take(1)
 

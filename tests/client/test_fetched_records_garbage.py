@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from stratalog.client._consumer_records import FetchedRecords, Progress
+from stratalog.client._consumer_records import FetchedRecords
+from stratalog.client._fetched_batches import Progress
 from stratalog.client.metadata import TopicPartition
 from stratalog.records.builder import build_batch
 

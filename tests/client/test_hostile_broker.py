@@ -16,7 +16,12 @@ import pytest
 from stratalog import Admin, Consumer, Producer
 from stratalog.client.admin import ConfigResource, OffsetSpec
 from stratalog.client.errors import ClientError
-from stratalog.client.groups.member_data import Assignment, Subscription, encode_assignment, encode_subscription
+from stratalog.client.groups.member_data import (
+    MemberAssignment,
+    MemberSubscription,
+    encode_assignment,
+    encode_subscription,
+)
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import MalformedResponseError, StratalogError
 from stratalog.protocol.api_keys import ApiKey
@@ -112,7 +117,7 @@ def committed(**changed: Any) -> dict[str, Any]:
 
 def joined(**changed: Any) -> dict[str, Any]:
     """As the only member, who leads."""
-    metadata = encode_subscription(Subscription(("orders",)))
+    metadata = encode_subscription(MemberSubscription(("orders",)))
     return {
         "error_code": 0,
         "generation_id": 1,
@@ -156,7 +161,7 @@ GOOD: dict[ApiKey, dict[str, Any]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: {"groups": []},
     ApiKey.OFFSET_FETCH: committed(),
     ApiKey.JOIN_GROUP: joined(),
-    ApiKey.SYNC_GROUP: synced(encode_assignment(Assignment((ORDERS,)))),
+    ApiKey.SYNC_GROUP: synced(encode_assignment(MemberAssignment((ORDERS,)))),
     ApiKey.HEARTBEAT: {"error_code": 0},
     ApiKey.LEAVE_GROUP: {"error_code": 0, "members": []},
     ApiKey.CONSUMER_GROUP_HEARTBEAT: beaten(),
@@ -498,8 +503,8 @@ def test_a_members_poll_and_close_end(broker: FakeBroker, how: Damage, protocol:
         (ApiKey.SYNC_GROUP, synced(b"")),
         (ApiKey.SYNC_GROUP, synced(b"\0\1\x7f\xff\xff\xff")),
         (ApiKey.SYNC_GROUP, synced(b"\xff" * 50)),
-        (ApiKey.SYNC_GROUP, synced(encode_assignment(Assignment((TopicPartition("orders", 2**31 - 1),))))),
-        (ApiKey.SYNC_GROUP, synced(encode_assignment(Assignment((TopicPartition("never-subscribed", 0),))))),
+        (ApiKey.SYNC_GROUP, synced(encode_assignment(MemberAssignment((TopicPartition("orders", 2**31 - 1),))))),
+        (ApiKey.SYNC_GROUP, synced(encode_assignment(MemberAssignment((TopicPartition("never-subscribed", 0),))))),
         (ApiKey.OFFSET_FETCH, committed(committed_offset=-2)),
         (ApiKey.OFFSET_FETCH, committed(committed_offset=2**63 - 1)),
         (ApiKey.OFFSET_FETCH, committed(partition_index=5)),

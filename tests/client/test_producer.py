@@ -261,7 +261,7 @@ def test_a_topic_with_log_append_time_tells_the_brokers_time(bootstrap: str, new
 def test_what_can_not_be_sent_is_refused_before_anything_is_written(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
         wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-            ({"value": "text"}, TypeError, "value is str; bytes or None is wanted"),
+            ({"value": "text"}, TypeError, "value is str, not bytes or None"),
             ({"value": 7}, TypeError, "value is int"),
             ({"value": object()}, TypeError, "value is object"),
             ({"key": "text"}, TypeError, "key is str"),
@@ -273,7 +273,7 @@ def test_what_can_not_be_sent_is_refused_before_anything_is_written(bootstrap: s
             ({"partition": "0"}, TypeError, "partition is '0'"),
             ({"timestamp": 1.5}, TypeError, "timestamp is 1.5"),
             ({"timestamp": -1}, ValueError, "timestamp is -1"),
-            ({"value": bytes(1_100_000)}, RecordTooLargeError, "more than max.request.size = 1048576"),
+            ({"value": bytes(1_100_000)}, RecordTooLargeError, "exceeds max.request.size = 1048576"),
         ]
         for arguments, kind, words in wrong:
             with pytest.raises(kind, match=words):
@@ -411,11 +411,11 @@ def test_results_time_out_without_giving_up(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap, linger_ms=600_000, delivery_timeout_ms=700_000) as producer:
         delivery = producer.send(topic, b"value")
         started = time.monotonic()
-        with pytest.raises(TimeoutError, match="still under way"):
+        with pytest.raises(TimeoutError, match="still in flight"):
             delivery.result(0.05)
         with pytest.raises(TimeoutError):
             delivery.exception(0)
         assert time.monotonic() - started < SECONDS
-        assert "under way" in repr(delivery)
+        assert "in flight" in repr(delivery)
         producer.flush(SECONDS)
         assert delivery.result(0).offset == 0

@@ -1,8 +1,8 @@
-"""A broker that a test makes say what it likes: threads and blocking sockets, so that clients of any kind can use it.
+"""A broker whose responses a test chooses: threads and blocking sockets, so that clients of any kind can use it.
 
-Unless told otherwise it answers ApiVersions and Metadata as a cluster of one node with the topics given, and is silent
-about all else. `say` replaces the answer to one API: bytes go out as they are, a dict is encoded as that API's answer,
-None is no answer, and with SILENCE there never is one again on that connection; CLOSE ends it.
+By default it responds to ApiVersions and Metadata as a cluster of one broker with the topics of the test, and to
+nothing else. `say` sets the response to one API: bytes are sent as they are, a dict is encoded as that API's response,
+and None means no response. After SILENCE the connection never gets a response again, and CLOSE ends it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from uuid import UUID
 
 from stratalog.protocol._wire import parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
+from stratalog.protocol.frames import frame_response
 from stratalog.protocol.messages import encode_reply
-from stratalog.protocol.responses import frame_response
 
 SIZE = Struct(">i")
 CLOSE = object()
@@ -37,7 +37,7 @@ class Request:
     body: memoryview
 
     def encoded(self, reply: dict[str, Any]) -> bytes:
-        """A whole answer to this request, sound in itself."""
+        """Return a complete and valid response to this request."""
         return self.framed(encode_reply(self.key, self.version, reply))
 
     def framed(self, body: bytes | bytearray, correlation_id: int | None = None) -> bytes:
@@ -48,7 +48,7 @@ class Request:
 
 class FakeBroker:
     def __init__(self, topics: Mapping[str, int] | None = None) -> None:
-        """`topics` with their number of partitions."""
+        """Take the topics with their number of partitions."""
         self.topics = dict(topics or {})
         self.requests: list[ApiKey] = []
         self.connections = 0
@@ -75,12 +75,12 @@ class FakeBroker:
 
     def close(self) -> None:
         if self._listener.fileno() >= 0:
-            self._listener.shutdown(socket.SHUT_RDWR)  # or accept would go on
+            self._listener.shutdown(socket.SHUT_RDWR)  # otherwise accept would continue to block
             self._listener.close()
         self.cut()
 
     def cut(self) -> None:
-        """All connections."""
+        """Close all connections."""
         for sock in self._open:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
@@ -142,7 +142,7 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def versions(**changed: tuple[int, int]) -> dict[str, Any]:
-    """The answer to ApiVersions of a broker that serves what we do, but for what is changed: by the API's name."""
+    """Return the response to ApiVersions of a broker with our versions, except the changed ones, by API name."""
     ranges = {key.name: (served.lowest, served.highest) for key, served in VERSIONS.items()} | changed
     keys = [
         {"api_key": int(ApiKey[name]), "min_version": low, "max_version": high} for name, (low, high) in ranges.items()

@@ -1,4 +1,4 @@
-"""A server over loopback sockets, with a handler that the test chooses, and clients that send what they like."""
+"""A server on loopback sockets with a handler that the test chooses, and clients that can send any bytes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def echo(payload: memoryview, host: str) -> Response | Awaitable[Response]:
     return [frame(bytes(payload))]
 
 
-def limits(**given: Any) -> Limits:
-    return Limits(**{"idle_seconds": 600.0, "connections": 1000, "connections_per_host": 1000} | given)
+def limits(**changed: Any) -> Limits:
+    return Limits(**{"idle_seconds": 600.0, "connections": 1000, "connections_per_host": 1000} | changed)
 
 
 @asynccontextmanager
 async def serving(
     serve: Serve = echo,
-    given: Limits | None = None,
+    limited_by: Limits | None = None,
     *,
     largest_frame: Callable[[memoryview], int] = lambda start: LARGEST,
     small_frame: int = 4 * 1024 * 1024,
@@ -50,7 +50,7 @@ async def serving(
     server = Server(
         serve,
         largest_frame,
-        given or limits(),
+        limited_by or limits(),
         small_frame=small_frame,
         is_heavy=is_heavy,
         outlives_its_client=outlives_its_client,
@@ -63,7 +63,7 @@ async def serving(
 
 
 class Client:
-    """Sends without waiting for the broker to read, and reads when told."""
+    """A client that sends without waiting for the broker to read, and reads only when the test calls for it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -87,7 +87,7 @@ class Client:
         await asyncio.wait_for(self._loop.sock_sendall(self.sock, data), SECONDS)
 
     def send_some(self, data: bytes) -> int:
-        """As much as the sockets take."""
+        """Send as much as the sockets take, and return the number of bytes."""
         sent = 0
         try:
             while sent < len(data):
@@ -107,7 +107,7 @@ class Client:
         return b"".join(parts)
 
     async def receive(self) -> bytes:
-        """The payload of one frame."""
+        """Return the payload of one frame."""
         return await self.exactly(SIZE.unpack(await self.exactly(SIZE.size))[0])
 
     async def ask(self, payload: bytes) -> bytes:
@@ -115,7 +115,7 @@ class Client:
         return await self.receive()
 
     async def is_closed(self) -> bool:
-        """Wait for the broker to close the connection, without an answer."""
+        """Wait for the broker to close the connection without a response."""
         try:
             return await asyncio.wait_for(self._loop.sock_recv(self.sock, 1), SECONDS) == b""
         except ConnectionResetError:
@@ -126,15 +126,15 @@ class Client:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """The loop goes on meanwhile."""
+    """Wait for a condition while the event loop runs."""
     deadline = asyncio.get_running_loop().time() + SECONDS
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not come to that"
+        assert asyncio.get_running_loop().time() < deadline, "the condition did not become true"
         await asyncio.sleep(0.002)
 
 
 async def settle(server: Server) -> None:
-    """Until no byte came in for some turns of the loop."""
+    """Wait until the server has received nothing for some turns of the event loop."""
     quiet, before = 0, -1
     while quiet < 10:
         quiet = quiet + 1 if server.received == before else 0

@@ -1,4 +1,4 @@
-"""What clients make a server hold is bounded, in sum; who does not fit waits; who stalls makes room for the others."""
+"""The bytes that clients make a server hold are limited: connections wait for room, and stalled ones are closed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_memory, "_CHECK_SECONDS", 0.05)
 
 
-def test_what_is_announced_and_not_sent_takes_no_memory() -> None:
+def test_announced_bytes_take_no_memory_before_they_arrive() -> None:
     async def scenario() -> None:
-        async with serving(given=limits(held_bytes=10 * MB)) as (server, port):
+        async with serving(limited_by=limits(held_bytes=10 * MB)) as (server, port):
             stalled = [await Client.connect(port) for _ in range(50)]
             for client in stalled:
                 await client.send(SIZE.pack(50 * MB) + b"x" * 100)
@@ -37,7 +37,7 @@ def test_what_is_announced_and_not_sent_takes_no_memory() -> None:
     run(scenario)
 
 
-def test_who_does_not_fit_waits_and_goes_on_when_others_are_done() -> None:
+def test_request_that_does_not_fit_waits_until_others_are_done() -> None:
     limit, size = 12 * MB, 5 * MB
     most_held = 0
 
@@ -74,7 +74,7 @@ def test_who_does_not_fit_waits_and_goes_on_when_others_are_done() -> None:
 
 def test_small_requests_are_served_while_large_ones_take_all_the_room() -> None:
     async def scenario() -> None:
-        async with serving(given=limits(held_bytes=40 * MB, receive_buffer=MB)) as (server, port):
+        async with serving(limited_by=limits(held_bytes=40 * MB, receive_buffer=MB)) as (server, port):
             stalled = [await Client.connect(port) for _ in range(5)]
             piece = frame(b"x" * 10 * MB)[:-1]
             tasks = [asyncio.create_task(client.send(piece)) for client in stalled]
@@ -82,7 +82,7 @@ def test_small_requests_are_served_while_large_ones_take_all_the_room() -> None:
             healthy = await Client.connect(port)
             for _ in range(20):
                 assert await healthy.ask(PAYLOAD) == PAYLOAD
-            assert len(server.connections) == 6  # nobody had to go for that
+            assert len(server.connections) == 6  # none was closed for that
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -98,7 +98,7 @@ def test_senders_that_stall_are_closed_when_others_wait_for_room(
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
-        async with serving(given=limits(held_bytes=10 * MB)) as (server, port):
+        async with serving(limited_by=limits(held_bytes=10 * MB)) as (server, port):
             stalled = [await Client.connect(port) for _ in range(3)]
             tasks = [asyncio.create_task(client.send(frame(b"x" * 6 * MB)[:-1])) for client in stalled]
             await until(lambda: server.memory.held >= 10 * MB)
@@ -112,7 +112,7 @@ def test_senders_that_stall_are_closed_when_others_wait_for_room(
                 client.close()
 
     run(scenario)
-    assert "and others wait for room" in caplog.text
+    assert "while others waited for memory" in caplog.text
 
 
 def test_responses_that_are_not_read_count_and_their_readers_make_room(short_patience: None) -> None:
@@ -139,7 +139,7 @@ def test_responses_that_are_not_read_count_and_their_readers_make_room(short_pat
 
 def test_pieces_of_small_requests_hold_what_was_sent_of_them() -> None:
     async def scenario() -> None:
-        async with serving(given=limits(held_bytes=4 * MB)) as (server, port):
+        async with serving(limited_by=limits(held_bytes=4 * MB)) as (server, port):
             clients = [await Client.connect(port) for _ in range(100)]
             payload = b"p" * 20_000
             for client in clients:
@@ -161,9 +161,9 @@ def test_pieces_of_small_requests_hold_what_was_sent_of_them() -> None:
     run(scenario)
 
 
-def test_a_sender_that_pauses_lets_go_of_its_buffer() -> None:
+def test_sender_that_pauses_frees_its_buffer() -> None:
     async def scenario() -> None:
-        async with serving(given=limits(idle_seconds=5)) as (server, port):
+        async with serving(limited_by=limits(idle_seconds=5)) as (server, port):
             client = await Client.connect(port)
             await client.send(frame(b"q" * 50_000)[:20_000])
             await settle(server)
@@ -191,7 +191,7 @@ def test_requests_that_were_set_aside_behind_one_that_waits_are_answered_in_orde
             client = await Client.connect(port)
             await client.send(frame(b"wait for") + frame(b"number 1") + frame(b"number 2") + frame(b"number 3")[:7])
             await settle(server)
-            next(iter(server.connections)).let_go_of_buffer()
+            next(iter(server.connections)).free_buffer()
             assert next(iter(server.connections))._frames.buffer is None
             gate.set_result([frame(b"waited!!")])
             assert [await client.receive() for _ in range(3)] == [b"waited!!", b"number 1", b"number 2"]
@@ -202,9 +202,9 @@ def test_requests_that_were_set_aside_behind_one_that_waits_are_answered_in_orde
     run(scenario)
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_no_connection_waits_without_a_limit() -> None:
     async def scenario() -> None:
-        async with serving(given=limits(held_bytes=-1)) as (server, port):
+        async with serving(limited_by=limits(held_bytes=-1)) as (server, port):
             clients = [await Client.connect(port) for _ in range(4)]
             for client in clients:
                 await client.send(frame(b"x" * (LARGEST_KEPT + 1))[:-1])

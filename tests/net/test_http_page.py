@@ -1,4 +1,4 @@
-"""The page for scrapers: what it answers, and that a stranger gets little of it."""
+"""The page for scrapers: its responses, and the limits on its clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from stratalog.net import http_page
 from stratalog.net.http_page import HttpPage
-from tests.net.harness import Client, run
+from tests.net.harness import Client, run, until
 
 
 def rendered() -> tuple[str, bytes]:
@@ -53,7 +53,7 @@ async def answer_to(port: int, request: bytes) -> bytes:
         (b"\0\0\0\x10\0\x12", b"400 Bad Request"),
     ],
 )
-def test_what_is_asked_for_is_answered(request_line: bytes, status: bytes) -> None:
+def test_request_line_decides_the_status(request_line: bytes, status: bytes) -> None:
     async def scenario() -> None:
         async with listening() as (_, port):
             answer = await answer_to(port, request_line + b"\r\nHost: x\r\n\r\n")
@@ -63,7 +63,7 @@ def test_what_is_asked_for_is_answered(request_line: bytes, status: bytes) -> No
     run(scenario)
 
 
-def test_a_request_that_is_too_long_or_cut_gets_no_answer() -> None:
+def test_too_long_or_incomplete_request_gets_no_response() -> None:
     async def scenario() -> None:
         async with listening() as (_, port):
             assert await answer_to(port, b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n") == b""
@@ -75,7 +75,7 @@ def test_a_request_that_is_too_long_or_cut_gets_no_answer() -> None:
     run(scenario)
 
 
-def test_a_slow_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_page, "_SECONDS", 0.1)
 
     async def scenario() -> None:
@@ -88,14 +88,23 @@ def test_a_slow_client_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
-def test_a_client_that_never_reads_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_never_reads_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_page, "_SECONDS", 0.1)
+    writers: list[asyncio.StreamWriter] = []
+    serve = HttpPage._serve
+
+    async def keep_writer(page: HttpPage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(page, reader, writer)
+
+    monkeypatch.setattr(HttpPage, "_serve", keep_writer)
 
     async def scenario() -> None:
         async with listening(lambda: ("text/plain", b"x" * 20_000_000)) as (page, port):
             client = await Client.connect(port, receive_buffer=5000)
             await client.send(b"GET /metrics HTTP/1.1\r\n\r\n")
-            await asyncio.sleep(0.5)
+            # The page gives up after a while, and then closes its socket although the client has not read.
+            await until(lambda: bool(writers) and writers[0].get_extra_info("socket").fileno() == -1)
             with pytest.raises((EOFError, ConnectionResetError)):
                 await client.exactly(20_000_000)
             client.close()
@@ -104,11 +113,11 @@ def test_a_client_that_never_reads_is_let_go(monkeypatch: pytest.MonkeyPatch) ->
     run(scenario)
 
 
-def test_more_clients_than_there_are_places_are_sent_away() -> None:
+def test_clients_over_the_limit_are_disconnected() -> None:
     async def scenario() -> None:
-        async with listening() as (_, port):
-            waiting = [await Client.connect(port) for _ in range(http_page._AT_A_TIME)]
-            await asyncio.sleep(0.05)
+        async with listening() as (page, port):
+            waiting = [await Client.connect(port) for _ in range(http_page._MOST_OPEN)]
+            await until(lambda: page._open == http_page._MOST_OPEN)
             late = await Client.connect(port)
             assert await late.is_closed()
             late.close()
@@ -118,7 +127,7 @@ def test_more_clients_than_there_are_places_are_sent_away() -> None:
     run(scenario)
 
 
-def test_a_page_that_can_not_be_made_is_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_page_is_logged_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> tuple[str, bytes]:
         raise ValueError("a bug")
 
@@ -127,4 +136,4 @@ def test_a_page_that_can_not_be_made_is_an_error_in_the_log(caplog: pytest.LogCa
             assert await answer_to(port, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
 
     run(scenario)
-    assert "the page /metrics could not be made" in caplog.text
+    assert "can't render the page /metrics" in caplog.text

@@ -1,4 +1,4 @@
-"""Receiving a large answer in one go: it is whole, or others have their turn, or the connection is over."""
+"""Receiving a large response in one step ends when it is complete, when other connections are due, or at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_answer_that_comes_in_pieces_is_whole_at_the_end(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_response_in_pieces_is_received_completely(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     content = bytes(range(256)) * 8192
     sender = threading.Thread(target=theirs.sendall, args=(content[5:],))
@@ -29,7 +29,7 @@ def test_answer_that_comes_in_pieces_is_whole_at_the_end(pair: tuple[socket.sock
     assert memory == content
 
 
-def test_what_is_there_is_received_and_nothing_is_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_available_bytes_are_received_without_waiting(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     memory = bytearray(b"0123456789")
     assert receive_now(ours.fileno(), memory, 0) == -1
@@ -46,7 +46,7 @@ def test_what_is_there_is_received_and_nothing_is_waited_for(pair: tuple[socket.
         receive_now(ours.fileno(), memory, 0)
 
 
-def test_pause_gives_others_their_turn(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_pause_ends_the_call(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.sendall(b"abc")
     memory = bytearray(10)
@@ -54,7 +54,7 @@ def test_pause_gives_others_their_turn(pair: tuple[socket.socket, socket.socket]
     assert memory[:3] == b"abc"
 
 
-def test_trickle_that_never_pauses_gives_others_their_turn_all_the_same(
+def test_trickle_without_pauses_ends_the_call_after_the_limit(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair
@@ -74,13 +74,13 @@ def test_trickle_that_never_pauses_gives_others_their_turn_all_the_same(
     assert not is_closed
 
 
-def test_end_of_the_connection_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_closed_connection_is_reported(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     theirs.sendall(b"abc")
     theirs.close()
     assert receive_rest(ours.fileno(), bytearray(10), 0, 1000, 1000) == (3, True)
 
 
-def test_error_of_the_system_is_raised() -> None:
+def test_system_error_is_raised() -> None:
     with pytest.raises(OSError, match="descriptor"):
         receive_rest(-1, bytearray(10), 0, 1, 1)

@@ -1,4 +1,4 @@
-"""The listener's limits: idle connections, how many there may be, descriptors that run out, and an orderly end."""
+"""The listener's limits: idle connections, their number, file descriptors that run out, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 
 from stratalog.net import server as server_module
 from stratalog.net.response_queue import Part, Response
+from stratalog.net.server import Server
 from tests.net.harness import Client, frame, limits, run, serving, settle, until
 
 PAYLOAD = b"some bytes"
 
 
-def test_a_connection_that_is_silent_is_closed() -> None:
+def test_silent_connection_is_closed() -> None:
     async def scenario() -> None:
-        async with serving(given=limits(idle_seconds=0.1)) as (server, port):
+        async with serving(limited_by=limits(idle_seconds=0.1)) as (server, port):
             silent, halfway = await Client.connect(port), await Client.connect(port)
             await halfway.send(frame(PAYLOAD)[:-1])
             assert await silent.is_closed()
@@ -31,7 +32,7 @@ def test_a_connection_that_is_silent_is_closed() -> None:
     run(scenario)
 
 
-def test_a_client_that_never_reads_is_closed_when_it_was_idle_for_too_long() -> None:
+def test_client_that_never_reads_is_closed_after_the_idle_time() -> None:
     async def scenario() -> None:
         answer: list[Part] = [frame(b"x" * 5_000_000)]
         async with serving(lambda *_: answer, limits(idle_seconds=0.2, send_buffer=20_000)) as (server, port):
@@ -45,39 +46,54 @@ def test_a_client_that_never_reads_is_closed_when_it_was_idle_for_too_long() -> 
     run(scenario)
 
 
-def test_a_connection_that_is_used_stays() -> None:
+def sweep_after(server: Server, seconds: float) -> None:
+    """Look for idle connections as if `seconds` had passed."""
+    for connection in server.connections:
+        connection.last_active -= seconds
+    assert server._sweep is not None
+    server._sweep.cancel()
+    server._sweep_idle()
+
+
+def test_connection_in_use_is_not_idle() -> None:
     async def scenario() -> None:
-        async with serving(given=limits(idle_seconds=0.3)) as (_, port):
+        async with serving(limited_by=limits(idle_seconds=1000)) as (server, port):
             client = await Client.connect(port)
-            for _ in range(12):
+            for _ in range(3):
                 assert await client.ask(PAYLOAD) == PAYLOAD
-                await asyncio.sleep(0.05)
+                sweep_after(server, 700)
+            assert await client.ask(PAYLOAD) == PAYLOAD
+            sweep_after(server, 1001)
+            assert await client.is_closed()
             client.close()
 
     run(scenario)
 
 
-def test_a_connection_that_waits_for_the_brokers_answer_is_not_idle() -> None:
-    async def answer_late() -> Response:
-        await asyncio.sleep(0.5)
-        return [frame(b"at last!")]
+def test_connection_that_waits_for_the_broker_is_not_idle() -> None:
+    waiting: list[asyncio.Future[Response]] = []
 
     def serve(payload: memoryview, host: str) -> Awaitable[Response]:
-        return answer_late()
+        waiting.append(asyncio.get_running_loop().create_future())
+        return waiting[-1]
 
     async def scenario() -> None:
-        async with serving(serve, limits(idle_seconds=0.1)) as (_, port):
+        async with serving(serve, limits(idle_seconds=1000)) as (server, port):
             client = await Client.connect(port)
-            assert await client.ask(PAYLOAD) == b"at last!"
+            await client.send(frame(PAYLOAD))
+            await until(lambda: len(waiting) == 1)
+            sweep_after(server, 1001)
+            waiting[0].set_result([frame(b"at last!")])
+            assert await client.receive() == b"at last!"
             client.close()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("limit", ["connections", "connections_per_host"])
-def test_a_connection_too_many_is_refused_until_another_is_closed(limit: str) -> None:
+def test_connection_over_the_limit_is_refused_until_another_is_closed(limit: str) -> None:
     async def scenario() -> None:
-        async with serving(given=limits(**{limit: 2})) as (server, port):
+        async with serving(limited_by=limits(**{limit: 2})) as (server, port):
             first, second = await Client.connect(port), await Client.connect(port)
             assert await first.ask(PAYLOAD) == await second.ask(PAYLOAD)
             third = await Client.connect(port)
@@ -109,7 +125,7 @@ def test_the_last_descriptors_are_not_for_clients(monkeypatch: pytest.MonkeyPatc
     run(scenario)
 
 
-def test_without_a_free_descriptor_it_waits_and_goes_on(
+def test_server_without_a_free_descriptor_waits_and_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server_module, "_PAUSE_WITHOUT_DESCRIPTORS", 0.05)
@@ -134,7 +150,7 @@ def test_without_a_free_descriptor_it_waits_and_goes_on(
     assert caplog.text.count("can't accept connections: [Errno 24] Too many open files") == 2
 
 
-def test_at_the_end_requests_under_way_are_answered() -> None:
+def test_stopping_server_responds_to_requests_in_flight() -> None:
     answers: list[asyncio.Future[Response]] = []
 
     def serve(payload: memoryview, host: str) -> Awaitable[Response]:
@@ -147,7 +163,8 @@ def test_at_the_end_requests_under_way_are_answered() -> None:
             await asking.send(frame(PAYLOAD))
             await until(lambda: len(answers) == 1)
             closing = asyncio.create_task(server.close(10))
-            await asyncio.sleep(0.05)
+            await until(lambda: not server._listeners)
+            await settle(server)
             assert not closing.done()
             with pytest.raises(ConnectionRefusedError):
                 await Client.connect(port)
@@ -162,7 +179,7 @@ def test_at_the_end_requests_under_way_are_answered() -> None:
     run(scenario)
 
 
-def test_at_the_end_a_request_that_takes_too_long_is_given_up() -> None:
+def test_stopping_server_cancels_a_request_after_the_grace_time() -> None:
     answers: list[asyncio.Future[Response]] = []
 
     def serve(payload: memoryview, host: str) -> Awaitable[Response]:
@@ -182,7 +199,7 @@ def test_at_the_end_a_request_that_takes_too_long_is_given_up() -> None:
     run(scenario)
 
 
-def test_a_thousand_connections_that_came_and_went_leave_nothing_behind() -> None:
+def test_thousand_closed_connections_leave_no_state() -> None:
     async def scenario() -> None:
         async with serving() as (server, port):
             for _ in range(5):
@@ -203,7 +220,7 @@ def test_a_thousand_connections_that_came_and_went_leave_nothing_behind() -> Non
     run(scenario)
 
 
-def test_a_connection_that_ends_in_the_middle_of_a_request_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_that_ends_within_a_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
@@ -220,15 +237,15 @@ def test_a_connection_that_ends_in_the_middle_of_a_request_is_noted(caplog: pyte
 
     run(scenario)
     assert [record.message for record in caplog.records] == [
-        "connection of 127.0.0.1 closed: in the middle of a request"
+        "connection from 127.0.0.1 closed: in the middle of a request"
     ]
 
 
-def test_clients_that_misbehave_by_the_thousand_do_not_fill_the_log(
+def test_many_misbehaving_clients_do_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(server_module, "_NOTES_A_SECOND", 0)
+    monkeypatch.setattr(server_module, "_LOGGED_PER_SECOND", 0)
 
     async def scenario() -> None:
         async with serving() as (server, port):
@@ -239,7 +256,7 @@ def test_clients_that_misbehave_by_the_thousand_do_not_fill_the_log(
                 client.close()
             assert len(caplog.messages) == 100
             monkeypatch.undo()
-            server._noted_at = 0.0
+            server._logged_at = 0.0
             client = await Client.connect(port)
             await client.send(b"\0\0\0\0")
             assert await client.is_closed()
@@ -248,6 +265,6 @@ def test_clients_that_misbehave_by_the_thousand_do_not_fill_the_log(
     run(scenario)
     assert caplog.messages[100:] == [
         "200 lines about connections were left out of the log",
-        "connection of 127.0.0.1 closed: its frame of 0 bytes is outside the limits (socket.request.max.bytes and the "
-        "others)",
+        "connection from 127.0.0.1 closed: its frame of 0 bytes is outside the allowed range "
+        "(socket.request.max.bytes and other limits)",
     ]

@@ -1,4 +1,4 @@
-"""Messages through kio, which knows them from Kafka's own schemas: requests from a dict, responses to dataclasses.
+"""Encodes and decodes messages with kio, which has them from Kafka's own schemas: for comparison with our code.
 
 One dict serves every version: fields that a version lacks are left out, those that the dict lacks get the schema's
 default, or zero, nothing, or null.
@@ -40,7 +40,7 @@ _ZEROS: Mapping[str, Any] = {
 
 
 def build(schema: type[Any], values: Mapping[str, Any]) -> Any:
-    """kio's dataclass with these values; numbers do for durations and moments, in milliseconds."""
+    """Return kio's dataclass with these values. Durations and points in time may be numbers of milliseconds."""
     return schema(**{member.name: _field(member, values) for member in fields(schema)})
 
 
@@ -52,7 +52,7 @@ def request_body(key: int, version: int, values: Mapping[str, Any]) -> bytes:
 
 
 def filled(key: int, version: int) -> bytes:
-    """A body with one element in every array, and something in every field."""
+    """Return the body of a request with one element in every array, and a value in every field."""
     schema = load_request_schema(int(key), version)
     out = io.BytesIO()
     entity_writer(schema)(out, _filled(schema))
@@ -60,7 +60,7 @@ def filled(key: int, version: int) -> bytes:
 
 
 def filled_response(key: int, version: int) -> bytes:
-    """Likewise, of a response."""
+    """Return the body of a response like that."""
     schema = load_response_schema(int(key), version)
     out = io.BytesIO()
     entity_writer(schema)(out, _filled(schema))
@@ -76,7 +76,7 @@ def request_header(key: int, version: int, *, correlation_id: int = 1, client_id
 def request_frame(
     key: int, version: int, values: Mapping[str, Any], *, correlation_id: int = 1, client_id: str | None = "test"
 ) -> bytes:
-    """With its size, as it goes over the wire."""
+    """Return the request with its size, as it is sent."""
     header = request_header(key, version, correlation_id=correlation_id, client_id=client_id)
     return framed(header + request_body(key, version, values))
 
@@ -86,7 +86,7 @@ def framed(payload: bytes) -> bytes:
 
 
 def read_response(key: int, version: int, payload: bytes) -> tuple[int, Any]:
-    """(correlation id, kio's dataclass) of a response without its size. The whole of it must be the message."""
+    """Return (correlation id, kio's dataclass) of a response without its size. No bytes may be left over."""
     position = SIZE.size
     if _is_flexible(key, version) and key != ApiKey.API_VERSIONS:
         assert payload[position] == 0, "there are tagged fields in the header"

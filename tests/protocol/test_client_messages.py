@@ -1,4 +1,4 @@
-"""What a client sends and reads: our encoder against kio's own writer, and responses that are cut short or hostile."""
+"""Messages that a client sends and reads: our encoder against kio's, and responses that are incomplete or hostile."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kio.static.primitive import Records
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol._wire import parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
-from stratalog.protocol.limits import MOST_ANSWERED_ELEMENTS
+from stratalog.protocol.fields import MOST_RESPONSE_ELEMENTS
+from stratalog.protocol.frames import encoded_client_id, request_start
 from stratalog.protocol.messages import decode_response, encode_request
-from stratalog.protocol.requests import encoded_client_id, request_start
 from tests.protocol.kio_messages import filled_response
 from tests.protocol.test_encoding import as_reply
 from tests.protocol.test_shape import HOSTILE
@@ -26,14 +26,14 @@ from tests.protocol.test_shape import HOSTILE
 _BY_KIO = [
     (key, version)
     for key, versions in VERSIONS.items()
-    if key not in (ApiKey.PRODUCE, ApiKey.FETCH)  # which are written and read by hand
+    if key not in (ApiKey.PRODUCE, ApiKey.FETCH)  # these have their own kernels
     for version in range(versions.lowest, versions.highest + 1)
 ]
 register_type_strategy(Records, binary().map(Records))
 
 
 def without_tags(value: Any) -> Any:
-    """As it is read here: nobody needs a tagged field, so all are at their default."""
+    """Return the value as our decoder reads it, which ignores tagged fields: all of them have their default."""
     changed = {member.name: member.default for member in dataclasses.fields(value) if "tag" in member.metadata}
     for member in dataclasses.fields(value):
         held = getattr(value, member.name)
@@ -56,7 +56,9 @@ def test_a_request_has_the_bytes_that_kio_writes(key: ApiKey, version: int, data
 @pytest.mark.parametrize(("key", "version"), _BY_KIO, ids=str)
 @given(data())
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_a_response_comes_back_whole_and_any_cut_is_refused(key: ApiKey, version: int, data: DataObject) -> None:
+def test_response_is_decoded_completely_and_incomplete_ones_are_refused(
+    key: ApiKey, version: int, data: DataObject
+) -> None:
     schema = load_response_schema(int(key), version)
     entity = data.draw(from_type(schema))
     written = io.BytesIO()
@@ -80,15 +82,15 @@ def test_extreme_numbers_anywhere_in_a_response_are_survived(key: ApiKey, versio
                 pass
 
 
-def test_a_response_with_more_elements_than_can_be_is_refused() -> None:
-    count = MOST_ANSWERED_ELEMENTS + 1
+def test_response_with_too_many_elements_is_refused() -> None:
+    count = MOST_RESPONSE_ELEMENTS + 1
     body = b"\0\0" + count.to_bytes(4, "big") + bytes(6 * count)
-    with pytest.raises(MalformedResponseError, match=f"more than {MOST_ANSWERED_ELEMENTS} elements"):
+    with pytest.raises(MalformedResponseError, match=f"more than {MOST_RESPONSE_ELEMENTS} elements"):
         decode_response(ApiKey.API_VERSIONS, 0, memoryview(body))
 
 
 @pytest.mark.parametrize(("key", "version"), [*_BY_KIO, (ApiKey.PRODUCE, 8), (ApiKey.PRODUCE, 9)], ids=str)
-def test_a_requests_header_is_read_as_it_was_written(key: ApiKey, version: int) -> None:
+def test_request_header_is_parsed_as_it_was_written(key: ApiKey, version: int) -> None:
     start = request_start(key, version, 77, encoded_client_id("thé client"), 5)
     frame = start[4:] + b"12345"
     assert int.from_bytes(start[:4], "big") == len(frame)

@@ -30,7 +30,7 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 def as_reply(value: Any) -> Any:
-    """A kio entity as a handler would have put it. Tagged fields at their default are left out, as on the wire."""
+    """Return a kio entity as a handler would write it. Tagged fields with their default are left out."""
     if dataclasses.is_dataclass(value):
         return {
             member.name: -1
@@ -51,7 +51,7 @@ def as_reply(value: Any) -> Any:
 @pytest.mark.parametrize(("key", "version"), _SERVED, ids=lambda each: str(each))
 @given(data())
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_a_reply_has_the_bytes_that_kio_writes(key: ApiKey, version: int, data: DataObject) -> None:
+def test_response_has_the_bytes_that_kio_writes(key: ApiKey, version: int, data: DataObject) -> None:
     schema = load_response_schema(int(key), version)
     entity = data.draw(from_type(schema))
     expected = io.BytesIO()
@@ -68,7 +68,9 @@ def test_a_reply_has_the_bytes_that_kio_writes(key: ApiKey, version: int, data: 
 )  # Fetch is read by _wire, and is the only one with tagged fields, which are left out here
 @given(data())
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_a_request_comes_back_whole_and_any_cut_is_refused(key: ApiKey, version: int, data: DataObject) -> None:
+def test_request_is_decoded_completely_and_incomplete_ones_are_refused(
+    key: ApiKey, version: int, data: DataObject
+) -> None:
     schema = load_request_schema(int(key), version)
     entity = data.draw(from_type(schema))
     written = io.BytesIO()
@@ -87,12 +89,12 @@ def test_the_flexible_versions_are_those_of_the_schemas() -> None:
         assert flexible == (version >= VERSIONS[key].first_flexible), (key, version)
 
 
-def test_a_field_without_default_that_is_missing_is_named() -> None:
+def test_missing_field_without_a_default_is_named() -> None:
     with pytest.raises(EncodingError, match="group_id"):
         encode_reply(ApiKey.DESCRIBE_GROUPS, 5, {"groups": [{"error_code": 0}]})
 
 
-def test_a_null_that_the_schema_forbids_is_named() -> None:
+def test_forbidden_null_is_named() -> None:
     with pytest.raises(EncodingError, match="name: null"):
         encode_reply(ApiKey.DELETE_TOPICS, 1, {"responses": [{"name": None, "error_code": 0}]})
 

@@ -1,4 +1,4 @@
-"""Finalized features in answers to ApiVersions: read where they are, and no harm in bytes that are something else."""
+"""Finalized features in responses to ApiVersions; malformed bytes do no harm."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def test_the_level_in_force_is_the_highest_that_is_finalized(version: int) -> No
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_older_answers_have_none(version: int) -> None:
+def test_older_responses_have_no_features(version: int) -> None:
     assert finalized_features(version, encoded(version)) == {}
 
 
-def test_an_answer_without_the_tag_has_none() -> None:
+def test_response_without_the_tag_has_no_features() -> None:
     plain = encode_reply(ApiKey.API_VERSIONS, 3, {"error_code": 0, "api_keys": KEYS})
     assert finalized_features(3, memoryview(bytes(plain))) == {}
 
 
-def test_an_answer_that_is_cut_off_has_none_or_those_before_the_cut() -> None:
+def test_incomplete_response_has_no_features_or_those_before_the_end() -> None:
     whole = encoded(4)
     for end in range(len(whole)):
         assert set(finalized_features(4, whole[:end])) <= {"transaction.version", "metadata.version"}
@@ -53,5 +53,5 @@ def test_an_answer_that_is_cut_off_has_none_or_those_before_the_cut() -> None:
 
 @given(st.binary(max_size=200))
 def test_bytes_of_any_kind_raise_nothing(body: bytes) -> None:
-    found = finalized_features(4, memoryview(body))
-    assert all(isinstance(name, str) and -(2**15) <= level < 2**15 for name, level in found.items())
+    features = finalized_features(4, memoryview(body))
+    assert all(isinstance(name, str) and -(2**15) <= level < 2**15 for name, level in features.items())

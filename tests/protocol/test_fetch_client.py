@@ -1,5 +1,4 @@
-"""The client's side of Fetch: requests that the broker's reader and kio read back, responses of every version,
-garbage."""
+"""The client's side of Fetch: the broker's parser and kio read its requests, and it reads responses of all versions."""
 
 from __future__ import annotations
 
@@ -14,8 +13,15 @@ from kio.serial import entity_reader
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol._fetch_response import parse_fetch_response
 from stratalog.protocol._wire import parse_fetch
-from stratalog.protocol.fetch import FetchedPartition, encode_fetch_response
-from stratalog.protocol.fetch_request import HIGHEST, LOWEST, Topic, WantedPartition, encode_fetch_request
+from stratalog.protocol.fetch import (
+    HIGHEST,
+    LOWEST,
+    FetchedPartition,
+    Topic,
+    WantedPartition,
+    encode_fetch_request,
+    encode_fetch_response,
+)
 
 VERSIONS = range(LOWEST, HIGHEST + 1)
 ID = uuid.UUID(int=7).bytes
@@ -41,18 +47,18 @@ def request(version: int) -> bytearray:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_requests_are_read_as_they_were_meant(version: int) -> None:
+def test_requests_are_parsed_with_the_same_values(version: int) -> None:
     replica, wait, least, most, isolation, session, epoch, topics, forgotten = parse_fetch(request(version), 0, version)
     assert (replica, wait, least, most, isolation) == (-1, 500, 1, 1000, 1)
     assert (session, epoch) == ((9, 3) if version >= 7 else (0, -1))
-    wanted = (2, 5 if version >= 9 else -1, 2**40, 4 if version >= 12 else -1, 100)
-    assert topics == [(topic_of(version), [wanted])]
+    expected = (2, 5 if version >= 9 else -1, 2**40, 4 if version >= 12 else -1, 100)
+    assert topics == [(topic_of(version), [expected])]
     assert forgotten == ([(topic_of(version), [1, 3])] if version >= 7 else [])
     entity_reader(load_request_schema(1, version))(memoryview(bytes(request(version))), 0)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_responses_are_read_as_the_broker_writes_them(version: int) -> None:
+def test_responses_are_parsed_with_the_same_values(version: int) -> None:
     partitions = [
         FetchedPartition(0, 0, 10, 9, 2, [(5, 3), (6, 4)], b"records"),
         FetchedPartition(1, 1),
@@ -85,10 +91,10 @@ def test_damaged_responses_are_errors(version: int, data: st.DataObject) -> None
     except MalformedResponseError:
         return
     for _, partitions in topics:
-        for one in partitions:
-            assert 0 <= one[6] <= one[7] <= len(body)
+        for partition in partitions:
+            assert 0 <= partition[6] <= partition[7] <= len(body)
 
 
-def test_arrays_longer_than_the_response_are_refused_before_anything_is_made() -> None:
+def test_arrays_longer_than_the_response_are_refused_before_anything_is_created() -> None:
     with pytest.raises(MalformedResponseError, match="elements"):
         parse_fetch_response(bytes(10) + (2**31 - 1).to_bytes(4, "big"), 11)

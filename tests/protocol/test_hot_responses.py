@@ -1,4 +1,4 @@
-"""The responses of Produce and Fetch, written by hand, through kio's reader, in every version."""
+"""The kernel's responses to Produce and Fetch, decoded by kio, in every version."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
 from stratalog.protocol.fetch import FetchedPartition, encode_fetch_response
+from stratalog.protocol.frames import response_start
 from stratalog.protocol.produce import ProducedPartition, encode_produce_response
-from stratalog.protocol.responses import response_start
 from tests.protocol.kio_messages import build, read_response
 from tests.protocol.test_wire import FETCH_VERSIONS, PRODUCE_VERSIONS, ids, int32, int64, names
 
@@ -59,7 +59,7 @@ def response_of(key: ApiKey, version: int, body: bytes) -> Any:
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @given(answered(produced))
 @_SETTINGS
-def test_a_produce_response_is_read_by_kio(
+def test_produce_response_is_decoded_by_kio(
     version: int, topics: list[tuple[str, bytes, list[ProducedPartition]]]
 ) -> None:
     body = encode_produce_response(
@@ -73,18 +73,18 @@ def test_a_produce_response_is_read_by_kio(
                 "topic_id": uuid.UUID(bytes=of_id),
                 "partition_responses": [
                     {
-                        "index": one.partition,
-                        "error_code": one.error_code,
-                        "base_offset": one.base_offset,
-                        "log_append_time": None if one.log_append_time < 0 else one.log_append_time,
-                        "log_start_offset": one.log_start_offset,
-                        "error_message": one.error_message,
+                        "index": partition.partition,
+                        "error_code": partition.error_code,
+                        "base_offset": partition.base_offset,
+                        "log_append_time": None if partition.log_append_time < 0 else partition.log_append_time,
+                        "log_start_offset": partition.log_start_offset,
+                        "error_message": partition.error_message,
                         "record_errors": [
                             {"batch_index": index, "batch_index_error_message": message}
-                            for index, message in one.record_errors
+                            for index, message in partition.record_errors
                         ],
                     }
-                    for one in partitions
+                    for partition in partitions
                 ],
             }
             for name, of_id, partitions in topics
@@ -94,7 +94,7 @@ def test_a_produce_response_is_read_by_kio(
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_an_old_produce_response_has_the_fields_of_its_version(version: int) -> None:
+def test_old_produce_response_has_the_fields_of_its_version(version: int) -> None:
     body = bytes(encode_produce_response(version, [("t", [ProducedPartition(1, 35, -1)])]))
     of_partition = b"\0\0\0\1" + b"\0\x23" + b"\xff" * (16 if version >= 2 else 8)
     assert body == b"\0\0\0\1\0\1t\0\0\0\1" + of_partition + (b"\0\0\0\0" if version else b"")
@@ -103,7 +103,7 @@ def test_an_old_produce_response_has_the_fields_of_its_version(version: int) -> 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @given(answered(fetched), st.integers(0, 50), int32)
 @_SETTINGS
-def test_a_fetch_response_is_read_by_kio(
+def test_fetch_response_is_decoded_by_kio(
     version: int, topics: list[tuple[str, bytes, list[FetchedPartition]]], error_code: int, session_id: int
 ) -> None:
     pieces, size = encode_fetch_response(
@@ -122,7 +122,7 @@ def test_a_fetch_response_is_read_by_kio(
             {
                 "topic": name,
                 "topic_id": uuid.UUID(bytes=of_id),
-                "partitions": [expected_partition(one) for one in partitions],
+                "partitions": [expected_partition(partition) for partition in partitions],
             }
             for name, of_id, partitions in topics
         ],
@@ -130,18 +130,18 @@ def test_a_fetch_response_is_read_by_kio(
     assert response == build(type(response), expected)
 
 
-def expected_partition(one: FetchedPartition) -> dict[str, Any]:
+def expected_partition(partition: FetchedPartition) -> dict[str, Any]:
     values = {
-        "partition_index": one.partition,
-        "error_code": one.error_code,
-        "high_watermark": one.high_watermark,
-        "last_stable_offset": one.last_stable_offset,
-        "log_start_offset": one.log_start_offset,
-        "records": one.records or b"",
+        "partition_index": partition.partition,
+        "error_code": partition.error_code,
+        "high_watermark": partition.high_watermark,
+        "last_stable_offset": partition.last_stable_offset,
+        "log_start_offset": partition.log_start_offset,
+        "records": partition.records or b"",
         "aborted_transactions": None
-        if one.aborted is None
-        else [{"producer_id": producer_id, "first_offset": offset} for producer_id, offset in one.aborted],
+        if partition.aborted is None
+        else [{"producer_id": producer_id, "first_offset": offset} for producer_id, offset in partition.aborted],
     }
-    if one.diverging_epoch is not None:
-        values["diverging_epoch"] = dict(zip(("epoch", "end_offset"), one.diverging_epoch, strict=True))
+    if partition.diverging_epoch is not None:
+        values["diverging_epoch"] = dict(zip(("epoch", "end_offset"), partition.diverging_epoch, strict=True))
     return values

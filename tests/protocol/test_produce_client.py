@@ -1,5 +1,5 @@
-"""Produce as a client sends and reads it, in every version that is spoken. Requests are read by what the broker reads
-them with; answers are written by what the broker writes them with, and by kio."""
+"""The client's side of Produce, in all of its versions. The broker's parser reads its requests; the broker's kernel and
+kio write the responses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from stratalog.errors import MalformedResponseError
 from stratalog.protocol._wire import parse_produce
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.messages import encode_reply
-from stratalog.protocol.produce import ProducedPartition, encode_produce_response
-from stratalog.protocol.produce_client import HIGHEST, LOWEST, decode_produce_response, encode_produce_request
+from stratalog.protocol.produce import (
+    HIGHEST,
+    LOWEST,
+    ProducedPartition,
+    decode_produce_response,
+    encode_produce_request,
+    encode_produce_response,
+)
 
 VERSIONS = range(LOWEST, HIGHEST + 1)
 _SETTINGS = settings(max_examples=25, deadline=None, derandomize=True)
@@ -35,36 +41,42 @@ answers = st.dictionaries(
 @pytest.mark.parametrize("version", VERSIONS)
 @given(st.integers(-1, 1), st.integers(0, 2**31 - 1), st.dictionaries(names, partitions, max_size=4))
 @_SETTINGS
-def test_a_request_is_read_by_the_broker(
+def test_request_is_parsed_by_the_broker(
     version: int, acks: int, timeout: int, topics: dict[str, list[tuple[int, bytearray]]]
 ) -> None:
     body = b"".join(encode_produce_request(version, acks, timeout, topics))
     transactional_id, read_acks, read_timeout, read_topics = parse_produce(body, 0, version)
     assert (transactional_id, read_acks, read_timeout) == (None, acks, timeout)
-    found = {name: [(number, body[start:end]) for number, start, end in each] for name, each in read_topics}
-    assert found == {name: [(number, bytes(batch)) for number, batch in each] for name, each in topics.items()}
+    parsed = {name: [(number, body[start:end]) for number, start, end in each] for name, each in read_topics}
+    assert parsed == {name: [(number, bytes(batch)) for number, batch in each] for name, each in topics.items()}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(answers)
 @_SETTINGS
-def test_a_response_is_read(version: int, told: dict[str, dict[int, tuple[int, int, int, str | None]]]) -> None:
+def test_response_is_parsed(version: int, reported: dict[str, dict[int, tuple[int, int, int, str | None]]]) -> None:
     topics = [
-        (name, [ProducedPartition(number, one[0], one[1], one[2], 7, one[3]) for number, one in each.items()])
-        for name, each in told.items()
+        (
+            name,
+            [
+                ProducedPartition(number, result[0], result[1], result[2], 7, result[3])
+                for number, result in each.items()
+            ],
+        )
+        for name, each in reported.items()
     ]
-    throttle, found = decode_produce_response(version, encode_produce_response(version, topics))
-    wanted = {
-        (name, number): one if version >= 8 else (*one[:3], None)
-        for name, each in told.items()
-        for number, one in each.items()
+    throttle, parsed = decode_produce_response(version, encode_produce_response(version, topics))
+    expected = {
+        (name, number): result if version >= 8 else (*result[:3], None)
+        for name, each in reported.items()
+        for number, result in each.items()
     }
     assert throttle == 0
-    assert found == wanted
+    assert parsed == expected
 
 
 @pytest.mark.parametrize("version", range(8, HIGHEST + 1))
-def test_throttling_and_the_records_at_fault_are_read(version: int) -> None:
+def test_throttling_and_record_errors_are_parsed(version: int) -> None:
     partition: dict[str, Any] = {
         "index": 3,
         "error_code": 87,
@@ -78,13 +90,13 @@ def test_throttling_and_the_records_at_fault_are_read(version: int) -> None:
         "error_message": "not valid",
     }
     reply = {"responses": [{"name": "t", "partition_responses": [partition]}], "throttle_time": 250}
-    throttle, found = decode_produce_response(version, encode_reply(ApiKey.PRODUCE, version, reply))
+    throttle, parsed = decode_produce_response(version, encode_reply(ApiKey.PRODUCE, version, reply))
     assert throttle == 250
-    assert found["t", 3] == (87, -1, -1, "not valid (record 5 of the batch: no key)")
+    assert parsed["t", 3] == (87, -1, -1, "not valid (record 5 of the batch: no key)")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_response_that_ends_early_is_malformed(version: int) -> None:
+def test_incomplete_response_is_malformed(version: int) -> None:
     whole = encode_produce_response(version, [("topic", [ProducedPartition(0, 87, 1, 2, 3, "message")])])
     for end in range(len(whole)):
         with pytest.raises(MalformedResponseError, match="Produce"):

@@ -1,4 +1,4 @@
-"""A request's shape is checked before kio makes objects of it: kio trusts counts, and aborts on large ones."""
+"""The shape of a request is checked before kio creates objects, because kio trusts counts and aborts on large ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol._shape import Operation, check_shape
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
-from stratalog.protocol.fields import write_varint
-from stratalog.protocol.limits import MOST_ELEMENTS
+from stratalog.protocol.fields import MOST_ELEMENTS, write_varint
 from stratalog.protocol.messages import decode_request
 from tests.protocol.kio_messages import filled, request_body
 
@@ -63,7 +62,7 @@ def test_extreme_numbers_anywhere_in_a_request_are_survived(key: ApiKey, version
 @pytest.mark.parametrize(
     ("key", "version"), [each for each in _BY_KIO if each[1] >= VERSIONS[each[0]].first_flexible], ids=str
 )
-def test_tagged_fields_that_are_not_known_are_ignored(key: ApiKey, version: int) -> None:
+def test_unknown_tagged_fields_are_ignored(key: ApiKey, version: int) -> None:
     body = filled(key, version)
     assert body.endswith(b"\0")
     fields = b"\x03\x00\x00\x01\x05hello\xff\xff\xff\xff\x0f\x01!"
@@ -73,7 +72,7 @@ def test_tagged_fields_that_are_not_known_are_ignored(key: ApiKey, version: int)
             decoded(key, version, body[:-1] + fields[:cut])
 
 
-def test_tagged_fields_of_elements_are_ignored_too() -> None:
+def test_tagged_fields_of_elements_are_ignored() -> None:
     tagged = b"\x03" + b"\x02a\x01\x07\x03xyz" + b"\x02b\x00" + b"\x01\x00\x00" + b"\x02\x05\x00\x06\x01!"
     request = decoded(ApiKey.METADATA, 9, tagged)
     assert [topic.name for topic in request.topics] == ["a", "b"]
@@ -81,7 +80,7 @@ def test_tagged_fields_of_elements_are_ignored_too() -> None:
 
 
 @pytest.mark.parametrize("count", [MOST_ELEMENTS + 1, 2_000_000])
-def test_more_elements_than_are_allowed_are_refused(count: int) -> None:
+def test_too_many_elements_are_refused(count: int) -> None:
     with pytest.raises(MalformedRequestError, match="more than 100000 elements"):
         decoded(ApiKey.METADATA, 9, varint(count + 1) + b"\x01\x00" * count + b"\x01\x00\x00\x00")
     with pytest.raises(MalformedRequestError, match="more than 100000 elements"):
@@ -113,8 +112,8 @@ def test_random_bytes_are_refused_or_read() -> None:
             outcomes.add("read")
     assert outcomes == {
         "read",
-        "n bytes are announced at position n, n are left",
-        "an array of n elements is announced at position n, n bytes are left",
+        "the field at position n announces n bytes, but n are left",
+        "the array at position n announces n elements, but n bytes are left",
         "the length before position n does not fit n bits",
         "the length before position n is negative",
         "there are more than n elements in arrays, counted up to position n",

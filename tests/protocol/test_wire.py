@@ -1,4 +1,4 @@
-"""The hot requests against kio, in every version, and against bytes that no client would send."""
+"""The parsers of the hot requests against kio, in every version, and with hostile bytes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol._wire import parse_fetch, parse_produce, parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey
-from stratalog.protocol.fields import write_varint
-from stratalog.protocol.limits import MOST_ELEMENTS
+from stratalog.protocol.fields import MOST_ELEMENTS, write_varint
 from tests.protocol.kio_messages import request_body, request_header
 
 PRODUCE_VERSIONS = range(3, 14)
@@ -97,13 +96,13 @@ def assert_any_cut_or_extra_is_refused(parse: Callable[[bytes], object], body: b
     for cut in range(len(body)):
         with pytest.raises(MalformedRequestError):
             parse(body[:cut])
-    with pytest.raises(MalformedRequestError, match="1 bytes too many"):
+    with pytest.raises(MalformedRequestError, match="1 bytes come after"):
         parse(body + b"\0")
 
 
 @given(int16, int16, int32, st.none() | names)
 @_SETTINGS
-def test_a_header_is_read_as_it_was_written(key: int, version: int, correlation_id: int, client_id: str | None) -> None:
+def test_header_is_parsed_as_it_was_written(key: int, version: int, correlation_id: int, client_id: str | None) -> None:
     header = request_header(key, version, correlation_id=correlation_id, client_id=client_id)
     *values, position = parse_request_header(header)
     assert values == [key, version, correlation_id, client_id]
@@ -114,7 +113,7 @@ def test_a_header_is_read_as_it_was_written(key: int, version: int, correlation_
             parse_request_header(header[:cut])
 
 
-def test_tagged_fields_of_a_header_are_stepped_over() -> None:
+def test_tagged_fields_of_a_header_are_skipped() -> None:
     start = request_header(ApiKey.METADATA, 9)[:-1]
     fields = b"\x02\x00\x03abc\x80\x01\x01z"
     assert parse_request_header(start + fields + b"body")[-1] == len(start + fields)
@@ -126,7 +125,7 @@ def test_tagged_fields_of_a_header_are_stepped_over() -> None:
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 @given(produce_requests)
 @_SETTINGS
-def test_a_produce_request_of_kio_is_read_with_the_same_values(version: int, values: dict[str, Any]) -> None:
+def test_produce_request_of_kio_is_parsed_with_the_same_values(version: int, values: dict[str, Any]) -> None:
     body = request_body(ApiKey.PRODUCE, version, values)
     frame = b"header" + body
     transactional_id, acks, timeout, topics = parse_produce(frame, 6, version)
@@ -144,7 +143,7 @@ def test_a_produce_request_of_kio_is_read_with_the_same_values(version: int, val
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @given(fetch_requests)
 @_SETTINGS
-def test_a_fetch_request_of_kio_is_read_with_the_same_values(version: int, values: dict[str, Any]) -> None:
+def test_fetch_request_of_kio_is_parsed_with_the_same_values(version: int, values: dict[str, Any]) -> None:
     body = request_body(ApiKey.FETCH, version, values)
     *numbers, topics, forgotten = parse_fetch(b"header" + body, 6, version)
     replica_id = values["replica_id"] if version < 15 else values["replica_state"]["replica_id"]
@@ -178,7 +177,7 @@ def test_a_fetch_request_of_kio_is_read_with_the_same_values(version: int, value
     assert_any_cut_or_extra_is_refused(lambda cut: parse_fetch(cut, 0, version), body)
 
 
-# Counts and lengths that are no count and no length
+# Counts and lengths that are not valid
 
 _FETCH_START = Struct(">iiiibii").pack(-1, 0, 0, 0, 0, 0, 0)
 _INT32 = Struct(">i")
@@ -188,12 +187,12 @@ _HOSTILE = {
     "a count of 35 bits": b"\xff\xff\xff\xff\x7f",
     "a varint of six bytes": b"\x80\x80\x80\x80\x80\x01",
     "a varint that does not end": b"\xff" * 10,
-    "null where there is none": b"\0",
+    "null that is not allowed": b"\0",
 }
 
 
 @pytest.mark.parametrize("count", _HOSTILE.values(), ids=_HOSTILE)
-def test_hostile_counts_are_refused_before_anything_is_made_of_them(count: bytes) -> None:
+def test_hostile_counts_are_refused_before_they_are_used(count: bytes) -> None:
     one_topic = b"\x02\x02a"
     attacks: list[Callable[[], object]] = [
         lambda: parse_produce(b"\0\0\1\0\0\0\0" + count, 0, 9),
@@ -206,17 +205,17 @@ def test_hostile_counts_are_refused_before_anything_is_made_of_them(count: bytes
     assert peak_of_refusals(attacks) < 100_000
 
 
-@pytest.mark.parametrize("length", [v for k, v in _HOSTILE.items() if k != "null where there is none"])
-def test_hostile_lengths_are_refused_before_anything_is_made_of_them(length: bytes) -> None:
+@pytest.mark.parametrize("length", [v for k, v in _HOSTILE.items() if k != "null that is not allowed"])
+def test_hostile_lengths_are_refused_before_they_are_used(length: bytes) -> None:
     attacks: list[Callable[[], object]] = [
         lambda: parse_produce(length, 0, 9),  # the transactional id
         lambda: parse_produce(b"\0\0\1\0\0\0\0\x02" + length, 0, 9),  # a topic's name
         lambda: parse_produce(b"\0\0\1\0\0\0\0\x02\x02a\x02\0\0\0\0" + length, 0, 9),  # records
         lambda: parse_produce(b"\0\0\1\0\0\0\0\x01" + length, 0, 9),  # tagged fields
-        lambda: parse_produce(b"\0\0\1\0\0\0\0\x01\x01\x00" + length, 0, 9),  # one of them
+        lambda: parse_produce(b"\0\0\1\0\0\0\0\x01\x01\x00" + length, 0, 9),  # a tagged field
         lambda: parse_fetch(_FETCH_START + b"\x01\x01" + length, 0, 12),  # the rack
         lambda: parse_fetch(_FETCH_START + b"\x01\x01\x01" + length, 0, 12),  # tagged fields
-        lambda: parse_request_header(request_header(ApiKey.METADATA, 9)[:-1] + length),  # those of the header
+        lambda: parse_request_header(request_header(ApiKey.METADATA, 9)[:-1] + length),  # tagged fields of the header
     ]
     assert peak_of_refusals(attacks) < 100_000
 
@@ -232,14 +231,14 @@ def test_hostile_counts_of_old_versions_are_refused(count: int) -> None:
         lambda: parse_fetch(_FETCH_START + one_topic + written, 0, 7),
         lambda: parse_fetch(_FETCH_START + b"\0\0\0\0" + written, 0, 7),
     ]
-    if count != -1:  # null records are answered with an error
+    if count != -1:  # null records get an error as response
         attacks.append(
             lambda: parse_produce(b"\xff\xff\0\1\0\0\0\0" + one_topic + b"\0\0\0\1" + b"\0" * 4 + written, 0, 3)
         )
     assert peak_of_refusals(attacks) < 100_000
 
 
-def test_a_topic_without_a_name_is_refused() -> None:
+def test_topic_without_a_name_is_refused() -> None:
     for parse in (
         lambda: parse_produce(b"\0\0\1\0\0\0\0\x02\x00\x01\x00\x00", 0, 9),
         lambda: parse_fetch(_FETCH_START + b"\x02\x00\x01\x00\x01\x01\x00", 0, 12),
@@ -249,12 +248,12 @@ def test_a_topic_without_a_name_is_refused() -> None:
             parse()
 
 
-def test_a_name_that_is_not_utf_8_is_refused() -> None:
+def test_name_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(MalformedRequestError, match="UTF-8"):
         parse_produce(b"\0\0\1\0\0\0\0\x02\x02\xff\x01\x00\x00", 0, 9)
 
 
-def test_a_forged_replica_state_that_is_cut_is_refused() -> None:
+def test_incomplete_replica_state_is_refused() -> None:
     with pytest.raises(MalformedRequestError):
         parse_fetch(_FETCH_START[4:] + b"\x01\x01\x01" + b"\x01\x01\x02\x00\x00", 0, 15)
 
@@ -275,7 +274,7 @@ def peak_of_refusals(attacks: list[Callable[[], object]]) -> int:
 _EMPTY_TOPIC = b"\x01\x01\x00"
 
 
-def test_as_many_elements_as_are_allowed_take_a_bounded_amount_of_memory() -> None:
+def test_memory_for_the_allowed_number_of_elements_is_limited() -> None:
     count = MOST_ELEMENTS - 1
     partition = Struct(">iiqiqib").pack(70_000, 70_000, 2**40, 70_000, 2**40, 70_000, 0)
     requests: list[Callable[[], object]] = [
@@ -293,7 +292,7 @@ def test_as_many_elements_as_are_allowed_take_a_bounded_amount_of_memory() -> No
 
 
 @pytest.mark.parametrize("count", [MOST_ELEMENTS + 1, 1_300_000])
-def test_more_topics_than_are_allowed_are_refused_at_once(count: int) -> None:
+def test_too_many_topics_are_refused_at_once(count: int) -> None:
     topics = varint(count + 1) + _EMPTY_TOPIC * count
     attacks = [_FETCH_START + topics + b"\1\1\0", _FETCH_START + b"\1" + topics + b"\1\0"]
     for body in attacks:
@@ -303,7 +302,7 @@ def test_more_topics_than_are_allowed_are_refused_at_once(count: int) -> None:
         parse_produce(b"\0\0\1\0\0\0\0" + topics + b"\0", 0, 9)
 
 
-def test_more_tagged_fields_than_are_allowed_are_refused() -> None:
+def test_too_many_tagged_fields_are_refused() -> None:
     fields = varint(MOST_ELEMENTS + 1) + b"\1\0" * (MOST_ELEMENTS + 1)
     with pytest.raises(MalformedRequestError, match="more than 100000 elements"):
         parse_produce(b"\0\0\1\0\0\0\0\1" + fields, 0, 9)

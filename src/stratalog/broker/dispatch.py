@@ -30,8 +30,8 @@ from stratalog.net.connection import RefusedConnectionError
 from stratalog.net.response_queue import Part, Response
 from stratalog.protocol._wire import parse_request_header
 from stratalog.protocol.api_keys import VERSIONS, ApiKey, OwnApiKey
+from stratalog.protocol.frames import frame_response, response_start
 from stratalog.protocol.messages import decode_request, encode_reply, encode_reply_in_portions
-from stratalog.protocol.responses import frame_response, response_start
 
 LARGEST_CONTROL_REQUEST = 4 * 1024 * 1024
 """Requests without records become objects, which take up to a hundred times as many bytes."""

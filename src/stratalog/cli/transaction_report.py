@@ -75,7 +75,7 @@ def description_lines(output: Output, one: TransactionDescription, *, is_prepare
 
 def hanging_lines(output: Output, found: Sequence[HangingTransaction]) -> None:
     if output.as_json:
-        for place, producer in ((one.place, one.producer) for one in found):
+        for place, producer in ((one.partition, one.producer) for one in found):
             output.json(
                 {
                     "type": "hanging_transaction",
@@ -91,8 +91,8 @@ def hanging_lines(output: Output, found: Sequence[HangingTransaction]) -> None:
     elif found:
         rows = [
             (
-                one.place.topic,
-                str(one.place.partition),
+                one.partition.topic,
+                str(one.partition.partition),
                 str(one.producer.producer_id),
                 str(one.producer.producer_epoch),
                 one.producer.transaction_start,

@@ -1,11 +1,11 @@
-# Where records wait to be sent: a batch in the making for each partition, closed ones before it, and a bound on all
-# of them.
+# The records that wait to be sent: for each partition the batch that records are written into, the closed batches
+# before it, and a limit on the memory of all of them.
 #
-# `send` is the path of every record: it finds the topic, chooses the partition and writes the record into the
-# partition's batch. There is no lock on it. Between the look at a queue's open batch and the end of the writing no
-# Python code runs and nothing is made that the garbage collector counts (it might run a finalizer, which might let
-# another thread in), so under the GIL that part is whole. What can run Python code (a new batch, a wait, the sender's
-# wake-up) is done outside of it, and what was seen before is looked at again.
+# `send` runs for every record: it finds the topic, chooses the partition and writes the record into the partition's
+# open batch. It takes no lock. From reading a queue's open batch to the end of the write, it runs no Python code and
+# creates no object that the garbage collector tracks. (A collection might run a finalizer, which might let another
+# thread run.) So the GIL makes that part atomic. Everything that can run Python code (a new batch, a wait, waking the
+# sender) happens outside of it, and `send` then reads the queue again.
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
@@ -15,24 +15,23 @@ from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_get_thread_ident
 from posix.unistd cimport write
 
-from stratalog.client._batch cimport Batch, Delivery, monotonic, pack_headers, wall_clock_ms
+from stratalog.client._batch cimport Batch, Delivery, monotonic, wall_clock_ms
 from stratalog.client._direct cimport DirectPath
 from stratalog.client._partitioner cimport partition_of_key
+from stratalog.client._record_arguments cimport bytes_of, milliseconds_of, pack_headers, partition_number
 from stratalog.client._queues cimport PartitionQueue, TopicQueues
 from stratalog.records.format cimport HEADER_SIZE
 
-import os
 import threading
 
 from stratalog.client.errors import BufferExhaustedError, RecordTooLargeError
 
 cdef enum:
-    _STICKY_BYTES = 16384        # a keyless partition is left at the end of a batch once it got this much
     _MESSAGE_TOO_LARGE = 10
     _SMALLEST_POOLED = 65536
 
 cdef double _NEVER = 1e300
-cdef double _LONGEST_WAIT = 3600.0  # seconds; max.block.ms may be more than a lock can be waited for
+cdef double _LONGEST_WAIT = 3600.0  # seconds; a lock can't be waited for as long as max.block.ms may be
 
 cdef extern from "Python.h":
     ctypedef struct PyByteArrayObject:
@@ -41,10 +40,10 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class Accumulator:
-    """All that is not acknowledged. Senders fill it, the I/O thread empties it.
+    """All batches that are not acknowledged. Senders fill it, and the I/O thread empties it.
 
-    What is written to `wake_fd` has the I/O thread look at it; `find_topic(name, partition, seconds)` gives TopicQueues
-    that have the partition (-1: any), and may wait so long.
+    A write to `wake_fd` wakes the I/O thread. `find_topic(name, partition, seconds)` returns the TopicQueues of a topic
+    that has the partition (-1: any), and may wait for `seconds`.
     """
 
     def __cinit__(
@@ -67,17 +66,16 @@ cdef class Accumulator:
         self._find_topic = find_topic
         self.wake_fd = -1
         self._pool = []
-        # As in Java, what was once taken of buffer_memory is kept: memory that is new to a process costs more to touch
-        # than to fill. Small memory is the allocator's business.
+        # As in Java, memory of buffer_memory that was used once is kept: touching memory that is new to the process
+        # costs more than filling it. Small blocks are left to the allocator.
         self._most_pooled = buffer_memory if batch_size >= _SMALLEST_POOLED else -1
         self._value_serializer, self._key_serializer = value_serializer, key_serializer
         self._room = threading.Condition()
-        self._random = int.from_bytes(os.urandom(8), "little") | 1
 
     # Sending: any thread.
 
     cdef Delivery send(self, str topic, value, key, headers, partition, timestamp, on_delivery):
-        cdef PyObject *found
+        cdef PyObject *known
         cdef TopicQueues topics
         cdef PartitionQueue queue
         cdef Batch batch
@@ -91,20 +89,20 @@ cdef class Accumulator:
         cdef Py_ssize_t size
         self._refuse_if_closed()
         if topic is None:
-            raise TypeError("topic is None; a topic's name is wanted")
-        found = PyDict_GetItem(self.topics, topic)
-        topics = <TopicQueues> found if found != NULL else self._find_topic(topic, -1, self.max_block)
+            raise TypeError("topic must be the name of a topic")
+        known = PyDict_GetItem(self.topics, topic)
+        topics = <TopicQueues> known if known != NULL else self._find_topic(topic, -1, self.max_block)
         if self._value_serializer is not None and value is not None:
             value = self._value_serializer(value)
         if self._key_serializer is not None and key is not None:
             key = self._key_serializer(key)
-        content = <bytes> value if value is None or type(value) is bytes else _bytes_of(value, "value")
-        key_content = <bytes> key if key is None or type(key) is bytes else _bytes_of(key, "key")
+        content = <bytes> value if value is None or type(value) is bytes else bytes_of(value, "value")
+        key_content = <bytes> key if key is None or type(key) is bytes else bytes_of(key, "key")
         if headers is not None:
             packed_headers = pack_headers(headers)
-        when = wall_clock_ms() if timestamp is None else _milliseconds(timestamp)
+        when = wall_clock_ms() if timestamp is None else milliseconds_of(timestamp)
         if partition is not None:
-            number = _partition_number(partition)
+            number = partition_number(partition)
             if number >= topics.count:
                 topics = self._find_topic(topic, number, self.max_block)
         size = (
@@ -121,11 +119,11 @@ cdef class Accumulator:
                 <const unsigned char *> PyBytes_AS_STRING(key_content), PyBytes_GET_SIZE(key_content), topics.count
             )
         while True:
-            # Whole under the GIL, until the record is written or there is no room for it: once sends are refused, nothing
-            # is written any more, so that a transaction's end has all records before it.
+            # Atomic under the GIL until the record is written or does not fit. Once sends are refused, no record is
+            # written any more, so that the end of a transaction comes after all of its records.
             if self._refusal is not None:
                 raise self._refusal()
-            queue = self._stick(topics) if is_sticky else <PartitionQueue> topics.partitions[number]
+            queue = topics.sticky_queue() if is_sticky else <PartitionQueue> topics.partitions[number]
             batch = queue.open
             if batch is not None:
                 written = self._append(batch, content, key_content, packed_headers, when)
@@ -137,7 +135,7 @@ cdef class Accumulator:
                 queue.close(True)
                 has_closed = True
                 if is_sticky:
-                    topics.sticky_bytes = self.batch_size + _STICKY_BYTES
+                    topics.leave_sticky_queue()
                     continue
             self._open(queue, size, &deadline)
         delivery.batch = batch
@@ -157,16 +155,14 @@ cdef class Accumulator:
         return delivery
 
     cdef bint _post(self, PartitionQueue queue, Batch batch) except -1:
-        """Send the batch from here, if that is simple; whether it was."""
+        """Send the batch from this thread if that is simple. Return whether it was sent."""
         cdef Py_ssize_t charged = batch.charged
         cdef bint is_sent = self.direct.post(queue, batch)
         self.used -= charged - batch.charged
         return is_sent
 
-    cdef int _append(
-        self, Batch batch, bytes value, bytes key, bytes headers, long long timestamp
-    ) except -1:
-        """1: the record is in the batch. 0: it does not fit."""
+    cdef int _append(self, Batch batch, bytes value, bytes key, bytes headers, long long timestamp) except -1:
+        """Write a record into a batch. Return 1, or 0 if the record does not fit."""
         cdef Py_ssize_t needed, capacity
         needed = batch.size + batch.record_size(
             -1 if value is None else PyBytes_GET_SIZE(value), -1 if key is None else PyBytes_GET_SIZE(key),
@@ -184,7 +180,7 @@ cdef class Accumulator:
         return 1
 
     cdef int _open(self, PartitionQueue queue, Py_ssize_t record_size, double *deadline) except -1:
-        """Give the partition a new batch. 0: look again, time has passed."""
+        """Open a new batch for a partition. Return 0 if time has passed, so the queue must be read again."""
         cdef Py_ssize_t capacity = max(min(queue.expected_size, self.batch_size), record_size + HEADER_SIZE)
         cdef bytearray memory = None
         cdef Batch batch
@@ -205,7 +201,7 @@ cdef class Accumulator:
         else:
             batch = Batch.__new__(Batch, queue, queue.batch_count, capacity)
         self._refuse_if_closed()
-        # Whole under the GIL from here on.
+        # Atomic under the GIL from here on.
         if queue.open is not None or self.used + capacity > self.buffer_memory:
             return 0
         queue.batch_count += 1
@@ -220,59 +216,27 @@ cdef class Accumulator:
             queue.is_active = True
             self._active.append(queue)
 
-    cdef PartitionQueue _stick(self, TopicQueues topic):
-        """Where keyless records go: one partition until it got a batch of them, then another. Of two that are drawn it
-        is the one with less to send, so that a slow broker gets less; one without a leader only if there is no other."""
-        cdef PartitionQueue now = topic.sticky
-        cdef PartitionQueue first, second
-        if now is not None and (now.open is not None or topic.sticky_bytes < _STICKY_BYTES) and now.leader >= 0:
-            return now
-        if topic.count == 1:
-            first = <PartitionQueue> topic.partitions[0]
-        else:
-            first, second = self._draw(topic, now), self._draw(topic, now)
-            if second.leader >= 0 and (first.leader < 0 or _backlog(second) < _backlog(first)):
-                first = second
-        if first is not now:
-            topic.sticky = first
-        topic.sticky_bytes = 0
-        return first
-
-    cdef PartitionQueue _draw(self, TopicQueues topic, PartitionQueue other):
-        """At random, but not `other`; with a leader, if one is found near."""
-        cdef PartitionQueue drawn
-        cdef int number, tried
-        self._random ^= self._random << 13
-        self._random ^= self._random >> 7
-        self._random ^= self._random << 17
-        number = <int> (self._random % <unsigned long long> topic.count)
-        for tried in range(topic.count):
-            drawn = <PartitionQueue> topic.partitions[(number + tried) % topic.count]
-            if drawn is not other and drawn.leader >= 0:
-                return drawn
-        return <PartitionQueue> topic.partitions[number]
-
     cdef int _wait_for_room(self, Py_ssize_t size, double *deadline) except -1:
-        """Until `size` bytes are free. The deadline counts from the first wait of a call."""
+        """Wait until `size` bytes are free. The deadline of a call begins with its first wait."""
         cdef double now = monotonic()
         if PyThread_get_thread_ident() == self.io_thread:
             raise BufferExhaustedError(
                 f"buffer.memory is full ({self.used} of {self.buffer_memory} bytes), and a callback of the producer "
-                "can't wait for room, which this thread makes; send from another thread"
+                "can't wait for the thread it runs in to free memory; send from another thread"
             )
         if deadline[0] == 0:
             deadline[0] = now + self.max_block
         self.waiting += 1
         try:
-            self._wake_sender()  # while someone waits for memory, no batch is held back
+            self._wake_sender()  # while a thread waits for memory, all batches are ready to be sent
             with self._room:
                 while self.used + size > self.buffer_memory:
                     self._refuse_if_closed()
                     if now >= deadline[0]:
                         raise BufferExhaustedError(
-                            f"buffer.memory is full ({self.used} of {self.buffer_memory} bytes) and no room for {size} "
-                            f"bytes was made within max.block.ms = {self.max_block * 1000:.0f}: records come in faster "
-                            "than the brokers take them, or the brokers don't answer; send less, or raise one of the two"
+                            f"buffer.memory is full ({self.used} of {self.buffer_memory} bytes), and {size} bytes did "
+                            f"not become free within max.block.ms = {self.max_block * 1000:.0f}: the brokers are "
+                            "slower than the producer, or don't respond; send less, or raise one of the two settings"
                         )
                     self._room.wait(min(deadline[0] - now, _LONGEST_WAIT))
                     now = monotonic()
@@ -286,16 +250,16 @@ cdef class Accumulator:
         return 0
 
     cdef void _wake_sender(self) noexcept:
-        """With the GIL kept: the system call is short, and who gives the GIL away here has to wait for it."""
-        cdef unsigned long long one = 1
+        """Wake the I/O thread. Keeps the GIL: the call is short, and getting the GIL back takes time."""
+        cdef unsigned long long increment = 1
         if not self._is_woken and self.wake_fd >= 0:
             self._is_woken = True
-            write(self.wake_fd, &one, sizeof(one))
+            write(self.wake_fd, &increment, sizeof(increment))
 
     def add_rows(self, PartitionQueue queue not None, encode, Py_ssize_t size, int record_count,
                  long long base_timestamp, long long max_timestamp):
-        """A batch of a table's rows, behind what the partition was sent before. May wait for room, as if it were encoded:
-        that is done when it is sent."""
+        """Add a batch of a table's rows after the partition's other batches, and return it. The rows are encoded when
+        the batch is sent, but their encoded size counts now, so the call may wait for memory."""
         cdef Batch batch
         cdef double deadline = 0
         if size > self.buffer_memory:
@@ -309,7 +273,7 @@ cdef class Accumulator:
             if self._refusal is not None or self.used + size > self.buffer_memory:
                 continue
             break
-        # Whole under the GIL from here on.
+        # Atomic under the GIL from here on.
         if queue.open is not None:
             queue.close(False)
         batch.number = queue.batch_count
@@ -323,22 +287,15 @@ cdef class Accumulator:
         return batch
 
     def spare(self):
-        """Memory of batch_size bytes that was used before, or None."""
+        """Return memory of batch_size bytes that was used before, or None."""
         return self._pool.pop() if self._pool else None
 
-    def stick(self, TopicQueues topic not None):
-        """Where keyless rows go now."""
-        return self._stick(topic)
-
-    def stuck(self, TopicQueues topic not None, Py_ssize_t size):
-        """So many bytes of keyless rows went there."""
-        topic.sticky_bytes += size
-
-    # The I/O thread's.
+    # For the I/O thread.
 
     def ready(self, double now):
-        """(partitions that have a batch to send now, when there is more to do, whether a leader is missing)."""
-        cdef list found = []
+        """Return the partitions that have a batch to send now, the time when there is more to do, and whether a leader
+        is missing."""
+        cdef list due_queues = []
         cdef list kept = []
         cdef PartitionQueue queue
         cdef double wake = _NEVER
@@ -354,12 +311,12 @@ cdef class Accumulator:
                 continue
             kept.append(queue)
             if head.record_count == 0:
-                continue  # its first record is about to be written, and its writer will wake us
+                continue  # a thread is about to write its first record, and will wake this one
             due = head.created + self.delivery_timeout
             if due < wake:
                 wake = due
             if due <= now:
-                found.append(queue)
+                due_queues.append(queue)
                 continue
             if queue.leader < 0:
                 lacks_leader = True
@@ -367,9 +324,9 @@ cdef class Accumulator:
             if queue.in_flight and (
                 queue.in_flight >= self.max_in_flight
                 or queue.needs_new_epoch
-                # A batch that is sent again goes alone, so that those behind it come behind it.
+                # A batch that is sent again is sent alone, so that later batches stay after it.
                 or head.attempts
-                # A broker that knows nothing of a producer takes any first batch: it must be the first.
+                # A broker that does not know a producer accepts any batch as its first, so send only the first.
                 or (self.is_idempotent and queue.last_acknowledged < 0)
             ):
                 continue
@@ -377,15 +334,15 @@ cdef class Accumulator:
             if not queue.closed and not at_once and head.created + self.linger > due:
                 due = head.created + self.linger
             if due <= now:
-                found.append(queue)
+                due_queues.append(queue)
             elif due < wake:
                 wake = due
         self._active = kept
         self._next_wake = wake
-        return found, wake, lacks_leader
+        return due_queues, wake, lacks_leader
 
     def pack(self, Batch batch not None, int codec, level):
-        """Encode it where that was left until now, and compress it: from here on nothing is written into it."""
+        """Encode the rows of a table's batch, and compress the batch. After that no record is written into it."""
         cdef Py_ssize_t size
         if batch.encode is not None:
             self._encode_rows(batch)
@@ -394,8 +351,8 @@ cdef class Accumulator:
             self.give_back(size)
 
     cdef int _encode_rows(self, Batch batch) except -1:
-        """Where the last one lay that was acknowledged, if it can be: there are few such places, and the processor may
-        still have them in its caches."""
+        """Encode rows into the memory of the last acknowledged batch if possible. There are few such blocks, so the
+        processor may still have them in its caches."""
         cdef Py_ssize_t capacity = self.batch_size if 2 * batch.size > self.batch_size else 0
         encode, batch.encode = batch.encode, None
         self._not_encoded -= batch.size
@@ -404,14 +361,14 @@ cdef class Accumulator:
         return 0
 
     def give_back(self, Py_ssize_t size):
-        """Memory of a batch that is done, or was compressed."""
+        """Free bytes of a batch that is done or was compressed."""
         self.used -= size
         if self.waiting:
             with self._room:
                 self._room.notify_all()
 
     def release(self, Batch batch not None):
-        """A batch that is done and that nobody sends any more."""
+        """Forget a batch that is done and will not be sent again."""
         cdef bytearray memory = batch.data
         self.incomplete.discard(batch)
         if batch.encode is not None:
@@ -425,7 +382,7 @@ cdef class Accumulator:
             self.give_back(size)
 
     cdef int _keep(self, bytearray memory) except -1:
-        """For the next batch, if it has the size of one and no connection still sends it."""
+        """Keep memory for the next batch, if it has the right size and no connection is still sending it."""
         cdef Py_ssize_t allocated = (<PyByteArrayObject *> memory).ob_alloc
         if allocated <= self.batch_size or allocated > self.batch_size + 4096:
             return 0
@@ -439,7 +396,7 @@ cdef class Accumulator:
         return 0
 
     def replace(self, Batch whole not None, list parts):
-        """A batch by its parts."""
+        """Replace a batch by its parts."""
         cdef Batch part
         for part in parts:
             self.incomplete.add(part)
@@ -448,12 +405,12 @@ cdef class Accumulator:
         self.release(whole)
 
     def list_again(self, PartitionQueue queue not None):
-        """It has a batch to send again."""
+        """Record that the partition has a batch to send again."""
         self._list(queue)
 
     @property
     def is_idle(self):
-        """Whether there is nothing to send."""
+        """True if there is nothing to send."""
         cdef PartitionQueue queue
         for queue in self._active:
             if queue.open is not None or queue.closed:
@@ -461,11 +418,11 @@ cdef class Accumulator:
         return True
 
     def listed(self):
-        """Partitions with something to send."""
+        """Return the partitions that have something to send."""
         return list(self._active)
 
     def begin_flush(self):
-        """Until end_flush all that is there is ready to be sent. Returns it."""
+        """Make all batches ready to be sent until `end_flush`, and return them."""
         self.flushing += 1
         self._wake_sender()
         return [batch for batch in list(self.incomplete) if (<Batch> batch).record_count]
@@ -474,13 +431,13 @@ cdef class Accumulator:
         self.flushing -= 1
 
     def refuse(self, refusal):
-        """From now on every send raises what `refusal()` makes; None: they are let in again."""
+        """Make every send raise the exception that `refusal()` returns. None allows sends again."""
         self._refusal = refusal
         with self._room:
             self._room.notify_all()
 
     def refuse_in_child(self, refusal):
-        """As `refuse`, after a fork: the condition may be held by a thread that is not there."""
+        """Do the same as `refuse` after a fork: a thread that the child does not have may hold the condition."""
         self._refusal = refusal
         self._room = threading.Condition()
 
@@ -488,63 +445,26 @@ cdef class Accumulator:
         self._refuse_if_closed()
 
 
-cdef Py_ssize_t _backlog(PartitionQueue queue) noexcept:
-    return len(queue.closed) + queue.in_flight
-
-
-cdef bytes _bytes_of(content, str field):
-    if isinstance(content, str) or isinstance(content, int):
-        raise TypeError(
-            f"{field} is {type(content).__name__}; bytes or None is wanted: encode it, or give the producer a "
-            f"{field}_serializer"
-        )
-    try:
-        return bytes(memoryview(content))
-    except TypeError:
-        raise TypeError(
-            f"{field} is {type(content).__name__}; bytes or None is wanted: encode it, or give the producer a "
-            f"{field}_serializer"
-        ) from None
-
-
-cdef long long _milliseconds(timestamp) except? -1:
-    if not isinstance(timestamp, int):
-        raise TypeError(
-            f"timestamp is {timestamp!r}; whole milliseconds since 1970 are wanted, as int(when.timestamp() * 1000)"
-        )
-    if timestamp < 0:
-        raise ValueError(f"timestamp is {timestamp}; it must not be negative")
-    return timestamp
-
-
-cdef int _partition_number(partition) except -1:
-    if not isinstance(partition, int):
-        raise TypeError(f"partition is {partition!r}; a number or None is wanted")
-    if partition < 0 or partition > 0x7FFFFFFF:
-        raise ValueError(f"partition is {partition}; it must not be negative, and fit 32 bits")
-    return partition
-
-
 cdef _too_large(topic, Py_ssize_t size, Accumulator accumulator):
-    name, bound = "max.request.size", accumulator.max_request_size
-    if accumulator.buffer_memory < bound:
-        name, bound = "buffer.memory", accumulator.buffer_memory
+    name, limit = "max.request.size", accumulator.max_request_size
+    if accumulator.buffer_memory < limit:
+        name, limit = "buffer.memory", accumulator.buffer_memory
     return RecordTooLargeError(
-        _MESSAGE_TOO_LARGE, f"a record of {size} bytes with its overhead is more than {name} = {bound}", about=topic
+        _MESSAGE_TOO_LARGE, f"a record of {size} bytes with its overhead exceeds {name} = {limit}", about=topic
     )
 
 
 cdef class SendPath:
-    """The part of a Producer that is called for every record."""
+    """The method of Producer that runs for every record."""
 
     def send(self, str topic, value=None, key=None, headers=None, partition=None, timestamp=None, on_delivery=None):
-        """Send a record; returns its Delivery, a future of where it is. Waits only for metadata and room, max_block_ms at
-        most.
+        """Send a record and return its Delivery, a future of its position. Blocks only for metadata and memory, for at
+        most max_block_ms.
 
-        `value` and `key` are bytes or None, or what the serializers take. `headers` are pairs of str and bytes, or a
-        dict. Without a partition the key decides, as in Java; without a key it is one partition for a batch, then another.
-        `timestamp` is in milliseconds since 1970; now, if it is not given. `on_delivery(delivery)` is called when it is
-        done, in the producer's own thread, where nothing may block.
+        `value` and `key` are bytes or None, or what the serializers accept. `headers` are pairs of str and bytes, or a
+        dict. Without a partition, the key decides, as in Java; without a key, a batch of records goes to one partition,
+        then another gets the next. `timestamp` is in milliseconds since 1970, by default the current time. When the
+        record is done, `on_delivery(delivery)` is called in the producer's own thread, where nothing may block.
         """
         if self._accumulator is None:
             raise TypeError("Producer.__init__ was not called")

@@ -1,5 +1,5 @@
-# Which partition each row of a table goes to: the one it names, else the one of its key, else any. One pass over the
-# keys, without the GIL, and a counting sort: rows of a partition stand together, in their order.
+# The partition of each row of a table: the one that the row names, else the one of its key, else any. One pass over the
+# keys without the GIL, and a counting sort, which puts rows of a partition next to each other in their order.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
@@ -14,9 +14,10 @@ from stratalog.errors import InvalidRecordError
 
 
 def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
-    """(row numbers as i32, [where each partition's begin]): partitions in order, then those rows that may go anywhere.
+    """Sort row numbers by partition. Return them as i32, and where each partition's rows begin in them.
 
-    `keys` None: there are none. `named` is a buffer of i32 with the rows' partitions, -1: not named; None: none is.
+    Partitions come in order, then the rows that may go to any partition. `keys` may be None. `named`
+    is a buffer of i32 with the partition of each row, -1 if the row names none, or None if no row does.
     """
     cdef Py_buffer view
     cdef const int *names = NULL
@@ -28,7 +29,7 @@ def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
     cdef Py_ssize_t wrong
     cdef int partition
     if partitions < 1 or rows > INT_MAX:
-        raise ValueError(f"{rows} rows can't be spread over {partitions} partitions")
+        raise ValueError(f"{rows} rows can't be distributed over {partitions} partitions")
     if keys is not None:
         if keys.column.rows != rows:
             raise ValueError(f"there are {keys.column.rows} keys for {rows} rows")
@@ -44,7 +45,7 @@ def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
         if named is not None:
             PyObject_GetBuffer(named, &view, PyBUF_SIMPLE)
             if view.len < rows * <Py_ssize_t> sizeof(int):
-                raise ValueError(f"partitions have {view.len} bytes, too few for {rows} rows")
+                raise ValueError(f"the partition column has {view.len} bytes, too few for {rows} rows")
             names = <const int *> view.buf
         with nogil:
             wrong = _choose(&column if has_keys else NULL, names, rows, partitions, chosen, ends)
@@ -55,8 +56,8 @@ def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
                 raise InvalidRecordError(
                     f"row {wrong}: partition is {names[wrong]}; the topic has partitions 0 to {partitions - 1}"
                 )
-            raise InvalidRecordError(f"row {wrong}: key goes past the end of its column")
-        # After the sort each entry is where its partition's rows end.
+            raise InvalidRecordError(f"row {wrong}: its key ends after the end of the column")
+        # After the sort, each entry is the end of a partition's rows.
         return order, [0] + [ends[partition] for partition in range(partitions + 1)]
     finally:
         if view.buf != NULL:
@@ -68,7 +69,7 @@ def sort_rows(BinaryColumn keys, named, Py_ssize_t rows, int partitions):
 cdef Py_ssize_t _choose(
     BinaryIn *keys, const int *names, Py_ssize_t rows, int partitions, int *chosen, int *counts
 ) noexcept nogil:
-    """Fill `chosen` and count; the number of partitions stands for "any". -1, or the row that is wrong."""
+    """Fill `chosen` and count rows per partition. The number of partitions means "any". Return -1 or an invalid row."""
     cdef const unsigned char *key = NULL
     cdef Py_ssize_t row
     cdef int partition, length
@@ -86,13 +87,13 @@ cdef Py_ssize_t _choose(
     return -1
 
 
-cdef void _sort(int *order, Py_ssize_t rows, int partitions, const int *chosen, int *places) noexcept nogil:
+cdef void _sort(int *order, Py_ssize_t rows, int partitions, const int *chosen, int *positions) noexcept nogil:
     cdef Py_ssize_t row
     cdef int partition, count, before = 0
     for partition in range(partitions + 1):
-        count = places[partition]
-        places[partition] = before
+        count = positions[partition]
+        positions[partition] = before
         before += count
     for row in range(rows):
-        order[places[chosen[row]]] = <int> row
-        places[chosen[row]] += 1
+        order[positions[chosen[row]]] = <int> row
+        positions[chosen[row]] += 1

@@ -1,18 +1,19 @@
-# A batch that records are written into as they are sent, and the futures of those records, which share what becomes
-# of it.
+# A batch that records are written into as they are sent, and the futures of those records, which share its outcome.
 #
-# A record costs its bytes and one Delivery of 48 bytes, which holds the batch and its place in it: nothing is made or
-# called for it when the batch is acknowledged, but where someone waits or asked to be called.
+# A record costs its bytes and one Delivery of 48 bytes, which refers to the batch and to an index in it. When the batch
+# is acknowledged, nothing is created or called per record, except for records with a waiting thread or a callback.
 #
-# Threads: senders write, the I/O thread seals and completes. There is no lock: the methods without `except` and the
-# parts marked so run no Python code and make no object that the garbage collector knows, so the GIL makes them whole.
+# Threads: senders write, the I/O thread seals and completes. There is no lock. The methods without `except`, and the
+# parts marked as atomic, run no Python code and create no object that the garbage collector tracks, so the GIL makes
+# them atomic.
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
+from stratalog.client._record_arguments cimport pack_headers
 from stratalog.records._crc32c cimport crc32c_of
 from stratalog.records._varint cimport store16, store32, store64, varint_size, write_varint
 from stratalog.records.format cimport (
@@ -31,11 +32,11 @@ from stratalog.client.errors import ForkedClientError
 from stratalog.records import compression
 
 cdef enum:
-    _KEEPS_THE_GIL = 32000  # bytes: crc32c_of releases it for more
+    _KEEPS_THE_GIL = 32000  # bytes; crc32c_of releases the GIL for more
 
 _logger = logging.getLogger("stratalog.client.producer")
 
-# Batches of a process that was forked are nobody's in the child: no thread there will ever complete them.
+# A forked child has no thread that could complete the batches of its parent. It recognizes them by their generation.
 cdef long long _generation = 0
 
 
@@ -48,7 +49,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 cdef double monotonic() noexcept nogil:
-    """As time.monotonic and an event loop's clock have it."""
+    """Return the monotonic time as time.monotonic and an event loop's clock do."""
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC, &now)
     return <double> now.tv_sec + <double> now.tv_nsec * 1e-9
@@ -61,7 +62,7 @@ cdef long long wall_clock_ms() noexcept nogil:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. The offset is -1 where the broker does not tell it: with acks=0, and for a known repetition."""
+    """The position of a record. The offset is -1 if the broker does not return it: with acks=0, and for a duplicate."""
 
     topic: str
     partition: int
@@ -71,7 +72,7 @@ class RecordMetadata(NamedTuple):
 
 @cython.final
 cdef class Batch:
-    """Records of one partition: open, then closed, sealed, under way, and in the end done, once."""
+    """Records of one partition: open, then closed, sealed, in flight, and in the end done, exactly once."""
 
     def __cinit__(self, queue, long long number, Py_ssize_t capacity, int start=0, created=None):
         self.queue = queue
@@ -90,8 +91,8 @@ cdef class Batch:
     @staticmethod
     def of_rows(queue, long long number, encode, Py_ssize_t size, int record_count, long long base_timestamp,
                 long long max_timestamp):
-        """A batch of a table's rows, which are encoded when it is sent: `encode(memory, capacity)` gives the `size` bytes
-        of it, with room for the header in front. It holds the table until then."""
+        """Return a batch of a table's rows, which are encoded when it is sent: `encode(memory, capacity)` returns the
+        `size` bytes of them, with space for the header in front. The batch keeps the table alive until then."""
         cdef Batch batch = Batch.__new__(Batch, queue, number, 0)
         batch.encode = encode
         batch.size = batch.capacity = batch.charged = size
@@ -101,10 +102,10 @@ cdef class Batch:
         batch._is_of_rows = True
         return batch
 
-    # What senders call: whole under the GIL.
+    # For senders: atomic under the GIL.
 
     cdef void fill(self, bytearray data) noexcept:
-        """Write into this from now on; there is nothing in it yet."""
+        """Use `data` as memory from now on. The batch is still empty."""
         self.data = data
         self.memory = <unsigned char *> PyByteArray_AS_STRING(data)
         self.capacity = self.charged = len(data)
@@ -112,7 +113,7 @@ cdef class Batch:
     cdef Py_ssize_t record_size(
         self, Py_ssize_t value, Py_ssize_t key, Py_ssize_t headers, long long timestamp
     ) noexcept:
-        """The bytes of a record as the next one here; a length of -1 is null. `headers` counts their number too."""
+        """Return the size of the next record. A length of -1 is null. `headers` includes the size of their number."""
         cdef Py_ssize_t body = 1 + varint_size(self.record_count) + headers
         if self.record_count:
             body += varint_size(timestamp - self.base_timestamp)
@@ -130,7 +131,7 @@ cdef class Batch:
         return 0
 
     cdef void write(self, bytes value, bytes key, bytes headers, long long timestamp) noexcept:
-        """A record; there is room for it. `headers` None: there are none."""
+        """Write a record, which must fit. `headers` may be None."""
         cdef unsigned char *p = self.memory + self.size
         cdef Py_ssize_t value_length = -1 if value is None else PyBytes_GET_SIZE(value)
         cdef Py_ssize_t key_length = -1 if key is None else PyBytes_GET_SIZE(key)
@@ -168,10 +169,10 @@ cdef class Batch:
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
 
-    # What the I/O thread calls.
+    # For the I/O thread.
 
     def add(self, bytes value, bytes key, headers, long long timestamp):
-        """A record, whatever room there is for it."""
+        """Write a record, and get more memory if it does not fit."""
         cdef bytes packed = pack_headers(headers)
         cdef Py_ssize_t size = self.size + self.record_size(
             -1 if value is None else len(value), -1 if key is None else len(key), 1 if packed is None else len(packed),
@@ -182,7 +183,7 @@ cdef class Batch:
         self.write(value, key, packed, timestamp)
 
     def pack(self, int codec, level):
-        """Compress; from here on nothing is written into it. Returns the bytes of memory that this gave back."""
+        """Compress the batch, and return the bytes of memory that this freed. No record is written after that."""
         cdef Py_ssize_t before = self.charged
         if self.is_packed:
             return 0
@@ -208,12 +209,12 @@ cdef class Batch:
         self.base_sequence = base_sequence
 
     def seal(self, int codec):
-        """Write the header. May be done again, with another sequence number."""
+        """Write the header. May be called again with another sequence number."""
         cdef unsigned char *p = self.memory
         cdef unsigned int crc = 0
         cdef Py_ssize_t position, length
         if p == NULL:
-            raise ValueError("the batch is done: whoever closed the producer did not wait for its thread")
+            raise ValueError("the batch is done already; wait for the producer's thread after closing the producer")
         store64(p + BASE_OFFSET_POSITION, 0)
         store32(p + BATCH_LENGTH_POSITION, <unsigned int> (self.size - LOG_OVERHEAD))
         store32(p + LEADER_EPOCH_POSITION, 0xFFFFFFFF)
@@ -227,12 +228,13 @@ cdef class Batch:
         store32(p + BASE_SEQUENCE_POSITION, <unsigned int> self.base_sequence)
         store32(p + RECORD_COUNT_POSITION, <unsigned int> self.record_count)
         if self._is_of_rows:
-            # A thread that sends columns is busy without the GIL, and would wait for it here after each batch. The view
-            # keeps the memory in place, should another thread give the batch up meanwhile.
+            # A thread that sends columns is busy without the GIL, and would wait for it here after each batch. The
+            # memoryview keeps the memory in place if another thread drops the batch meanwhile.
             with memoryview(self.data):
                 store32(p + CRC_POSITION, crc32c_of(p + ATTRIBUTES_POSITION, self.size - ATTRIBUTES_POSITION, 0))
             return
-        # In pieces that keep the GIL: who gives it away to a busy thread gets it back after 5 ms; this takes less than 0.1.
+        # In pieces that keep the GIL. A thread that releases it while another is busy gets it back after 5 ms, and this
+        # takes less than 0.1 ms.
         position = ATTRIBUTES_POSITION
         while position < self.size:
             length = min(self.size - position, _KEEPS_THE_GIL)
@@ -252,7 +254,7 @@ cdef class Batch:
             self._complete()
 
     def split_into(self, list parts):
-        """Its records are those of the parts now, in order: who waits for it waits for them."""
+        """Split the batch: its records are now those of the parts, in order. Waiting threads wait for the parts."""
         self.parts = parts
         callbacks, self._callbacks = self._callbacks, None
         self._wake_waiters()
@@ -261,7 +263,7 @@ cdef class Batch:
 
     def _complete(self):
         self.is_done = True
-        self.data = None  # the connection may still hold it
+        self.data = None  # the connection may still refer to it
         self.memory = NULL
         callbacks, self._callbacks = self._callbacks, None
         self._wake_waiters()
@@ -275,7 +277,7 @@ cdef class Batch:
             for lock in waiters:
                 lock.release()
 
-    # What whoever has a Delivery calls.
+    # For threads that have a Delivery.
 
     cdef int add_callback(self, delivery, callback) except -1:
         cdef tuple entry = (delivery, callback)
@@ -291,14 +293,15 @@ cdef class Batch:
         return 0
 
     cpdef bint wait(self, double deadline) except -1:
-        """Until it is done or split, or monotonic time `deadline`; whether it is. Below 0: without end."""
+        """Wait until the batch is done or split, or until the monotonic time `deadline`; below 0, without limit. Return
+        whether it is done or split."""
         cdef double left
         cdef list fresh
         if self.is_done or self.parts is not None:
             return True
         if self._generation != _generation:
             raise ForkedClientError(
-                "this record was sent before the process was forked; only the parent can know what became of it"
+                "this record was sent before the process was forked; only the parent process can wait for it"
             )
         lock = allocate_lock()
         lock.acquire()
@@ -328,36 +331,37 @@ def _call(callback, delivery):
 @cython.no_gc
 @cython.freelist(512)
 cdef class Delivery:
-    """What becomes of one record: a future, as concurrent.futures has it, and awaitable.
+    """The outcome of one record: a future like those of concurrent.futures, and awaitable.
 
-    `result()` gives RecordMetadata, or raises what went wrong. Every delivery completes: by an answer, an error, after
-    delivery_timeout_ms, or when the producer is closed.
+    `result()` returns RecordMetadata or raises the record's error. Every delivery completes: with a response, with an
+    error, after delivery_timeout_ms, or when the producer is closed.
     """
 
     def __init__(self):
-        raise TypeError("Producer.send makes deliveries")
+        raise TypeError("a Delivery can't be created directly; Producer.send returns one")
 
     cdef Batch settled(self, int *index):
-        """The batch that the record is in now, as batches may be split; its place in it."""
+        """Return the batch that has the record now, since batches may be split, and the record's index in it."""
         cdef Batch batch = self.batch
         cdef Batch part
-        cdef int place = self.index
+        cdef int position = self.index
         while batch.parts is not None:
             for part in batch.parts:
-                if place < part.record_count:
+                if position < part.record_count:
                     batch = part
                     break
-                place -= part.record_count
+                position -= part.record_count
         if index != NULL:
-            index[0] = place
+            index[0] = position
         return batch
 
     def done(self):
-        """Whether it is acknowledged or failed."""
+        """Return whether the record is acknowledged or has failed."""
         return self.settled(NULL).is_done
 
     def result(self, timeout=None):
-        """RecordMetadata, once the record is acknowledged. Raises why it failed; TimeoutError after `timeout` seconds."""
+        """Wait for the record and return its RecordMetadata. Raises the record's error, or TimeoutError after `timeout`
+        seconds."""
         cdef int index = 0
         cdef Batch batch
         self._wait(timeout)
@@ -372,14 +376,15 @@ cdef class Delivery:
         )
 
     def exception(self, timeout=None):
-        """Why the record failed, or None where it is acknowledged. Waits as `result` does."""
+        """Wait like `result`, and return the error of the record, or None if it is acknowledged."""
         self._wait(timeout)
         return self.settled(NULL).error
 
     def add_done_callback(self, callback):
-        """Call `callback(delivery)` when it is done: in the producer's own thread, or at once where it is done already.
+        """Call `callback(delivery)` when the record is done: in the producer's own thread, or at once if it is done
+        already.
 
-        In that thread nothing may block: while it waits, nothing is sent or acknowledged.
+        The callback must not block that thread: while it waits, nothing is sent or acknowledged.
         """
         self.settled(NULL).add_callback(self, callback)
 
@@ -390,7 +395,7 @@ cdef class Delivery:
             if not batch.wait(deadline):
                 raise TimeoutError(
                     f"a record to {batch.queue.topic}-{batch.queue.partition} is not acknowledged after {timeout} s; "
-                    "it is still under way: wait longer, or lower delivery_timeout_ms to have it given up sooner"
+                    "it is still in flight: wait longer, or lower delivery_timeout_ms so that it fails sooner"
                 )
             batch = self.settled(NULL)
 
@@ -404,50 +409,15 @@ cdef class Delivery:
     def __repr__(self):
         cdef int index = 0
         cdef Batch batch = self.settled(&index)
-        place = f"{batch.queue.topic}-{batch.queue.partition}"
+        partition = f"{batch.queue.topic}-{batch.queue.partition}"
         if not batch.is_done:
-            return f"<Delivery to {place}, under way>"
+            return f"<Delivery to {partition}, in flight>"
         if batch.error is not None:
-            return f"<Delivery to {place}, failed: {batch.error}>"
-        return f"<Delivery to {place}, offset {batch.base_offset + index if batch.base_offset >= 0 else 'unknown'}>"
+            return f"<Delivery to {partition}, failed: {batch.error}>"
+        return f"<Delivery to {partition}, offset {batch.base_offset + index if batch.base_offset >= 0 else 'unknown'}>"
 
 
 def _wake(waiting):
     if not waiting.done():
         waiting.set_result(None)
 
-
-cdef bytes pack_headers(headers):
-    """Headers as a record has them, their number first. None and empty: None."""
-    cdef Py_ssize_t size = 0
-    cdef list fields = []
-    cdef bytes key, packed
-    cdef unsigned char *p
-    if headers is None:
-        return None
-    pairs = list(headers.items() if isinstance(headers, dict) else headers)
-    if not pairs:
-        return None
-    for pair in pairs:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f"header is {pair!r}; a pair of str and bytes is wanted")
-        name, value = pair
-        if not isinstance(name, str):
-            raise TypeError(f"header key is {type(name).__name__}, not str")
-        if value is not None and not isinstance(value, bytes):
-            raise TypeError(f"value of header {name!r} is {type(value).__name__}, not bytes or None")
-        key = (<str> name).encode()
-        fields.append(key)
-        fields.append(value)
-        size += 10 + len(key) + (0 if value is None else len(value))
-    packed = PyBytes_FromStringAndSize(NULL, size + 5)
-    p = <unsigned char *> PyBytes_AS_STRING(packed)
-    p = write_varint(p, len(pairs))
-    for field in fields:
-        if field is None:
-            p = write_varint(p, -1)
-            continue
-        p = write_varint(p, len(<bytes> field))
-        memcpy(p, PyBytes_AS_STRING(field), len(<bytes> field))
-        p += len(<bytes> field)
-    return packed[: p - <unsigned char *> PyBytes_AS_STRING(packed)]

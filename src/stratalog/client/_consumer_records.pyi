@@ -3,6 +3,7 @@ from typing import Any, Self
 
 from typing_extensions import Buffer
 
+from stratalog.client._fetched_batches import FetchedBatches, Progress
 from stratalog.client.metadata import TopicPartition
 from stratalog.records._column_decoder import ColumnDecoder
 
@@ -32,24 +33,10 @@ class ConsumerRecord:
     @property
     def partition(self) -> int: ...
 
-class Progress:
-    offset: int
-    leader_epoch: int
-    def __init__(self, offset: int = -1, leader_epoch: int = -1) -> None: ...
-
-class FetchedRecords:
-    place: TopicPartition
-    progress: Progress
-    size: int
-    fetch_offset: int
-    end_offset: int
-    end_epoch: int
-    record_count: int
-    is_exhausted: bool
-    is_sound: bool
+class FetchedRecords(FetchedBatches):
     def __init__(
         self,
-        place: TopicPartition,
+        partition: TopicPartition,
         progress: Progress,
         fetch_offset: int,
         body: Buffer,
@@ -63,8 +50,8 @@ class FetchedRecords:
         key_deserializer: Callable[[bytes], Any] | None = None,
         value_deserializer: Callable[[bytes], Any] | None = None,
     ) -> None: ...
-    def take(self, most: int) -> list[ConsumerRecord]: ...
-    def take_columns(self, decoder: ColumnDecoder, most: int) -> int: ...
+    def take(self, limit: int) -> list[ConsumerRecord]: ...
+    def take_columns(self, decoder: ColumnDecoder, limit: int) -> int: ...
 
 class Interrupt:
     is_set: bool

@@ -1,43 +1,39 @@
-# What a consumer got of one partition, from bytes to records: the loops between a fetch response and the user. Records are
-# made one by one as they are taken, so that the position is right at each of them. Control records are left out, and with
-# read_committed those of aborted transactions. Each length is checked before use; nothing past a bound is inflated.
+# Records of a fetch response, as the user gets them: one by one, or as columns. A record is created when it is taken,
+# so the consumer's position is right at each record. _fetched_batches.pyx loads the batches that the records are in,
+# and skips those that the user must not see.
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
+from stratalog.client._fetched_batches cimport FetchedBatches, Progress
 from stratalog.records._column_decoder cimport ColumnDecoder
 from stratalog.records._crc32c cimport crc32c_fast, crc32c_is_fast
-from stratalog.records._framing cimport BatchHeader, checksum, fill_header
-from stratalog.records._record_fields cimport (
-    SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record,
-)
+from stratalog.records._framing cimport fill_header
+from stratalog.records._record_fields cimport SMALLEST_RECORD, HeaderFields, RecordFields, read_header, read_record
 from stratalog.records._varint cimport load16, load32, load64
 from stratalog.records.format cimport (
-    ATTRIBUTES_POSITION, BASE_TIMESTAMP_POSITION, BATCH_LENGTH_POSITION, CODEC_MASK, CONTROL_BIT, CONTROL_KEY_SIZE,
-    CONTROL_TYPE_ABORT, CONTROL_TYPE_POSITION, CRC_POSITION, CURRENT_MAGIC, HEADER_SIZE, LAST_OFFSET_DELTA_POSITION,
-    LEADER_EPOCH_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAX_TIMESTAMP_POSITION, RECORD_COUNT_POSITION,
-    TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT,
+    ATTRIBUTES_POSITION, BASE_TIMESTAMP_POSITION, BATCH_LENGTH_POSITION, CODEC_MASK, CONTROL_BIT, CRC_POSITION,
+    CURRENT_MAGIC, HEADER_SIZE, LAST_OFFSET_DELTA_POSITION, LOG_OVERHEAD, MAGIC_POSITION, MAX_TIMESTAMP_POSITION,
+    RECORD_COUNT_POSITION, TIMESTAMP_TYPE_BIT,
 )
 
-from stratalog.errors import CorruptBatchError, StratalogError
-from stratalog.records import compression, legacy
-from stratalog.records.batch import Batch
+from stratalog.errors import CorruptBatchError
 
 cdef long long _LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
+
 
 
 @cython.final
 @cython.no_gc
 @cython.freelist(256)
 cdef class ConsumerRecord:
-    """One record, as consumed: where it is from, when, and what it says. Compares by value."""
+    """A consumed record: its partition, offset, timestamp, key, value and headers. Records compare by value."""
 
-    # No garbage collection: a record holds no container that could come to hold the record, but for what a user's
-    # deserializer makes, and that would have to be made to point back at it by hand.
+    # No garbage collection: a record refers to no container that could refer back to it. Only the result of a user's
+    # deserializer could, and the user would have to make it do so.
     cdef tuple topic_partition
     cdef readonly long long offset
     cdef readonly long long timestamp
@@ -99,129 +95,36 @@ def _restore_record(topic, partition, offset, timestamp, timestamp_type, key, va
     )
 
 
-@cython.final
-cdef class Progress:
-    """How far a partition was consumed. One of its own for each assignment and seek: what was fetched for an older one is
-    known by that, and dropped."""
-
-    cdef public long long offset      # of the record that comes next; -1: not known yet
-    cdef public int leader_epoch      # of the last batch that was taken from; -1: not known
-
-    def __init__(self, long long offset=-1, int leader_epoch=-1):
-        self.offset = offset
-        self.leader_epoch = leader_epoch
-
-    def __repr__(self):
-        return f"Progress(offset={self.offset}, leader_epoch={self.leader_epoch})"
-
-
 cdef inline bytes _bytes(const unsigned char *data, int length):
     return None if length < 0 else PyBytes_FromStringAndSize(<const char *>data, length)
 
 
-# Not for the cyclic collector: it would take the bytes away from under the views, whose release it does not know of.
+# Like FetchedBatches, without support for the cyclic garbage collector.
 @cython.no_gc
 @cython.final
-cdef class FetchedRecords:
-    """The records of one partition in one fetch response, and how far they were taken.
+cdef class FetchedRecords(FetchedBatches):
+    """The records of one partition in one fetch response. `progress` moves with each record that is taken."""
 
-    `body[start:end]` are batches, of which the last may be cut off. `progress` moves with each record taken. An error
-    leaves it where it is: the next call raises it again, until somebody seeks past.
-    """
-
-    cdef readonly object place            # a TopicPartition
-    cdef readonly Progress progress
-    cdef readonly Py_ssize_t size
-    cdef readonly long long fetch_offset
-    cdef readonly long long end_offset    # behind the last whole batch: where to fetch next
-    cdef readonly int end_epoch           # that batch's leader epoch; -1: not known
-    cdef readonly Py_ssize_t record_count # as the headers say it, and no more than there is room for: a hint
-    cdef readonly bint is_exhausted       # everything was taken
-    cdef readonly bint is_sound           # whether batch follows batch, up to one that is cut off
-    cdef object _body
-    cdef object _decompressed                 # keeps the payload of a compressed batch
-    cdef Py_buffer _view
-    cdef Py_buffer _payload_view
-    cdef bint _has_view
-    cdef bint _is_decompressed                # the payload is in _payload_view
-    cdef Py_ssize_t _start
-    cdef Py_ssize_t _at                   # of the next batch
-    cdef Py_ssize_t _end
-    cdef BatchHeader _header
-    cdef const unsigned char *_p          # the next record of the loaded batch
-    cdef const unsigned char *_payload_end
-    cdef int _left                        # records of it
-    cdef long long _next_batch_offset     # behind the loaded batch
-    cdef int _timestamp_type
-    cdef list _legacy                     # records of a loaded message of magic 0 or 1, the last one first
-    cdef list _aborted                    # (first offset, producer id), the first one last
-    cdef set _aborted_producers
-    cdef bint _read_committed
-    cdef bint _check_crcs
-    cdef Py_ssize_t _max_decompressed
     cdef object _key_deserializer
     cdef object _value_deserializer
 
     def __init__(
-        self, place, Progress progress, long long fetch_offset, body, Py_ssize_t start, Py_ssize_t end, *, aborted=None,
-        bint read_committed=False, bint check_crcs=True, Py_ssize_t max_decompressed=256 * 1024 * 1024,
+        self, partition, Progress progress, long long fetch_offset, body, Py_ssize_t start, Py_ssize_t end, *,
+        aborted=None, bint read_committed=False, bint check_crcs=True, Py_ssize_t max_decompressed=256 * 1024 * 1024,
         key_deserializer=None, value_deserializer=None,
     ):
-        PyObject_GetBuffer(body, &self._view, PyBUF_SIMPLE)
-        self._has_view = True
-        if not 0 <= start <= end <= self._view.len:
-            raise ValueError(f"range {start}..{end} is outside the body of {self._view.len} bytes")
-        self.place = place
-        self.progress = progress
-        self.fetch_offset = fetch_offset
-        self.size = end - start
-        self._body = body
-        self._start = self._at = start
-        self._end = end
-        self._header = BatchHeader.__new__(BatchHeader)
-        self._aborted = sorted([(first, producer) for producer, first in aborted or ()], reverse=True)
-        self._aborted_producers = set()
-        self._read_committed = read_committed
-        self._check_crcs = check_crcs
-        self._max_decompressed = max_decompressed
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
-        self._find_end()
+        self._open(
+            partition, progress, fetch_offset, body, start, end, aborted, read_committed, check_crcs, max_decompressed
+        )
 
-    cdef int _find_end(self) except -1:
-        """Step from batch to batch by their lengths. What is wrong inside one is seen when it is read."""
-        cdef const unsigned char *data = <const unsigned char *>self._view.buf
-        cdef Py_ssize_t at = self._start
-        cdef Py_ssize_t size
-        self.end_offset = self.fetch_offset
-        self.end_epoch = -1
-        while self._end - at > MAGIC_POSITION:
-            size = <Py_ssize_t><int>load32(data + at + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
-            if size <= MAGIC_POSITION:
-                return 0
-            if size > self._end - at:
-                break
-            if data[at + MAGIC_POSITION] == CURRENT_MAGIC and size >= HEADER_SIZE:
-                self.end_offset = <long long>load64(data + at) + <int>load32(data + at + LAST_OFFSET_DELTA_POSITION) + 1
-                self.end_epoch = <int>load32(data + at + LEADER_EPOCH_POSITION)
-                self.record_count += min(load32(data + at + RECORD_COUNT_POSITION), <unsigned int>(size // SMALLEST_RECORD))
-            else:
-                self.end_offset = <long long>load64(data + at) + 1
-            at += size
-        self.is_sound = self.end_offset > self.fetch_offset
-        return 0
-
-    def __dealloc__(self):
-        if self._is_decompressed:
-            PyBuffer_Release(&self._payload_view)
-        if self._has_view:
-            PyBuffer_Release(&self._view)
-
-    def take(self, Py_ssize_t most):
-        """The next records, at most so many; an empty list: there are no more. With an error behind some, those."""
+    def take(self, Py_ssize_t limit):
+        """Return the next records, at most `limit`, or an empty list at the end. If records come before an error,
+        return those, and raise the error in the next call."""
         cdef list records = []
         cdef ConsumerRecord record
-        while most > 0:
+        while limit > 0:
             try:
                 record = self.next_record()
             except Exception:
@@ -231,21 +134,22 @@ cdef class FetchedRecords:
             if record is None:
                 break
             records.append(record)
-            most -= 1
+            limit -= 1
         return records
 
-    def take_columns(self, ColumnDecoder decoder, Py_ssize_t most):
-        """Decode the next records into columns, behind what is there, at most so many; how many there were.
+    def take_columns(self, ColumnDecoder decoder, Py_ssize_t limit):
+        """Decode the next records into columns, after the rows that are there, and return how many they were.
 
-        An error that lies behind some is for the next call. The decoder has only what counts.
+        Decodes at most `limit` records. If records come before an error, the next call raises the error. The decoder
+        never contains rows of a corrupt batch.
         """
         cdef Py_ssize_t before = decoder.rows
-        while decoder.rows - before < most:
-            if self._left == 0 and self._legacy is None and self._take_plain(decoder, most - (decoder.rows - before)):
+        while decoder.rows - before < limit:
+            if self._left == 0 and self._legacy is None and self._take_plain(decoder, limit - (decoder.rows - before)):
                 continue
             mark = decoder.mark()
             try:
-                if not self._take_batch(decoder, most - (decoder.rows - before)):
+                if not self._take_batch(decoder, limit - (decoder.rows - before)):
                     break
             except Exception:
                 decoder.cut(mark)
@@ -254,18 +158,18 @@ cdef class FetchedRecords:
                 raise
         return decoder.rows - before
 
-    cdef bint _take_plain(self, ColumnDecoder decoder, Py_ssize_t most) except -1:
-        """Decode those of the next batches that need nothing else, up to so many records, in one go without the GIL: in the
-        short moments between batches a thread that waits for it would not get it. False: there are none, or something
-        is wrong with the first."""
+    cdef bint _take_plain(self, ColumnDecoder decoder, Py_ssize_t limit) except -1:
+        """Decode as many as possible of the next batches that need only decoding, up to `limit` records, in one step
+        without the GIL. Releasing it per batch would not help: a waiting thread can't get it in such short intervals.
+        Return False if there is no such batch or the first of them is corrupt."""
         cdef const unsigned char *data = <const unsigned char *>self._view.buf
         cdef long long start_offset = self.progress.offset
-        cdef Py_ssize_t rows = 0, content = 0, end = self._at, behind, last = -1
+        cdef Py_ssize_t rows = 0, content = 0, end = self._at, position, last = -1
         cdef Py_ssize_t good_rows = 0, good_header_rows = 0
         if self._check_crcs and not crc32c_is_fast():
             return False
         while self._is_plain(data + end, self._end - end, start_offset):
-            if rows + <int>load32(data + end + RECORD_COUNT_POSITION) > most:
+            if rows + <int>load32(data + end + RECORD_COUNT_POSITION) > limit:
                 break
             rows += <int>load32(data + end + RECORD_COUNT_POSITION)
             content += <int>load32(data + end + BATCH_LENGTH_POSITION) + LOG_OVERHEAD
@@ -275,24 +179,24 @@ cdef class FetchedRecords:
         mark = decoder.mark()
         decoder.reserve(rows, content)
         with nogil:
-            behind = self._decode_plain(decoder, data, end, start_offset, &last, &good_rows, &good_header_rows)
-        if behind < end:
+            position = self._decode_plain(decoder, data, end, start_offset, &last, &good_rows, &good_header_rows)
+        if position < end:
             decoder.cut((good_rows, good_header_rows))
         if last < 0:
             return False
         try:
             decoder.check_limit()
-        except OverflowError:  # by headers
+        except OverflowError:  # because of headers
             decoder.cut(mark)
             return False
         fill_header(self._header, data, last, self._end)
-        self._at = behind
+        self._at = position
         self._next_batch_offset = self._header.base_offset + self._header.last_offset_delta + 1
         self._advance(self._next_batch_offset)
         return True
 
     cdef bint _is_plain(self, const unsigned char *batch, Py_ssize_t left, long long start_offset) except -1:
-        """Whether a whole batch is there whose records are the user's, as they lie there."""
+        """Return whether a complete batch is there that can be decoded as it is: uncompressed user records."""
         cdef Py_ssize_t size
         cdef int count, last_offset_delta
         if left < HEADER_SIZE or batch[MAGIC_POSITION] != CURRENT_MAGIC:
@@ -312,8 +216,8 @@ cdef class FetchedRecords:
         self, ColumnDecoder decoder, const unsigned char *data, Py_ssize_t end, long long start_offset,
         Py_ssize_t *last, Py_ssize_t *good_rows, Py_ssize_t *good_header_rows,
     ) noexcept nogil:
-        """Up to `end`, or before the first batch that is damaged; the position behind, that of the last, and what the
-        decoder has of all that is good."""
+        """Decode batches up to `end`, or up to the first corrupt batch. Return the position after the last decoded
+        batch. `last` receives the position of that batch, and the other two the row counts of the decoder after it."""
         cdef Py_ssize_t at = self._at, size
         cdef const unsigned char *batch
         cdef bint is_append_time
@@ -335,21 +239,21 @@ cdef class FetchedRecords:
             at += size
         return at
 
-    cdef bint _take_batch(self, ColumnDecoder decoder, Py_ssize_t most) except -1:
-        """Of one batch, at most so many. False: there is none."""
+    cdef bint _take_batch(self, ColumnDecoder decoder, Py_ssize_t limit) except -1:
+        """Decode at most `limit` records of one batch. Return False if there is no further batch."""
         cdef long long end_offset = _LAST_OFFSET
         if self._left == 0 and not self._legacy and not self._load():
             return False
         if self._legacy is not None:
-            self._take_legacy(decoder, most)
+            self._take_legacy(decoder, limit)
             return True
-        if self._left > most:
-            end_offset = max(self.progress.offset, self._header.base_offset) + most
+        if self._left > limit:
+            end_offset = max(self.progress.offset, self._header.base_offset) + limit
         self._decode_batch(decoder, end_offset)
         return True
 
     cdef int _decode_batch(self, ColumnDecoder decoder, long long end_offset) except -1:
-        """From the batch's start: records that were taken already are skipped by their offset."""
+        """Decode from the start of the batch, and skip records that were already taken by their offsets."""
         cdef const unsigned char *payload = self._payload_start()
         try:
             decoder.add_payload(
@@ -363,7 +267,7 @@ cdef class FetchedRecords:
             self._left = 0
             self._advance(self._next_batch_offset)
         else:
-            # Some of the batch is left. Its records are found again by their offsets, which is what _left is then not for.
+            # Part of the batch is left. The next call finds its records by their offsets, so step over the taken ones.
             self._advance(end_offset)
             while self._left > 0 and self._skip_taken():
                 pass
@@ -371,13 +275,8 @@ cdef class FetchedRecords:
                 self._advance(self._next_batch_offset)
         return 0
 
-    cdef const unsigned char *_payload_start(self):
-        if self._is_decompressed:
-            return <const unsigned char *>self._payload_view.buf
-        return <const unsigned char *>self._view.buf + self._header.position + HEADER_SIZE
-
     cdef bint _skip_taken(self) except -1:
-        """Whether the next record lies before the position; then it is stepped over."""
+        """Step over the next record if its offset is before the position. Return False if it is not."""
         cdef RecordFields fields
         cdef const char *problem = read_record(self._p, self._payload_end, &fields)
         if problem != NULL:
@@ -388,9 +287,9 @@ cdef class FetchedRecords:
         self._left -= 1
         return True
 
-    cdef int _take_legacy(self, ColumnDecoder decoder, Py_ssize_t most) except -1:
+    cdef int _take_legacy(self, ColumnDecoder decoder, Py_ssize_t limit) except -1:
         cdef list some = []
-        while self._legacy and len(some) < most:
+        while self._legacy and len(some) < limit:
             record = self._legacy.pop()
             if record.offset >= self.progress.offset:
                 some.append(record)
@@ -407,7 +306,7 @@ cdef class FetchedRecords:
         return 0
 
     cdef ConsumerRecord next_record(self):
-        """The next one; None: there are no more, and the position is behind the last batch."""
+        """Return the next record, or None at the end, when the position is after the last batch."""
         cdef RecordFields fields
         cdef ConsumerRecord record
         cdef const char *problem
@@ -425,8 +324,8 @@ cdef class FetchedRecords:
             if problem != NULL:
                 raise self._corrupt(problem.decode())
             if self._left == 1 and fields.end != self._payload_end:
-                raise self._corrupt("bytes are left over behind the last record")
-            # Unsigned: a corrupt delta may wrap around, as it does in Java, but that must be defined.
+                raise self._corrupt("the batch has bytes after its last record")
+            # Unsigned, because a corrupt delta may overflow. It then wraps around, as in Java.
             offset = <long long>(
                 <unsigned long long>self._header.base_offset + <unsigned long long>fields.offset_delta
             )
@@ -437,7 +336,7 @@ cdef class FetchedRecords:
                     self._advance(self._next_batch_offset)
                 continue
             record = ConsumerRecord.__new__(ConsumerRecord)
-            record.topic_partition = <tuple>self.place
+            record.topic_partition = <tuple>self.partition
             record.offset = offset
             record.leader_epoch = self._header.leader_epoch
             record.timestamp_type = self._timestamp_type
@@ -459,7 +358,7 @@ cdef class FetchedRecords:
             return record
 
     cdef int _deserialize(self, ConsumerRecord record) except -1:
-        # A tombstone stays None: there is nothing to deserialize.
+        # A tombstone's value stays None: there is nothing to deserialize.
         if self._key_deserializer is not None and record.key is not None:
             record.key = self._deserialized(self._key_deserializer, record.key, "key", record.offset)
         if self._value_deserializer is not None and record.value is not None:
@@ -473,28 +372,28 @@ cdef class FetchedRecords:
             from stratalog.client.errors import DeserializationError
 
             raise DeserializationError(
-                f"{field} of the record at offset {offset} of {self.place[0]}-{self.place[1]} can't be deserialized: "
-                f"{type(error).__name__}: {error}; seek to offset {offset + 1} to leave it out"
+                f"{field} of the record at offset {offset} of {self.partition[0]}-{self.partition[1]} can't be "
+                f"deserialized: {type(error).__name__}: {error}; seek to offset {offset + 1} to skip it"
             ) from error
 
     cdef ConsumerRecord _next_legacy(self):
-        cdef ConsumerRecord made
+        cdef ConsumerRecord record
         while self._legacy:
-            found = self._legacy[len(self._legacy) - 1]
-            if found.offset < self.progress.offset:
+            source = self._legacy[len(self._legacy) - 1]
+            if source.offset < self.progress.offset:
                 self._legacy.pop()
                 continue
-            made = ConsumerRecord.__new__(ConsumerRecord)
-            made.topic_partition = <tuple>self.place
-            made.offset = found.offset
-            made.timestamp = found.timestamp
-            made.timestamp_type = found.timestamp_type
-            made.leader_epoch = -1
-            made.key, made.value, made.headers = found.key, found.value, found.headers
-            self._deserialize(made)
+            record = ConsumerRecord.__new__(ConsumerRecord)
+            record.topic_partition = <tuple>self.partition
+            record.offset = source.offset
+            record.timestamp = source.timestamp
+            record.timestamp_type = source.timestamp_type
+            record.leader_epoch = -1
+            record.key, record.value, record.headers = source.key, source.value, source.headers
+            self._deserialize(record)
             self._legacy.pop()
-            self.progress.offset = made.offset + 1
-            return made
+            self.progress.offset = record.offset + 1
+            return record
         self._legacy = None
         self._advance(self._next_batch_offset)
         return None
@@ -518,134 +417,14 @@ cdef class FetchedRecords:
             Py_INCREF(pair)
             PyTuple_SET_ITEM(headers, i, pair)
         if cursor != fields.end:
-            raise self._corrupt("length leaves bytes over")
+            raise self._corrupt("the record has bytes after its last header")
         return headers
-
-    cdef int _advance(self, long long offset) noexcept:
-        if offset > self.progress.offset:
-            self.progress.offset = offset
-        if self._header.magic == CURRENT_MAGIC:
-            self.progress.leader_epoch = self._header.leader_epoch
-        return 0
-
-    cdef bint _load(self) except -1:
-        """Make the next batch with records for the user ready. False: there is none."""
-        cdef BatchHeader header = self._header
-        while True:
-            if self._is_decompressed:
-                self._is_decompressed = False
-                PyBuffer_Release(&self._payload_view)
-                self._decompressed = None
-            if not self._next_header():
-                self.is_exhausted = True
-                return False
-            self._next_batch_offset = header.base_offset + header.last_offset_delta + 1
-            if header.last_offset_delta < 0:
-                raise self._corrupt(f"last offset delta is {header.last_offset_delta}")
-            if self._next_batch_offset > self.progress.offset and not self._is_hidden():
-                self._load_payload()
-                self._at = header.position + header.size
-                if self._left or self._legacy is not None:
-                    return True
-            self._at = header.position + header.size
-            self._advance(self._next_batch_offset)
-
-    cdef bint _next_header(self) except -1:
-        if self._at >= self._end:
-            return False
-        try:
-            if fill_header(self._header, <const unsigned char *>self._view.buf, self._at, self._end):
-                if self._header.size <= self._end - self._at:
-                    return True
-        except StratalogError as error:
-            raise self._corrupt(getattr(error, "reason", str(error))) from error
-        if self._at == self._start:
-            raise CorruptBatchError(
-                f"{self.place[0]}-{self.place[1]}: the {self.size} bytes fetched at offset {self.progress.offset} are less "
-                "than one batch; make max_partition_fetch_bytes larger"
-            )
-        return False
-
-    cdef bint _is_hidden(self) except -1:
-        """Whether the batch is no business of the user: a control batch, or with read_committed an aborted one."""
-        cdef BatchHeader header = self._header
-        if header.magic != CURRENT_MAGIC:
-            return False
-        if self._read_committed and header.producer_id >= 0:
-            while self._aborted and self._aborted[len(self._aborted) - 1][0] < self._next_batch_offset:
-                self._aborted_producers.add(self._aborted.pop()[1])
-            if header.attributes & CONTROL_BIT:
-                if self._is_abort_marker():
-                    self._aborted_producers.discard(header.producer_id)
-            elif header.attributes & TRANSACTIONAL_BIT and header.producer_id in self._aborted_producers:
-                return True
-        return (header.attributes & CONTROL_BIT) != 0
-
-    cdef bint _is_abort_marker(self) except -1:
-        cdef RecordFields fields
-        cdef const unsigned char *batch = <const unsigned char *>self._view.buf + self._header.position
-        cdef const char *problem = read_record(batch + HEADER_SIZE, batch + self._header.size, &fields)
-        if problem != NULL:
-            raise self._corrupt(problem.decode())
-        return fields.key_length >= CONTROL_KEY_SIZE and (
-            load16(fields.key + CONTROL_TYPE_POSITION) == CONTROL_TYPE_ABORT
-        )
-
-    cdef int _load_payload(self) except -1:
-        cdef BatchHeader header = self._header
-        cdef const unsigned char *batch = <const unsigned char *>self._view.buf + header.position
-        if header.magic != CURRENT_MAGIC:
-            return self._load_legacy()
-        if self._check_crcs and checksum(batch, header) != header.crc:
-            raise self._corrupt(f"its checksum is not the one in its header, {header.crc:#010x}")
-        self._p = batch + HEADER_SIZE
-        self._payload_end = batch + header.size
-        if header.attributes & CODEC_MASK:
-            self._decompress()
-        self._timestamp_type = 1 if header.attributes & TIMESTAMP_TYPE_BIT else 0
-        if header.record_count < 0 or header.record_count > (self._payload_end - self._p) // SMALLEST_RECORD:
-            raise self._corrupt(
-                f"record count is {header.record_count}, which {self._payload_end - self._p} bytes of records can't be"
-            )
-        self._left = header.record_count
-        return 0
-
-    cdef int _decompress(self) except -1:
-        cdef BatchHeader header = self._header
-        packed = memoryview(self._body)[header.position + HEADER_SIZE : header.position + header.size]
-        try:
-            self._decompressed = compression.decompress(header.attributes & CODEC_MASK, packed, self._max_decompressed)
-        except StratalogError as error:
-            raise self._corrupt(getattr(error, "reason", str(error)), type(error)) from error
-        PyObject_GetBuffer(self._decompressed, &self._payload_view, PyBUF_SIMPLE)
-        self._is_decompressed = True
-        self._p = <const unsigned char *>self._payload_view.buf
-        self._payload_end = self._p + self._payload_view.len
-        return 0
-
-    cdef int _load_legacy(self) except -1:
-        batch = Batch(self._body, self._header)
-        try:
-            if self._check_crcs:
-                batch.check_crc()
-            self._legacy = legacy.records_of_message(batch, self._max_decompressed)[::-1]
-        except StratalogError as error:
-            raise self._corrupt(getattr(error, "reason", str(error)), type(error)) from error
-        return 0
-
-    def _corrupt(self, problem, kind=CorruptBatchError):
-        if not issubclass(kind, CorruptBatchError):
-            kind = CorruptBatchError
-        return kind(
-            f"{self.place[0]}-{self.place[1]}: the batch at offset {self._header.base_offset} can't be read: {problem}; "
-            "seek behind it to leave it out"
-        )
 
 
 @cython.final
 cdef class Interrupt:
-    """What the I/O thread tells an iteration that is going on: that something else than records waits for it. And the
-    other way round: that records are being taken, so that a slow loop over many records does not look like a stopped one."""
+    """Flags between the I/O thread and an iteration. `is_set` tells the iteration that something other than records
+    needs its attention. `taken` counts records, so that a slow loop does not look like a stopped one."""
 
     cdef public bint is_set
     cdef public unsigned long long taken
@@ -653,7 +432,8 @@ cdef class Interrupt:
 
 @cython.final
 cdef class RecordIterator:
-    """Records one by one. `refill` is asked for the next FetchedRecords when one is used up, or the interrupt is set."""
+    """Iterates over records. It calls `refill` for the next FetchedRecords after the last record, and when the
+    interrupt is set."""
 
     cdef object _refill
     cdef Interrupt _interrupt

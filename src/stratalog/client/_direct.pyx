@@ -1,10 +1,10 @@
-# The way of a record that has nobody to wait for: linger 0, and nothing under way to its broker. The thread that calls
-# `send` writes the request itself, where it would else have to wake the I/O thread, which takes as long as the rest of
-# the way to the broker. The answer is the I/O thread's business, as all others are.
+# The path of a record that need not wait: linger is 0, and no request to its broker is in flight. The thread that calls
+# `send` writes the request itself. Otherwise it would have to wake the I/O thread, which takes as long as the rest of
+# the way to the broker. The I/O thread handles the response, as always.
 #
-# There is no lock. `post` runs no Python code, keeps the GIL and has the garbage collector wait, so it is whole; and it
-# does something only while the I/O thread waits for events, when nothing of the sender's is half changed. Whatever is not
-# as simple as that (a timer to set, a batch to send again, a leader that is not known) is left to the I/O thread.
+# There is no lock. `post` runs no Python code, keeps the GIL and turns off the garbage collector, so it is atomic. It
+# sends only while the I/O thread waits for events, when the sender's state is consistent. Everything that is less
+# simple (a timer to set, a batch to send again, an unknown leader) is left to the I/O thread.
 
 cimport cython
 
@@ -19,19 +19,19 @@ cdef extern from "Python.h":
 from functools import partial
 
 from stratalog.protocol.api_keys import ApiKey
-from stratalog.protocol.produce_client import encode_produce_request
-from stratalog.protocol.requests import has_flexible_answer
+from stratalog.protocol.produce import encode_produce_request
+from stratalog.protocol.frames import has_flexible_response
 
 cdef enum:
-    _MOST_BYTES = 12288  # of a batch; more is worth a system call without the GIL
+    _MOST_BYTES = 12288  # of a batch; for a larger one it pays to release the GIL during the system call
 
-cdef double _NEVER = 1e300  # as the accumulator has it
+cdef double _NEVER = 1e300  # the same value as in the accumulator
 cdef object _PRODUCE = ApiKey.PRODUCE
 
 
 @cython.final
 cdef class ProduceRequest:
-    """A request that is under way, and the batches in it."""
+    """A request in flight, and the batches in it."""
 
     def __cinit__(self, broker, connection, int version, list batches not None):
         self.broker = broker
@@ -41,8 +41,8 @@ cdef class ProduceRequest:
 
 
 @cython.final
-cdef class UnderWay:
-    """What a producer has sent and has no response to. The sender and the direct path add to it."""
+cdef class InFlightRequests:
+    """The requests of a producer that have no response yet. The sender and the direct path add to them."""
 
     def __cinit__(self, double delivery_timeout):
         self.requests = set()
@@ -50,7 +50,7 @@ cdef class UnderWay:
         self._delivery_timeout = delivery_timeout
 
     cpdef int add(self, ProduceRequest request) except -1:
-        """A request that is about to be sent, or just was."""
+        """Add a request that is about to be sent, or was just sent."""
         cdef Batch batch
         for batch in request.batches:
             if batch.created + self._delivery_timeout < self.expires_at:
@@ -62,7 +62,7 @@ cdef class UnderWay:
 
 @cython.final
 cdef class DirectPath:
-    """Of one producer. `attach`, `open` and `close` are for the I/O thread."""
+    """Sends for one producer from the threads that call `send`. The I/O thread calls `attach`, `open` and `close`."""
 
     def __cinit__(self, int acks, int timeout_ms, double delivery_timeout, bint is_idempotent):
         self._acks = acks
@@ -70,32 +70,32 @@ cdef class DirectPath:
         self._timeout_ms = timeout_ms
         self._request_timeout = timeout_ms / 1000.0
         self._delivery_timeout = delivery_timeout
-        self._ways = {}
+        self._routes = {}
 
-    def attach(self, UnderWay under_way not None, ids, attributes, answered):
-        """`answered(request, response, error)` is called in the I/O thread for each request that is sent here."""
-        self._under_way, self._ids, self._attributes, self._answered = under_way, ids, attributes, answered
+    def attach(self, InFlightRequests in_flight not None, ids, attributes, answered):
+        """Connect to the sender. The I/O thread calls `answered(request, response, error)` for each request."""
+        self._in_flight, self._ids, self._attributes, self._answered = in_flight, ids, attributes, answered
 
     def open(self, int node_id, broker, connection, int version):
-        """From now on there is a way to this broker."""
-        flexible = has_flexible_answer(_PRODUCE, version)
-        self._ways[node_id] = (broker, connection, connection.pipeline, version, flexible)
+        """Send to this broker from now on, by this connection."""
+        flexible = has_flexible_response(_PRODUCE, version)
+        self._routes[node_id] = (broker, connection, connection.pipeline, version, flexible)
 
     def close(self):
-        self._ways.clear()
+        self._routes.clear()
 
     def write_on(self):
-        """What sockets did not take, in the I/O thread."""
+        """Continue to write what sockets did not take. For the I/O thread."""
         self.is_stuck = False
-        for _, connection, _, _, _ in list(self._ways.values()):
+        for _, connection, _, _, _ in list(self._routes.values()):
             connection.write_on()
 
-    def tell(self, bint io_thread_waits):
-        """Whether the I/O thread does nothing but wait for events."""
+    def set_waiting(self, bint io_thread_waits):
+        """Record whether the I/O thread waits for events and does nothing else."""
         self.io_thread_waits = io_thread_waits
 
     cdef bint post(self, PartitionQueue queue, Batch batch) except -1:
-        """Send the partition's open batch, if that is simple; whether it was."""
+        """Send the open batch of a partition if that is simple. Return whether it was sent."""
         cdef int collects
         cdef double now
         if not self.io_thread_waits or self.is_stuck or batch.size > _MOST_BYTES:
@@ -103,15 +103,19 @@ cdef class DirectPath:
         collects = PyGC_Disable()
         try:
             now = monotonic()
-            way = self._ways.get(queue.leader)
-            return way is not None and self._may_send(queue, batch, way, now) and self._send(queue, batch, way, now)
+            route = self._routes.get(queue.leader)
+            return (
+                route is not None
+                and self._may_send(queue, batch, route, now)
+                and self._send(queue, batch, route, now)
+            )
         finally:
             if collects:
                 PyGC_Enable()
 
-    cdef bint _may_send(self, PartitionQueue queue, Batch batch, tuple way, double now) except -1:
+    cdef bint _may_send(self, PartitionQueue queue, Batch batch, tuple route, double now) except -1:
         cdef Pipeline pipeline
-        broker, connection, pipeline, _, _ = way
+        broker, connection, pipeline, _, _ = route
         return not (
             queue.open is not batch
             or queue.closed
@@ -123,13 +127,13 @@ cdef class DirectPath:
             or broker.muted_until > now
             or (self._is_idempotent and self._ids.producer_id < 0)
             or self._ids.lost is not None
-            or self._under_way.timer_at > batch.created + self._delivery_timeout
+            or self._in_flight.timer_at > batch.created + self._delivery_timeout
             or not pipeline.is_idle(now + self._request_timeout)
         )
 
-    cdef bint _send(self, PartitionQueue queue, Batch batch, tuple way, double now) except -1:
+    cdef bint _send(self, PartitionQueue queue, Batch batch, tuple route, double now) except -1:
         cdef Pipeline pipeline
-        broker, connection, pipeline, version, flexible = way
+        broker, connection, pipeline, version, flexible = route
         queue.close(False)
         batch.pack(0, None)
         queue.take(self._ids.producer_id, self._ids.producer_epoch)
@@ -146,5 +150,5 @@ cdef class DirectPath:
         except MemoryError:
             queue.put_back([batch])
             return False
-        self._under_way.add(request)
+        self._in_flight.add(request)
         return not self.is_stuck

@@ -1,4 +1,4 @@
-# The hash that decides where keys go, for the other kernels.
+# The hash that chooses partitions for keys, for the other kernels.
 
 from libc.stdint cimport uint32_t
 

@@ -1,5 +1,5 @@
-# Murmur2 as Kafka's Java client computes it (32 bits, seed 0x9747b28c): the same key goes to the same partition,
-# whoever sends it. tests/golden/java-partitions.bin has what Java says of 10,000 keys.
+# Murmur2 as Kafka's Java client computes it (32 bits, seed 0x9747b28c), so that a key goes to the same partition from
+# any client. tests/golden/java-partitions.bin has Java's partitions of 10,000 keys.
 
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
@@ -15,7 +15,7 @@ cdef uint32_t murmur2_of(const unsigned char *data, Py_ssize_t length) noexcept 
     cdef uint32_t word
     cdef Py_ssize_t position = 0
     while position + 4 <= length:
-        memcpy(&word, data + position, 4)  # little-endian, as the machines are that this runs on
+        memcpy(&word, data + position, 4)  # little-endian, like the machines that this runs on
         word *= <uint32_t> _MIX
         word ^= word >> _SHIFT
         word *= <uint32_t> _MIX
@@ -38,12 +38,12 @@ cdef int partition_of_key(const unsigned char *key, Py_ssize_t length, int parti
 
 
 def murmur2(bytes data not None):
-    """The hash as Java has it: an int of 32 bits, with a sign."""
+    """Return the hash as Java returns it: a signed 32-bit int."""
     return <int> murmur2_of(<const unsigned char *> <const char *> data, len(data))
 
 
 def partition_for_key(bytes key not None, int partitions):
-    """The partition that a record with this key goes to, of so many."""
+    """Return the partition, of this number of partitions, that a record with this key goes to."""
     if partitions < 1:
-        raise ValueError(f"partitions is {partitions}; there must be at least one")
+        raise ValueError(f"partitions is {partitions}; it must be at least 1")
     return partition_of_key(<const unsigned char *> <const char *> key, len(key), partitions)

@@ -1,4 +1,4 @@
-# Partitions and topics, for the accumulator.
+# The queues of partitions and topics, for the accumulator.
 
 from stratalog.client._batch cimport Batch
 
@@ -6,19 +6,19 @@ from stratalog.client._batch cimport Batch
 cdef class PartitionQueue:
     cdef readonly str topic
     cdef readonly int partition
-    cdef public int leader                 # node id, -1: not known
-    cdef readonly Batch open               # records are written into it
-    cdef readonly list closed              # to be sent before it, in this order
-    cdef readonly int in_flight            # batches that are sent and not answered
-    cdef public double retry_at            # monotonic seconds: nothing is sent before
-    cdef public long long producer_id      # -1: none yet
+    cdef public int leader                 # node id; -1 if unknown
+    cdef readonly Batch open               # the batch that records are written into
+    cdef readonly list closed              # batches to send before it, in this order
+    cdef readonly int in_flight            # number of batches that are sent and not acknowledged
+    cdef public double retry_at            # monotonic seconds; nothing is sent before
+    cdef public long long producer_id      # -1 before the first batch
     cdef public int producer_epoch
     cdef readonly int next_sequence
-    cdef readonly int last_acknowledged    # sequence number, -1: none under this epoch
-    cdef public bint needs_new_epoch       # a sequence number is missing, and nobody will send it
-    cdef bint is_active                    # listed in the accumulator
+    cdef readonly int last_acknowledged    # a sequence number; -1 before the first of this epoch
+    cdef public bint needs_new_epoch       # a sequence number is missing, and no batch with it will be sent
+    cdef bint is_active                    # in the accumulator's list
     cdef Py_ssize_t expected_size           # size of the next batch
-    cdef long long batch_count            # that were ever opened
+    cdef long long batch_count            # number of batches that were ever opened
 
     cdef void close(self, bint is_full) noexcept
 
@@ -26,6 +26,11 @@ cdef class PartitionQueue:
 cdef class TopicQueues:
     cdef readonly str topic
     cdef readonly list partitions
-    cdef readonly int count                # of partitions that records are spread over
-    cdef PartitionQueue sticky             # that records without a key go to for now
-    cdef Py_ssize_t sticky_bytes           # that it got
+    cdef readonly int count                # number of partitions that records are distributed over
+    cdef PartitionQueue sticky             # the partition that gets the records without a key for now
+    cdef Py_ssize_t sticky_bytes           # how many bytes of them it got
+    cdef unsigned long long _random
+
+    cpdef PartitionQueue sticky_queue(self)
+    cdef void leave_sticky_queue(self) noexcept
+    cdef PartitionQueue _draw(self, PartitionQueue other)

@@ -1,19 +1,22 @@
-# A partition's batches that are not acknowledged, and a topic's partitions. Senders append, the I/O thread takes:
-# both under the GIL, without a lock; _accumulator.pyx says how.
+# The unacknowledged batches of each partition, and the partitions of each topic. Senders append batches and the I/O
+# thread takes them. Both hold the GIL and use no lock, as _accumulator.pyx explains.
 
 cimport cython
 
 from stratalog.client._batch cimport Batch
 
+import os
+
 cdef enum:
     _FIRST_CAPACITY = 4096
     _SMALLEST_CAPACITY = 512
     _HIGHEST_SEQUENCE = 0x7FFFFFFF
+    _STICKY_BYTES = 16384        # after so many bytes, keyless records go to another partition once the batch is closed
 
 
 @cython.final
 cdef class PartitionQueue:
-    """A partition's batches, and where it is in the sequence numbers of an idempotent producer."""
+    """The batches of a partition, and its position in the sequence numbers of an idempotent producer."""
 
     def __cinit__(self, str topic, int partition, int leader=-1):
         self.topic = topic
@@ -24,7 +27,7 @@ cdef class PartitionQueue:
         self.expected_size = _FIRST_CAPACITY
 
     cdef void close(self, bint is_full) noexcept:
-        """The open batch, so that it is sent as it is."""
+        """Close the open batch, so that it is sent as it is."""
         cdef Batch batch = self.open
         if is_full:
             self.expected_size = batch.capacity
@@ -39,11 +42,11 @@ cdef class PartitionQueue:
 
     @property
     def first(self):
-        """The next batch to send, which may still grow; None: there is none."""
+        """The next batch to send, to which records may still be added, or None."""
         return self.closed[0] if self.closed else self.open
 
     def head(self):
-        """The next batch to send: from here on nothing is written into it."""
+        """Return the next batch to send. No record is written into it after that."""
         if not self.closed and self.open is not None:
             self.close(False)
         if not self.closed:
@@ -51,7 +54,7 @@ cdef class PartitionQueue:
         return self.closed[0]
 
     def take(self, long long producer_id, int producer_epoch):
-        """The head, now under way. With a producer id it has its sequence numbers."""
+        """Remove and return the head, which is now in flight. With a producer id, number its records."""
         cdef Batch batch = self.closed.pop(0)
         self.in_flight += 1
         batch.attempts += 1
@@ -63,7 +66,7 @@ cdef class PartitionQueue:
         return batch
 
     def is_next(self, Batch batch not None):
-        """Whether the broker can have been waiting for just this batch."""
+        """Return whether this is the batch that the broker expects next."""
         return batch.base_sequence == _after(self.last_acknowledged, 1)
 
     def acknowledged(self, Batch batch not None):
@@ -72,27 +75,27 @@ cdef class PartitionQueue:
             self.last_acknowledged = _after(batch.base_sequence, batch.record_count - 1)
 
     def failed(self):
-        """A batch is under way no more, and won't be sent again."""
+        """Count a batch as no longer in flight. It will not be sent again."""
         self.in_flight -= 1
 
     def put_back(self, list batches):
-        """Batches that were under way, or parts of one, to be sent again: before all that come after them."""
-        cdef Py_ssize_t place = 0
+        """Queue batches that were in flight, or the parts of one, before all batches that come after them."""
+        cdef Py_ssize_t index = 0
         cdef Batch first = batches[0]
         self.in_flight -= 1
         for other in self.closed:
             if ((<Batch> other).number, (<Batch> other).start) > (first.number, first.start):
                 break
-            place += 1
-        self.closed[place:place] = batches
+            index += 1
+        self.closed[index:index] = batches
 
     def drop_head(self):
-        """The head, which is not sent any more."""
+        """Remove and return the head, which will not be sent."""
         self.head()
         return self.closed.pop(0)
 
     def begin_epoch(self, long long producer_id, int producer_epoch):
-        """Sequence numbers from 0 on; nothing is under way. What waits gets new ones."""
+        """Begin with sequence number 0 while nothing is in flight. Waiting batches get new numbers."""
         cdef Batch batch
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.next_sequence = 0
@@ -103,20 +106,21 @@ cdef class PartitionQueue:
 
 
 cdef inline int _after(int sequence, int count) noexcept:
-    """Sequence numbers go on from 0 behind the highest."""
+    """Return the sequence number `count` after another. After the highest number comes 0."""
     return <int> ((<long long> sequence + count) & _HIGHEST_SEQUENCE)
 
 
 @cython.final
 cdef class TopicQueues:
-    """A topic's partitions."""
+    """The partitions of a topic, and the choice of a partition for records without a key."""
 
     def __cinit__(self, str topic):
         self.topic = topic
         self.partitions = []
+        self._random = int.from_bytes(os.urandom(8), "little") | 1
 
     def update(self, list leaders):
-        """The node id of each partition's leader, -1: there is none. No partition is forgotten: it may hold records."""
+        """Take the node id of each partition's leader, -1 if it has none. Removed partitions stay, with their records."""
         cdef Py_ssize_t number
         for number, leader in enumerate(leaders):
             if number < len(self.partitions):
@@ -128,3 +132,50 @@ cdef class TopicQueues:
         if self.sticky is not None and self.sticky.partition >= len(leaders):
             self.sticky = None
         self.count = len(leaders)
+
+    cpdef PartitionQueue sticky_queue(self):
+        """Return the partition for records without a key.
+
+        One partition gets a batch of them, then another. Of two random partitions, the one with less to send is chosen,
+        so that a slow broker gets less. A partition without a leader is chosen only if no other is available.
+        """
+        cdef PartitionQueue now = self.sticky
+        cdef PartitionQueue first, second
+        if now is not None and (now.open is not None or self.sticky_bytes < _STICKY_BYTES) and now.leader >= 0:
+            return now
+        if self.count == 1:
+            first = <PartitionQueue> self.partitions[0]
+        else:
+            first, second = self._draw(now), self._draw(now)
+            if second.leader >= 0 and (first.leader < 0 or _backlog(second) < _backlog(first)):
+                first = second
+        if first is not now:
+            self.sticky = first
+        self.sticky_bytes = 0
+        return first
+
+    def add_sticky_bytes(self, Py_ssize_t size):
+        """Count bytes of keyless rows that the sticky partition got."""
+        self.sticky_bytes += size
+
+    cdef void leave_sticky_queue(self) noexcept:
+        """Choose another partition for the next record without a key. The open batch was closed."""
+        self.sticky_bytes = _STICKY_BYTES
+
+    cdef PartitionQueue _draw(self, PartitionQueue other):
+        """Return a random partition, or if that is `other` or has no leader, one after it that is suitable."""
+        cdef PartitionQueue drawn
+        cdef int number, tried
+        self._random ^= self._random << 13
+        self._random ^= self._random >> 7
+        self._random ^= self._random << 17
+        number = <int> (self._random % <unsigned long long> self.count)
+        for tried in range(self.count):
+            drawn = <PartitionQueue> self.partitions[(number + tried) % self.count]
+            if drawn is not other and drawn.leader >= 0:
+                return drawn
+        return <PartitionQueue> self.partitions[number]
+
+
+cdef Py_ssize_t _backlog(PartitionQueue queue) noexcept:
+    return len(queue.closed) + queue.in_flight

@@ -237,8 +237,8 @@ def _add(accumulator: Accumulator, queues: TopicQueues, planned: _Planned) -> Ba
     if planned.partition != ANYWHERE:
         queue = queues.partitions[planned.partition]
     else:
-        queue = accumulator.stick(queues)
-        accumulator.stuck(queues, planned.size)
+        queue = queues.sticky_queue()
+        queues.add_sticky_bytes(planned.size)
     return accumulator.add_rows(
         queue, planned.encode, planned.size, planned.rows, planned.base_timestamp, planned.max_timestamp
     )

@@ -139,7 +139,7 @@ class Consumer:
                         break  # the next poll raises it
                     raise
                 if records:
-                    found.setdefault(fetched.place, []).extend(records)
+                    found.setdefault(fetched.partition, []).extend(records)
                 left -= len(records)
                 if not fetched.is_exhausted:
                     break  # as many as may be, or there is an error, which the next poll raises

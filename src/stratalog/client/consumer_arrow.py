@@ -59,7 +59,7 @@ class ArrowColumns:
         rows = fetched.take_columns(decoder, most)
         if rows:
             self.rows += rows
-            self._parts.append((fetched.place, rows))
+            self._parts.append((fetched.partition, rows))
             if decoder.content >= _LARGE:
                 self._finish()
         return rows

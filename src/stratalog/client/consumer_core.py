@@ -133,12 +133,12 @@ class ConsumerCore:
     def _carry_out(self, step: Step) -> None:
         try:
             if step.change is Change.ASSIGNED:
-                self.subscription.add(step.places)
-                self.cluster.want({place.topic for place in step.places})
+                self.subscription.add(step.partitions)
+                self.cluster.want({place.topic for place in step.partitions})
                 if self.subscription.listener is not None:
-                    self.subscription.listener.on_partitions_assigned(step.places)
+                    self.subscription.listener.on_partitions_assigned(step.partitions)
             else:
-                self._let_go(step.change, step.places)
+                self._let_go(step.change, step.partitions)
         finally:
             self.io.call_soon(self._finish, step)
 

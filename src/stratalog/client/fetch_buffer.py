@@ -10,7 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from stratalog.client._consumer_records import FetchedRecords, Interrupt, Progress
+from stratalog.client._consumer_records import FetchedRecords, Interrupt
+from stratalog.client._fetched_batches import Progress
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.subscription import Subscription
 
@@ -18,10 +19,10 @@ from stratalog.client.subscription import Subscription
 class FetchFailure:
     """What happened to a partition behind the records before it: raised, or handled, when those are taken."""
 
-    __slots__ = ("handle", "place", "progress", "size")
+    __slots__ = ("handle", "partition", "progress", "size")
 
-    def __init__(self, place: TopicPartition, progress: Progress, handle: Callable[[], None]) -> None:
-        self.place = place
+    def __init__(self, partition: TopicPartition, progress: Progress, handle: Callable[[], None]) -> None:
+        self.partition = partition
         self.progress = progress
         self.handle = handle  # in the polling thread; raises what the user has to know
         self.size = 0
@@ -79,7 +80,7 @@ class FetchBuffer:
                 if not self._queue:
                     return None
                 fetched = self._current = self._queue.popleft()
-            state = self._subscription.partitions.get(fetched.place)
+            state = self._subscription.partitions.get(fetched.partition)
             if state is None or state.progress is not fetched.progress:
                 self.done(fetched)
             elif state.is_paused:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from stratalog.protocol.fetch_request import Topic, WantedPartition
+from stratalog.protocol.fetch import Topic, WantedPartition
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1

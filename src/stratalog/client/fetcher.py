@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from stratalog.client._consumer_records import FetchedRecords, Progress
+from stratalog.client._consumer_records import FetchedRecords
+from stratalog.client._fetched_batches import Progress
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.consumer_settings import ConsumerSettings
@@ -26,7 +27,7 @@ from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol._fetch_response import parse_fetch_response
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
-from stratalog.protocol.fetch_request import FIRST_BY_ID, HIGHEST, LOWEST, WantedPartition, encode_fetch_request
+from stratalog.protocol.fetch import FIRST_BY_ID, HIGHEST, LOWEST, WantedPartition, encode_fetch_request
 
 if TYPE_CHECKING:
     from stratalog.protocol._fetch_response import FetchResponsePartition
@@ -286,7 +287,7 @@ class Fetcher:
             )
             state.fetch_offset = fetched.end_offset
             state.last_epoch = fetched.end_epoch
-            state.is_stopped = not fetched.is_sound
+            state.is_stopped = not fetched.is_well_formed
             self._buffer.put(fetched)
         elif nearby >= 0:
             state.nearby_replica = nearby

@@ -71,7 +71,7 @@ class Producer(SendPath, TransactionCalls):
         self.settings = settings
         self._is_closed = False
         direct = _direct_path(settings)
-        loop = None if direct is None else watched_loop(direct.tell)
+        loop = None if direct is None else watched_loop(direct.set_waiting)
         io = self._io = IoThread(f"producer {settings.client_id}", loop)
         self._cluster = Cluster(settings)
         finder = _TopicFinder(io)

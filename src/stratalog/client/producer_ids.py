@@ -19,7 +19,7 @@ from stratalog.client.errors import ClientError, error_of
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
-from stratalog.protocol.produce_client import HIGHEST
+from stratalog.protocol.produce import HIGHEST
 
 HIGHEST_EPOCH = 32766
 

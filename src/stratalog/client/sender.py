@@ -21,7 +21,7 @@ from typing import Any
 
 from stratalog.client._accumulator import Accumulator
 from stratalog.client._batch import Batch
-from stratalog.client._direct import ProduceRequest, UnderWay
+from stratalog.client._direct import InFlightRequests, ProduceRequest
 from stratalog.client._queues import PartitionQueue
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
@@ -40,7 +40,7 @@ from stratalog.client.split_batch import split_batch
 from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
-from stratalog.protocol.produce_client import HIGHEST, LOWEST, decode_produce_response, encode_produce_request
+from stratalog.protocol.produce import HIGHEST, LOWEST, decode_produce_response, encode_produce_request
 
 logger = logging.getLogger("stratalog.client.producer")
 
@@ -95,7 +95,7 @@ class Sender:
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
         self._brokers: dict[int, Broker] = {}
-        self._under_way = UnderWay(self._delivery_timeout)
+        self._under_way = InFlightRequests(self._delivery_timeout)
         self._requests = self._under_way.requests
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()

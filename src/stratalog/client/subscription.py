@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from stratalog.client._consumer_records import Progress
+from stratalog.client._fetched_batches import Progress
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.offset_reset import OffsetReset
 from stratalog.errors import ClientError

@@ -42,7 +42,7 @@ from stratalog.client.transaction_requests import Identity, TransactionRequests
 from stratalog.client.transaction_state import Phase, TransactionState
 from stratalog.net.broker_connection import Answered
 from stratalog.protocol.error_codes import ErrorCode
-from stratalog.protocol.produce_client import HIGHEST
+from stratalog.protocol.produce import HIGHEST
 from stratalog.records.format import TRANSACTIONAL_BIT
 
 logger = logging.getLogger("stratalog.client.producer")

@@ -1,1 +1,1 @@
-"""The only sockets: a listener, connections, sendfile. Knows frames, not what is in them."""
+"""All sockets: a listener, connections and sendfile. This package knows frames, not their contents."""

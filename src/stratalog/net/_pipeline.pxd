@@ -1,4 +1,4 @@
-# The requests of one connection that are under way, for kernels that send one themselves.
+# The requests of one connection that are in flight, for kernels that send a request themselves.
 
 cdef class InFlight:
     cdef readonly long long correlation_id
@@ -11,7 +11,7 @@ cdef class InFlight:
 
 cdef class Pipeline:
     cdef readonly object in_flight         # a deque of InFlight, the oldest first
-    cdef readonly object out               # a deque of memoryviews: what the socket has not taken yet
+    cdef readonly object out               # a deque of memoryviews that the socket has not taken yet
     cdef public double timer_at            # when the connection looks for late responses
     cdef public double last_used
     cdef readonly bint is_closed

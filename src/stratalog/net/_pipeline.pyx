@@ -1,11 +1,11 @@
-# The requests of one connection that are under way: their numbers, who gets their responses, and what the socket has not
-# taken yet. BrokerConnection adds to it in its event loop's thread. Another thread may send a request with `send_now`
-# while the loop's thread does nothing but wait for events.
+# The requests of one connection that are in flight: their correlation ids, the receivers of their responses, and the
+# bytes that the socket has not taken yet. BrokerConnection adds requests in its event loop's thread. Another thread may
+# send a request with `send_now` while the loop's thread waits for events and does nothing else.
 #
-# That is for callers with a small request and an idle connection, who would otherwise have to wake the loop's thread,
-# which costs more than to send it. There is no lock: `is_idle` and `send_now` run no Python code and don't release the
-# GIL, so each is whole under it where the caller keeps the garbage collector from running; and while the loop's thread
-# waits, nothing here is half changed. No interrupt can come in between either.
+# That is for callers with a small request and an idle connection. They would otherwise have to wake the loop's thread,
+# which costs more than sending the request. There is no lock: `is_idle` and `send_now` run no Python code and keep the
+# GIL, so each is atomic if the caller turns off the garbage collector. While the loop's thread waits, the state here is
+# consistent. No interrupt can come in between either.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -32,7 +32,7 @@ cdef double _NEVER = float("inf")
 
 
 def send_small(int fd, bytes data not None):
-    """As socket.send, with the GIL kept: it is needed again before a thread that computes would give it back."""
+    """Send like socket.send, but keep the GIL, since getting it back from a thread that computes would take longer."""
     cdef ssize_t sent = send(fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
     cdef int problem = errno
     if sent < 0:
@@ -42,7 +42,7 @@ def send_small(int fd, bytes data not None):
 
 @cython.final
 cdef class InFlight:
-    """A request without a response yet. `answered` is called with the response's body or with an error."""
+    """A request without a response yet. `answered` is called with the body of the response or with an error."""
 
     @property
     def what(self):
@@ -51,7 +51,7 @@ cdef class InFlight:
 
 @cython.final
 cdef class Pipeline:
-    """Of the connection with this descriptor. Numbers wrap around, as Kafka's do."""
+    """The pipeline of the connection with this file descriptor. Correlation ids wrap around, as Kafka's do."""
 
     def __cinit__(self, int fd, bytes client_id not None, long long correlation_id=0):
         self._fd = fd
@@ -62,7 +62,7 @@ cdef class Pipeline:
         self.timer_at = _NEVER
 
     def close(self):
-        """Forget everything; `send_now` is no longer possible. Returns the requests that have no response."""
+        """Forget all requests, and return those without a response. After that, `send_now` can't be used."""
         cdef list waiting = list(self.in_flight)
         self.is_closed = True
         self.in_flight.clear()
@@ -70,24 +70,24 @@ cdef class Pipeline:
         return waiting
 
     def number(self):
-        """The number of the next request, which expects no response."""
+        """Return the correlation id of the next request, which expects no response."""
         return self._next_id()
 
     def expect(self, bint flexible, double deadline, answered, key, int version):
-        """The number of the next request, whose response is expected behind all others'."""
+        """Return the correlation id of the next request, which expects its response after all others."""
         cdef long long correlation_id = self._next_id()
         self._expect(correlation_id, flexible, deadline, answered, key, version)
         return correlation_id
 
     cpdef bint is_idle(self, double deadline) except -1:
-        """Whether nothing is under way, and the timer is set no later than this: then `send_now` may be called."""
+        """Return whether `send_now` is allowed: nothing is in flight, and the timer is set before `deadline`."""
         return not (self.is_closed or self.in_flight or self.out or self.timer_at > deadline)
 
     cpdef bint send_now(
         self, key, int version, bint flexible, bytes body, double now, double deadline, answered
     ) except -1:
-        """Send a request; `answered` is called in the loop's thread, as BrokerConnection.post says. Returns False where
-        the socket did not take all of it: then `BrokerConnection.write_on` has to be called in the loop's thread."""
+        """Send a request. The loop's thread calls `answered`, as for BrokerConnection.post. Return False if the socket
+        did not take all of it. Then the loop's thread has to call `BrokerConnection.write_on`."""
         cdef long long correlation_id = self._correlation_id
         cdef bytes client_id = self._client_id
         cdef Py_ssize_t head = _HEADER + PyBytes_GET_SIZE(client_id) + flexible
@@ -107,7 +107,7 @@ cdef class Pipeline:
         sent = send(self._fd, p, PyBytes_GET_SIZE(frame), MSG_DONTWAIT | MSG_NOSIGNAL)
         if sent == PyBytes_GET_SIZE(frame):
             return True
-        # What is wrong, the loop's thread finds out when it sends the rest.
+        # An error shows again when the loop's thread sends the rest.
         self.out.append(memoryview(frame)[max(sent, 0):])
         return False
 

@@ -1,6 +1,6 @@
-# Receiving a large answer in one go, without the GIL, and a small one with it. Who gives the GIL away for a system call
-# has to get it again, and where another thread computes, waits for that for milliseconds each time, while the socket's
-# buffer stands full.
+# Receives a large response in one step without the GIL, and a small one with it. A thread that releases the GIL for a
+# system call has to get it back. If another thread computes, that takes milliseconds each time, while the socket's
+# buffer stays full.
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -44,15 +44,15 @@ cdef long long _now_ms() noexcept nogil:
 
 
 cdef void _wake_at(int fd, Py_ssize_t size) noexcept nogil:
-    """Have poll wait for so many bytes. Where the system can't, it wakes for each piece."""
+    """Have poll wait for so many bytes. On systems that do not support it, poll returns for each piece."""
     cdef int least = <int> min(size, _WORTH_WAKING)
     setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof(least))
 
 
 def receive_now(int fd, memory, Py_ssize_t start):
-    """What is there already, into `memory` from `start` on: for little of it, as the GIL is kept.
+    """Receive the bytes that are there into `memory`, from `start` on. For few bytes, as it keeps the GIL.
 
-    Returns how many bytes came; 0: the other side has closed the connection; -1: nothing is there. Raises OSError.
+    Returns the number of bytes; 0 if the other side has closed the connection; -1 if nothing is there. Raises OSError.
     """
     cdef Py_buffer view
     cdef ssize_t count
@@ -70,10 +70,10 @@ def receive_now(int fd, memory, Py_ssize_t start):
 
 
 def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
-    """Fill `memory` from position `filled` on, for as long as bytes come within `wait_ms` of each other, and for not
-    much longer than `most_ms` in all: others have to have their turn.
+    """Fill `memory` from position `filled` on, while bytes arrive within `wait_ms` of each other, and for little longer
+    than `most_ms` in total, since other connections have to be served.
 
-    Returns how much of it is filled then, and whether the other side has closed the connection. Raises OSError.
+    Returns the new filled size, and whether the other side has closed the connection. Raises OSError.
     """
     cdef Py_buffer view
     cdef pollfd waiting
@@ -98,7 +98,7 @@ def receive_rest(int fd, memory, Py_ssize_t filled, int wait_ms, int most_ms):
                 elif errno == EAGAIN:
                     if _now_ms() >= end:
                         break
-                    # A sender nearby writes piece by piece, and to wake up for each costs more than to copy it.
+                    # A sender on this machine writes piece by piece, and waking for each costs more than copying it.
                     waits_for_more = True
                     _wake_at(fd, view.len - filled)
                     if poll(&waiting, 1, wait_ms) <= 0:

@@ -1,9 +1,9 @@
-"""A client's connection to a broker: requests out, answers in, pipelined and in order, as Kafka's brokers answer.
+"""A client's connection to a broker: pipelined requests, and responses in the same order.
 
-All of it happens in one event loop. Every request has an outcome: its answer, or an error that says what became of the
-connection. An answer that is late ends the connection, and so does one that is not the answer to the oldest request, or
-announces more bytes than are allowed: what follows could not be told apart. Requests go out from the buffers they were
-given in; answers come in memory of their own, which may be kept.
+Runs on one event loop. Every request has an outcome: its response, or an error that says what happened to the
+connection. A late response ends the connection. So does a response that does not belong to the oldest request, or that
+announces more bytes than allowed, because the bytes after it could not be interpreted. Requests are sent from the
+buffers of the caller. Each response has its own memory, which the caller may keep.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ from stratalog.errors import (
 )
 from stratalog.net._pipeline import InFlight, Pipeline, send_small
 from stratalog.net._receive import receive_now, receive_rest
-from stratalog.net.answer_memory import AnswerMemory
+from stratalog.net.buffers import ResponseMemory
 from stratalog.net.connecting import connect
 from stratalog.protocol.api_keys import OWN_VERSIONS, VERSIONS, ApiKey, OwnApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.features import finalized_features
-from stratalog.protocol.messages import decode_response, encode_request
-from stratalog.protocol.requests import (
+from stratalog.protocol.frames import (
     CORRELATION,
     SIZE,
-    answer_body,
     encoded_client_id,
-    has_flexible_answer,
+    has_flexible_response,
     request_start,
+    response_body,
 )
+from stratalog.protocol.messages import decode_response, encode_request
 
 Buffer = bytes | bytearray | memoryview
 Answered = Callable[[memoryview | None, ClientError | None], None]
 
-_RECEIVE = 64 * 1024  # what comes in is received into so much; answers that don't fit, into memory of their size
-_RECEIVES = 16  # a turn; then others have theirs
-_PATIENCE_MS = (2, 20)  # with the next piece of a large answer, and with all of it, before others have their turn
-_SMALL = 16 * 1024  # requests up to so much are sent in one piece, which is worth the copy
-_MOST_PARTS = 64  # a system call; IOV_MAX is 1024
+_RECEIVE = 64 * 1024  # size of the receive buffer; larger responses are received into memory of their own
+_RECEIVES = 16  # per turn; then other connections are served
+_WAIT_MS = (2, 20)  # for the next piece of a large response, and for all of it, before other connections are served
+_SMALL = 16 * 1024  # requests up to this size are copied and sent in one piece
+_MOST_PARTS = 64  # per system call; IOV_MAX is 1024
 _API_VERSIONS_BYTES = 1024 * 1024
 _GREETINGS = {b"HTTP": "HTTP", b"\x15\x03": "TLS", b"\x16\x03": "TLS", b"SSH-": "SSH"}
 
 
 class BrokerConnection:
-    """Made by `open`. Another thread may send a request through `pipeline`, as _pipeline.pyx says."""
+    """A connection, created by `open`. Another thread may send a request through `pipeline`, see _pipeline.pyx."""
 
     def __init__(self, sock: socket.socket, host: str, port: int, *, client_id: str, most_response_bytes: int) -> None:
         self.host = host
         self.port = port
         self.is_closed = False
         self.was_closed_here = False
-        self.versions: dict[int, tuple[int, int]] = {}  # that the broker serves
-        self.features: dict[str, int] = {}  # that are finalized, and at which level
+        self.versions: dict[int, tuple[int, int]] = {}  # by API key, as the broker serves them
+        self.features: dict[str, int] = {}  # finalized features and their levels
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._fd = sock.fileno()
@@ -74,8 +74,8 @@ class BrokerConnection:
         self._out = self.pipeline.out
         self._buffer = memoryview(bytearray(_RECEIVE))
         self._filled = 0
-        self._memory = AnswerMemory()
-        self._large: memoryview | None = None  # an answer that does not fit the buffer
+        self._memory = ResponseMemory()
+        self._large: memoryview | None = None  # a response that does not fit the buffer
         self._large_filled = 0
         self._timer: asyncio.TimerHandle | None = None
         self._on_close: list[Callable[[ClientError], None]] = []
@@ -94,7 +94,7 @@ class BrokerConnection:
         send_buffer: int = -1,
         receive_buffer: int = -1,
     ) -> Self:
-        """Connected, and told which versions the broker serves. `timeout` in seconds is for all of that. Raises
+        """Connect, and learn which versions the broker serves. `timeout` limits both, in seconds. Raises
         BrokerUnreachableError, RequestTimeoutError, MalformedResponseError or UnsupportedVersionError."""
         connection: Self | None = None
         try:
@@ -107,7 +107,7 @@ class BrokerConnection:
         except TimeoutError as error:
             if isinstance(error, RequestTimeoutError):
                 raise
-            what = "no connection" if connection is None else "no answer to ApiVersions"
+            what = "no connection" if connection is None else "no response to ApiVersions"
             late = RequestTimeoutError(f"{what} from {host}:{port} within {timeout:g} s; is a broker listening there?")
             if connection is not None:
                 connection._end(late)
@@ -119,21 +119,21 @@ class BrokerConnection:
 
     @property
     def last_used(self) -> float:
-        """When it last sent or received something, in the loop's time."""
+        """The loop's time at which it last sent or received something."""
         return self.pipeline.last_used
 
     @property
     def in_flight(self) -> int:
-        """Requests without an answer yet."""
+        """The number of requests without a response."""
         return len(self._in_flight)
 
     @property
     def unsent(self) -> bool:
-        """Whether the socket has not taken all yet that it was given."""
+        """True if the socket has not taken all bytes of the requests yet."""
         return bool(self._out)
 
     def version_of(self, key: ApiKey | OwnApiKey, lowest: int = 0, highest: int | None = None) -> int:
-        """The highest version that the broker serves, that we speak, and that lies within these bounds."""
+        """Return the highest version within the limits that the broker serves and this client knows."""
         ours = VERSIONS[key] if isinstance(key, ApiKey) else OWN_VERSIONS[key]
         low = max(lowest, ours.lowest)
         high = ours.highest if highest is None else min(highest, ours.highest)
@@ -142,8 +142,8 @@ class BrokerConnection:
             raise UnsupportedVersionError(f"the broker at {self.host}:{self.port} does not serve {key.name}")
         if max(low, theirs[0]) > min(high, theirs[1]):
             raise UnsupportedVersionError(
-                f"the broker at {self.host}:{self.port} serves {key.name} in versions {theirs[0]} to {theirs[1]}, and "
-                f"{low} to {high} are needed here; use a newer broker or client"
+                f"the broker at {self.host}:{self.port} serves versions {theirs[0]} to {theirs[1]} of {key.name}, "
+                f"but this call needs {low} to {high}; use a newer broker or client"
             )
         return min(high, theirs[1])
 
@@ -156,18 +156,18 @@ class BrokerConnection:
         timeout: float,
         expects_answer: bool = True,
     ) -> asyncio.Future[memoryview]:
-        """Send a request; the future has the body of the answer. `body` must stay as it is until there is an outcome. A
-        future that is cancelled takes nothing back: the answer to what was sent is thrown away."""
+        """Send a request, and return a future of the response's body. `body` must not change until the request has an
+        outcome. Cancelling the future does not cancel the request: the client discards the response."""
         future: asyncio.Future[memoryview] = self._loop.create_future()
 
-        def answered(answer: memoryview | None, error: ClientError | None) -> None:
+        def answered(response: memoryview | None, error: ClientError | None) -> None:
             if future.done():
                 return
             if error is not None:
                 future.set_exception(error)
             else:
-                assert answer is not None
-                future.set_result(answer)
+                assert response is not None
+                future.set_result(response)
 
         self.post(key, version, body, timeout=timeout, answered=answered, expects_answer=expects_answer)
         return future
@@ -182,17 +182,20 @@ class BrokerConnection:
         answered: Answered,
         expects_answer: bool = True,
     ) -> None:
-        """As `exchange`, for who can't wait for a future's turn: `answered` is called, exactly once and never from
-        within this call but where the connection is closed already, as soon as the answer is there."""
+        """Send a request like `exchange`, but without the delay of a future: `answered` is called exactly once, as soon
+        as the response is there. It is called from within this method only if the connection is already closed."""
         if self.is_closed:
-            answered(None, BrokerUnreachableError(f"the connection to {self.host}:{self.port} is closed; ask again"))
+            answered(
+                None,
+                BrokerUnreachableError(f"the connection to {self.host}:{self.port} is closed; send the request again"),
+            )
             return
         pipeline = self.pipeline
         size = sum(map(len, body))
         pipeline.last_used = now = self._loop.time()
         if expects_answer:
             deadline = now + timeout
-            correlation_id = pipeline.expect(has_flexible_answer(key, version), deadline, answered, key, version)
+            correlation_id = pipeline.expect(has_flexible_response(key, version), deadline, answered, key, version)
             if deadline < pipeline.timer_at:
                 self._wake_at(deadline)
         else:
@@ -211,21 +214,21 @@ class BrokerConnection:
             self._loop.call_soon(answered, memoryview(b""), None)
 
     def write_on(self) -> None:
-        """Write what `Pipeline.send_now` left, which another thread called."""
+        """Write what `Pipeline.send_now` could not, which another thread called."""
         if self._out and not self.is_closed:
             self._write()
 
     def on_close(self, callback: Callable[[ClientError], None]) -> None:
-        """To be told once when the connection is over, whoever ended it."""
+        """Call `callback` once when the connection has ended, for whatever reason."""
         self._on_close.append(callback)
 
     def close(self) -> None:
-        """What is in flight fails with BrokerUnreachableError."""
+        """Close the connection. Requests in flight fail with BrokerUnreachableError."""
         self.was_closed_here = True
         self._end(BrokerUnreachableError(f"the connection to {self.host}:{self.port} was closed by this client"))
 
     def drop_in_child(self) -> None:
-        """Close a fork's copy of the socket: kept open, the broker would not see the parent close its own."""
+        """Close a forked child's copy of the socket. Otherwise the broker would not see the parent close its own."""
         self.is_closed = True
         self._sock.close()
 
@@ -249,33 +252,33 @@ class BrokerConnection:
     # Versions
 
     async def _learn_versions(self, timeout: float) -> None:
-        """KIP-511: a broker that does not know our version of ApiVersions answers in version 0, with what it knows."""
+        """Request ApiVersions. A broker that does not know our version of it responds in version 0 (KIP-511)."""
         newest = version = VERSIONS[ApiKey.API_VERSIONS].highest
         body = encode_request(ApiKey.API_VERSIONS, newest, _software())
-        answer = await self.exchange(ApiKey.API_VERSIONS, newest, [body], timeout=timeout)
-        if len(answer) >= 2 and int.from_bytes(answer[:2], "big") == ErrorCode.unsupported_version:
-            served = decode_response(ApiKey.API_VERSIONS, 0, answer).api_keys
-            known = next((one.max_version for one in served if one.api_key == ApiKey.API_VERSIONS), 0)
+        response = await self.exchange(ApiKey.API_VERSIONS, newest, [body], timeout=timeout)
+        if len(response) >= 2 and int.from_bytes(response[:2], "big") == ErrorCode.unsupported_version:
+            served = decode_response(ApiKey.API_VERSIONS, 0, response).api_keys
+            known = next((each.max_version for each in served if each.api_key == ApiKey.API_VERSIONS), 0)
             version = max(0, min(newest - 1, known))
             body = encode_request(ApiKey.API_VERSIONS, version, _software())
-            answer = await self.exchange(ApiKey.API_VERSIONS, version, [body], timeout=timeout)
-        response = decode_response(ApiKey.API_VERSIONS, version, answer)
-        if response.error_code != ErrorCode.none:
+            response = await self.exchange(ApiKey.API_VERSIONS, version, [body], timeout=timeout)
+        decoded = decode_response(ApiKey.API_VERSIONS, version, response)
+        if decoded.error_code != ErrorCode.none:
             raise UnsupportedVersionError(
-                f"the broker at {self.host}:{self.port} answers ApiVersions with {response.error_code.name}; it is "
-                f"older than the versions of Kafka's protocol spoken here"
+                f"the broker at {self.host}:{self.port} responds to ApiVersions with {decoded.error_code.name}; "
+                f"it is too old for this client"
             )
-        self.versions = {int(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
-        self.features = finalized_features(version, answer)
+        self.versions = {int(each.api_key): (each.min_version, each.max_version) for each in decoded.api_keys}
+        self.features = finalized_features(version, response)
 
     # Writing
 
     def _write_small(self, request: bytes) -> None:
-        """Nothing is unsent before it."""
+        """Send a request, before which nothing is unsent."""
         try:
             sent = send_small(self._fd, request)
         except OSError:
-            sent = 0  # what is wrong is found out when it is tried again
+            sent = 0  # the error shows again when it is tried again
         if sent < len(request):
             self._out.append(memoryview(request)[sent:])
             self._write()
@@ -303,7 +306,7 @@ class BrokerConnection:
         except (BlockingIOError, InterruptedError):
             self._loop.add_writer(self._fd, self._on_writable)
         except OSError as error:
-            # Not at once: the caller has not got its future yet. What the broker said before it went is read first.
+            # Not now, since the caller does not have its future yet. Also, what the broker sent before is read first.
             self._loop.call_soon(self._lost, error)
 
     def _on_writable(self) -> None:
@@ -318,15 +321,15 @@ class BrokerConnection:
             for _ in range(_RECEIVES):
                 if self._large is not None:
                     self._receive_large()
-                    return  # the loop comes back if there is more
-                wanted = _RECEIVE - self._filled
+                    return  # the loop calls again if there is more
+                room = _RECEIVE - self._filled
                 count = receive_now(self._fd, self._buffer, self._filled)
                 if count <= 0:
                     if count == 0:
                         self._lost(None)
                     return
                 self._received(count)
-                if self.is_closed or (count < wanted and self._large is None):
+                if self.is_closed or (count < room and self._large is None):
                     return
         except OSError as error:
             self._lost(error)
@@ -335,10 +338,10 @@ class BrokerConnection:
 
     def _receive_large(self) -> None:
         assert self._large is not None
-        self._large_filled, is_over = receive_rest(self._fd, self._large, self._large_filled, *_PATIENCE_MS)
+        self._large_filled, is_over = receive_rest(self._fd, self._large, self._large_filled, *_WAIT_MS)
         if self._large_filled == len(self._large):
-            answer, self._large = self._large, None
-            self._answer(answer)
+            response, self._large = self._large, None
+            self._on_response(response)
         elif is_over:
             self._lost(None)
 
@@ -346,8 +349,8 @@ class BrokerConnection:
         if self.is_closed:
             return
         why = "the broker closed it" if error is None else (error.strerror or str(error))
-        waiting = f" with {len(self._in_flight)} requests unanswered" if self._in_flight else ""
-        self._end(BrokerUnreachableError(f"the connection to {self.host}:{self.port} broke off{waiting}: {why}"))
+        waiting = f" with {len(self._in_flight)} requests in flight" if self._in_flight else ""
+        self._end(BrokerUnreachableError(f"the connection to {self.host}:{self.port} was lost{waiting}: {why}"))
 
     def _received(self, count: int) -> None:
         self._filled += count
@@ -364,7 +367,7 @@ class BrokerConnection:
                 break
             frame = bytes(self._buffer[start + SIZE.size : end])
             start = end
-            self._answer(memoryview(frame))
+            self._on_response(memoryview(frame))
         left = self._filled - start
         if start and left:
             self._buffer[:left] = bytes(self._buffer[start : self._filled])  # bytes(): the two may overlap
@@ -372,43 +375,43 @@ class BrokerConnection:
 
     def _begin_large(self, size: int, position: int) -> None:
         if not self._in_flight:
-            raise MalformedResponseError(f"{self.host}:{self.port} sends {size} bytes that nobody asked for")
+            raise MalformedResponseError(f"{self.host}:{self.port} sent {size} bytes without a request")
         self._large_filled = self._filled - position
         self._filled = 0
         try:
             self._large = self._memory.take(size)
         except OSError as error:
-            raise MalformedResponseError(f"no memory for an answer of {size} bytes: {error}") from error
+            raise MalformedResponseError(f"there is no memory for a response of {size} bytes: {error}") from error
         self._large[: self._large_filled] = self._buffer[position : position + self._large_filled]
 
-    def _answer(self, frame: memoryview) -> None:
+    def _on_response(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise MalformedResponseError(f"{self.host}:{self.port} sends {len(frame)} bytes that nobody asked for")
+            raise MalformedResponseError(f"{self.host}:{self.port} sent {len(frame)} bytes without a request")
         correlation_id = CORRELATION.unpack_from(frame)[0]
         oldest = self._in_flight[0]
         if correlation_id != oldest.correlation_id:
             raise MalformedResponseError(
-                f"{self.host}:{self.port} answers request {correlation_id}, where {oldest.correlation_id} "
-                f"({oldest.what}) is the oldest without an answer; is there a proxy in between?"
+                f"{self.host}:{self.port} responded to request {correlation_id}, but the oldest request in flight is "
+                f"{oldest.correlation_id} ({oldest.what}); is there a proxy in between?"
             )
-        body = answer_body(frame, oldest.flexible)
+        body = response_body(frame, oldest.flexible)
         self._in_flight.popleft()
         self.pipeline.last_used = self._loop.time()
         try:
             oldest.answered(body, None)
-        except Exception as error:  # a fault of ours must not cost the others their answers
-            message = f"the answer to {oldest.what} could not be handled"
+        except Exception as error:  # a bug in the caller must not cost other requests their responses
+            message = f"the handler of the response to {oldest.what} failed"
             self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _bad_size(self, size: int, start: bytes) -> MalformedResponseError:
-        spoken = next((name for first, name in _GREETINGS.items() if start.startswith(first)), None)
-        if spoken is not None:
+        protocol = next((name for first, name in _GREETINGS.items() if start.startswith(first)), None)
+        if protocol is not None:
             return MalformedResponseError(
-                f"{self.host}:{self.port} speaks {spoken} where Kafka's protocol is expected, in plain text; is it the "
-                f"right port?"
+                f"{self.host}:{self.port} uses {protocol}, but Kafka's protocol in plain text is expected; "
+                f"is it the right port?"
             )
         return MalformedResponseError(
-            f"an answer of {self.host}:{self.port} announces {size} bytes; {CORRELATION.size} to "
+            f"a response of {self.host}:{self.port} announces {size} bytes; {CORRELATION.size} to "
             f"{self._most_response_bytes} are allowed (receive.message.max.bytes)"
         )
 
@@ -421,7 +424,8 @@ class BrokerConnection:
         self.pipeline.timer_at = deadline
 
     def _on_timer(self) -> None:
-        """One timer a connection, set anew when it fires: most requests are answered long before."""
+        """Check for late responses. There is one timer per connection, set again when it fires, since most requests
+        have a response long before."""
         self._timer = None
         self.pipeline.timer_at = float("inf")
         if not self._in_flight:
@@ -432,8 +436,8 @@ class BrokerConnection:
             return
         self._end(
             RequestTimeoutError(
-                f"{self.host}:{self.port} did not answer {first.what} in time, with {len(self._in_flight)} requests in "
-                f"flight; its connection is closed. If the broker is only slow, raise request.timeout.ms"
+                f"{self.host}:{self.port} did not respond to {first.what} in time, with {len(self._in_flight)} "
+                f"requests in flight; its connection is closed. If the broker is only slow, raise request.timeout.ms"
             )
         )
 

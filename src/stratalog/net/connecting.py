@@ -1,6 +1,6 @@
-"""Connecting to a broker: the addresses of its host, tried one after the other.
+"""Connecting to a broker: tries the addresses of its host one after the other.
 
-Nothing blocks the event loop, and no thread is used that the interpreter's exit would wait for.
+It never blocks the event loop, and uses no thread that the interpreter waits for when it exits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def connect(host: str, port: int, send_buffer: int, receive_buffer: int) -
             sock.setblocking(False)
             _set_options(sock, send_buffer, receive_buffer)
             await loop.sock_connect(sock, address)
-        except (OSError, OverflowError) as error:  # OverflowError: a port past 65535, which a broker can tell us
+        except (OSError, OverflowError) as error:  # OverflowError: a port above 65535, which a broker may advertise
             sock.close()
             failure = error
         except BaseException:
@@ -41,7 +41,7 @@ async def connect(host: str, port: int, send_buffer: int, receive_buffer: int) -
             raise
         else:
             return sock
-    number = getattr(failure, "errno", None)  # asyncio's own words for it have the address once more
+    number = getattr(failure, "errno", None)  # asyncio's message would repeat the address
     why = os.strerror(number) if number else failure or "it has no address"
     raise BrokerUnreachableError(f"{host}:{port} can't be reached: {why}; is a broker listening there?") from failure
 
@@ -56,38 +56,38 @@ def _set_options(sock: socket.socket, send_buffer: int, receive_buffer: int) -> 
 
 
 async def _addresses_of(host: str, port: int) -> list[Address]:
-    """In the order in which to try them. Raises OSError."""
+    """Return the addresses of a host in the order in which to try them. Raises OSError."""
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        return await _looked_up(host, port)
+        return await _look_up(host, port)
     return [(socket.AF_INET if version == 4 else socket.AF_INET6, (host, port))]
 
 
-async def _looked_up(host: str, port: int) -> list[Address]:
+async def _look_up(host: str, port: int) -> list[Address]:
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[Address]] = loop.create_future()
+    addresses: asyncio.Future[list[Address]] = loop.create_future()
 
-    def tell(outcome: list[Address] | Exception) -> None:
-        if found.done():
+    def finish(outcome: list[Address] | Exception) -> None:
+        if addresses.done():
             return
         if isinstance(outcome, Exception):
-            found.set_exception(outcome)
+            addresses.set_exception(outcome)
         else:
-            found.set_result(outcome)
+            addresses.set_result(outcome)
 
-    def look_up() -> None:
+    def resolve() -> None:
         outcome: list[Address] | Exception
         try:
             infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             outcome = [(info[0], info[4]) for info in infos]
-        except Exception as error:  # UnicodeError and OverflowError too, for names and ports that can't be
+        except Exception as error:  # UnicodeError and OverflowError too, for names and ports that are not valid
             outcome = error if isinstance(error, OSError) else OSError(str(error))
         try:
-            loop.call_soon_threadsafe(tell, outcome)
+            loop.call_soon_threadsafe(finish, outcome)
         except RuntimeError:
             pass  # the loop was closed meanwhile
 
-    # Not the loop's own pool: the interpreter's exit waits for that one, however long a name server is silent.
-    threading.Thread(target=look_up, name=f"stratalog-resolve-{host[:40]}", daemon=True).start()
-    return await found
+    # Not in the loop's thread pool: at exit the interpreter waits for that one, even for a silent name server.
+    threading.Thread(target=resolve, name=f"stratalog-resolve-{host[:40]}", daemon=True).start()
+    return await addresses

@@ -1,10 +1,10 @@
 """One client's connection: frames in, responses out, one request at a time and in order, as Kafka serves them.
 
-A frame is four bytes of size and that many bytes. It is handed out where it was received, and is gone when the call
-returns. A response is a list of bytes and FileSlices; slices go from the file to the socket without passing through
-user space. While a response is not written, or not there yet, nothing more is read: a client that does not read its
-responses gets no more of them, and holds no memory but for its last. What a connection holds when its turn is over is
-counted, and while all of them hold too much it waits with reading (held_memory.py).
+A frame is four bytes of size and that many bytes. The handler gets it as a view of the receive buffer, valid until the
+call returns. A response is a list of bytes and FileSlices; slices go from the file to the socket without passing
+through user space. While a response is not ready or not written, nothing more is read. So a client that does not read
+its responses gets no more of them, and holds only the memory of the last one. At the end of its turn, a connection
+reports what it holds. It stops reading while all connections together hold too much (held_memory.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WRITE_AT = 64 * 1024  # responses of pipelined requests are gathered up to here
+_WRITE_AT = 64 * 1024  # responses to pipelined requests are collected up to this size
 _ANY = 1 << 62
-_RECEIVES = 64  # a turn; then others have theirs
+_RECEIVES = 64  # per turn
 _WAKE_AT = 256 * 1024  # bytes of a large frame
 _HEAVY = 64 * 1024  # a request of this size may take long
 _HUNG_UP = (7, 8)  # TCP_CLOSE and TCP_CLOSE_WAIT of Linux's tcp_states.h, which the first byte of TCP_INFO holds
@@ -33,7 +33,7 @@ _GREETINGS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"PUT ": "HTTP"
 
 
 class RefusedConnectionError(Exception):
-    """The client broke the protocol so that no response can be made: its connection is closed, for this reason."""
+    """The client broke the protocol so that no response is possible. The message says why it is closed."""
 
 
 class Connection:
@@ -47,21 +47,21 @@ class Connection:
         self._loop = server.loop
         self._frames = FrameReader(server.buffers)
         self._out = ResponseQueue(sock)
-        self._holds = False  # whether the server counts what this connection holds
-        self._waits_for_room = False  # before it reads on
+        self._holds = False  # the server counts bytes that this connection holds
+        self._waits_for_room = False  # for memory, before it continues to read
         self._reply: asyncio.Future[Response] | None = None
-        self._is_served_to_the_end = False  # the request that is being answered, even if its client has gone
-        self._answering = 0  # bytes of the request that is being answered, where it is large: its handler has them
+        self._is_served_to_the_end = False  # the current request is served even if its client hangs up
+        self._answering = 0  # size of the current request if it is large, since its handler holds it
         self._wakes_at = 1
-        self._turn_is_over = False  # there are whole frames left, for the next one
-        self._may_be_heavy = False  # it is this connection's turn with a request that may take long
+        self._turn_is_over = False  # complete frames are left for the next turn
+        self._may_be_heavy = False  # a request that may take long is allowed now
         self._reads = True
-        self._watches_for_room = False  # in the socket, for what is left to write
+        self._watches_for_room = False  # for room in the socket for the rest of the output
         self._loop.add_reader(self._fd, self._on_readable)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is being answered."""
+        """True while a request is being served."""
         return self._reply is not None or bool(self._out.parts)
 
     @property
@@ -74,7 +74,7 @@ class Connection:
             return
         self.is_closed = True
         if reason:
-            self._server.note(logging.INFO, f"connection of {self.host} closed: {reason}")
+            self._server.note(logging.INFO, f"connection from {self.host} closed: {reason}")
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._sock.close()
@@ -92,7 +92,7 @@ class Connection:
             self._watch_for_the_end()
             return
         memory = self._server.memory
-        if memory.held >= memory.limit and not memory.most_to_read(self):
+        if memory.held >= memory.limit and not memory.read_limit(self):
             self._pause_reading()
             self._waits_for_room = True
             memory.wait(self)
@@ -103,28 +103,31 @@ class Connection:
         try:
             self._receive()
         except OSError as error:
-            self.close("" if self._frames.is_empty else f"{error}")  # a client that just goes is nothing to write about
+            self.close(
+                "" if self._frames.is_empty else f"{error}"
+            )  # a client that hangs up between requests is not logged
         self._count_what_is_held()
 
     def read_again(self) -> None:
-        """There may be room for what it sends."""
+        """Read again, since there may be memory now."""
         if not self.is_closed and not self.is_busy and not self._turn_is_over:
             self._resume_reading()
 
     def _watch_for_the_end(self) -> None:
-        """A client that sends more has to wait for its answer."""
+        """Act on input during a request. A client that sends more has to wait for its response."""
         if not self.close_if_client_is_gone():
             self._pause_reading()
 
     def close_if_client_is_gone(self) -> bool:
-        """A client that hung up needs no answer. What it sent without waiting for answers is served first."""
+        """Close the connection if the client has hung up while its request is served, because it needs no response.
+        Requests that it sent without waiting for responses are served first. Return whether it was closed."""
         if self._reply is None or self._is_served_to_the_end or not self._has_hung_up():
             return False
         self.close()
         return True
 
     def _has_hung_up(self) -> bool:
-        """Whether the client has closed or reset the connection, also where bytes that it sent before are unread."""
+        """Return whether the client has closed or reset the connection, even with unread bytes."""
         try:
             return bool(self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _HUNG_UP)
         except OSError:
@@ -132,10 +135,10 @@ class Connection:
 
     def _receive(self) -> None:
         frames, memory = self._frames, self._server.memory
-        most = _ANY if memory.held < memory.limit else memory.most_to_read(self)
+        limit = _ANY if memory.held < memory.limit else memory.read_limit(self)
         for _ in range(_RECEIVES):
             try:
-                count = self._sock.recv_into(frames.room(most))
+                count = self._sock.recv_into(frames.room(limit))
             except BlockingIOError:
                 if frames.has_little and not self.is_busy:
                     frames.keep_apart()
@@ -152,19 +155,19 @@ class Connection:
             if not is_incomplete:
                 return
             self._count_what_is_held()
-            most = _ANY if memory.held < memory.limit else memory.most_to_read(self)
-            if not most:
+            limit = _ANY if memory.held < memory.limit else memory.read_limit(self)
+            if not limit:
                 return
 
     def _wake_at(self, count: int) -> None:
-        """Be called when so many bytes are there: a large frame comes in many pieces, and each call costs."""
+        """Wake when so many bytes have arrived. A large frame arrives in many pieces, and each call costs time."""
         count = min(count, _WAKE_AT)
         if count > 0 and count != self._wakes_at:
             self._wakes_at = count
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _handle_frames(self) -> bool:
-        """Handle all whole frames. True if a large one is incomplete, of which more may have arrived."""
+        """Handle all complete frames. Return True if a large frame is incomplete and more of it may have arrived."""
         frames, out, server = self._frames, self._out, self._server
         end_of_turn = 0.0
         while self._reply is None and not out.is_blocked:
@@ -194,15 +197,15 @@ class Connection:
             if not self._handle(frame):
                 return False
             if out.size >= _WRITE_AT:
-                self._write(but_the_end=frames.has_whole_frame)
+                self._write(except_last=frames.has_complete_frame)
         if out.parts and not out.is_blocked:
             self._write()
         if self._turn_is_over or self.is_closed or (self.is_busy and not frames.is_empty):
-            return False  # what is left may be more than one frame, and has to wait
+            return False  # more than one frame may be left, and has to wait
         return frames.make_room()
 
     def take_turn(self) -> None:
-        """With a request that may take long."""
+        """Serve a request that may take long."""
         self._may_be_heavy = True
         self._next_turn()
 
@@ -215,23 +218,23 @@ class Connection:
         if SMALLEST_FRAME <= error.size <= self._server.largest_frame(error.first):
             return True
         greeting = error.size.to_bytes(4, "big", signed=True)
-        spoken = next((name for start, name in _GREETINGS.items() if greeting.startswith(start)), None)
-        if spoken is not None:
-            self._refuse(f"it speaks {spoken} where Kafka's protocol is spoken, in plain text")
+        protocol = next((name for start, name in _GREETINGS.items() if greeting.startswith(start)), None)
+        if protocol is not None:
+            self._refuse(f"it uses {protocol}, but this port expects Kafka's protocol in plain text")
         else:
-            limits = "the limits (socket.request.max.bytes and the others)"
-            self._refuse(f"its frame of {error.size} bytes is outside {limits}")
+            allowed = "the allowed range (socket.request.max.bytes and other limits)"
+            self._refuse(f"its frame of {error.size} bytes is outside {allowed}")
         return False
 
     def _handle(self, frame: memoryview) -> bool:
-        """Return whether the connection is still open."""
+        """Serve a request. Return whether the connection is still open."""
         try:
             response = self._server.serve(frame, self.host)
         except RefusedConnectionError as refusal:
             self._refuse(str(refusal))
             return False
         except Exception:
-            logger.exception("a request of %s failed; its connection is closed", self.host)
+            logger.exception("a request from %s failed; closing its connection", self.host)
             self._refuse("")
             return False
         if isinstance(response, list):
@@ -243,7 +246,7 @@ class Connection:
         return True
 
     def _refuse(self, reason: str) -> None:
-        """Close, but for the answers to what came before."""
+        """Close the connection after writing the responses to earlier requests."""
         if self._out.parts and not self._out.is_blocked:
             self._write()
         self.close(reason)
@@ -259,7 +262,7 @@ class Connection:
             self._reads = True
 
     def _resume(self) -> None:
-        """The answer is written: go on with what came meanwhile."""
+        """Continue with the frames that arrived while the last request was served."""
         self._resume_reading()
         try:
             if not self._frames.is_empty:
@@ -270,8 +273,8 @@ class Connection:
 
     # Memory
 
-    def let_go_of_buffer(self) -> None:
-        """What it holds is little, and the rest takes its time: the buffer is for others."""
+    def free_buffer(self) -> None:
+        """Copy a small piece of a frame that arrives slowly, so that other connections can use the buffer."""
         if self._frames.can_free_buffer and not self._turn_is_over:
             self._frames.keep_apart()
             self._count_what_is_held()
@@ -298,7 +301,7 @@ class Connection:
     def _on_reply(self, reply: asyncio.Future[Response]) -> None:
         if self.is_closed:
             if not reply.cancelled():
-                reply.exception()  # or it would be complained about
+                reply.exception()  # otherwise asyncio would log it
             return
         self._reply = None
         self._answering = 0
@@ -309,7 +312,7 @@ class Connection:
             self.close(str(error))
             return
         except Exception:
-            logger.exception("a request of %s failed; its connection is closed", self.host)
+            logger.exception("a request from %s failed; closing its connection", self.host)
             self.close()
             return
         if response is not None:
@@ -317,9 +320,9 @@ class Connection:
             self._write()
         self._after_writing()
 
-    def _write(self, *, but_the_end: bool = False) -> None:
+    def _write(self, *, except_last: bool = False) -> None:
         try:
-            self._server.sent += self._out.write(but_the_end=but_the_end)
+            self._server.sent += self._out.write(except_last=except_last)
         except FileTooShortError as error:
             self.close(str(error))
         except OSError:
@@ -338,7 +341,7 @@ class Connection:
     def _on_writable(self) -> None:
         sent = self._server.sent
         self._write()
-        if self._server.sent > sent:  # a client that reads slowly is not idle
+        if self._server.sent > sent:  # a slow reader is not idle
             self.last_active = self._loop.time()
         self._after_writing()
 

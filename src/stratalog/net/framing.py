@@ -1,8 +1,8 @@
-"""The frames in what a client sends: four bytes of size each, and that many bytes. Does no I/O.
+"""Splits what a client sends into frames: four bytes of size each, and that many bytes. Does no I/O.
 
-Bytes are received into `room()`, counted by `received()`, and handed out where they lie: a frame is gone once the
-reader is used again. A buffer is held only while it has something in it. A small piece of a frame is kept apart, so
-that its buffer is free for other connections.
+The caller receives into `room()`, reports the count with `received()`, and gets frames as views of the buffer. A frame
+is valid until the reader is used again. The reader holds a buffer only while there is something in it. It copies a
+small piece of a frame, so that other connections can use the buffer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from stratalog.net.buffers import LARGEST_KEPT, NORMAL, ReceiveBuffers
 SMALLEST_FRAME = 8  # API key, version, correlation id
 _SIZE = Struct(">i")
 _PREFIX = _SIZE.size
-_SMALL = 4096  # a piece of a frame up to this size is kept apart
+_SMALL = 4096  # a piece of a frame up to this size is copied
 
 
 class FrameSizeError(Exception):
-    """A frame announces a size outside the limits. `first` are the bytes of it that are there."""
+    """A frame announces a size outside the limits. `first` has the bytes of it that have arrived."""
 
     def __init__(self, size: int, first: memoryview) -> None:
         super().__init__(size)
@@ -32,24 +32,24 @@ class FrameReader:
     def __init__(self, buffers: ReceiveBuffers) -> None:
         self._buffers = buffers
         self.buffer: memoryview | None = None  # None while nothing is in it
-        self._start = 0  # of what was not handed out yet
+        self._start = 0  # of the bytes that were not returned yet
         self._filled = 0
-        self._kept = b""  # a piece of a frame, kept apart
+        self._kept = b""  # a copied piece of a frame
         self._expected = NORMAL  # the size of the last frame: the next is likely as large
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was received that is not handed out."""
+        """True if all received bytes were returned as frames."""
         return self._start == self._filled and not self._kept
 
     @property
     def can_free_buffer(self) -> bool:
-        """Whether keep_apart() would free a buffer of the common size."""
+        """True if keep_apart() would free a buffer of the normal size."""
         return self.buffer is not None and len(self.buffer) == NORMAL
 
     @property
     def held(self) -> int:
-        """Bytes of memory. A large buffer takes up memory as it is filled, unless it was used before."""
+        """The bytes of memory in use. A large buffer takes up memory as it is filled, unless it was used before."""
         buffer = self.buffer
         if buffer is not None:
             return len(buffer) if len(buffer) <= LARGEST_KEPT else self._filled
@@ -57,14 +57,14 @@ class FrameReader:
 
     @property
     def has_little(self) -> bool:
-        """Whether what is there is small enough to be kept apart."""
+        """True if so little is there that keep_apart() can copy it."""
         return self._filled <= _SMALL
 
     # Receiving
 
-    def room(self, most: int) -> memoryview:
-        """Where to receive the next bytes, at most so many. Of a large frame just its rest, so that the next frame
-        begins where the buffer does."""
+    def room(self, limit: int) -> memoryview:
+        """Return where to receive the next bytes, at most `limit` of them. For a large frame it is only the rest of the
+        frame, so that the next frame begins at the start of a buffer."""
         buffer = self.buffer or self._take_buffer()
         end = len(buffer)
         if self._filled - self._start >= _PREFIX:
@@ -73,14 +73,14 @@ class FrameReader:
                 end = end_of_frame
         elif self._expected > NORMAL and not self._filled:
             end = self._expected
-        return buffer[self._filled : min(end, self._filled + most)]
+        return buffer[self._filled : min(end, self._filled + limit)]
 
     def received(self, count: int) -> None:
         self._filled += count
 
     @property
     def missing(self) -> int:
-        """How many bytes the next frame lacks; 0 if its size is not known yet."""
+        """The number of bytes that the next frame lacks, 0 if its size is not known yet."""
         buffer = self.buffer
         if buffer is None or self._filled - self._start < _PREFIX:
             return 0
@@ -88,7 +88,7 @@ class FrameReader:
         return self._start + _PREFIX + size - self._filled
 
     def _take_buffer(self) -> memoryview:
-        """A buffer with what was kept apart in it."""
+        """Take a buffer, and copy the piece that was kept apart into it."""
         buffer = self._buffers.take(max(self._expected, len(self._kept) + NORMAL // 2))
         self._start, self._filled = 0, len(self._kept)
         buffer[: self._filled] = self._kept
@@ -96,10 +96,10 @@ class FrameReader:
         self.buffer = buffer
         return buffer
 
-    # Handing out
+    # Frames
 
     def next_frame(self, largest: int) -> memoryview | None:
-        """The next frame, if it is whole. Raises FrameSizeError."""
+        """Return the next frame if it is complete. Raises FrameSizeError."""
         buffer = self.buffer
         if buffer is None:
             if not self._kept:
@@ -119,11 +119,11 @@ class FrameReader:
         return buffer[start : self._start]
 
     def put_back(self, frame: memoryview) -> None:
-        """The last frame is to be handed out again."""
+        """Return the last frame again in the next call."""
         self._start -= len(frame) + _PREFIX
 
     @property
-    def has_whole_frame(self) -> bool:
+    def has_complete_frame(self) -> bool:
         buffer = self.buffer
         if buffer is None:
             return False
@@ -133,8 +133,8 @@ class FrameReader:
     # Memory
 
     def make_room(self) -> bool:
-        """Move what is left to where the rest of its frame finds room, or keep it apart if it is little. Return whether
-        it is a piece of a large frame, of which more may have arrived."""
+        """Move the rest to where its frame has room, or keep it apart if it is small. Return whether it is a piece of a
+        large frame, of which more may have arrived."""
         buffer = self.buffer
         if buffer is None:
             return False
@@ -157,7 +157,7 @@ class FrameReader:
         return size > NORMAL
 
     def keep_apart(self) -> None:
-        """What is there is copied, and the buffer is for others."""
+        """Copy the bytes that are there, and free the buffer for other connections."""
         if self.buffer is not None:
             self._kept = bytes(self.buffer[self._start : self._filled])
             self._release_buffer()

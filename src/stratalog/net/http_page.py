@@ -1,6 +1,6 @@
-"""One page over HTTP/1.1, for a scraper: GET its path, get text. Nothing else is understood.
+"""One page over HTTP/1.1, for a metrics scraper: GET its path, get text. It supports nothing else.
 
-A stranger gets little: a request of a few KiB, some seconds, and one of a few places.
+Clients are limited: to requests of a few KiB, to some seconds, and in number.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_REQUEST = 8192
 _SECONDS = 10.0
-_AT_A_TIME = 16
+_MOST_OPEN = 16
 
 
 class HttpPage:
-    """`render() -> (content type, body)` is called for each request, on the event loop."""
+    """Serves the page. `render() -> (content type, body)` is called on the event loop for each request."""
 
     def __init__(self, path: str, render: Callable[[], tuple[str, bytes]]) -> None:
         self._path = path
@@ -26,7 +26,7 @@ class HttpPage:
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """The port, which the system chose where 0 was asked for."""
+        """Listen, and return the port. The system chooses it if `port` is 0."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_LONGEST_REQUEST)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -38,18 +38,18 @@ class HttpPage:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
-            if self._open <= _AT_A_TIME:
+            if self._open <= _MOST_OPEN:
                 async with asyncio.timeout(_SECONDS):
                     request = await reader.readuntil(b"\r\n\r\n")
                     writer.write(self._respond(request))
                     await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            pass  # a client that is slow, gone, or speaks something else
+            pass  # a client that is slow, gone, or uses another protocol
         except Exception:
-            logger.exception("the page %s could not be made", self._path)
+            logger.exception("can't render the page %s", self._path)
         finally:
             self._open -= 1
-            writer.close()  # when all is sent, which a client that does not read could put off for ever
+            writer.close()  # after everything is sent, which a client that does not read could delay without end
             asyncio.get_running_loop().call_later(_SECONDS, writer.transport.abort)
 
     def _respond(self, request: bytes) -> bytes:
@@ -58,9 +58,9 @@ class HttpPage:
             return _response("400 Bad Request", "text/plain", b"this is not HTTP/1.1\n")
         method, target, _ = words
         if target.split(b"?", 1)[0] != self._path.encode():
-            return _response("404 Not Found", "text/plain", f"there is only {self._path}\n".encode())
+            return _response("404 Not Found", "text/plain", f"the only page is {self._path}\n".encode())
         if method not in (b"GET", b"HEAD"):
-            return _response("405 Method Not Allowed", "text/plain", b"GET it\n")
+            return _response("405 Method Not Allowed", "text/plain", b"use GET\n")
         content_type, body = self._render()
         return _response("200 OK", content_type, body, head_only=method == b"HEAD")
 

@@ -1,5 +1,5 @@
 """Responses on their way to a client: bytes, and ranges of files that go from the file to the socket without passing
-through user space. What is small is sent together."""
+through user space. Small parts are sent together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections import deque
 from stratalog.storage.file_slice import FileSlice
 
 Part = bytes | bytearray | memoryview | FileSlice
-Response = list[Part] | None  # None: the client wants none
+Response = list[Part] | None  # None: the client expects none
 
-_FEW = 64  # bytes behind a slice
+_FEW = 64  # bytes after a slice
 
 
 class FileTooShortError(Exception):
-    """A file has become shorter than the range of it that was promised."""
+    """A file is shorter than the range of it that was to be sent."""
 
 
 class ResponseQueue:
@@ -27,7 +27,7 @@ class ResponseQueue:
         self._fd = sock.fileno()
         self.parts: deque[Part] = deque()
         self.size = 0  # bytes that were queued since the last write
-        self.unsent = 0  # bytes of it in memory, once the socket takes no more
+        self.unsent = 0  # bytes of these in memory, when the socket takes no more
         self.is_blocked = False  # the socket takes no more
 
     def add(self, response: list[Part]) -> None:
@@ -37,14 +37,16 @@ class ResponseQueue:
     def clear(self) -> None:
         self.parts.clear()
 
-    def write(self, *, but_the_end: bool = False) -> int:
-        """Send what the socket takes; return how many bytes that were. `but_the_end`: the few bytes behind a slice wait
-        for the next response, which is about to be there: each call costs, and wakes the client. Raises OSError,
-        FileTooShortError."""
+    def write(self, *, except_last: bool = False) -> int:
+        """Send what the socket takes, and return the number of bytes. Raises OSError and FileTooShortError.
+
+        With `except_last`, the few bytes after a slice wait for the next response, which is about to follow: each call
+        costs time, and wakes the client.
+        """
         parts, sent = self.parts, 0
-        least = 1 if but_the_end and len(parts) > 1 and len(parts[-1]) <= _FEW else 0
+        keep = 1 if except_last and len(parts) > 1 and len(parts[-1]) <= _FEW else 0
         try:
-            while len(parts) > least:
+            while len(parts) > keep:
                 sent += self._write_some()
         except BlockingIOError:
             self.unsent = sum(len(part) for part in parts if not isinstance(part, FileSlice))
@@ -64,7 +66,7 @@ class ResponseQueue:
                 self.parts.appendleft(part)
                 raise
             if count == 0 and part.length:
-                raise FileTooShortError(f"{part}: the file is shorter than it was")
+                raise FileTooShortError(f"{part}: the file has become shorter")
             rest: Part = FileSlice(part.file, part.position + count, part.length - count)
         else:
             if self.parts and not isinstance(self.parts[0], FileSlice):

@@ -1,6 +1,6 @@
-"""The listener: accepts connections within the limits, and ends those that are idle for too long.
+"""The listener: accepts connections within the limits, and closes connections that are idle for too long.
 
-Serves on one event loop. The last file descriptors are not for clients, and a full table makes it wait, not die.
+It runs on one event loop. The last file descriptors are reserved for files, and when none are free, it waits.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from stratalog.net.response_queue import Response
 logger = logging.getLogger(__name__)
 
 Serve = Callable[[memoryview, str], Response | Awaitable[Response]]
-"""A whole frame without its size, and the client's host -> the response. The frame is only lent."""
+"""A complete frame without its size, and the client's host -> the response. The frame is valid during the call only."""
 
-_ACCEPTS = 64  # a turn
+_ACCEPTS = 64  # per turn
 _PAUSE_WITHOUT_DESCRIPTORS = 0.5
 _FEWEST_DESCRIPTORS_LEFT = 50
 _LONGEST_SWEEP_INTERVAL = 5.0
-_A_PAUSE = 1.0
+_IDLE_BUFFER_SECONDS = 1.0
 _LONGEST_TURN = 0.005
 _SHORTEST_TURN = 0.0005
 _ROUND_SECONDS = 0.1
-_NOTES_AT_ONCE = 100
-_NOTES_A_SECOND = 10
+_LOGGED_AT_ONCE = 100
+_LOGGED_PER_SECOND = 10
 
 
 @dataclass(frozen=True)
 class Limits:
-    """A stranger's share."""
+    """Limits of what clients may use."""
 
     idle_seconds: float
     connections: int
     connections_per_host: int
-    held_bytes: int = -1  # of requests that are not whole and responses that are not read; -1: no limit
+    held_bytes: int = -1  # incomplete requests and responses that clients do not read; -1: no limit
     backlog: int = 128
-    send_buffer: int = -1  # -1: as the system sees fit
+    send_buffer: int = -1  # -1: the system's default
     receive_buffer: int = -1
 
 
 def bind(host: str, port: int, receive_buffer: int = -1) -> socket.socket:
-    """A socket with this address, which nobody else has then. Clients are refused until a server listens on it."""
+    """Return a socket that has this address reserved. Clients are refused until a server listens on it."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listener = socket.socket(family[0], socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if receive_buffer > 0:  # before listening, or it comes too late for the window's scale
+        if receive_buffer > 0:  # before listening, since the window scale is fixed then
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         listener.setblocking(False)
         listener.bind(family[4])
@@ -77,13 +77,13 @@ class Server:
     ) -> None:
         self.serve = serve
         self.largest_frame = largest_frame
-        """Given how a frame begins: how large it may be."""
+        """Returns how large a frame may be, from its first bytes."""
         self.small_frame = small_frame
-        """A size that is fine for any."""
+        """A frame size that is allowed for every request."""
         self.is_heavy = is_heavy
-        """Whether a large frame is one of those that take long for their size."""
+        """Returns whether a large frame is a request that takes long for its size."""
         self.outlives_its_client = outlives_its_client
-        """Whether a request, and what was sent behind it, is served though its client has hung up."""
+        """Returns whether a request, and the requests after it, are served even if the client has hung up."""
         self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.buffers = ReceiveBuffers()
@@ -94,22 +94,22 @@ class Server:
         self.refused = 0
         self.connections: set[Connection] = set()
         self.turn_seconds = _LONGEST_TURN
-        """For requests of one connection that are all there."""
+        """How long one connection's complete requests are served before other connections get their turn."""
         self._with_heavy: deque[Connection] = deque()
         self._gives_turns = False
         self._per_host: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
         self._sweep: asyncio.TimerHandle | None = None
-        self._notes_left = float(_NOTES_AT_ONCE)
-        self._noted_at = 0.0
-        self._unnoted = 0
+        self._log_budget = float(_LOGGED_AT_ONCE)
+        self._logged_at = 0.0
+        self._suppressed = 0
 
     def listen(self, host: str, port: int) -> int:
-        """Bind and listen; the port, which the system chose where 0 was asked for."""
+        """Bind, listen, and return the port. The system chooses it if `port` is 0."""
         return self.listen_on(bind(host, port, self.limits.receive_buffer))
 
     def listen_on(self, listener: socket.socket) -> int:
-        """Listen on a socket that is bound, and becomes this server's; its port."""
+        """Listen on a bound socket, which this server takes over, and return its port."""
         try:
             listener.listen(self.limits.backlog)
         except BaseException:
@@ -129,7 +129,7 @@ class Server:
         self._listeners.clear()
 
     async def close(self, grace_seconds: float) -> None:
-        """Let requests under way be answered, for so long; then close every connection."""
+        """Wait up to `grace_seconds` for responses to requests in flight, then close all connections."""
         self.stop_listening()
         if self._sweep is not None:
             self._sweep.cancel()
@@ -140,7 +140,7 @@ class Server:
             connection.close()
 
     def forget(self, connection: Connection) -> None:
-        """Called by a connection that was closed."""
+        """Forget a connection that was closed. The connection calls this itself."""
         self.connections.discard(connection)
         self._share_time()
         self._per_host[connection.host] -= 1
@@ -148,11 +148,11 @@ class Server:
             del self._per_host[connection.host]
 
     def _share_time(self) -> None:
-        """The more connections there are, the shorter are their turns: so that a round of all is not too long."""
+        """Set the length of a turn: the more connections, the shorter, so that a round of all stays short."""
         self.turn_seconds = max(_SHORTEST_TURN, min(_LONGEST_TURN, _ROUND_SECONDS / max(len(self.connections), 1)))
 
     def wait_for_turn(self, connection: Connection) -> None:
-        """Requests that take long have their turns one by one, and between two of them all others have theirs."""
+        """Queue a request that takes long. Such requests run one at a time, and all other requests run in between."""
         self._with_heavy.append(connection)
         if not self._gives_turns:
             self._gives_turns = True
@@ -167,17 +167,17 @@ class Server:
         connection.take_turn()
 
     def note(self, level: int, message: str) -> None:
-        """What a client did, for the log; only some a second, or a stranger could fill a disk with it."""
+        """Log what a client did. The rate is limited, so that a client can't fill the disk with log lines."""
         now = self.loop.time()
-        self._notes_left = min(self._notes_left + (now - self._noted_at) * _NOTES_A_SECOND, _NOTES_AT_ONCE)
-        self._noted_at = now
-        if self._notes_left < 1:
-            self._unnoted += 1
+        self._log_budget = min(self._log_budget + (now - self._logged_at) * _LOGGED_PER_SECOND, _LOGGED_AT_ONCE)
+        self._logged_at = now
+        if self._log_budget < 1:
+            self._suppressed += 1
             return
-        self._notes_left -= 1
-        if self._unnoted:
-            logger.warning("%d lines about connections were left out of the log", self._unnoted)
-            self._unnoted = 0
+        self._log_budget -= 1
+        if self._suppressed:
+            logger.warning("%d lines about connections were left out of the log", self._suppressed)
+            self._suppressed = 0
         logger.log(level, "%s", message)
 
     def _accept(self, listener: socket.socket) -> None:
@@ -187,7 +187,7 @@ class Server:
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 return
             except OSError as error:
-                # No descriptor is free. Without a pause the loop would spin, as the listener stays readable.
+                # No descriptor is free. Without a pause the loop would spin, since the listener stays readable.
                 logger.error("can't accept connections: %s; trying again in %s s", error, _PAUSE_WITHOUT_DESCRIPTORS)
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(_PAUSE_WITHOUT_DESCRIPTORS, self._accept_again, listener)
@@ -206,9 +206,12 @@ class Server:
         if self._per_host[host] >= limits.connections_per_host:
             self._refuse(sock, host, f"max.connections.per.ip is {limits.connections_per_host}")
             return
-        if sock.fileno() >= (most := _descriptors_for_clients()):
+        if sock.fileno() >= (limit := _descriptors_for_clients()):
             self._refuse(
-                sock, host, f"{most} descriptors are in use; the rest is for the logs (ulimit -n, max.connections)"
+                sock,
+                host,
+                f"{limit} file descriptors are in use, and the rest is reserved for files; "
+                "raise ulimit -n or lower max.connections",
             )
             return
         sock.setblocking(False)
@@ -223,12 +226,12 @@ class Server:
 
     def _refuse(self, sock: socket.socket, host: str, reason: str) -> None:
         self.refused += 1
-        self.note(logging.WARNING, f"connection of {host} refused: {reason}")
+        self.note(logging.WARNING, f"connection from {host} refused: {reason}")
         sock.close()
 
     def _sweep_idle(self) -> None:
-        """One timer for all connections. One that waits for the broker's answer is not idle, unless its client has gone
-        while reading was paused."""
+        """Close idle connections, with one timer for all. A connection that waits for the broker is not idle, unless
+        its client has hung up while reading was paused."""
         idle = self.limits.idle_seconds
         self._sweep = self.loop.call_later(min(idle / 4, _LONGEST_SWEEP_INTERVAL), self._sweep_idle)
         now = self.loop.time()
@@ -237,12 +240,12 @@ class Server:
             if connection.close_if_client_is_gone():
                 continue
             if silent > idle and not connection.waits_for_the_broker:
-                connection.close(f"nothing came or went for {idle:g} s (connections.max.idle.ms)")
-            elif silent > _A_PAUSE:
-                connection.let_go_of_buffer()
+                connection.close(f"no bytes were received or sent for {idle:g} s (connections.max.idle.ms)")
+            elif silent > _IDLE_BUFFER_SECONDS:
+                connection.free_buffer()
 
 
 def _descriptors_for_clients() -> int:
-    """Connections leave a tenth of the process's descriptors to the logs, which have to open files to go on."""
+    """Return the limit for connections. A tenth of the process's descriptors is reserved for the files of the logs."""
     limit: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 2**31 if limit == resource.RLIM_INFINITY else limit - max(limit // 10, _FEWEST_DESCRIPTORS_LEFT)

@@ -1,5 +1,5 @@
-"""An event loop that tells whether it does nothing but wait for events: then nothing that only its thread changes is
-half changed, and another thread that holds the GIL may do something in its stead (_pipeline.pyx)."""
+"""An event loop that reports when it waits for events and does nothing else. During that time the state that only its
+thread changes is consistent, so another thread that holds the GIL may act instead of it (_pipeline.pyx)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ Events = list[tuple[selectors.SelectorKey, int]]
 
 
 class _WatchedSelector(selectors.DefaultSelector):
-    def __init__(self, tell: Callable[[bool], None]) -> None:
+    def __init__(self, report: Callable[[bool], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._report = report
 
     def select(self, timeout: float | None = None) -> Events:
-        self._tell(True)
+        self._report(True)
         try:
             return super().select(timeout)
         finally:
-            self._tell(False)
+            self._report(False)
 
 
-def watched_loop(tell: Callable[[bool], None]) -> asyncio.AbstractEventLoop:
-    """`tell` is called in the loop's thread before and after each wait, and must not raise."""
-    return asyncio.SelectorEventLoop(_WatchedSelector(tell))
+def watched_loop(report: Callable[[bool], None]) -> asyncio.AbstractEventLoop:
+    """Return a loop that calls `report` in its thread: with True before each wait, with False after it. `report` must
+    not raise."""
+    return asyncio.SelectorEventLoop(_WatchedSelector(report))

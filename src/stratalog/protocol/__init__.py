@@ -1,7 +1,7 @@
 """Kafka's wire protocol, sans-IO: bytes in, messages out, and back. No sockets, no threads, no clock.
 
-kio, which knows the messages, imports hypothesis where that is installed: a third of a second for the sake of its own
-tests, which a broker that starts has no use for. So it is imported here first, with hypothesis out of sight.
+kio, which defines the messages, imports hypothesis if it is installed. Only kio's own tests need it, and the import
+takes a third of a second at each start. So this module imports kio first, with hypothesis hidden.
 """
 
 import sys

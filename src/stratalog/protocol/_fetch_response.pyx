@@ -1,5 +1,5 @@
-# A fetch response, read in place by a consumer: versions 4 to 18, layout in fetch.py. Every length and count is checked
-# against the bytes that are left before anything is made of it. Record bytes stay where they are, as positions.
+# Parses a fetch response in place for a consumer: versions 4 to 18, with the layout in fetch.py. Every length and count
+# is compared with the bytes that are left before it is used. Records are not copied, only their positions are returned.
 
 from stratalog.protocol._wire_fields cimport Cursor, open_cursor
 from stratalog.protocol.hot_versions cimport (
@@ -7,7 +7,7 @@ from stratalog.protocol.hot_versions cimport (
 )
 
 from stratalog.errors import MalformedResponseError
-from stratalog.protocol.limits import MOST_ELEMENTS
+from stratalog.protocol.fields import MOST_ELEMENTS
 
 cdef enum:
     _SMALLEST_TOPIC = 3
@@ -18,10 +18,11 @@ cdef Py_ssize_t _MOST_ELEMENTS = MOST_ELEMENTS
 
 
 def parse_fetch_response(body, int version):
-    """(throttle time in ms, error code, session id, [(topic name or the 16 bytes of its id, partitions), ...]).
+    """Return (throttle time in ms, error code, session id, [(topic name or the 16 bytes of its id, partitions), ...]).
 
-    A partition: (index, error code, high watermark, last stable offset, log start offset, aborted or None, start, end of
-    the records in `body`, preferred replica, diverging epoch or None). Aborted: [(producer id, first offset), ...].
+    A partition is (index, error code, high watermark, last stable offset, log start offset, aborted or None, start of
+    the records in `body`, their end, preferred replica, diverging epoch or None). Aborted is [(producer id, first
+    offset), ...].
     """
     cdef Cursor cursor = open_cursor(
         body, 0, version >= FETCH_FLEXIBLE, _MOST_ELEMENTS, MalformedResponseError, "Fetch: "
@@ -86,15 +87,15 @@ cdef _aborted(Cursor cursor):
 
 
 cdef _partition_tags(Cursor cursor):
-    """(epoch, end offset) where the broker's log parts from what was fetched; None where it does not."""
+    """Return (epoch, end offset) where the broker's log diverges from the fetched one, or None if it does not."""
     cdef Py_ssize_t tags = cursor.varint()
-    cdef Py_ssize_t tag, size, behind
+    cdef Py_ssize_t tag, size, end
     diverging = None
     cursor.spend(tags)
     while tags > 0:
         tag = cursor.varint()
         size = cursor.varint()
-        behind = cursor.position + size
+        end = cursor.position + size
         cursor.take(size)
         if tag == DIVERGING_EPOCH_TAG:
             cursor.position -= size
@@ -103,6 +104,6 @@ cdef _partition_tags(Cursor cursor):
             diverging = (cursor.int32(), cursor.int64())
             if diverging[1] < 0:
                 diverging = None
-            cursor.position = behind
+            cursor.position = end
         tags -= 1
     return diverging

@@ -1,7 +1,5 @@
-"""The responses that are sent by the ten thousand a second: Produce, versions 0 to 13, and Fetch, versions 4 to 18.
-
-The layout is in protocol/produce.py and protocol/fetch.py, which have the types; this is their writing.
-"""
+"""Writes the responses of which a broker sends tens of thousands per second: Produce, versions 0 to 13, and Fetch,
+versions 4 to 18. protocol/produce.py and protocol/fetch.py have their layouts and types."""
 
 from stratalog.protocol._wire_fields cimport Output
 from stratalog.protocol.hot_versions cimport (
@@ -19,14 +17,14 @@ cdef Output _output(bint flexible):
 
 
 cdef int write_topic(Output out, topic) except -1:
-    """Its name, or the bytes of its id."""
+    """Write a topic's name, or the bytes of its id."""
     if isinstance(topic, bytes):
         return out.raw(<const char *> <bytes> topic, len(<bytes> topic))
     return out.string((<str> topic).encode())
 
 
 cdef int write_message(Output out, text) except -1:
-    """A nullable string, cut where it is too long for a response."""
+    """Write a nullable string, cut to the limit for messages in responses."""
     return out.string(None if text is None else (<str> text)[:_LONGEST_MESSAGE].encode())
 
 
@@ -88,7 +86,7 @@ def encode_fetch_response(int version, int error_code, int session_id, topics):
                 out.int64(start)
             write_aborted(out, aborted)
             if version >= 11:
-                out.int32(-1)  # no replica is better to read from
+                out.int32(-1)  # no preferred replica
             length = 0 if records is None else len(records)
             out.count(length)
             if length:

@@ -1,6 +1,6 @@
-# Produce as a client has it: the request's bytes around batches that are sent where they lie, and the response, read
-# in place. Versions 3 to 12; the layouts are in produce_client.py. Every length and count of a response is checked
-# against the bytes that are left before anything is made of it.
+# Produce for a client: writes the request around batches, which it does not copy, and parses the response in place.
+# Versions 3 to 12, with the layouts in produce.py. Every length and count of a response is compared with the bytes that
+# are left before it is used.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
 
@@ -8,19 +8,19 @@ from stratalog.protocol._wire_fields cimport Cursor, Output, open_cursor
 from stratalog.protocol.hot_versions cimport PRODUCE_FLEXIBLE
 
 from stratalog.errors import MalformedResponseError
-from stratalog.protocol.limits import MOST_ANSWERED_ELEMENTS
+from stratalog.protocol.fields import MOST_RESPONSE_ELEMENTS
 
 cdef enum:
-    _WORTH_A_PIECE = 2048   # bytes: less is copied into the piece around it
+    _WORTH_A_PIECE = 2048   # bytes; a smaller batch is copied into the piece around it
     _SMALLEST_TOPIC = 3
     _SMALLEST_PARTITION = 14
     _SMALLEST_RECORD_ERROR = 5
 
-cdef Py_ssize_t _MOST_ELEMENTS = MOST_ANSWERED_ELEMENTS
+cdef Py_ssize_t _MOST_ELEMENTS = MOST_RESPONSE_ELEMENTS
 
 
 def encode_produce_request(int version, int acks, int timeout_ms, dict topics not None, bytes transactional_id=None):
-    """The pieces of a request's body. topics: {name: [(partition, batch), ...], ...}"""
+    """Return the pieces of a request's body. `topics` is {name: [(partition, batch), ...], ...}."""
     cdef Output out = Output.__new__(Output)
     cdef list pieces = []
     cdef bytearray batch
@@ -52,11 +52,11 @@ def encode_produce_request(int version, int acks, int timeout_ms, dict topics no
 
 
 def decode_produce_response(int version, body):
-    """(throttle time in ms, {(topic, partition): (error code, base offset, log append time, message), ...})"""
+    """Return (throttle time in ms, {(topic, partition): (error code, base offset, log append time, message), ...})."""
     cdef Cursor cursor = open_cursor(
         body, 0, version >= PRODUCE_FLEXIBLE, _MOST_ELEMENTS, MalformedResponseError, "Produce: "
     )
-    cdef dict found = {}
+    cdef dict partitions = {}
     cdef Py_ssize_t topic_count = cursor.nullable_count(_SMALLEST_TOPIC)
     cdef Py_ssize_t partition_count, topic, partition
     cdef int number, code
@@ -73,24 +73,24 @@ def decode_produce_response(int version, body):
                 cursor.int64()  # log start offset
             message = _error_message(cursor) if version >= 8 else None
             cursor.skip_tags()
-            found[name, number] = (code, base_offset, append_time, message)
+            partitions[name, number] = (code, base_offset, append_time, message)
         cursor.skip_tags()
     throttle = cursor.int32()
     cursor.skip_tags()
-    return throttle, found
+    return throttle, partitions
 
 
 cdef _error_message(Cursor cursor):
-    """The broker's, and of the records that it names the first."""
+    """Return the broker's message, and the first of its messages about records."""
     cdef Py_ssize_t record
     cdef Py_ssize_t count = cursor.nullable_count(_SMALLEST_RECORD_ERROR)
     first = None
     for record in range(count):
         index = cursor.int32()
-        said = cursor.nullable_string(b"replace")
+        detail = cursor.nullable_string(b"replace")
         cursor.skip_tags()
         if first is None:
-            first = f"record {index} of the batch: {said}" if said else f"record {index} of the batch"
+            first = f"record {index} of the batch: {detail}" if detail else f"record {index} of the batch"
     message = cursor.nullable_string(b"replace")
     if first is None:
         return message

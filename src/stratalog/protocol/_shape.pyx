@@ -1,11 +1,11 @@
-"""Whether bytes have the shape of a request: a walk over lengths and counts that makes nothing of them.
+"""Checks that bytes have the shape of a message, by stepping over lengths and counts without creating objects.
 
-Before a stranger's request becomes objects, every length and count in it is checked against the bytes that are left, and
-its arrays against a bound on their elements. Without that a few bytes can make a parser ask for 34 GB. Tagged fields,
-which a newer client may send and who does not know them has to step over (KIP-482), are left out on the way.
+Before bytes from a client become objects, every length and count in them is compared with the bytes that are left, and
+the elements of its arrays are limited. Without that, a few bytes could make a parser allocate 34 GB. Tagged fields,
+which newer clients may send and receivers have to ignore if they don't know them (KIP-482), are removed.
 
-A shape is an array of numbers, made by shapes.py: an operation, its argument, and for arrays and nullable structures the
-operations of what they hold.
+A shape is an array of numbers, made by shapes.py: an operation, its argument, and for arrays and nullable structures
+the operations of their contents.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -17,24 +17,24 @@ from stratalog.protocol._wire_fields cimport Cursor, open_cursor
 from stratalog.errors import MalformedRequestError
 
 cpdef enum Operation:
-    FIXED = 0  # argument: how many bytes
-    STRING = 1  # 16 bits of length; argument: 1 where null is allowed
+    FIXED = 0  # argument: number of bytes
+    STRING = 1  # 16 bits of length; argument: 1 if null is allowed
     BYTES = 2  # 32 bits
-    COMPACT = 3  # a varint, one more than the length
+    COMPACT = 3  # length plus 1 as a varint
     ARRAY = 4  # argument: as above; next: how many numbers describe an element
     COMPACT_ARRAY = 5
-    NULLABLE = 6  # a byte, negative for null; argument: how many numbers describe what follows
-    TAGS = 7  # tagged fields, none of which is known
+    NULLABLE = 6  # a byte, negative for null; argument: how many numbers describe the structure
+    TAGS = 7  # tagged fields, all unknown
 
 cdef struct Stripped:
-    bint has_tags        # whether there were tagged fields
-    uint8_t *out         # where everything else is copied to; NULL: nowhere
-    Py_ssize_t size      # of what is there
-    Py_ssize_t copied    # up to where of the frame
+    bint has_tags        # there were tagged fields
+    uint8_t *out         # copy of everything else; NULL: don't copy
+    Py_ssize_t size      # of the copy
+    Py_ssize_t copied    # position in the frame up to which it was copied
 
 
 cdef inline Py_ssize_t _length(Cursor cursor, int32_t operation) except? -2:
-    """-1 is null."""
+    """Return a length; -1 is null."""
     if operation == COMPACT or operation == COMPACT_ARRAY:
         return cursor.varint() - 1
     return cursor.int16() if operation == STRING else cursor.int32()
@@ -81,7 +81,7 @@ cdef int _follow(Cursor cursor, Stripped *stripped, const int32_t *shape, int32_
             elif operation < ARRAY:
                 cursor.take(length)
             else:
-                cursor.spend_array(length, 1)  # an element has a byte at least
+                cursor.spend_array(length, 1)  # an element has at least one byte
                 while length > 0:
                     length -= 1
                     _follow(cursor, stripped, shape + at + 3, shape[at + 2])
@@ -92,10 +92,10 @@ cdef int _follow(Cursor cursor, Stripped *stripped, const int32_t *shape, int32_
 
 
 def check_shape(frame not None, const int32_t[::1] shape not None, Py_ssize_t most_elements):
-    """The frame must begin with this shape, with so many elements of arrays (and tagged fields) at most, in all.
+    """Check that the frame begins with this shape, and has at most `most_elements` array elements and tagged fields.
 
-    What follows is left alone, as Kafka does it: librdkafka's Metadata for all topics ends in three bytes too many.
-    None, or where there are tagged fields, the same request without them.
+    Return None, or the frame without its tagged fields if it has any. Bytes after the shape are ignored, as in Kafka:
+    librdkafka's Metadata request for all topics has three bytes too many.
     """
     cdef Cursor cursor = open_cursor(frame, 0, True, most_elements, MalformedRequestError, "")
     cdef Stripped stripped = Stripped(has_tags=False, out=NULL, size=0, copied=0)

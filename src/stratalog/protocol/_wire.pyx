@@ -1,8 +1,8 @@
-"""The hot requests, read in place: Produce and Fetch, whose frames come by the ten thousand a second.
+"""Parses the hot requests in place: Produce and Fetch, of which a broker gets tens of thousands per second.
 
-Every length and count is checked against the bytes that are left before anything is made of it. Strings become Python
-objects; record bytes stay where they are, as positions in the frame. Topics and partitions are limited in number, as
-the elements of every request are.
+Every length and count is compared with the bytes that are left before it is used. Strings become Python objects, but
+records are not copied: only their positions in the frame are returned. The number of topics and partitions is limited,
+like the elements of every request.
 """
 
 from libc.stdint cimport uint8_t
@@ -19,7 +19,7 @@ from stratalog.records.format cimport (
 
 from stratalog.errors import MalformedRequestError
 from stratalog.protocol.api_keys import VERSIONS
-from stratalog.protocol.limits import MOST_ELEMENTS
+from stratalog.protocol.fields import MOST_ELEMENTS
 
 FINE, NO_RECORDS, TOO_SMALL, OLD_MAGIC, UNKNOWN_MAGIC, SEVERAL_BATCHES, TRANSACTIONAL, ZSTD_TOO_EARLY = range(8)
 
@@ -46,8 +46,9 @@ cdef inline Cursor _request(frame, Py_ssize_t position, bint flexible):
 
 
 def parse_request_header(frame):
-    """(API key, version, correlation id, client id, position of what follows). Tagged fields are skipped where the
-    version has them; of an API or version that is not served that is not known."""
+    """Return (API key, version, correlation id, client id, position after the header).
+
+    Tagged fields are skipped in versions that have them. For an unknown API or version, that can't be determined."""
     cdef Cursor cursor = _request(frame, 0, False)
     cdef int key = cursor.int16()
     cdef int version = cursor.int16()
@@ -60,8 +61,8 @@ def parse_request_header(frame):
 
 
 def batch_fault(frame, Py_ssize_t start, Py_ssize_t end, int version):
-    """What Kafka asks of a request's records beyond what the log asks of a batch; FINE, or the first fault.
-    TRANSACTIONAL is the last: it is none where the producer has a transaction open."""
+    """Return the first rule of Kafka's for records in requests that they break, beyond those of the log; FINE if none.
+    TRANSACTIONAL comes last, because it is no fault if the producer has an open transaction."""
     cdef Cursor cursor = _request(frame, 0, False)
     cdef const uint8_t *batch
     cdef Py_ssize_t size = end - start
@@ -83,9 +84,9 @@ def batch_fault(frame, Py_ssize_t start, Py_ssize_t end, int version):
 
 
 def parse_produce(frame, Py_ssize_t position, int version):
-    """(transactional id, acks, timeout, [(topic name or the 16 bytes of its id, [(partition, start, end), ...]), ...]).
+    """Return (transactional id, acks, timeout, [(topic name or the 16 bytes of its id, partitions), ...]).
 
-    Record bytes are frame[start:end]; start is -1 where they are null.
+    A partition is (index, start, end): its records are frame[start:end], and start is -1 if they are null.
     """
     cdef Cursor cursor = _request(frame, position, version >= PRODUCE_FLEXIBLE)
     cdef Py_ssize_t topic, partition, partition_count, size, start
@@ -116,10 +117,11 @@ def parse_produce(frame, Py_ssize_t position, int version):
 
 
 def parse_fetch(frame, Py_ssize_t position, int version):
-    """(replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch, topics, forgotten).
+    """Return (replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch, topics,
+    forgotten).
 
-    topics: [(name or id, [(partition, current leader epoch, offset, last fetched epoch, max bytes), ...]), ...]
-    forgotten: [(name or id, [partition, ...]), ...]
+    Topics are [(name or id, [(partition, current leader epoch, offset, last fetched epoch, max bytes), ...]), ...].
+    Forgotten topics are [(name or id, [partition, ...]), ...].
     """
     cdef Cursor cursor = _request(frame, position, version >= FETCH_FLEXIBLE)
     cdef Py_ssize_t topic, partition, partition_count, forgotten_count
@@ -170,20 +172,20 @@ def parse_fetch(frame, Py_ssize_t position, int version):
 
 
 cdef _fetch_tags(Cursor cursor, int version, replica_id):
-    """From v15 on the replica's state is a tagged field; the cluster id is one too."""
+    """Return the replica id, which from version 15 on is in the tagged field with the replica's state."""
     cdef Py_ssize_t tags = cursor.varint()
-    cdef Py_ssize_t tag, size, behind
+    cdef Py_ssize_t tag, size, end
     cursor.spend(tags)
     while tags > 0:
         tag = cursor.varint()
         size = cursor.varint()
-        behind = cursor.position + size
+        end = cursor.position + size
         cursor.take(size)
         if tag == _REPLICA_STATE_TAG and version >= _FIRST_WITH_REPLICA_STATE:
             cursor.position -= size
             if size < 4:
                 raise cursor.fail(f"the replica state at position {cursor.position} has {size} bytes")
             replica_id = cursor.int32()
-            cursor.position = behind
+            cursor.position = end
         tags -= 1
     return replica_id

@@ -1,5 +1,5 @@
-# The primitive fields of the wire, read and written in C: Cursor and Output. All kernels that read requests or responses
-# read them through a Cursor, so that a bound is checked in one place.
+# The primitive fields of the wire in C: Cursor reads them, Output writes them. All kernels read requests and responses
+# with a Cursor, so that limits are checked in one place.
 
 cimport cython
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t
@@ -17,18 +17,18 @@ cdef class Cursor:
     cdef const uint8_t *data
     cdef Py_ssize_t position
     cdef Py_ssize_t end
-    cdef bint flexible             # lengths are varints, one more than they are, and tagged fields end each part
-    cdef Py_ssize_t _elements      # that there may still be
+    cdef bint flexible             # lengths are varints plus 1, and tagged fields end each structure
+    cdef Py_ssize_t _elements      # how many more are allowed
     cdef Py_ssize_t _most_elements
     cdef bint _has_buffer
-    cdef object _error             # the exception's class
-    cdef str _prefix               # of its messages
+    cdef object _error             # class of the exception
+    cdef str _prefix               # of the exception's messages
 
     cdef inline Py_ssize_t left(self) noexcept:
         return self.end - self.position
 
     cdef inline const uint8_t *take(self, Py_ssize_t count) except NULL:
-        """Step over `count` bytes and return where they begin."""
+        """Step over `count` bytes and return a pointer to the first."""
         if count < 0 or count > self.end - self.position:
             self.fail_short(count)
         self.position += count
@@ -47,7 +47,7 @@ cdef class Cursor:
         return <int64_t> load64(self.take(8))
 
     cdef inline Py_ssize_t varint(self) except -2:
-        """An unsigned number of at most 32 bits."""
+        """Read an unsigned number of at most 32 bits."""
         cdef Py_ssize_t value = 0
         cdef int shift = 0
         cdef uint8_t byte
@@ -63,20 +63,20 @@ cdef class Cursor:
                 self.fail_varint()
 
     cdef inline Py_ssize_t length(self, bint is_short) except? -2:
-        """Of a string (short), of bytes or of an array; -1 is null."""
+        """Read the length of a string (short), of bytes or of an array; -1 is null."""
         if self.flexible:
             return self.varint() - 1
         return self.int16() if is_short else self.int32()
 
     cdef inline Py_ssize_t nullable_count(self, Py_ssize_t smallest) except? -2:
-        """Of an array whose elements take at least `smallest` bytes each; -1 is null."""
+        """Read the length of an array whose elements take at least `smallest` bytes each; -1 is null."""
         cdef Py_ssize_t count = self.length(False)
         if count != -1:
             self.spend_array(count, smallest)
         return count
 
     cdef inline Py_ssize_t count(self, Py_ssize_t smallest) except -2:
-        """Of an array that can't be null."""
+        """Read the length of an array that can't be null."""
         cdef Py_ssize_t count = self.length(False)
         self.spend_array(count, smallest)
         return count
@@ -87,14 +87,14 @@ cdef class Cursor:
         return self.spend(count)
 
     cdef inline int spend(self, Py_ssize_t count) except -1:
-        """So many elements or tagged fields more."""
+        """Count elements or tagged fields towards the limit."""
         self._elements -= count
         if self._elements < 0:
             self.fail_elements()
         return 0
 
     cdef inline int skip_tags(self) except -1:
-        """Step over tagged fields that nobody looks at."""
+        """Step over tagged fields that are not used."""
         cdef Py_ssize_t tags
         if not self.flexible:
             return 0
@@ -116,7 +116,8 @@ cdef class Cursor:
     cdef int fail_elements(self) except -1
 
 
-# Read `data` from `position` on, with at most so many elements in arrays; errors are of this class and begin with `prefix`.
+# Read `data` from `position` on. Arrays may have `most_elements` elements in total. Errors are instances of `error`,
+# with messages that begin with `prefix`.
 cdef Cursor open_cursor(data, Py_ssize_t position, bint flexible, Py_ssize_t most_elements, error, str prefix)
 
 
@@ -131,7 +132,7 @@ cdef class Output:
     cdef bytes take(self)
 
     cdef inline uint8_t *room(self, Py_ssize_t count) except NULL:
-        """For so many bytes more, which are then part of it."""
+        """Add `count` bytes, and return a pointer to the first."""
         if self.size + count > self._capacity:
             self.grow(count)
         self.size += count
@@ -160,7 +161,7 @@ cdef class Output:
         return self.byte(<uint8_t> value)
 
     cdef inline int count(self, Py_ssize_t value) except -1:
-        """Of an array, or the bytes of a field; -1 is null."""
+        """Write the length of an array or of bytes; -1 is null."""
         return self.varint(value + 1) if self.flexible else self.int32(<int32_t> value)
 
     cdef inline int raw(self, const void *content, Py_ssize_t count) except -1:
@@ -168,7 +169,7 @@ cdef class Output:
         return 0
 
     cdef inline int string(self, bytes encoded) except -1:
-        """A string in UTF-8; None is null."""
+        """Write a string that is encoded in UTF-8; None is null."""
         cdef Py_ssize_t length = -1 if encoded is None else len(encoded)
         if self.flexible:
             self.varint(length + 1)
@@ -177,5 +178,5 @@ cdef class Output:
         return 0 if encoded is None else self.raw(<const char *> encoded, length)
 
     cdef inline int tags(self) except -1:
-        """No tagged fields."""
+        """Write an empty section of tagged fields, if there is one."""
         return self.byte(0) if self.flexible else 0

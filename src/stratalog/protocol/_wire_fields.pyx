@@ -1,4 +1,4 @@
-# The primitive fields of the wire, read and written in C: the parts that are not inlined. _wire_fields.pxd has the rest.
+# The primitive fields of the wire in C: the methods that are not inlined. _wire_fields.pxd has the others.
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -13,15 +13,16 @@ cdef enum:
 
 @cython.final
 cdef class Cursor:
-    """Reads one field after the other. Each length and count is checked against the bytes that are left before anything
-    is made of it, and the elements of all arrays together are limited in number."""
+    """Reads one field after the other. Each length and count is compared with the bytes that are left before it is
+    used, and the elements of all arrays together are limited in number."""
 
     def __dealloc__(self):
         if self._has_buffer:
             PyBuffer_Release(&self._buffer)
 
     cdef nullable_string(self, const char *errors):
-        """None is null. `errors`: what Python's decoder does about bytes that are not UTF-8; NULL has them refused."""
+        """Return a string, or None for null. `errors` tells Python's decoder how to handle bytes that are not UTF-8;
+        NULL makes them an error."""
         cdef Py_ssize_t size = self.length(True)
         cdef const uint8_t *text
         if size == -1:
@@ -33,7 +34,7 @@ cdef class Cursor:
             raise self.fail(f"the string at position {self.position - size} is not UTF-8") from error
 
     cdef topic(self, bint by_id):
-        """Its name, or the bytes of its id."""
+        """Return a topic's name, or the bytes of its id."""
         if by_id:
             return PyBytes_FromStringAndSize(<const char *> self.take(TOPIC_ID_SIZE), TOPIC_ID_SIZE)
         name = self.nullable_string(NULL)
@@ -43,22 +44,24 @@ cdef class Cursor:
 
     cdef int finish(self) except -1:
         if self.position != self.end:
-            raise self.fail(f"{self.end - self.position} bytes too many follow the last field")
+            raise self.fail(f"{self.end - self.position} bytes come after the last field")
         return 0
 
     cdef fail(self, str problem):
-        """The error to raise."""
+        """Return the exception to raise."""
         return self._error(self._prefix + problem)
 
     cdef int fail_short(self, Py_ssize_t count) except -1:
-        raise self.fail(f"{count} bytes are announced at position {self.position}, {self.end - self.position} are left")
+        raise self.fail(
+            f"the field at position {self.position} announces {count} bytes, but {self.end - self.position} are left"
+        )
 
     cdef int fail_varint(self) except -1:
         raise self.fail(f"the length before position {self.position} does not fit 32 bits")
 
     cdef int fail_array(self, Py_ssize_t count) except -1:
         raise self.fail(
-            f"an array of {count} elements is announced at position {self.position}, "
+            f"the array at position {self.position} announces {count} elements, but "
             f"{self.end - self.position} bytes are left"
         )
 
@@ -84,7 +87,7 @@ cdef Cursor open_cursor(data, Py_ssize_t position, bint flexible, Py_ssize_t mos
 
 @cython.final
 cdef class Output:
-    """Bytes that grow, one field after the other."""
+    """A growing sequence of bytes, written field by field."""
 
     def __dealloc__(self):
         free(self.data)
@@ -99,7 +102,7 @@ cdef class Output:
         return 0
 
     cdef bytes take(self):
-        """What is written so far; the next field begins a new piece."""
+        """Return the bytes written so far, and begin a new piece."""
         cdef bytes taken = PyBytes_FromStringAndSize(<const char *> self.data, self.size)
         self.size = 0
         return taken

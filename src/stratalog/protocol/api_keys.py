@@ -1,6 +1,6 @@
-"""Every API that is served: its key, its versions, and from which version on it is flexible (KIP-482).
+"""Every API that the broker serves: its key, its versions, and the first flexible version (KIP-482).
 
-The table is what ApiVersions answers. Only what is served whole is in it.
+The response to ApiVersions has this table. It contains only versions that are served completely.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ApiKey(IntEnum):
 
 
 class OwnApiKey(IntEnum):
-    """What Kafka does not have. Advertised like the others: clients pass over keys that they don't know."""
+    """APIs that Kafka does not have. They are advertised like the others, since clients ignore keys they don't know."""
 
     STRATALOG = 20_000
 
@@ -80,7 +80,7 @@ class Versions(NamedTuple):
 _NEVER = 2**15
 
 VERSIONS: dict[ApiKey, Versions] = {
-    # librdkafka before 2.11.1 sends uncompressed when Produce 0-2 are not advertised; they are answered with an error.
+    # librdkafka before 2.11.1 does not compress unless Produce 0-2 are advertised. They get an error as response.
     ApiKey.PRODUCE: Versions(0, 13, 9),
     ApiKey.FETCH: Versions(4, 18, 12),
     ApiKey.LIST_OFFSETS: Versions(1, 11, 6),

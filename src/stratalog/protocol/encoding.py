@@ -1,7 +1,7 @@
-"""Encoders made from kio's dataclasses: a dict by field names in, the bytes of that entity out.
+"""Encoders made from kio's dataclasses: they take a dict by field names, and write the bytes of the entity.
 
-Fields of fixed size that follow each other are packed in one go. Null where the schema does not allow it, and a field
-that is neither given nor has a default, raise EncodingError: that is a bug in a handler, not a client's doing.
+Adjacent fields of fixed size are packed in one step. EncodingError means a bug in a handler, not in a client: null
+where the schema does not allow it, or a missing field without a default.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 class EncodingError(Exception):
-    """A reply that does not fit its schema."""
+    """A response does not fit its schema."""
 
 
 class Elements:
-    """The elements of an array, each made when it is written: there is never more than one of them."""
+    """Array elements that are created while they are written, so that only one exists at a time."""
 
     def __init__(self, count: int, elements: Iterable[Any]) -> None:
         self._count = count
@@ -59,7 +59,7 @@ class Elements:
 
 
 class _Array(NamedTuple):
-    """A step of a portioned encoder."""
+    """An array that a portioned encoder writes element by element."""
 
     name: str
     write_count: Encoder
@@ -81,8 +81,8 @@ def compile_encoder(entity: type[Any]) -> Encoder:
 
 @cache
 def compile_portioned_encoder(entity: type[Any]) -> PortionedEncoder:
-    """Make an encoder that yields after each element of the entity's own arrays. It writes the same bytes, and takes
-    Elements where it takes an array."""
+    """Return an encoder that yields after each element of the entity's own arrays. It writes the same bytes as the
+    encoder of compile_encoder, and accepts Elements as an array."""
     steps: list[Any] = _steps(entity, _member_in_portions)
 
     def encode(out: bytearray, values: dict[str, Any]) -> Iterator[None]:
@@ -136,24 +136,24 @@ def _is_fixed(member: Field[Any]) -> bool:
 
 def _packer(members: list[Field[Any]]) -> Encoder:
     packed = Struct(">" + "".join(FIXED_TYPES[member.metadata["kafka_type"]] for member in members))
-    wanted = [(member.name, _default(member)) for member in members]
+    defaults = [(member.name, _default(member)) for member in members]
     names = ", ".join(member.name for member in members)
 
     def encode(out: bytearray, values: dict[str, Any]) -> None:
         try:
-            out += packed.pack(*[values.get(name, default) for name, default in wanted])
+            out += packed.pack(*[values.get(name, default) for name, default in defaults])
         except struct.error as error:
-            given = {name: values.get(name, default) for name, default in wanted}
-            raise EncodingError(f"{names}: {error}; given were {given}") from error
+            current = {name: values.get(name, default) for name, default in defaults}
+            raise EncodingError(f"{names}: {error}; the values are {current}") from error
 
     return encode
 
 
 def _default(member: Field[Any]) -> Any:
-    """As it goes over the wire. MISSING where the schema has none, which the packing then complains about."""
+    """Return a field's default as the wire has it, or MISSING, which packing rejects, if the schema has none."""
     default = member.default
     if default is MISSING and member.name in ("throttle_time", "error_code"):
-        return 0  # "nothing to say", in nearly every response
+        return 0  # in nearly every response these have nothing to report
     if isinstance(default, timedelta):
         return default // _MILLISECOND
     if isinstance(default, datetime):
@@ -173,17 +173,17 @@ def _member(member: Field[Any], flexible: bool) -> Encoder:
     def encode(out: bytearray, values: dict[str, Any]) -> None:
         value = values.get(name, default)
         if value is MISSING:
-            raise EncodingError(f"{name} is not given, and its schema has no default")
+            raise EncodingError(f"{name} is missing, and its schema has no default")
         try:
             write(out, value)
         except (AttributeError, TypeError, struct.error, EncodingError) as error:
-            raise EncodingError(f"{name}: {error}; given was {value!r:.100}") from error
+            raise EncodingError(f"{name}: {error}; the value is {value!r:.100}") from error
 
     return encode
 
 
 def _value(member: Field[Any], flexible: bool) -> Encoder:
-    """How one value of this field is written, after its name was looked up."""
+    """Return the encoder of the field's value."""
     nullable = is_nullable(member)
     inner = inner_type(member.type)
     if get_origin(inner) is tuple:
@@ -210,7 +210,7 @@ def _scalar(kind: str, flexible: bool, nullable: bool) -> Encoder:
         return _string(flexible, nullable)
     if kind in ("bytes", "records"):
         return _bytes(flexible, nullable)
-    raise EncodingError(f"a field of type {kind} can't be written")
+    raise EncodingError(f"there is no encoder for fields of type {kind}")
 
 
 def _uuid(out: bytearray, value: uuid.UUID | None) -> None:
@@ -285,7 +285,7 @@ def _element_count(flexible: bool, nullable: bool) -> Encoder:
 
 
 def _nullable_entity(entity: Encoder) -> Encoder:
-    """KIP-893: a byte says whether there is one."""
+    """Return the encoder of a nullable structure, which a byte marks as null or not (KIP-893)."""
 
     def write(out: bytearray, value: dict[str, Any] | None) -> None:
         if value is None:
@@ -298,7 +298,7 @@ def _nullable_entity(entity: Encoder) -> Encoder:
 
 
 def _tags(tagged: list[tuple[int, Field[Any]]], flexible: bool) -> Encoder:
-    """Tagged fields are written only where the dict has them: to leave one out is to say its default."""
+    """Return the encoder of tagged fields. It writes those that the dict has; a missing field has its default."""
     writers = [(tag, member.name, _value(member, flexible)) for tag, member in tagged]
     if not writers:
         return lambda out, _: out.append(0)
@@ -321,7 +321,7 @@ def is_nullable(member: Field[Any]) -> bool:
 
 
 def inner_type(kind: Any) -> Any:
-    """The type without `| None`."""
+    """Return the type without `| None`."""
     if get_origin(kind) is not tuple and NoneType in get_args(kind):
         return next(each for each in get_args(kind) if each is not NoneType)
     return kind

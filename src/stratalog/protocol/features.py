@@ -1,10 +1,10 @@
-"""The finalized features in an answer to ApiVersions, which come in a tagged field from version 3 on (KIP-584).
+"""The finalized features in a response to ApiVersions, a tagged field from version 3 on (KIP-584).
 
     error i16, [key i16, lowest i16, highest i16, tags], throttle time i32,
     tags: 2: [name, highest level i16, lowest level i16, tags]
 
-Our decoder steps over tagged fields, so this one is read here. Bytes of a shape that is not so have no features: that
-they are wrong is said by who decodes the rest.
+The general decoder skips tagged fields, so this module reads this one. Malformed bytes have no features; the decoder of
+the rest of the response reports them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_FEATURES = 1000
 
 
 def finalized_features(version: int, body: memoryview) -> dict[str, int]:
-    """{name: the level that is in force}"""
+    """Return the level in force of each finalized feature."""
     if version < _FIRST_WITH_FEATURES:
         return {}
     fields = _reader(body)

@@ -1,25 +1,52 @@
-"""Fetch: what its response tells, versions 4 to 18, around records that are not copied. _wire.parse_fetch reads the
-request.
+"""Fetch: requests as a consumer sends them, and responses as the broker sends them, in versions 4 to 18.
 
-    throttle time i32, 7: error i16, session id i32
-    [topic name, or from 13 on id
-        [partition i32, error i16, high watermark i64, last stable offset i64, 5: log start offset i64,
-         [aborted: producer id i64, first offset i64], 11: preferred replica i32, records,
-         12: tag 0, diverging epoch i32 and its end i64]]
+    request:  below 15: replica id i32; max wait i32, min bytes i32, max bytes i32, isolation level i8,
+              7: session id i32, session epoch i32
+              [topic name, or from 13 on id
+                  [partition i32, 9: leader epoch i32, offset i64, 12: last fetched epoch i32, 5: log start offset i64,
+                   max bytes i32]]
+              7: forgotten [topic [partition i32]], 11: rack id
+    response: throttle time i32, 7: error i16, session id i32
+              [topic name, or from 13 on id
+                  [partition i32, error i16, high watermark i64, last stable offset i64, 5: log start offset i64,
+                   [aborted: producer id i64, first offset i64], 11: preferred replica i32, records,
+                   12: tag 0, diverging epoch i32 and its end i64]]
 
-From 12 on flexible. encode_fetch_response gives the body in pieces, records as they were given, and its size.
+From 12 on flexible. encode_fetch_response returns the body in pieces, with the records as they were passed in, and its
+size. The broker parses requests with _wire.parse_fetch, and the client responses with
+_fetch_response.parse_fetch_response.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
+from struct import Struct
 from typing import NamedTuple
 
 from stratalog.protocol._hot_responses import encode_fetch_response
+from stratalog.protocol.fields import FieldWriter
 
-__all__ = ["FIRST_FLEXIBLE", "FetchedPartition", "encode_fetch_response"]
+__all__ = [
+    "FIRST_BY_ID",
+    "FIRST_FLEXIBLE",
+    "FIRST_WITH_SESSIONS",
+    "HIGHEST",
+    "LOWEST",
+    "FetchedPartition",
+    "Topic",
+    "WantedPartition",
+    "encode_fetch_request",
+    "encode_fetch_response",
+]
 
+LOWEST, HIGHEST = 4, 18
+FIRST_WITH_SESSIONS = 7
 FIRST_FLEXIBLE = 12
+FIRST_BY_ID = 13
+
+_FLEXIBLE_PARTITION = Struct(">iiqiqib")
+_CONSUMER = -1  # the replica id of clients that are no replica
+_NO_LOG_START = -1  # only followers send a log start offset
 
 
 class FetchedPartition(NamedTuple):
@@ -31,3 +58,87 @@ class FetchedPartition(NamedTuple):
     aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset); None for read_uncommitted
     records: Sized | None = None
     diverging_epoch: tuple[int, int] | None = None  # (epoch, its end offset)
+
+
+class WantedPartition(NamedTuple):
+    """A consumer's request for one partition. `last_epoch` is the leader epoch of the batch before `offset`, or -1."""
+
+    offset: int
+    leader_epoch: int
+    max_bytes: int
+    last_epoch: int = -1
+
+
+Topic = str | bytes  # a name, or from version 13 on the 16 bytes of an id
+
+
+def encode_fetch_request(
+    version: int,
+    *,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    read_committed: bool,
+    session_id: int,
+    session_epoch: int,
+    topics: Mapping[Topic, Sequence[tuple[int, WantedPartition]]],
+    forgotten: Mapping[Topic, Sequence[int]],
+    rack_id: str = "",
+) -> bytearray:
+    """Return the body of a request, without its header."""
+    flexible = version >= FIRST_FLEXIBLE
+    fields = FieldWriter(flexible=flexible)
+    out = fields.out
+    if version < 15:
+        fields.int32(_CONSUMER)
+    fields.int32(max_wait_ms).int32(min_bytes).int32(max_bytes).int8(int(read_committed))
+    if version >= FIRST_WITH_SESSIONS:
+        fields.int32(session_id).int32(session_epoch)
+    fields.count(len(topics))
+    for topic, partitions in topics.items():
+        _write_topic(fields, topic)
+        fields.count(len(partitions))
+        for index, partition in partitions:
+            if flexible:  # packed in one step, since a request may have thousands of them
+                out += _FLEXIBLE_PARTITION.pack(
+                    index,
+                    partition.leader_epoch,
+                    partition.offset,
+                    partition.last_epoch,
+                    _NO_LOG_START,
+                    partition.max_bytes,
+                    0,
+                )
+            else:
+                _write_old_partition(fields, version, index, partition)
+        fields.tagged_fields()
+    if version >= FIRST_WITH_SESSIONS:
+        fields.count(len(forgotten))
+        for topic, indexes in forgotten.items():
+            _write_topic(fields, topic)
+            fields.count(len(indexes))
+            for index in indexes:
+                fields.int32(index)
+            fields.tagged_fields()
+    if version >= 11:
+        fields.string(rack_id)
+    fields.tagged_fields()
+    return out
+
+
+def _write_topic(fields: FieldWriter, topic: Topic) -> None:
+    if isinstance(topic, bytes):
+        fields.raw(topic)
+    else:
+        fields.string(topic)
+
+
+def _write_old_partition(fields: FieldWriter, version: int, index: int, partition: WantedPartition) -> None:
+    """Write a partition for a version that is not flexible."""
+    fields.int32(index)
+    if version >= 9:
+        fields.int32(partition.leader_epoch)
+    fields.int64(partition.offset)
+    if version >= 5:
+        fields.int64(_NO_LOG_START)
+    fields.int32(partition.max_bytes)

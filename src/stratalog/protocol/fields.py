@@ -1,8 +1,8 @@
-"""The primitive fields of Kafka's messages and records, for Python code: fixed lengths, and compact ones (KIP-482,
-"flexible").
+"""The primitive fields of Kafka's messages and records, for Python code: with fixed lengths or compact (KIP-482,
+"flexible"). Also the limits on the elements of a message.
 
-A FieldReader never reads past its bytes and never allocates by a count that it has not compared with the bytes left.
-_wire_fields.pyx does the same for the kernels.
+A FieldReader never reads past its bytes. It never allocates memory for a count that it has not compared with the bytes
+left. _wire_fields.pyx does the same for the kernels.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ _INT64 = Struct(">q")
 _LONGEST_VARINT = 5
 _LONGEST_STRING = 2**15 - 1
 
+MOST_ELEMENTS = 100_000
+"""Limit on the elements in all arrays of a request: topics and partitions, mostly. An element of a few bytes becomes an
+object of hundreds, and its response may have thousands."""
+
+MOST_RESPONSE_ELEMENTS = 1_000_000
+"""Limit on the elements in all arrays of a response. Metadata of 100,000 partitions with three replicas has 700,000."""
+
 Item = TypeVar("Item")
 
 
 def write_varint(out: bytearray, value: int) -> None:
-    """Append an unsigned varint, as lengths and tags have it."""
+    """Append an unsigned varint, as used for lengths and tags."""
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
@@ -33,9 +40,9 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 class FieldReader:
-    """Reads one field after the other. `flexible` is set once the version is known.
+    """Reads one field after the other. `flexible` may be set later, once the version is known.
 
-    Bytes that can't be read raise `error`, with a message that begins with `what`.
+    Malformed bytes raise `error`, with a message that begins with `what`.
     """
 
     def __init__(
@@ -72,7 +79,7 @@ class FieldReader:
         return self._fixed(_INT64)
 
     def varint(self) -> int:
-        """Read an unsigned varint, as lengths and tags have it."""
+        """Read an unsigned varint, as used for lengths and tags."""
         value = 0
         for shift in range(0, 7 * _LONGEST_VARINT, 7):
             if self.position >= len(self._data):
@@ -87,7 +94,7 @@ class FieldReader:
     def raw(self, length: int) -> bytes:
         if not 0 <= length <= self.left:
             raise self.error(
-                f"claims a field of {length} bytes at position {self.position}, where {self.left} are left"
+                f"claims a field of {length} bytes at position {self.position}, but {self.left} bytes are left"
             )
         self.position += length
         return bytes(self._data[self.position - length : self.position])
@@ -121,19 +128,20 @@ class FieldReader:
         count = self.varint() - 1 if self.flexible else self.int32()
         return None if count == -1 else self._items(count, item)
 
-    def array(self, item: Callable[[], Item], most: int | None = None) -> list[Item]:
+    def array(self, item: Callable[[], Item], limit: int | None = None) -> list[Item]:
         count = self.varint() - 1 if self.flexible else self.int32()
-        if most is not None and count > most:
-            raise self.error(f"has {count} items before position {self.position}; {most} are the most")
+        if limit is not None and count > limit:
+            raise self.error(f"has {count} items before position {self.position}; the limit is {limit}")
         return self._items(count, item)
 
     def _items(self, count: int, item: Callable[[], Item]) -> list[Item]:
-        if not 0 <= count <= self.left:  # an item has at least a byte
-            raise self.error(f"claims {count} items before position {self.position}, where {self.left} bytes are left")
+        if not 0 <= count <= self.left:  # an item has at least one byte
+            raise self.error(f"claims {count} items before position {self.position}, but {self.left} bytes are left")
         return [item() for _ in range(count)]
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """Read what follows a flexible structure; nothing follows another. Callers ignore the tags they don't know."""
+        """Read the tagged fields after a flexible structure; other structures have none. Callers ignore unknown
+        tags."""
         if not self.flexible:
             return {}
         return {self.varint(): self.raw(self.varint()) for _ in range(self.varint())}
@@ -147,7 +155,7 @@ class FieldReader:
 
 
 class FieldWriter:
-    """Appends one field after the other to `out`."""
+    """Writes one field after the other to `out`."""
 
     __slots__ = ("_flexible", "out")
 
@@ -185,7 +193,7 @@ class FieldWriter:
         if self._flexible:
             write_varint(self.out, length + 1)
         elif length > _LONGEST_STRING:
-            raise GroupRecordError(f"a string of {length} bytes does not fit a record, which takes {_LONGEST_STRING}")
+            raise GroupRecordError(f"a string has {length} bytes; a record can store {_LONGEST_STRING}")
         else:
             self.out += INT16.pack(length)
         self.out += data or b""
@@ -197,7 +205,7 @@ class FieldWriter:
         return self
 
     def count(self, items: int) -> FieldWriter:
-        """Write the length of an array or of bytes; -1 is null."""
+        """Write the length of an array or of bytes; -1 means null."""
         if self._flexible:
             write_varint(self.out, items + 1)
         else:

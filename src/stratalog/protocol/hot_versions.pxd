@@ -1,5 +1,5 @@
-# Where the layouts of Produce and Fetch change from version to version, for the kernels. tests/protocol/test_hot_versions.py
-# compares them with api_keys.py and with the Python modules of these two requests.
+# The versions in which the layouts of Produce and Fetch change, for the kernels. tests/protocol/test_hot_versions.py
+# compares them with api_keys.py and with produce.py and fetch.py.
 
 cdef enum:
     PRODUCE_WITH_ZSTD = 7
@@ -9,5 +9,5 @@ cdef enum:
     FETCH_FLEXIBLE = 12
     FETCH_BY_ID = 13
 
-    DIVERGING_EPOCH_TAG = 0    # of a partition in a fetch response
+    DIVERGING_EPOCH_TAG = 0    # in a partition of a fetch response
     DIVERGING_EPOCH_SIZE = 12  # an int32 and an int64

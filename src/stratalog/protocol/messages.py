@@ -1,9 +1,9 @@
-"""Messages from bytes and to bytes, for every API but the hot parts of Produce and Fetch.
+"""Decodes and encodes the messages of every API, except the hot parts of Produce and Fetch.
 
-What comes in, a request here or a response there, is parsed by kio into the dataclass of its version, once its shape is
-known to be sound. What goes out is a nested dict by kio's field names: one dict serves all versions. Fields that a
-version does not have are left out, and fields that the dict does not have take the schema's default. Each version's
-encoder is made once from kio's dataclasses: dataclasses of replies with thousands of partitions would cost more than
+kio decodes incoming messages (requests in the broker, responses in the client) into the dataclass of their version,
+after their shape was checked. Outgoing messages are nested dicts with kio's field names. One dict serves all versions:
+fields that a version lacks are left out, and missing fields get the schema's default. The encoder of each version is
+made once from kio's dataclasses. Creating dataclasses for responses with thousands of partitions would cost more than
 all the rest.
 """
 
@@ -24,18 +24,18 @@ from stratalog.errors import MalformedRequestError, MalformedResponseError
 from stratalog.protocol._shape import check_shape
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.encoding import Encoder, PortionedEncoder, compile_encoder, compile_portioned_encoder
-from stratalog.protocol.limits import MOST_ANSWERED_ELEMENTS, MOST_ELEMENTS
+from stratalog.protocol.fields import MOST_ELEMENTS, MOST_RESPONSE_ELEMENTS
 from stratalog.protocol.shapes import compile_shape
 
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def decode_request(key: ApiKey, version: int, body: memoryview) -> Any:
-    """kio's dataclass of this request and version. Raises MalformedRequestError; no field of the result is a view."""
+    """Return kio's dataclass of a request. Raises MalformedRequestError. No field of the result is a view of `body`."""
     shape, reader = _reader(key, version)
     try:
-        stripped = check_shape(body, shape, MOST_ELEMENTS)  # kio fails on tagged fields that it does not know
-        request, _ = reader(body.toreadonly() if stripped is None else stripped, 0)  # kio takes no other
+        stripped = check_shape(body, shape, MOST_ELEMENTS)  # kio fails on unknown tagged fields
+        request, _ = reader(body.toreadonly() if stripped is None else stripped, 0)  # kio accepts only read-only memory
     except MalformedRequestError as error:
         raise MalformedRequestError(f"{key.name} v{version}: {error}") from error
     except (SerialError, ValueError, OverflowError) as error:
@@ -44,41 +44,44 @@ def decode_request(key: ApiKey, version: int, body: memoryview) -> Any:
 
 
 def encode_reply(key: ApiKey, version: int, reply: dict[str, Any]) -> bytearray:
-    """The body of a response, without its header."""
+    """Return the body of a response, without its header."""
     out = bytearray()
     _encoder(key, version)(out, reply)
     return out
 
 
 def encode_reply_in_portions(out: bytearray, key: ApiKey, version: int, reply: dict[str, Any]) -> Iterator[None]:
-    """Append the same to `out`, and yield after each element of the reply's own arrays."""
+    """Append the body of a response to `out`, and yield after each element of the response's own arrays."""
     return _portioned_encoder(key, version)(out, reply)
 
 
 def encode_request(key: ApiKey, version: int, request: dict[str, Any]) -> bytearray:
-    """The body of a request, without its header."""
+    """Return the body of a request, without its header."""
     out = bytearray()
     _request_encoder(key, version)(out, request)
     return out
 
 
 def decode_response(key: ApiKey, version: int, body: memoryview) -> Any:
-    """kio's dataclass of this response and version. Raises MalformedResponseError; no field of the result is a view."""
+    """Return kio's dataclass of a response. Raises MalformedResponseError. No field of the result is a view of
+    `body`."""
     shape, reader = _response_reader(key, version)
     try:
-        stripped = check_shape(body, shape, MOST_ANSWERED_ELEMENTS)
+        stripped = check_shape(body, shape, MOST_RESPONSE_ELEMENTS)
         response, _ = reader(body.toreadonly() if stripped is None else stripped, 0)
     except MalformedRequestError as error:
-        raise MalformedResponseError(f"the broker's answer to {key.name} v{version} can't be read: {error}") from error
+        raise MalformedResponseError(
+            f"the broker's response to {key.name} v{version} can't be read: {error}"
+        ) from error
     except (SerialError, ValueError, OverflowError) as error:
         raise MalformedResponseError(
-            f"the broker's answer to {key.name} v{version} can't be read: {type(error).__name__}: {error}"
+            f"the broker's response to {key.name} v{version} can't be read: {type(error).__name__}: {error}"
         ) from error
     return response
 
 
 def to_ms(delta: timedelta) -> int:
-    """kio gives durations as timedelta; settings and clocks here are in milliseconds."""
+    """Return a timedelta, as kio represents durations, in milliseconds, as settings and clocks do."""
     return delta // _MILLISECOND
 
 

@@ -1,11 +1,15 @@
-"""Produce: what its response tells, versions 0 to 13. _wire.parse_produce reads the request.
+"""Produce: versions 0 to 13 in the broker, and 3 to 12 in the client.
 
-    [topic name, or from 13 on id
-        [partition i32, error i16, base offset i64, 2: log append time i64, 5: log start offset i64,
-         8: record errors [index in the batch i32, message], error message]]
-    1: throttle time i32
+    request:  3: transactional id or null, acks i16, timeout i32,
+              [topic name, or from 13 on id [partition i32, records: one batch, with its length]]
+    response: [topic name, or from 13 on id
+                  [partition i32, error i16, base offset i64, 2: log append time i64, 5: log start offset i64,
+                   8: record errors [index in the batch i32, message], error message]]
+              1: throttle time i32
 
-From 9 on flexible: counts and lengths are varints, plus one, and an empty tag section ends each part.
+From 9 on flexible: counts and lengths are varints, plus one, and an empty tag section ends each part. The client names
+topics by name and not by id, because to a producer a recreated topic is the same topic. The broker parses requests with
+_wire.parse_produce.
 """
 
 from __future__ import annotations
@@ -13,10 +17,20 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stratalog.protocol._hot_responses import encode_produce_response
+from stratalog.protocol._produce_client import decode_produce_response, encode_produce_request
 
-__all__ = ["FIRST_FLEXIBLE", "ProducedPartition", "encode_produce_response"]
+__all__ = [
+    "FIRST_FLEXIBLE",
+    "HIGHEST",
+    "LOWEST",
+    "ProducedPartition",
+    "decode_produce_response",
+    "encode_produce_request",
+    "encode_produce_response",
+]
 
 FIRST_FLEXIBLE = 9
+LOWEST, HIGHEST = 3, 12  # of the client
 
 
 class ProducedPartition(NamedTuple):

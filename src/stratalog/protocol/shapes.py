@@ -1,7 +1,7 @@
-"""The shape of each message, made from kio's dataclasses, for _shape.check_shape to walk over.
+"""The shapes of messages, made from kio's dataclasses, for _shape.check_shape.
 
-kio trusts the counts that it reads, and sets memory aside for as many elements: nothing is given to it unchecked.
-Tagged fields are stepped over and left out, also those that kio knows: nobody here needs one.
+kio trusts the counts that it reads, and allocates memory for as many elements. So bytes are checked before kio gets
+them. Tagged fields are skipped and removed, even those that kio knows, because nothing here uses them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _entity(entity: type[Any]) -> list[int]:
 
 
 def _steps(entity: type[Any]) -> list[list[int]]:
-    """Fields of fixed size that follow each other are stepped over in one go."""
+    """Return the steps of an entity. Adjacent fields of fixed size are one step."""
     flexible: bool = entity.__flexible__
     steps: list[list[int]] = []
     for member in fields(entity):

@@ -29,7 +29,7 @@ from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol._fetch_response import parse_fetch_response
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
-from stratalog.protocol.fetch_request import FIRST_BY_ID, HIGHEST, LOWEST, Topic, WantedPartition, encode_fetch_request
+from stratalog.protocol.fetch import FIRST_BY_ID, HIGHEST, LOWEST, Topic, WantedPartition, encode_fetch_request
 from stratalog.records._framing import parse_headers
 from stratalog.spark.broker_client import BrokerClient, using
 from stratalog.spark.data_loss import report_data_loss

@@ -1,4 +1,4 @@
-"""Members of a group as a program has them: each in a thread of its own that polls, and notes what it got."""
+"""Group members as in a program: each polls in a thread of its own, and records what it gets."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def wait_until(done: Callable[[], bool], what: Callable[[], str]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not done():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{PATIENCE_SECONDS} s went by, and {what()}")
+            raise AssertionError(f"{PATIENCE_SECONDS} s have passed, and {what()}")
         time.sleep(0.02)
 
 
 def wait_until_shared(members: list[MemberThread], partitions: int) -> None:
-    """Each partition with one of them, and none with nothing to do that could have something."""
+    """Wait until each partition is assigned to exactly one member, and no member is without partitions."""
 
     def is_shared() -> bool:
         for member in members:
@@ -86,4 +86,4 @@ def wait_until_shared(members: list[MemberThread], partitions: int) -> None:
         owned = [member.owned for member in members]
         return sum(map(len, owned)) == partitions == len(set().union(*owned)) and all(owned)
 
-    wait_until(is_shared, lambda: f"the partitions are shared as {[sorted(one.owned) for one in members]}")
+    wait_until(is_shared, lambda: f"the partitions are shared as {[sorted(member.owned) for member in members]}")

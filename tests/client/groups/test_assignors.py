@@ -1,4 +1,4 @@
-"""Every partition has exactly one owner that wants it, loads are even, and sticky ones move little."""
+"""Every partition has exactly one owner that subscribes to it, loads are even, and sticky assignors move little."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.client.groups.assignors import ASSIGNORS, Member, assignors_of
-from stratalog.client.groups.member_data import Subscription
+from stratalog.client.groups.member_data import MemberSubscription
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ConfigError
 
@@ -20,52 +20,52 @@ wants = st.dictionaries(
 )
 
 
-def members(wanted: Mapping[str, set[str]], assignor: str, had: Shares, generation: int = 5) -> list[Member]:
+def members(topics_of: Mapping[str, set[str]], assignor: str, had: Shares, generation: int = 5) -> list[Member]:
     made = ASSIGNORS[assignor]()
-    found = []
-    for member_id, topics in wanted.items():
+    members = []
+    for member_id, topics in topics_of.items():
         mine = tuple(had.get(member_id, ()))
         user_data = made.user_data(mine, generation)
         owned = mine if made.is_cooperative else ()
-        found.append(Member(member_id, Subscription(tuple(sorted(topics)), user_data, owned, generation)))
-    return found
+        members.append(Member(member_id, MemberSubscription(tuple(sorted(topics)), user_data, owned, generation)))
+    return members
 
 
 def assign(
-    assignor: str, sizes: Mapping[str, int], wanted: Mapping[str, set[str]], had: Shares | None = None
+    assignor: str, sizes: Mapping[str, int], topics_of: Mapping[str, set[str]], had: Shares | None = None
 ) -> Shares:
-    return ASSIGNORS[assignor]().assign(sizes, members(wanted, assignor, had or {}))
+    return ASSIGNORS[assignor]().assign(sizes, members(topics_of, assignor, had or {}))
 
 
 def settled(
-    assignor: str, sizes: Mapping[str, int], wanted: Mapping[str, set[str]], had: Shares | None = None
+    assignor: str, sizes: Mapping[str, int], topics_of: Mapping[str, set[str]], had: Shares | None = None
 ) -> Shares:
-    """A cooperative group hands over in a second rebalance."""
-    shares = assign(assignor, sizes, wanted, had)
-    return assign(assignor, sizes, wanted, shares) if assignor == "cooperative-sticky" else shares
+    """Assign, and for a cooperative group assign again, because it hands partitions over in a second rebalance."""
+    shares = assign(assignor, sizes, topics_of, had)
+    return assign(assignor, sizes, topics_of, shares) if assignor == "cooperative-sticky" else shares
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-@given(sizes=counts, wanted=wants)
+@given(sizes=counts, topics_of=wants)
 @settings(deadline=None)
-def test_each_partition_that_is_wanted_has_one_owner_that_wants_it(
-    assignor: str, sizes: dict[str, int], wanted: dict[str, set[str]]
+def test_each_partition_has_one_owner_that_subscribes_to_it(
+    assignor: str, sizes: dict[str, int], topics_of: dict[str, set[str]]
 ) -> None:
-    shares = assign(assignor, sizes, wanted)
-    assert set(shares) == set(wanted)
-    given_out = [place for mine in shares.values() for place in mine]
-    all_wanted = set().union(*wanted.values())
+    shares = assign(assignor, sizes, topics_of)
+    assert set(shares) == set(topics_of)
+    given_out = [partition for mine in shares.values() for partition in mine]
+    all_wanted = set().union(*topics_of.values())
     assert sorted(given_out) == sorted(
         TopicPartition(topic, index) for topic in sizes if topic in all_wanted for index in range(sizes[topic])
     )
     for member_id, mine in shares.items():
-        assert {place.topic for place in mine} <= wanted[member_id]
+        assert {partition.topic for partition in mine} <= topics_of[member_id]
 
 
 @pytest.mark.parametrize("assignor", ["roundrobin", "sticky", "cooperative-sticky"])
 @given(sizes=counts, size=st.integers(1, 9))
 @settings(deadline=None)
-def test_loads_differ_by_one_where_all_want_the_same(assignor: str, sizes: dict[str, int], size: int) -> None:
+def test_loads_differ_by_one_if_all_topics_are_equal(assignor: str, sizes: dict[str, int], size: int) -> None:
     shares = assign(assignor, sizes, {f"m{number}": set("abcd") for number in range(size)})
     loads = [len(mine) for mine in shares.values()]
     assert max(loads) - min(loads) <= 1
@@ -74,7 +74,7 @@ def test_loads_differ_by_one_where_all_want_the_same(assignor: str, sizes: dict[
 @pytest.mark.parametrize("assignor", ["sticky", "cooperative-sticky"])
 @given(sizes=counts, before=st.integers(1, 8), after=st.integers(1, 8))
 @settings(deadline=None)
-def test_sticky_members_keep_all_that_evenness_allows(
+def test_sticky_members_keep_as_much_as_evenness_allows(
     assignor: str, sizes: dict[str, int], before: int, after: int
 ) -> None:
     def group(size: int) -> dict[str, set[str]]:
@@ -91,35 +91,35 @@ def test_sticky_members_keep_all_that_evenness_allows(
     assert sum(map(len, shares.values())) == total
 
 
-@given(sizes=counts, wanted=wants, had=wants)
+@given(sizes=counts, topics_of=wants, had=wants)
 @settings(deadline=None)
-def test_cooperative_group_gives_nothing_away_that_somebody_still_has(
-    sizes: dict[str, int], wanted: dict[str, set[str]], had: dict[str, set[str]]
+def test_cooperative_group_does_not_assign_partitions_that_are_owned(
+    sizes: dict[str, int], topics_of: dict[str, set[str]], had: dict[str, set[str]]
 ) -> None:
-    owned = {member_id: mine for member_id, mine in assign("sticky", sizes, had).items() if member_id in wanted}
-    shares = assign("cooperative-sticky", sizes, wanted, owned)
-    owner = {place: member_id for member_id, mine in owned.items() for place in mine}
+    owned = {member_id: mine for member_id, mine in assign("sticky", sizes, had).items() if member_id in topics_of}
+    shares = assign("cooperative-sticky", sizes, topics_of, owned)
+    owner = {partition: member_id for member_id, mine in owned.items() for partition in mine}
     for member_id, mine in shares.items():
-        assert all(owner.get(place, member_id) == member_id for place in mine)
+        assert all(owner.get(partition, member_id) == member_id for partition in mine)
 
 
 def test_range_gives_contiguous_ranges_to_members_in_order_static_ones_first() -> None:
-    topics = Subscription(("t",))
+    topics = MemberSubscription(("t",))
     group = [Member("a", topics), Member("b", topics, "z-static"), Member("c", topics)]
     shares = assignors_of(["range"])[0].assign({"t": 7}, group)
-    assert [[place.partition for place in shares[member_id]] for member_id in "bac"] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert [[each.partition for each in shares[member_id]] for member_id in "bac"] == [[0, 1, 2], [3, 4], [5, 6]]
 
 
-def test_of_two_that_claim_a_partition_the_one_of_the_later_generation_keeps_it() -> None:
-    place = [TopicPartition("t", 0)]
+def test_claim_of_the_later_generation_wins() -> None:
+    claimed = [TopicPartition("t", 0)]
     old, new = (
-        members({name: {"t"}}, "sticky", {name: place}, generation)[0] for name, generation in (("a", 3), ("b", 4))
+        members({name: {"t"}}, "sticky", {name: claimed}, generation)[0] for name, generation in (("a", 3), ("b", 4))
     )
-    assert ASSIGNORS["sticky"]().assign({"t": 1}, [old, new]) == {"a": [], "b": place}
+    assert ASSIGNORS["sticky"]().assign({"t": 1}, [old, new]) == {"a": [], "b": claimed}
 
 
-def test_user_data_of_another_format_costs_the_member_its_claims_only() -> None:
-    strange = Member("a", Subscription(("t",), b"\x00\x00\x00\x07nonsense"))
+def test_member_with_user_data_in_another_format_loses_only_its_claims() -> None:
+    strange = Member("a", MemberSubscription(("t",), b"\x00\x00\x00\x07nonsense"))
     assert len(ASSIGNORS["sticky"]().assign({"t": 3}, [strange])["a"]) == 3
 
 

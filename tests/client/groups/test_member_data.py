@@ -1,4 +1,4 @@
-"""What members tell each other is byte for byte what kafka-python writes and reads; garbage is an error."""
+"""Subscriptions and assignments are byte for byte what kafka-python writes and reads; garbage is an error."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stratalog.client.groups.assignors import CooperativeStickyAssignor, StickyAssignor
 from stratalog.client.groups.member_data import (
-    Assignment,
-    Subscription,
+    MemberAssignment,
+    MemberSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -22,14 +22,14 @@ PLACES = (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)
 
 
 def test_bytes_are_those_of_kafkas_schemas() -> None:
-    """ConsumerProtocolSubscription v3 and ConsumerProtocolAssignment, written out."""
-    subscription = Subscription(("a", "b"), b"\x09", PLACES, 7, "rack")
+    """The bytes of ConsumerProtocolSubscription v3 and ConsumerProtocolAssignment."""
+    subscription = MemberSubscription(("a", "b"), b"\x09", PLACES, 7, "rack")
     assert encode_subscription(subscription).hex(" ") == (
         "00 03 00 00 00 02 00 01 61 00 01 62 00 00 00 01 09 "
         "00 00 00 02 00 01 61 00 00 00 02 00 00 00 00 00 00 00 02 00 01 62 00 00 00 01 00 00 00 01 "
         "00 00 00 07 00 04 72 61 63 6b"
     )
-    assert encode_assignment(Assignment(PLACES)).hex(" ") == (
+    assert encode_assignment(MemberAssignment(PLACES)).hex(" ") == (
         "00 01 00 00 00 02 00 01 61 00 00 00 02 00 00 00 00 00 00 00 02 00 01 62 00 00 00 01 00 00 00 01 ff ff ff ff"
     )
     assert StickyAssignor().user_data(PLACES[:1], 5) == bytes.fromhex("00000001 0001 61 00000001 00000000 00000005")
@@ -37,22 +37,22 @@ def test_bytes_are_those_of_kafkas_schemas() -> None:
 
 
 def test_round_trip() -> None:
-    subscription = Subscription(("a", "b"), None, PLACES, 7, None)
+    subscription = MemberSubscription(("a", "b"), None, PLACES, 7, None)
     assert decode_subscription(encode_subscription(subscription)) == subscription
-    assert decode_assignment(encode_assignment(Assignment(PLACES, b"x"))) == Assignment(PLACES, b"x")
-    assert decode_assignment(b"") == Assignment()
+    assert decode_assignment(encode_assignment(MemberAssignment(PLACES, b"x"))) == MemberAssignment(PLACES, b"x")
+    assert decode_assignment(b"") == MemberAssignment()
 
 
-def test_older_versions_are_read_and_newer_ones_as_far_as_they_are_known() -> None:
+def test_older_and_newer_versions_are_decoded() -> None:
     version_0 = bytes.fromhex("0000 00000001 0001 61 ffffffff")
-    assert decode_subscription(version_0) == Subscription(("a",))
-    newer = bytearray(encode_subscription(Subscription(("a",), None, PLACES, 7, "rack")))
+    assert decode_subscription(version_0) == MemberSubscription(("a",))
+    newer = bytearray(encode_subscription(MemberSubscription(("a",), None, PLACES, 7, "rack")))
     newer[1] = 9
-    assert decode_subscription(bytes(newer) + b"more") == Subscription(("a",), None, PLACES, 7, "rack")
+    assert decode_subscription(bytes(newer) + b"more") == MemberSubscription(("a",), None, PLACES, 7, "rack")
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_an_error_that_names_the_place(data: bytes) -> None:
+def test_garbage_is_an_error_with_its_position(data: bytes) -> None:
     for decode in (decode_subscription, decode_assignment):
         try:
             decode(data)
@@ -60,6 +60,6 @@ def test_garbage_is_an_error_that_names_the_place(data: bytes) -> None:
             assert "position" in str(error)
 
 
-def test_counts_that_the_bytes_can_not_hold_are_refused_before_anything_is_made() -> None:
+def test_counts_beyond_the_bytes_are_refused_before_anything_is_created() -> None:
     with pytest.raises(MalformedResponseError, match="2147483647 items"):
         decode_assignment(bytes.fromhex("0001 7fffffff"))

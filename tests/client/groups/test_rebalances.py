@@ -1,4 +1,4 @@
-"""A group whose members come and go: nothing is left out, and what was committed on the way out is not read again."""
+"""A group whose members join and leave: no record is lost, and none is read again after it was committed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 class Load:
-    """Records that keep coming, in a thread of its own, until told to stop."""
+    """Sends records in a thread of its own until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
@@ -79,7 +79,7 @@ def test_nothing_is_lost_or_read_twice_while_members_come_and_go(
         sent = load.stop()
 
         def got() -> list[tuple[int, int]]:
-            return [one for member in [*members, *gone] for one in member.got]
+            return [position for member in [*members, *gone] for position in member.got]
 
         wait_until(lambda: set(got()) >= sent, lambda: f"{len(sent - set(got()))} of {len(sent)} records were not read")
     finally:

@@ -36,7 +36,7 @@ from stratalog.net.response_queue import Part
 from stratalog.protocol._wire import parse_fetch
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import FIRST_FLEXIBLE, FetchedPartition, encode_fetch_response
-from stratalog.protocol.responses import response_start
+from stratalog.protocol.frames import response_start
 from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.log import Log
 

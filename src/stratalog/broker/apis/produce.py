@@ -43,8 +43,8 @@ from stratalog.net.connection import RefusedConnectionError
 from stratalog.net.response_queue import Response
 from stratalog.protocol import _wire
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.frames import frame_response
 from stratalog.protocol.produce import FIRST_FLEXIBLE, ProducedPartition, encode_produce_response
-from stratalog.protocol.responses import frame_response
 from stratalog.records.format import PRODUCER_ID_POSITION
 from stratalog.records.validation import MAX_HELD_DECOMPRESSED
 from stratalog.storage.appending import MOST_REFUSED_NAMED, Appended, PreparedBatches, WouldWaitError

@@ -1,1 +1,1 @@
-"""What an Admin does, a module a family of requests: coroutines over a Cluster, in the loop's thread."""
+"""The requests behind Admin, one module per family: coroutines over a Cluster that run on the event loop's thread."""

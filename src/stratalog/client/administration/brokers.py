@@ -1,4 +1,4 @@
-"""The cluster and its brokers: DescribeCluster, ApiVersions, DescribeLogDirs."""
+"""Requests about the cluster and its brokers: DescribeCluster, ApiVersions and DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class ClusterDescription:
 class Replica:
     size: int
     offset_lag: int
-    is_future: bool  # on its way into this directory from another
+    is_future: bool  # the replica is being moved into this directory from another
 
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
     path: str
     error: ClientError | None
-    total_bytes: int  # of its volume; -1 from brokers before Kafka 3.3
+    total_bytes: int  # of the directory's volume; -1 from brokers before Kafka 3.3
     usable_bytes: int
     replicas: Mapping[TopicPartition, Replica]
 
@@ -44,9 +44,11 @@ async def describe_cluster(cluster: Cluster, timeout: float | None) -> ClusterDe
     response = await cluster.ask_any(ApiKey.DESCRIBE_CLUSTER, body, timeout=timeout)
     if response.error_code != ErrorCode.none:
         raise error_of(response.error_code, response.error_message, about="the cluster")
-    nodes = {int(one.broker_id): Node(int(one.broker_id), one.host, one.port, one.rack) for one in response.brokers}
+    nodes = {
+        int(each.broker_id): Node(int(each.broker_id), each.host, each.port, each.rack) for each in response.brokers
+    }
     return ClusterDescription(
-        response.cluster_id, nodes.get(int(response.controller_id)), tuple(nodes[each] for each in sorted(nodes))
+        response.cluster_id, nodes.get(int(response.controller_id)), tuple(nodes[broker] for broker in sorted(nodes))
     )
 
 
@@ -54,8 +56,8 @@ async def api_versions(cluster: Cluster, node: int, timeout: float | None) -> di
     body = {"client_software_name": "stratalog", "client_software_version": "admin"}
     response = await cluster.ask_node(node, ApiKey.API_VERSIONS, body, timeout=timeout)
     if response.error_code != ErrorCode.none:
-        raise error_of(response.error_code, about=f"node {node}")
-    return {int(one.api_key): (one.min_version, one.max_version) for one in response.api_keys}
+        raise error_of(response.error_code, about=f"broker {node}")
+    return {int(api.api_key): (api.min_version, api.max_version) for api in response.api_keys}
 
 
 async def describe_log_dirs(
@@ -66,32 +68,35 @@ async def describe_log_dirs(
 ) -> Outcomes[int, dict[str, LogDir]]:
     if nodes is None:
         nodes = (await cluster.retry(lambda seconds: cluster.refresh(timeout=seconds), timeout)).nodes
-    wanted = list(dict.fromkeys(nodes))
-    collected: Collected[int, dict[str, LogDir]] = Collected({node: f"node {node}" for node in wanted})
+    requested = list(dict.fromkeys(nodes))
+    collected: Collected[int, dict[str, LogDir]] = Collected({node: f"broker {node}" for node in requested})
     topics = None
     if partitions is not None:
-        places = by_topic({place_of(place): None for place in partitions})
-        topics = [{"topic": name, "partitions": list(indexes)} for name, indexes in places.items()]
+        by_name = by_topic({place_of(partition): None for partition in partitions})
+        topics = [{"topic": name, "partitions": list(indexes)} for name, indexes in by_name.items()]
 
     async def ask(node: int) -> None:
         try:
             response = await cluster.ask_node(node, ApiKey.DESCRIBE_LOG_DIRS, {"topics": topics}, timeout=timeout)
             code = getattr(response, "error_code", ErrorCode.none)
-            collected.take_code(node, code, None, {one.log_dir: _log_dir(one) for one in response.results})
+            collected.take_code(node, code, None, {each.log_dir: _log_dir(each) for each in response.results})
         except ClientError as error:
             collected.fail(node, error)
 
-    await asyncio.gather(*[ask(node) for node in wanted])
+    await asyncio.gather(*[ask(node) for node in requested])
     return collected.outcomes()
 
 
-def _log_dir(one: Any) -> LogDir:
+def _log_dir(directory: Any) -> LogDir:
     replicas = {
         TopicPartition(topic.name, each.partition_index): Replica(
             each.partition_size, each.offset_lag, each.is_future_key
         )
-        for topic in one.topics
+        for topic in directory.topics
         for each in topic.partitions
     }
-    error = None if one.error_code == ErrorCode.none else error_of(one.error_code, about=one.log_dir)
-    return LogDir(one.log_dir, error, getattr(one, "total_bytes", -1), getattr(one, "usable_bytes", -1), replicas)
+    error = None
+    if directory.error_code != ErrorCode.none:
+        error = error_of(directory.error_code, about=directory.log_dir)
+    total, usable = getattr(directory, "total_bytes", -1), getattr(directory, "usable_bytes", -1)
+    return LogDir(directory.log_dir, error, total, usable, replicas)

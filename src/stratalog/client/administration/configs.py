@@ -1,5 +1,5 @@
-"""Settings of topics, brokers and groups: DescribeConfigs, and IncrementalAlterConfigs, which changes what it names and
-leaves the rest alone."""
+"""Settings of topics, brokers and groups: DescribeConfigs and IncrementalAlterConfigs. The latter changes only the
+settings that a request names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ResourceKind(IntEnum):
 
 
 class ConfigResource(NamedTuple):
-    """Whose settings. A broker without a name stands for what all brokers have in common."""
+    """The topic, broker or group that settings belong to. A broker without a name stands for all brokers."""
 
     kind: ResourceKind
     name: str
@@ -50,7 +50,7 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from."""
+    """The origin of a setting's value."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -66,13 +66,13 @@ class ConfigSource(IntEnum):
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
     name: str
-    value: str | None  # None for what is not set, and for what is secret
+    value: str | None  # None if the setting is not set, or is sensitive
     source: ConfigSource
     is_read_only: bool
     is_sensitive: bool
     type: ValueType | None = None  # None from brokers before Kafka 2.6
     documentation: str | None = None
-    default: str | None = None  # what Kafka's default is; None where the broker does not tell
+    default: str | None = None  # Kafka's default; None if the broker does not report it
 
     @property
     def is_default(self) -> bool:
@@ -81,9 +81,9 @@ class ConfigEntry:
 
 class ConfigOperation(IntEnum):
     SET = 0
-    DELETE = 1  # back to the default
-    APPEND = 2  # to a list
-    SUBTRACT = 3  # from a list
+    DELETE = 1  # resets the setting to its default
+    APPEND = 2  # adds values to a list
+    SUBTRACT = 3  # removes values from a list
 
 
 class ConfigChange(NamedTuple):
@@ -98,46 +98,47 @@ async def describe_configs(
     include_documentation: bool,
     timeout: float | None,
 ) -> Outcomes[ConfigResource, dict[str, ConfigEntry]]:
-    wanted = list(dict.fromkeys(resources))
-    collected: Collected[ConfigResource, dict[str, ConfigEntry]] = Collected({one: str(one) for one in wanted})
+    requested = list(dict.fromkeys(resources))
+    collected: Collected[ConfigResource, dict[str, ConfigEntry]] = Collected({each: str(each) for each in requested})
     keys = None if names is None else list(names)
 
     def body(some: list[ConfigResource]) -> dict[str, Any]:
         described = [
-            {"resource_type": int(one.kind), "resource_name": one.name, "configuration_keys": keys} for one in some
+            {"resource_type": int(each.kind), "resource_name": each.name, "configuration_keys": keys} for each in some
         ]
         return {"resources": described, "include_synonyms": True, "include_documentation": include_documentation}
 
     def take(response: Any) -> None:
-        for one in response.results:
-            entries = {each.name: _entry(each) for each in one.configs}
-            collected.take((one.resource_type, one.resource_name), one, entries)  # type: ignore[arg-type]
+        for described in response.results:
+            entries = {config.name: _entry(config) for config in described.configs}
+            collected.take((described.resource_type, described.resource_name), described, entries)  # type: ignore[arg-type]
 
-    await _ask_each(cluster, ApiKey.DESCRIBE_CONFIGS, wanted, body, take, collected, timeout)
+    await _ask_each(cluster, ApiKey.DESCRIBE_CONFIGS, requested, body, take, collected, timeout)
     return collected.outcomes()
 
 
-def _entry(one: Any) -> ConfigEntry:
-    source = getattr(one, "config_source", ConfigSource.UNKNOWN)
-    kind = getattr(one, "config_type", 0)
+def _entry(config: Any) -> ConfigEntry:
+    source = getattr(config, "config_source", ConfigSource.UNKNOWN)
+    kind = getattr(config, "config_type", 0)
     return ConfigEntry(
-        one.name,
-        one.value,
+        config.name,
+        config.value,
         ConfigSource(source) if source in list(ConfigSource) else ConfigSource.UNKNOWN,
-        one.read_only,
-        one.is_sensitive,
+        config.read_only,
+        config.is_sensitive,
         ValueType(kind) if kind in [known.value for known in ValueType] else None,
-        getattr(one, "documentation", None),
-        _default(one),
+        getattr(config, "documentation", None),
+        _default(config),
     )
 
 
-def _default(one: Any) -> str | None:
-    """A topic's setting may have that of a broker's in another unit: retention.ms that of log.retention.hours."""
-    synonym = next((each for each in getattr(one, "synonyms", ()) if each.source == ConfigSource.DEFAULT), None)
+def _default(config: Any) -> str | None:
+    """Return the default of a setting. A broker may report it as a setting with another unit: the default of
+    retention.ms as that of log.retention.hours."""
+    synonym = next((each for each in getattr(config, "synonyms", ()) if each.source == ConfigSource.DEFAULT), None)
     if synonym is None or synonym.value is None:
         return None
-    factor = _MILLISECONDS.get(synonym.name.rpartition(".")[2], 1) if one.name.endswith(".ms") else 1
+    factor = _MILLISECONDS.get(synonym.name.rpartition(".")[2], 1) if config.name.endswith(".ms") else 1
     return str(int(synonym.value) * factor) if factor > 1 else str(synonym.value)
 
 
@@ -147,18 +148,20 @@ async def alter_configs(
     validate_only: bool,
     timeout: float | None,
 ) -> Outcomes[ConfigResource, None]:
-    collected: Collected[ConfigResource, None] = Collected({one: str(one) for one in changes})
-    altered = {one: [_alterable(name, value) for name, value in given.items()] for one, given in changes.items()}
+    collected: Collected[ConfigResource, None] = Collected({resource: str(resource) for resource in changes})
+    altered = {
+        resource: [_alterable(name, value) for name, value in values.items()] for resource, values in changes.items()
+    }
 
     def body(some: list[ConfigResource]) -> dict[str, Any]:
         resources = [
-            {"resource_type": int(one.kind), "resource_name": one.name, "configs": altered[one]} for one in some
+            {"resource_type": int(each.kind), "resource_name": each.name, "configs": altered[each]} for each in some
         ]
         return {"resources": resources, "validate_only": validate_only}
 
     def take(response: Any) -> None:
-        for one in response.responses:
-            collected.take((one.resource_type, one.resource_name), one, None)  # type: ignore[arg-type]
+        for each in response.responses:
+            collected.take((each.resource_type, each.resource_name), each, None)  # type: ignore[arg-type]
 
     await _ask_each(cluster, ApiKey.INCREMENTAL_ALTER_CONFIGS, list(changes), body, take, collected, timeout)
     return collected.outcomes()
@@ -182,10 +185,10 @@ async def _ask_each(
     collected: Collected[ConfigResource, Any],
     timeout: float | None,
 ) -> None:
-    """A broker is asked about itself; about all else, any."""
+    """Send a request about a broker to that broker, and one about anything else to the controller."""
     by_node: dict[int | None, list[ConfigResource]] = {}
-    for one in resources:
-        by_node.setdefault(_node_of(one), []).append(one)
+    for resource in resources:
+        by_node.setdefault(_node_of(resource), []).append(resource)
 
     async def ask(node: int | None, some: list[ConfigResource]) -> None:
         try:
@@ -194,8 +197,8 @@ async def _ask_each(
             else:
                 take(await cluster.ask_node(node, key, body(some), timeout=timeout))
         except ClientError as error:
-            for one in some:
-                collected.fail(one, error)
+            for resource in some:
+                collected.fail(resource, error)
 
     await asyncio.gather(*[ask(node, some) for node, some in by_node.items()])
 
@@ -204,5 +207,7 @@ def _node_of(resource: ConfigResource) -> int | None:
     if resource.kind not in (ResourceKind.BROKER, ResourceKind.BROKER_LOGGER) or not resource.name:
         return None
     if not (resource.name.isascii() and resource.name.isdigit()):
-        raise ConfigError(f"a broker is named by its number, not {resource.name!r}; Admin.describe_cluster lists them")
+        raise ConfigError(
+            f"broker {resource.name!r} is not valid: it must be a node id; Admin.describe_cluster lists them"
+        )
     return int(resource.name)

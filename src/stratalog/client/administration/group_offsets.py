@@ -1,5 +1,5 @@
-"""The committed offsets of a group that an administrator looks at, moves and removes: OffsetFetch, OffsetCommit in
-nobody's name, OffsetDelete."""
+"""Requests with which an administrator lists, changes and deletes the committed offsets of a group: OffsetFetch,
+OffsetCommit without a member id, and OffsetDelete."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from stratalog.client.offsets import OffsetAndMetadata, offsets_given
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
-_LAST_BY_NAME = 9  # of OffsetFetch and OffsetCommit; topics have ids from then on, and a deleted one has none
-_FIRST_FOR_ALL = 2  # of OffsetFetch, where no topics stand for all
+_LAST_BY_NAME = 9  # of OffsetFetch and OffsetCommit; later versions name topics by id, which a deleted topic lacks
+_FIRST_FOR_ALL = 2  # of OffsetFetch: the first version in which no topics stands for all topics
 
 
 async def list_group_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None, timeout: float | None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    asked = None if partitions is None else by_topic(dict.fromkeys(partitions))
+    requested = None if partitions is None else by_topic(dict.fromkeys(partitions))
     topics = None
-    if asked is not None:
-        topics = [{"name": name, "partition_indexes": list(indexes)} for name, indexes in asked.items()]
+    if requested is not None:
+        topics = [{"name": name, "partition_indexes": list(indexes)} for name, indexes in requested.items()]
     body = {
-        "group_id": group,  # up to version 7; later ones ask about many groups
+        "group_id": group,  # up to version 7; later versions list groups
         "topics": topics,
         "groups": [{"group_id": group, "topics": topics}],
         "require_stable": False,
@@ -40,25 +40,25 @@ async def list_group_offsets(
         highest=_LAST_BY_NAME,
         timeout=timeout,
     )
-    answer = next((one for one in getattr(response, "groups", ()) if one.group_id == group), response)
-    if getattr(answer, "error_code", ErrorCode.none) != ErrorCode.none:
-        raise error_of(answer.error_code, about=f"group {group!r}")
-    found = {}
-    for topic in getattr(answer, "topics", ()):
-        for one in topic.partitions:
-            place = TopicPartition(topic.name, one.partition_index)
-            if one.error_code != ErrorCode.none:
-                raise error_of(one.error_code, about=f"group {group!r}, {place}")
-            if one.committed_offset >= 0:  # -1: none
-                epoch = getattr(one, "committed_leader_epoch", -1)
-                found[place] = OffsetAndMetadata(one.committed_offset, one.metadata or "", epoch)
-    return found
+    listed = next((each for each in getattr(response, "groups", ()) if each.group_id == group), response)
+    if getattr(listed, "error_code", ErrorCode.none) != ErrorCode.none:
+        raise error_of(listed.error_code, about=f"group {group!r}")
+    committed = {}
+    for topic in getattr(listed, "topics", ()):
+        for each in topic.partitions:
+            partition = TopicPartition(topic.name, each.partition_index)
+            if each.error_code != ErrorCode.none:
+                raise error_of(each.error_code, about=f"group {group!r}, {partition}")
+            if each.committed_offset >= 0:  # -1 if the group has no committed offset
+                epoch = getattr(each, "committed_leader_epoch", -1)
+                committed[partition] = OffsetAndMetadata(each.committed_offset, each.metadata or "", epoch)
+    return committed
 
 
 async def alter_group_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], timeout: float | None
 ) -> Outcomes[TopicPartition, None]:
-    given = offsets_given(offsets)
+    by_partition = offsets_given(offsets)
     body = {
         "group_id": group,
         "generation_id_or_member_epoch": -1,
@@ -75,44 +75,46 @@ async def alter_group_offsets(
                         "committed_leader_epoch": offset.leader_epoch,
                         "committed_metadata": offset.metadata,
                     }
-                    for index, offset in places.items()
+                    for index, offset in of_topic.items()
                 ],
             }
-            for name, places in by_topic(given).items()
+            for name, of_topic in by_topic(by_partition).items()
         ],
     }
     response = await cluster.ask_coordinator(
         CoordinatorKind.GROUP, group, ApiKey.OFFSET_COMMIT, body, highest=_LAST_BY_NAME, timeout=timeout
     )
-    return _outcomes(group, given, response)
+    return _outcomes(group, by_partition, response)
 
 
 async def delete_group_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition], timeout: float | None
 ) -> Outcomes[TopicPartition, None]:
-    given = {place_of(place): None for place in partitions}
+    requested = {place_of(partition): None for partition in partitions}
     topics = [
-        {"name": name, "partitions": [{"partition_index": index} for index in places]}
-        for name, places in by_topic(given).items()
+        {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
+        for name, indexes in by_topic(requested).items()
     ]
     body = {"group_id": group, "topics": topics}
     response = await cluster.ask_coordinator(CoordinatorKind.GROUP, group, ApiKey.OFFSET_DELETE, body, timeout=timeout)
     if response.error_code != ErrorCode.none:
         raise error_of(response.error_code, about=f"group {group!r}")
-    return _outcomes(group, given, response)
+    return _outcomes(group, requested, response)
 
 
-def by_topic(places: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
-    """As requests have it: partitions within topics."""
+def by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
+    """Group values by topic and then by partition index, as requests list them."""
     topics: dict[str, dict[int, Any]] = {}
-    for (topic, partition), value in places.items():
+    for (topic, partition), value in values.items():
         topics.setdefault(topic, {})[partition] = value
     return topics
 
 
-def _outcomes(group: str, given: Mapping[TopicPartition, Any], response: Any) -> Outcomes[TopicPartition, None]:
-    collected: Collected[TopicPartition, None] = Collected({place: f"group {group!r}, {place}" for place in given})
+def _outcomes(group: str, partitions: Iterable[TopicPartition], response: Any) -> Outcomes[TopicPartition, None]:
+    collected: Collected[TopicPartition, None] = Collected(
+        {partition: f"group {group!r}, {partition}" for partition in partitions}
+    )
     for topic in response.topics:
-        for one in topic.partitions:
-            collected.take(TopicPartition(topic.name, one.partition_index), one, None)
+        for each in topic.partitions:
+            collected.take(TopicPartition(topic.name, each.partition_index), each, None)
     return collected.outcomes()

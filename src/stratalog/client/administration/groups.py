@@ -1,5 +1,5 @@
-"""Consumer groups, classic and of KIP-848: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups. Each group
-is asked about where its coordinator is."""
+"""Requests about consumer groups, classic and of KIP-848: ListGroups, DescribeGroups, ConsumerGroupDescribe and
+DeleteGroups. A request about a group goes to its coordinator."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stratalog.errors import MalformedResponseError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
-CONSUMER = "consumer"  # the protocol type of consumers in classic groups, and the type of KIP-848's
+CONSUMER = "consumer"  # the protocol type of consumers in classic groups, and the type of KIP-848 groups
 CLASSIC = "classic"
 _FIRST_WITH_STATES = 4  # of ListGroups
 _FIRST_WITH_TYPES = 5
-_AT_ONCE = 64  # groups that are asked about; thousands at once would have the last wait past its timeout
+_AT_ONCE = 64  # groups in flight; with thousands at once, the last requests would wait past their timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class GroupMember:
     host: str
     assignment: tuple[TopicPartition, ...]
     instance_id: str | None = None
-    epoch: int | None = None  # of KIP-848's
-    target: tuple[TopicPartition, ...] | None = None  # what it will have in the end, likewise
+    epoch: int | None = None  # None in classic groups
+    target: tuple[TopicPartition, ...] | None = None  # the partitions it will own after the rebalance; None likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class GroupDescription:
     assignor: str
     coordinator: Node
     members: tuple[GroupMember, ...]
-    epoch: int | None = None  # of KIP-848's
+    epoch: int | None = None  # None for classic groups
     protocol_type: str = CONSUMER
 
 
 async def list_groups(
     cluster: Cluster, states: Iterable[str], types: Iterable[str], timeout: float | None
 ) -> list[GroupListing]:
-    """Each broker knows those that it coordinates."""
+    """List the groups of all brokers. Each broker lists the groups that it coordinates."""
     body = {"states_filter": list(states), "types_filter": list(types)}
     lowest = _FIRST_WITH_TYPES if body["types_filter"] else _FIRST_WITH_STATES if body["states_filter"] else 0
     await cluster.retry(lambda seconds: cluster.refresh(timeout=seconds), timeout)
@@ -67,40 +67,42 @@ async def list_groups(
         async def attempt(seconds: float) -> Any:
             response = await cluster.request(node, ApiKey.LIST_GROUPS, body, lowest=lowest, timeout=seconds)
             if response.error_code != ErrorCode.none:
-                raise error_of(response.error_code, about=f"the groups of node {node}")
+                raise error_of(response.error_code, about=f"the groups of broker {node}")
             return response
 
         return await cluster.retry(attempt, timeout)
 
     responses = await asyncio.gather(*[ask(node) for node in cluster.metadata.nodes])
-    found = {one.group_id: one for response in responses for one in response.groups}
+    by_name = {group.group_id: group for response in responses for group in response.groups}
     return [
-        GroupListing(name, getattr(one, "group_state", ""), getattr(one, "group_type", "").lower(), one.protocol_type)
-        for name, one in sorted(found.items())
+        GroupListing(
+            name, getattr(group, "group_state", ""), getattr(group, "group_type", "").lower(), group.protocol_type
+        )
+        for name, group in sorted(by_name.items())
     ]
 
 
 async def describe_groups(
     cluster: Cluster, names: Iterable[str], timeout: float | None
 ) -> Outcomes[str, GroupDescription]:
-    wanted = list(dict.fromkeys(names))
-    collected: Collected[str, GroupDescription] = Collected({name: f"group {name!r}" for name in wanted})
+    requested = list(dict.fromkeys(names))
+    collected: Collected[str, GroupDescription] = Collected({name: f"group {name!r}" for name in requested})
 
-    turns = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def describe(name: str) -> None:
         try:
-            async with turns:
+            async with slots:
                 collected.results[name] = await _describe(cluster, name, timeout)
         except ClientError as error:
             collected.fail(name, error)
 
-    await asyncio.gather(*[describe(name) for name in wanted])
+    await asyncio.gather(*[describe(name) for name in requested])
     return collected.outcomes()
 
 
 async def _describe(cluster: Cluster, name: str, timeout: float | None) -> GroupDescription:
-    """As one of KIP-848; where it is none, or the broker knows of none, as a classic one."""
+    """Describe a group as a KIP-848 group, or as a classic one if it isn't one or the broker does not know them."""
     try:
         return await _describe_consumer_group(cluster, name, timeout)
     except (GroupNotFoundError, UnsupportedVersionError):
@@ -112,15 +114,15 @@ async def _describe_consumer_group(cluster: Cluster, name: str, timeout: float |
     group = await _only_group(cluster, ApiKey.CONSUMER_GROUP_DESCRIBE, name, body, timeout)
     members = tuple(
         GroupMember(
-            one.member_id,
-            one.client_id,
-            one.client_host,
-            _partitions(one.assignment),
-            one.instance_id,
-            one.member_epoch,
-            _partitions(one.target_assignment),
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            _partitions(member.assignment),
+            member.instance_id,
+            member.member_epoch,
+            _partitions(member.target_assignment),
         )
-        for one in group.members
+        for member in group.members
     )
     node = await _coordinator(cluster, name, timeout)
     return GroupDescription(name, group.group_state, CONSUMER, group.assignor_name, node, members, group.group_epoch)
@@ -129,17 +131,17 @@ async def _describe_consumer_group(cluster: Cluster, name: str, timeout: float |
 async def _describe_classic_group(cluster: Cluster, name: str, timeout: float | None) -> GroupDescription:
     body = {"groups": [name], "include_authorized_operations": False}
     group = await _only_group(cluster, ApiKey.DESCRIBE_GROUPS, name, body, timeout)
-    if group.group_state == "Dead":  # what brokers before version 6 say of a group that does not exist
+    if group.group_state == "Dead":  # before version 6, the state of a group that does not exist
         raise error_of(ErrorCode.group_id_not_found, about=f"group {name!r}")
     members = tuple(
         GroupMember(
-            one.member_id,
-            one.client_id,
-            one.client_host,
-            _classic_partitions(one.member_assignment, group.protocol_type),
-            getattr(one, "group_instance_id", None),
+            member.member_id,
+            member.client_id,
+            member.client_host,
+            _classic_partitions(member.member_assignment, group.protocol_type),
+            getattr(member, "group_instance_id", None),
         )
-        for one in group.members
+        for member in group.members
     )
     node = await _coordinator(cluster, name, timeout)
     return GroupDescription(
@@ -154,7 +156,7 @@ async def _only_group(cluster: Cluster, key: ApiKey, name: str, body: dict[str, 
             if group.error_code != ErrorCode.none:
                 raise error_of(group.error_code, getattr(group, "error_message", None), about=f"group {name!r}")
             return group
-    raise MalformedResponseError(f"group {name!r}: the coordinator's answer says nothing of it")
+    raise MalformedResponseError(f"group {name!r}: the coordinator's response does not mention it")
 
 
 async def _coordinator(cluster: Cluster, name: str, timeout: float | None) -> Node:
@@ -163,12 +165,16 @@ async def _coordinator(cluster: Cluster, name: str, timeout: float | None) -> No
 
 def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
     return tuple(
-        sorted(TopicPartition(one.topic_name, index) for one in assignment.topic_partitions for index in one.partitions)
+        sorted(
+            TopicPartition(topic.topic_name, index)
+            for topic in assignment.topic_partitions
+            for index in topic.partitions
+        )
     )
 
 
 def _classic_partitions(assignment: bytes, protocol_type: str) -> tuple[TopicPartition, ...]:
-    """Members agree on its form among themselves: what is not a consumer's can't be read here, and need not."""
+    """Decode a consumer's assignment. Return () for other protocol types, whose members define their own format."""
     if not assignment or protocol_type != CONSUMER:
         return ()
     try:
@@ -178,22 +184,22 @@ def _classic_partitions(assignment: bytes, protocol_type: str) -> tuple[TopicPar
 
 
 async def delete_groups(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, None]:
-    wanted = list(dict.fromkeys(names))
-    collected: Collected[str, None] = Collected({name: f"group {name!r}" for name in wanted})
+    requested = list(dict.fromkeys(names))
+    collected: Collected[str, None] = Collected({name: f"group {name!r}" for name in requested})
 
-    turns = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def delete(name: str) -> None:
         body = {"groups_names": [name]}
         try:
-            async with turns:
+            async with slots:
                 response = await cluster.ask_coordinator(
                     CoordinatorKind.GROUP, name, ApiKey.DELETE_GROUPS, body, timeout=timeout
                 )
-            for one in response.results:
-                collected.take(one.group_id, one, None)
+            for deleted in response.results:
+                collected.take(deleted.group_id, deleted, None)
         except ClientError as error:
             collected.fail(name, error)
 
-    await asyncio.gather(*[delete(name) for name in wanted])
+    await asyncio.gather(*[delete(name) for name in requested])
     return collected.outcomes()

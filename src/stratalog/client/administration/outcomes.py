@@ -1,4 +1,4 @@
-"""What became of each item of a call that names many: some may succeed where others fail."""
+"""Results of a call that names many items: each item succeeds or fails on its own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ V = TypeVar("V")
 
 
 class Outcomes(Mapping[K, V], Generic[K, V]):
-    """Results by item. `outcomes[item]` is its result, or raises what went wrong with it; `errors` has all that failed,
-    and `check()` raises the first of those, if there is one."""
+    """Results by item. `outcomes[item]` returns the result of an item or raises its error. `errors` has the errors of
+    all failed items, and `check()` raises the first of them, if any."""
 
     def __init__(self, results: Mapping[K, V], errors: Mapping[K, ClientError]) -> None:
         self._results = dict(results)
         self.errors: dict[K, ClientError] = dict(errors)
 
     def check(self) -> dict[K, V]:
-        """All results, where nothing failed."""
+        """Return all results, or raise the first error."""
         for error in self.errors.values():
             raise error
         return dict(self._results)
 
     def succeeded(self) -> dict[K, V]:
-        """The results of those that did."""
+        """Return the results of the items that succeeded."""
         return dict(self._results)
 
     def __getitem__(self, item: K) -> V:
@@ -50,18 +50,18 @@ class Outcomes(Mapping[K, V], Generic[K, V]):
 
 
 class Collected(Generic[K, V]):
-    """Outcomes while they come in. What a broker says of items that nobody asked about is not taken up, and items that
-    it says nothing of have failed."""
+    """Collects outcomes as responses arrive. It ignores items that were not requested. A requested item that no
+    response mentions has failed."""
 
     def __init__(self, items: Mapping[K, str]) -> None:
-        """Items with what they are called in messages."""
+        """Take the requested items, with the name of each in error messages."""
         self._called = dict(items)
         self.results: dict[K, V] = {}
         self.errors: dict[K, ClientError] = {}
 
-    def take(self, item: K, answer: Any, result: V) -> None:
-        """`answer` is the part of a response about this item, with an error code in it."""
-        self.take_code(item, answer.error_code, getattr(answer, "error_message", None), result)
+    def take(self, item: K, part: Any, result: V) -> None:
+        """Record the outcome of an item. `part` is the part of a response about it, with an error code."""
+        self.take_code(item, part.error_code, getattr(part, "error_message", None), result)
 
     def take_code(self, item: K, code: int, message: str | None, result: V) -> None:
         if item not in self._called:
@@ -78,5 +78,5 @@ class Collected(Generic[K, V]):
     def outcomes(self) -> Outcomes[K, V]:
         for item, called in self._called.items():
             if item not in self.results and item not in self.errors:
-                self.errors[item] = ClientError(f"{called}: the broker's answer says nothing of it")
+                self.errors[item] = ClientError(f"{called}: the broker's response does not mention it")
         return Outcomes(self.results, self.errors)

@@ -1,4 +1,4 @@
-"""What only a Stratalog broker can be asked: its own API (key 20000), JSON in and JSON out."""
+"""Requests that only a Stratalog broker serves: its own API (key 20000), with JSON in both directions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def compaction_dry_run(
 
 async def ask(cluster: Cluster, method: str, arguments: dict[str, Any], timeout: float | None) -> list[dict[str, Any]]:
     request = json.dumps({"method": method, **arguments}).encode()
-    answer = await cluster.ask_own(OwnApiKey.STRATALOG, request, timeout=timeout)
+    response = await cluster.ask_own(OwnApiKey.STRATALOG, request, timeout=timeout)
     try:
-        reply = json.loads(bytes(answer))
+        reply = json.loads(bytes(response))
         error = reply.get("error")
         rows = [] if error is not None else [dict(row) for row in reply["result"]]
         code, message = (0, "") if error is None else (int(error["code"]), str(error["message"]))
     except (ValueError, TypeError, KeyError, AttributeError) as broken:
-        raise MalformedResponseError(f"the answer to {method} can't be read: {broken!r}") from broken
+        raise MalformedResponseError(f"the response to {method} can't be read: {broken!r}") from broken
     if error is not None:
         raise error_of(code, message, about=str(arguments.get("topic") or method))
     return rows

@@ -1,4 +1,4 @@
-"""What the leaders of partitions are asked for by an admin client: ListOffsets and DeleteRecords."""
+"""Requests of an admin client to the leaders of partitions: ListOffsets and DeleteRecords."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stratalog.protocol.api_keys import ApiKey
 
 
 class OffsetSpec(IntEnum):
-    """Which offset. In their place stands a time in milliseconds: the first record at or after it."""
+    """Which offset to list. A timestamp in milliseconds, passed instead, means the first record at or after it."""
 
     LATEST = -1
     EARLIEST = -2
@@ -28,7 +28,7 @@ _FIRST_WITH_MAX_TIMESTAMP = 7
 
 
 class ListedOffset(NamedTuple):
-    """`offset` is -1 where no record is at or after the time; `timestamp` is -1 where only the offset was asked for."""
+    """`offset` is -1 if no record is at or after the timestamp. `timestamp` is -1 for LATEST and EARLIEST."""
 
     offset: int
     timestamp: int
@@ -38,7 +38,7 @@ class ListedOffset(NamedTuple):
 async def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec | int], read_committed: bool, timeout: float | None
 ) -> Outcomes[TopicPartition, ListedOffset]:
-    timestamps = {place_of(place): int(spec) for place, spec in specs.items()}
+    timestamps = {place_of(partition): int(spec) for partition, spec in specs.items()}
     lowest = _FIRST_WITH_MAX_TIMESTAMP if OffsetSpec.MAX_TIMESTAMP in timestamps.values() else 1
 
     def body(timestamps: Mapping[TopicPartition, int]) -> dict[str, Any]:
@@ -46,8 +46,8 @@ async def list_offsets(
             timestamps, lambda _: -1, read_committed=read_committed, timeout_ms=body_timeout(cluster, timeout)
         )
 
-    def result(one: Any) -> ListedOffset:
-        return ListedOffset(one.offset, one.timestamp, getattr(one, "leader_epoch", -1))
+    def result(listed: Any) -> ListedOffset:
+        return ListedOffset(listed.offset, listed.timestamp, getattr(listed, "leader_epoch", -1))
 
     caller = LeaderCaller(cluster, ApiKey.LIST_OFFSETS, body, result, lowest=lowest)
     return (await caller.call(timestamps, timeout)).outcomes()
@@ -56,20 +56,20 @@ async def list_offsets(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], timeout: float | None
 ) -> Outcomes[TopicPartition, int]:
-    offsets = {place_of(place): offset for place, offset in before.items()}
+    offsets = {place_of(partition): offset for partition, offset in before.items()}
 
-    def body(places: Mapping[TopicPartition, int]) -> dict[str, Any]:
+    def body(of_leader: Mapping[TopicPartition, int]) -> dict[str, Any]:
         topics = [
             {
                 "name": name,
-                "partitions": [{"partition_index": index, "offset": offset} for index, offset in each.items()],
+                "partitions": [{"partition_index": index, "offset": offset} for index, offset in of_topic.items()],
             }
-            for name, each in by_topic(places).items()
+            for name, of_topic in by_topic(of_leader).items()
         ]
         return {"topics": topics, "timeout": body_timeout(cluster, timeout)}
 
-    def result(one: Any) -> int:
-        return int(one.low_watermark)
+    def result(deleted: Any) -> int:
+        return int(deleted.low_watermark)
 
     caller = LeaderCaller(cluster, ApiKey.DELETE_RECORDS, body, result)
     return (await caller.call(offsets, timeout)).outcomes()

@@ -1,4 +1,4 @@
-"""Topics and their partitions: CreateTopics, DeleteTopics, CreatePartitions, and what Metadata says of them."""
+"""Requests about topics and their partitions: CreateTopics, DeleteTopics, CreatePartitions and Metadata."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CHOSEN_BY_BROKER = -1
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 is what the broker has as default (num.partitions, default.replication.factor).
-    `assignments`: the nodes of each partition's replicas, in place of both numbers."""
+    """A topic to create. -1 means the broker's default (num.partitions, default.replication.factor). `assignments`
+    lists the broker ids of each partition's replicas, and replaces both numbers."""
 
     name: str
     partitions: int = CHOSEN_BY_BROKER
@@ -30,7 +30,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """As the broker made it, or would: brokers before Kafka 2.4 don't say, and leave -1 and None."""
+    """A topic as the broker created it, or would create it. From brokers before Kafka 2.4, which don't report this, the
+    fields are -1 and None."""
 
     name: str
     id: UUID | None
@@ -40,32 +41,32 @@ class CreatedTopic:
 
 
 def body_timeout(cluster: Cluster, timeout: float | None) -> int:
-    """Milliseconds that the broker may take: no longer than we wait for its answer."""
-    most = cluster.settings.request_timeout_ms
-    return most if timeout is None else max(1, min(most, int(timeout * 1000)))
+    """Return how many milliseconds the broker may take: no longer than this client waits for the response."""
+    limit = cluster.settings.request_timeout_ms
+    return limit if timeout is None else max(1, min(limit, int(timeout * 1000)))
 
 
 async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], validate_only: bool, timeout: float | None
 ) -> Outcomes[str, CreatedTopic]:
-    wanted = {topic.name: topic for topic in topics}
-    collected: Collected[str, CreatedTopic] = Collected({name: f"topic {name!r}" for name in wanted})
+    requested = {topic.name: topic for topic in topics}
+    collected: Collected[str, CreatedTopic] = Collected({name: f"topic {name!r}" for name in requested})
     body = {
-        "topics": [_creatable(topic) for topic in wanted.values()],
+        "topics": [_creatable(topic) for topic in requested.values()],
         "timeout": body_timeout(cluster, timeout),
         "validate_only": validate_only,
     }
     response = await cluster.ask_controller(ApiKey.CREATE_TOPICS, body, timeout=timeout)
-    for one in response.topics:
-        config = {entry.name: entry.value for entry in getattr(one, "configs", None) or ()}
+    for reported in response.topics:
+        config = {entry.name: entry.value for entry in getattr(reported, "configs", None) or ()}
         created = CreatedTopic(
-            one.name,
-            getattr(one, "topic_id", None),
-            getattr(one, "num_partitions", CHOSEN_BY_BROKER),
-            getattr(one, "replication_factor", CHOSEN_BY_BROKER),
+            reported.name,
+            getattr(reported, "topic_id", None),
+            getattr(reported, "num_partitions", CHOSEN_BY_BROKER),
+            getattr(reported, "replication_factor", CHOSEN_BY_BROKER),
             config,
         )
-        collected.take(one.name, one, created)
+        collected.take(reported.name, reported, created)
     return collected.outcomes()
 
 
@@ -81,21 +82,21 @@ def _creatable(topic: NewTopic) -> dict[str, Any]:
 
 
 def config_text(value: object) -> str:
-    """A setting's value as Kafka has it: True is "true"."""
+    """Return the value of a setting as Kafka writes it: True is "true"."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def delete_topics(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, None]:
-    wanted = list(dict.fromkeys(names))
-    collected: Collected[str, None] = Collected({name: f"topic {name!r}" for name in wanted})
+    requested = list(dict.fromkeys(names))
+    collected: Collected[str, None] = Collected({name: f"topic {name!r}" for name in requested})
     body = {
-        "topics": [{"name": name, "topic_id": None} for name in wanted],
-        "topic_names": wanted,  # before version 6
+        "topics": [{"name": name, "topic_id": None} for name in requested],
+        "topic_names": requested,  # before version 6
         "timeout": body_timeout(cluster, timeout),
     }
     response = await cluster.ask_controller(ApiKey.DELETE_TOPICS, body, timeout=timeout)
-    for one in response.responses:
-        collected.take(one.name or "", one, None)
+    for deleted in response.responses:
+        collected.take(deleted.name or "", deleted, None)
     return collected.outcomes()
 
 
@@ -109,31 +110,31 @@ async def create_partitions(
         "validate_only": validate_only,
     }
     response = await cluster.ask_controller(ApiKey.CREATE_PARTITIONS, body, timeout=timeout)
-    for one in response.results:
-        collected.take(one.name, one, None)
+    for created in response.results:
+        collected.take(created.name, created, None)
     return collected.outcomes()
 
 
 async def list_topics(cluster: Cluster, include_internal: bool, timeout: float | None) -> dict[str, TopicInfo]:
-    found = await ask_metadata(cluster, None, timeout)
+    metadata = await ask_metadata(cluster, None, timeout)
     return {
-        name: found.topics[name]
-        for name in sorted(found.topics)
-        if include_internal or not found.topics[name].is_internal
+        name: metadata.topics[name]
+        for name in sorted(metadata.topics)
+        if include_internal or not metadata.topics[name].is_internal
     }
 
 
 async def describe_topics(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, TopicInfo]:
-    wanted = list(dict.fromkeys(names))
-    collected: Collected[str, TopicInfo] = Collected({name: f"topic {name!r}" for name in wanted})
-    found = await ask_metadata(cluster, wanted, timeout)
-    for name, info in found.topics.items():
+    requested = list(dict.fromkeys(names))
+    collected: Collected[str, TopicInfo] = Collected({name: f"topic {name!r}" for name in requested})
+    metadata = await ask_metadata(cluster, requested, timeout)
+    for name, info in metadata.topics.items():
         collected.take_code(name, info.error_code, None, info)
     return collected.outcomes()
 
 
 async def ask_metadata(cluster: Cluster, names: Iterable[str] | None, timeout: float | None) -> Metadata:
-    """Of these topics, or of all. None is made by asking for it, and none is asked for again later."""
+    """Return the metadata of these topics, or of all topics. It creates no topic, and refreshes don't include them."""
     body = {
         "topics": None if names is None else [{"name": name, "topic_id": None} for name in names],
         "allow_auto_topic_creation": False,

@@ -1,7 +1,6 @@
-"""Transactions that one process prepares and another ends, any number at once: a Stratalog broker's own API.
+"""Transactions that one process prepares and another ends, any number of them at once: a Stratalog broker's own API.
 
-All of these may be asked again when an answer got lost: what was done is not done twice. So they are, for as long as
-there is time.
+All requests are idempotent. A request whose response is lost is therefore sent again, until the timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from stratalog.client.prepared_transaction import PreparedTransaction
 async def prepare(
     cluster: Cluster, transaction: PreparedTransaction, within_ms: int | None, timeout: float | None
 ) -> None:
-    """Of a producer that has everything acknowledged. The decision may take `within_ms`; None: for ever."""
+    """Prepare the transaction of a producer whose records are all acknowledged. It may stay prepared for `within_ms`
+    milliseconds; None sets no limit."""
     arguments = _row(transaction) if within_ms is None else {**_row(transaction), "within_ms": within_ms}
     await _ask(cluster, "transactions.prepare", arguments, timeout)
 
@@ -31,11 +31,11 @@ async def prepared(cluster: Cluster, prefix: str, timeout: float | None) -> list
 async def finish(
     cluster: Cluster, members: Iterable[PreparedTransaction], *, commit: bool, timeout: float | None
 ) -> list[PreparedTransaction]:
-    rows = [_row(one) for one in members]
+    rows = [_row(transaction) for transaction in members]
     if not rows:
         return []
-    answer = await _ask(cluster, "transactions.finish", {"transactions": rows, "commit": commit}, timeout)
-    return _transactions("transactions.finish", answer)
+    ended = await _ask(cluster, "transactions.finish", {"transactions": rows, "commit": commit}, timeout)
+    return _transactions("transactions.finish", ended)
 
 
 async def abort(cluster: Cluster, prefix: str, *, close: bool, timeout: float | None) -> list[str]:
@@ -52,11 +52,11 @@ async def _ask(cluster: Cluster, method: str, arguments: dict[str, Any], timeout
     return await cluster.retry(lambda seconds: ask(cluster, method, arguments, seconds), timeout)
 
 
-def _row(one: PreparedTransaction) -> dict[str, Any]:
+def _row(transaction: PreparedTransaction) -> dict[str, Any]:
     return {
-        "transactional_id": one.transactional_id,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
+        "transactional_id": transaction.transactional_id,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
     }
 
 
@@ -67,4 +67,4 @@ def _transactions(method: str, rows: Iterable[dict[str, Any]]) -> list[PreparedT
             for row in rows
         ]
     except (KeyError, TypeError, ValueError) as broken:
-        raise MalformedResponseError(f"the answer to {method} can't be read: {broken!r}") from broken
+        raise MalformedResponseError(f"the response to {method} can't be read: {broken!r}") from broken

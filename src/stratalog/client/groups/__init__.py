@@ -1,1 +1,1 @@
-"""Membership of consumer groups: the classic protocol and KIP-848's, and who gets which partitions."""
+"""Membership of consumer groups with the classic protocol and KIP-848, and the assignors of the classic protocol."""

@@ -1,13 +1,13 @@
-"""Who gets which partitions in a classic group: computed by the member that leads it. Pure, and deterministic.
+"""Assignors: how the member that leads a classic group distributes the partitions. Pure, and deterministic.
 
 - `range`: for each topic, members in order get contiguous ranges.
 - `roundrobin`: all partitions in order, to one member after the other.
-- `sticky`: loads differ as little as can be, and whoever has a partition keeps it where that allows it.
-- `cooperative-sticky`: the same, but a partition is given to another member only after its owner gave it up, a
-  rebalance later; members go on with what they keep.
+- `sticky`: loads differ as little as possible, and within that rule members keep the partitions they have.
+- `cooperative-sticky`: like `sticky`, but a partition moves to another member only in the rebalance after the one in
+  which its owner gave it up. Members keep reading the partitions that stay.
 
-Names and user data are those of Java's, so that members of all clients can be in one group. Known gap: racks are not
-looked at.
+Names and user data are those of the Java client, so that members of all clients can share a group. Known gap: racks
+are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 
 from stratalog.client.groups.member_data import (
     NO_GENERATION,
-    Subscription,
+    MemberSubscription,
     member_fields,
     read_partitions,
     write_partitions,
@@ -34,12 +34,12 @@ Partitions = dict[str, list[TopicPartition]]  # by member id
 @dataclass(frozen=True)
 class Member:
     id: str
-    subscription: Subscription
+    subscription: MemberSubscription
     instance_id: str | None = None
 
     @property
     def order(self) -> tuple[bool, str]:
-        """Static members first: their place stays the same when they come back under another id."""
+        """Sort static members first: their position stays the same when they return under another member id."""
         return (False, self.instance_id) if self.instance_id is not None else (True, self.id)
 
 
@@ -48,10 +48,11 @@ class Assignor(Protocol):
     is_cooperative: ClassVar[bool]
 
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes | None:
-        """What this member tells the next leader beside its topics."""
+        """Return the bytes that this member sends to the next leader along with its topics."""
 
     def assign(self, counts: Mapping[str, int], members: Iterable[Member]) -> Partitions:
-        """`counts`: partitions of each topic that exists. Every member has an entry in the result."""
+        """Assign partitions to members. `counts` has the number of partitions of each existing topic. Every member has
+        an entry in the result."""
 
 
 class RangeAssignor:
@@ -63,7 +64,7 @@ class RangeAssignor:
 
     def assign(self, counts: Mapping[str, int], members: Iterable[Member]) -> Partitions:
         ordered = sorted(members, key=lambda member: member.order)
-        given: Partitions = {member.id: [] for member in ordered}
+        assigned: Partitions = {member.id: [] for member in ordered}
         for topic in sorted(counts):
             subscribers = [member for member in ordered if topic in member.subscription.topics]
             if not subscribers:
@@ -72,9 +73,9 @@ class RangeAssignor:
             begin = 0
             for position, member in enumerate(subscribers):
                 end = begin + quota + (position < extra)
-                given[member.id] += [TopicPartition(topic, partition) for partition in range(begin, end)]
+                assigned[member.id] += [TopicPartition(topic, partition) for partition in range(begin, end)]
                 begin = end
-        return given
+        return assigned
 
 
 class RoundRobinAssignor:
@@ -86,7 +87,7 @@ class RoundRobinAssignor:
 
     def assign(self, counts: Mapping[str, int], members: Iterable[Member]) -> Partitions:
         ordered = sorted(members, key=lambda member: member.order)
-        given: Partitions = {member.id: [] for member in ordered}
+        assigned: Partitions = {member.id: [] for member in ordered}
         at = 0
         for topic in sorted(counts):
             if not any(topic in member.subscription.topics for member in ordered):
@@ -94,13 +95,13 @@ class RoundRobinAssignor:
             for partition in range(counts[topic]):
                 while topic not in ordered[at % len(ordered)].subscription.topics:
                     at += 1
-                given[ordered[at % len(ordered)].id].append(TopicPartition(topic, partition))
+                assigned[ordered[at % len(ordered)].id].append(TopicPartition(topic, partition))
                 at += 1
-        return given
+        return assigned
 
 
 class StickyAssignor:
-    """Members tell what they had in the user data: [topic [partition]], generation."""
+    """Members report the partitions they had as user data: [topic [partition]], generation."""
 
     name: ClassVar[str] = "sticky"
     is_cooperative: ClassVar[bool] = False
@@ -112,11 +113,11 @@ class StickyAssignor:
 
     def assign(self, counts: Mapping[str, int], members: Iterable[Member]) -> Partitions:
         ordered = sorted(members, key=lambda member: member.id)
-        wanted = {member.id: frozenset(member.subscription.topics) for member in ordered}
-        return balance(counts, wanted, _undisputed({member.id: self._had(member.subscription) for member in ordered}))
+        topics = {member.id: frozenset(member.subscription.topics) for member in ordered}
+        return balance(counts, topics, _undisputed({member.id: self._had(member.subscription) for member in ordered}))
 
-    def _had(self, subscription: Subscription) -> tuple[Iterable[TopicPartition], int]:
-        """Partitions, and the generation in which they were had."""
+    def _had(self, subscription: MemberSubscription) -> tuple[Iterable[TopicPartition], int]:
+        """Return the partitions that a member had, and the generation in which it had them."""
         if not subscription.user_data:
             return subscription.owned, subscription.generation
         fields = member_fields(subscription.user_data, "a member's user data for the sticky assignor")
@@ -124,11 +125,11 @@ class StickyAssignor:
             partitions = read_partitions(fields)
             return partitions, fields.int32() if fields.left else NO_GENERATION
         except MalformedResponseError:
-            return (), NO_GENERATION  # another's format: it keeps nothing, and that is all
+            return (), NO_GENERATION  # not in this format, so the member keeps nothing
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """What a member owns is in its subscription; the generation is there too, and for old members in the user data."""
+    """A member's partitions and generation are in its subscription. Old members send the generation as user data."""
 
     name: ClassVar[str] = "cooperative-sticky"
     is_cooperative: ClassVar[bool] = True
@@ -136,7 +137,7 @@ class CooperativeStickyAssignor(StickyAssignor):
     def user_data(self, owned: Iterable[TopicPartition], generation: int) -> bytes | None:  # noqa: ARG002
         return INT32.pack(generation)
 
-    def _had(self, subscription: Subscription) -> tuple[Iterable[TopicPartition], int]:
+    def _had(self, subscription: MemberSubscription) -> tuple[Iterable[TopicPartition], int]:
         generation = subscription.generation
         if generation == NO_GENERATION and subscription.user_data and len(subscription.user_data) >= INT32.size:
             (generation,) = INT32.unpack(subscription.user_data[-INT32.size :])
@@ -144,16 +145,19 @@ class CooperativeStickyAssignor(StickyAssignor):
 
     def assign(self, counts: Mapping[str, int], members: Iterable[Member]) -> Partitions:
         known = list(members)
-        given = super().assign(counts, known)
+        assigned = super().assign(counts, known)
         owner = {partition: member.id for member in known for partition in member.subscription.owned}
-        for member_id, mine in given.items():
-            # One that another still has waits for the next rebalance, when that one will have given it up.
-            given[member_id] = [one for one in mine if owner.get(one, member_id) == member_id]
-        return given
+        for member_id, partitions in assigned.items():
+            # A partition that another member owns waits for the next rebalance. Its owner gives it up before that.
+            assigned[member_id] = [
+                partition for partition in partitions if owner.get(partition, member_id) == member_id
+            ]
+        return assigned
 
 
 def _undisputed(had: Mapping[str, tuple[Iterable[TopicPartition], int]]) -> dict[str, list[TopicPartition]]:
-    """Each partition's owner of the latest generation. Two of the same generation: nobody's word counts."""
+    """Return each member's partitions. If several members claim a partition, the latest generation has it, and two
+    claims of the same generation cancel each other out."""
     owners: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, (partitions, generation) in had.items():
         for partition in set(partitions):
@@ -176,14 +180,14 @@ ASSIGNORS: Mapping[str, type[Assignor]] = {
 
 
 def assignors_of(names: Iterable[str]) -> list[Assignor]:
-    made: list[Assignor] = []
+    assignors: list[Assignor] = []
     for name in names:
-        # Java's settings name classes; their last word says which is meant.
+        # Java's settings name classes; the last part of a class name identifies the assignor.
         short = (
             name.rpartition(".")[2].removesuffix("Assignor").replace("CooperativeSticky", "cooperative-sticky").lower()
         )
         if short not in ASSIGNORS:
             known = ", ".join(ASSIGNORS)
             raise ConfigError(f"partition.assignment.strategy has {name!r}; it must be one of: {known}")
-        made.append(ASSIGNORS[short]())
-    return made
+        assignors.append(ASSIGNORS[short]())
+    return assignors

@@ -1,8 +1,9 @@
-"""The classic group protocol: members join, the first of them assigns, all beat until something changes; then again.
+"""The classic group protocol: members join, the leader assigns, and all send heartbeats until something changes. Then
+they join again.
 
-Eager: everything is given up before joining. Cooperative (KIP-429), where all assignors of this member are: what is
-kept is read on during the rebalance; what goes to others is given up after it, and a second rebalance hands it out. In
-the I/O thread.
+With eager rebalancing, members give up all partitions before they join. With cooperative rebalancing (KIP-429), which a
+member uses if all its assignors are cooperative, it keeps reading its partitions during the rebalance. Afterwards it
+gives up those that move, and a second rebalance assigns them. Runs on the I/O thread.
 """
 
 from __future__ import annotations
@@ -20,14 +21,12 @@ from stratalog.client.groups.assignors import Assignor, Member, assignors_of
 from stratalog.client.groups.handoff import Change, Handoff
 from stratalog.client.groups.member_data import (
     NO_GENERATION,
-    Assignment,
+    MemberAssignment,
+    MemberSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
-)
-from stratalog.client.groups.member_data import (
-    Subscription as MemberSubscription,
 )
 from stratalog.client.groups.membership import Membership
 from stratalog.client.metadata import Metadata, TopicPartition
@@ -39,8 +38,8 @@ from stratalog.protocol.messages import decode_response, encode_request
 
 logger = logging.getLogger(__name__)
 PROTOCOL_TYPE = "consumer"
-_ROUNDS_AT_ONCE = 4  # of joining without an assignment; a coordinator that goes on like that is not asked all the time
-_PATIENCE = 5.0  # beyond the time that the coordinator itself waits for others
+_FAST_ROUNDS = 4  # joins without an assignment that follow each other at once; after that, the member backs off
+_EXTRA_SECONDS = 5.0  # on top of the time that the coordinator itself waits for other members
 _OUT = {ErrorCode.unknown_member_id, ErrorCode.illegal_generation}
 _COORDINATOR = {
     ErrorCode.not_coordinator,
@@ -58,13 +57,13 @@ class ClassicMembership(Membership):
         self._is_cooperative = all(assignor.is_cooperative for assignor in self._assignors)
         self._member_id = ""
         self._generation = NO_GENERATION
-        self._last: list[TopicPartition] = []  # what the last assignment gave, for the sticky assignor
+        self._last: list[TopicPartition] = []  # the last assignment, for the sticky assignor
         self._last_generation = NO_GENERATION
         self._rejoin = asyncio.Event()
         self._beats = False
         self._beating: asyncio.Task[None] | None = None
-        self._rounds = 0  # one after the other that ended without an assignment
-        self._led: dict[str, int] | None = None  # partitions of the group's topics, where this member assigned them
+        self._rounds = 0  # consecutive joins that ended without an assignment
+        self._led: dict[str, int] | None = None  # partition counts of the group's topics, if this member assigned them
 
     @property
     def identity(self) -> Identity:
@@ -101,20 +100,20 @@ class ClassicMembership(Membership):
             await self._rejoin.wait()
         else:
             self._rounds += 1
-            await asyncio.sleep(self._backoff.seconds(self._rounds - _ROUNDS_AT_ONCE))
+            await asyncio.sleep(self._backoff.seconds(self._rounds - _FAST_ROUNDS))
 
     async def _prepare(self) -> None:
-        """Give up what can't be kept. The coordinator waits for all members, so this may take a while; heartbeats go
-        on."""
+        """Give up the partitions that the member can't keep. Heartbeats continue meanwhile, since the coordinator waits
+        for all members."""
         owned = self._owned
         if self._is_cooperative:
-            owned = [place for place in owned if place.topic not in self._subscription.topics]
+            owned = [partition for partition in owned if partition.topic not in self._subscription.topics]
         if owned:
             await self._handoff.carry_out(Change.REVOKED, owned)
-        await self._let_go_if_lost()
+        await self._give_up_if_lost()
 
     async def _join_and_sync(self) -> bool:
-        """Whether the member has an assignment now; else it has to join again."""
+        """Join the group, and return True once the member has an assignment. After False it has to join again."""
         self._beats = False
         joined = await self._ask_long(ApiKey.JOIN_GROUP, self._join_body())
         code = joined.error_code
@@ -126,9 +125,9 @@ class ClassicMembership(Membership):
             return False
         self._member_id, self._generation = joined.member_id, joined.generation_id
         self._led = None
-        shares: list[dict[str, Any]] = []
+        assignments: list[dict[str, Any]] = []
         if joined.leader == joined.member_id:
-            shares = await self._assign(joined)
+            assignments = await self._assign(joined)
         body = {
             "group_id": self.group_id,
             "generation_id": self._generation,
@@ -136,7 +135,7 @@ class ClassicMembership(Membership):
             "group_instance_id": self._settings.group_instance_id,
             "protocol_type": PROTOCOL_TYPE,
             "protocol_name": joined.protocol_name,
-            "assignments": shares,
+            "assignments": assignments,
         }
         synced = await self._ask_long(ApiKey.SYNC_GROUP, body)
         if synced.error_code != ErrorCode.none:
@@ -147,14 +146,14 @@ class ClassicMembership(Membership):
             self._beating = asyncio.get_running_loop().create_task(self._beat())
         return await self._take(list(decode_assignment(synced.assignment).partitions))
 
-    async def _take(self, given: list[TopicPartition]) -> bool:
+    async def _take(self, assigned: list[TopicPartition]) -> bool:
         owned = set(self._owned)
-        self._last, self._last_generation = given, self._generation
-        revoked = owned - set(given)
+        self._last, self._last_generation = assigned, self._generation
+        revoked = owned - set(assigned)
         if revoked:
             await self._handoff.carry_out(Change.REVOKED, revoked)
-        await self._handoff.carry_out(Change.ASSIGNED, set(given) - owned)
-        # What was given up here can go to another member only in a rebalance that begins now.
+        await self._handoff.carry_out(Change.ASSIGNED, set(assigned) - owned)
+        # Other members can get the revoked partitions only in another rebalance, so start one.
         return not revoked
 
     def _join_body(self) -> dict[str, Any]:
@@ -180,32 +179,33 @@ class ClassicMembership(Membership):
         return self._settings.client_rack or None
 
     async def _assign(self, joined: Any) -> list[dict[str, Any]]:
-        """This member leads: who gets what."""
+        """Assign the partitions of all topics to the members. Called if this member leads the group."""
         members = [
-            Member(one.member_id, decode_subscription(one.metadata), one.group_instance_id) for one in joined.members
+            Member(each.member_id, decode_subscription(each.metadata), each.group_instance_id)
+            for each in joined.members
         ]
         topics = {topic for member in members for topic in member.subscription.topics}
         metadata = await self._cluster.refresh(topics)
         counts = self._counts(metadata, topics)
         if getattr(joined, "skip_assignment", False):
-            self._led = counts  # a static leader that came back: the group keeps what it has
+            self._led = counts  # this static leader came back, and the group keeps its assignment
             return []
-        assignor = next(one for one in self._assignors if one.name == joined.protocol_name)
-        given = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
+        assignor = next(each for each in self._assignors if each.name == joined.protocol_name)
+        assigned = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
         self._led = counts
         return [
-            {"member_id": member_id, "assignment": encode_assignment(Assignment(tuple(places)))}
-            for member_id, places in given.items()
+            {"member_id": member_id, "assignment": encode_assignment(MemberAssignment(tuple(partitions)))}
+            for member_id, partitions in assigned.items()
         ]
 
     @staticmethod
     def _counts(metadata: Metadata, topics: Any) -> dict[str, int]:
-        """0 for a topic that is not there."""
+        """Return the number of partitions of each topic, 0 if a topic is missing."""
         known = metadata.topics
         return {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}
 
     def _refused(self, code: ErrorCode) -> None:
-        """Raises, but where joining again at once is what to do."""
+        """Handle an error code: return if the member can join again at once, and raise the error otherwise."""
         if code in _OUT:
             self._forget_membership(keeps_id=code == ErrorCode.illegal_generation)
             return
@@ -218,7 +218,7 @@ class ClassicMembership(Membership):
         raise error_of(code, about=f"group {self.group_id!r}")
 
     def _forget_membership(self, *, keeps_id: bool = False) -> None:
-        """The group knows this member no more: what it had may be another's."""
+        """Forget the membership, because the group did. Other members may own the partitions already."""
         self._beats = False
         self._is_lost = True
         self._generation = NO_GENERATION
@@ -227,12 +227,14 @@ class ClassicMembership(Membership):
         self._rejoin.set()
 
     async def _ask_long(self, api: ApiKey, body: dict[str, Any]) -> Any:
-        """The coordinator answers when all members are there, which may take as long as they may take to poll."""
+        """Send a request that the coordinator answers once all members are there, after a rebalance timeout at most."""
         try:
             node = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id)
             connection = await self._cluster.connection(node, Purpose.COORDINATOR)
             version = connection.version_of(api)
-            timeout = max(self._settings.request_timeout_ms, self._settings.max_poll_interval_ms) / 1000 + _PATIENCE
+            timeout = (
+                max(self._settings.request_timeout_ms, self._settings.max_poll_interval_ms) / 1000 + _EXTRA_SECONDS
+            )
             request = encode_request(api, version, body)
             return decode_response(api, version, await connection.exchange(api, version, [request], timeout=timeout))
         except (BrokerUnreachableError, RequestTimeoutError):
@@ -262,8 +264,8 @@ class ClassicMembership(Membership):
             "member_id": self._member_id,
             "group_instance_id": self._settings.group_instance_id,
         }
-        answer = await self._ask(ApiKey.HEARTBEAT, body, timeout=self._settings.session_timeout_ms / 1000)
-        code = answer.error_code
+        response = await self._ask(ApiKey.HEARTBEAT, body, timeout=self._settings.session_timeout_ms / 1000)
+        code = response.error_code
         if code == ErrorCode.none or generation != self._generation or not self._beats:
             return
         if code == ErrorCode.rebalance_in_progress:
@@ -273,14 +275,14 @@ class ClassicMembership(Membership):
             if code == ErrorCode.fenced_instance_id:
                 self._handoff.fail(error_of(code, about=f"group {self.group_id!r}"))
         else:
-            logger.warning("group %s: a heartbeat was answered with %s", self.group_id, code.name)
+            logger.warning("group %s: a heartbeat failed with %s", self.group_id, code.name)
 
     async def _go_away(self) -> None:
         await super()._go_away()
         self._rejoin.set()
 
     async def _leave(self) -> None:
-        """A static member stays in its group until its session is over: it may be back before."""
+        """Leave the group. A static member stays until its session ends, because it may return before that."""
         member_id, self._member_id = self._member_id, ""
         self._generation = NO_GENERATION
         self._beats = False
@@ -288,6 +290,6 @@ class ClassicMembership(Membership):
             return
         member = {"member_id": member_id, "group_instance_id": None, "reason": None}
         body = {"group_id": self.group_id, "member_id": member_id, "members": [member]}
-        # By a connection that no JoinGroup is waiting on: its answer would have to come first.
-        node = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id, timeout=_PATIENCE)
-        await self._cluster.request(node, ApiKey.LEAVE_GROUP, body, timeout=_PATIENCE)
+        # Not on the connection on which a JoinGroup may be waiting, because responses come in the order of requests.
+        node = await self._cluster.coordinator(CoordinatorKind.GROUP, self.group_id, timeout=_EXTRA_SECONDS)
+        await self._cluster.request(node, ApiKey.LEAVE_GROUP, body, timeout=_EXTRA_SECONDS)

@@ -1,8 +1,10 @@
-"""KIP-848, group.protocol=consumer: the broker assigns, and heartbeats carry it all. In the I/O thread.
+"""The group protocol of KIP-848 (group.protocol=consumer): the broker assigns, and members only send heartbeats. Runs
+on the I/O thread.
 
-A heartbeat's answer may have a target assignment. What is not in it is given up, what is new is taken, both by the
-polling thread, and the next heartbeat says so; the coordinator gives no partition to anybody before its owner has said
-that it gave it up. A heartbeat has only what changed since the last one that was answered.
+The response to a heartbeat may contain a target assignment. The polling thread gives up partitions that are not in it
+and takes new ones, and the next heartbeat reports that. The coordinator assigns a partition to another member only
+after its owner has reported that it gave the partition up. A heartbeat contains only the fields that have changed since
+the last heartbeat that got a response.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from stratalog.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 JOINING = 0
 LEAVING = -1
-LEAVING_STATIC = -2  # it may come back before its session is over, and then has its partitions again
+LEAVING_STATIC = -2  # a static member that returns before its session ends gets its partitions back
 _OUT = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}
 _LONGEST_INTERVAL = 3600.0
 
@@ -39,11 +41,11 @@ class ConsumerMembership(Membership):
         super().__init__(cluster, settings, subscription, handoff)
         self._member_id = str(uuid.uuid4())
         self._epoch = JOINING
-        self._said: dict[str, Any] = {}  # what the coordinator knows by the last heartbeat that it answered
+        self._reported: dict[str, Any] = {}  # the state that the coordinator knows from the last answered heartbeat
         self._target: dict[uuid.UUID, tuple[int, ...]] | None = None
         self._reconciling: asyncio.Task[None] | None = None
-        self._was_assigned = False  # the listener hears of the first assignment even if it is empty
-        self._kick = asyncio.Event()  # a heartbeat is due at once
+        self._was_assigned = False  # the listener is called for the first assignment even if it is empty
+        self._kick = asyncio.Event()  # a heartbeat is due now
         self._interval = settings.heartbeat_interval_ms / 1000
 
     @property
@@ -59,10 +61,10 @@ class ConsumerMembership(Membership):
         self._kick.set()
 
     async def _take_part(self) -> None:
-        """From the epoch that it is in: a heartbeat that failed is no end of the membership, and only one that owns
-        nothing may join."""
+        """Send heartbeats from the current epoch on. A failed heartbeat does not end the membership, and a member may
+        join only while it owns nothing."""
         await self._resolve_pattern()
-        self._said = {}
+        self._reported = {}
         try:
             while not self._is_lost:
                 self._kick.clear()
@@ -80,7 +82,9 @@ class ConsumerMembership(Membership):
 
     async def _beat(self) -> None:
         state = self._state()
-        changes = {name: value for name, value in state.items() if name not in self._said or self._said[name] != value}
+        changes = {
+            name: value for name, value in state.items() if name not in self._reported or self._reported[name] != value
+        }
         body = {
             "group_id": self.group_id,
             "member_id": self._member_id,
@@ -94,46 +98,47 @@ class ConsumerMembership(Membership):
             "topic_partitions": None,
         } | changes
         try:
-            answer = await self._ask(
+            response = await self._ask(
                 ApiKey.CONSUMER_GROUP_HEARTBEAT, body, timeout=self._settings.request_timeout_ms / 1000
             )
         except ClientError:
-            self._said = {}  # what the coordinator heard of it is not known
+            self._reported = {}  # it is unknown whether the coordinator received this heartbeat
             raise
-        code = answer.error_code
+        code = response.error_code
         if code in _OUT:
-            logger.info("group %s has let this member go: %s", self.group_id, code.name)
+            logger.info("group %s has removed this member: %s", self.group_id, code.name)
             self._is_lost = True
             self._epoch = JOINING
             return
         if code != ErrorCode.none:
-            self._said = {}
-            raise error_of(code, answer.error_message, about=f"group {self.group_id!r}")
-        self._said = state
-        self._epoch = answer.member_epoch
-        self._member_id = answer.member_id or self._member_id
-        self._interval = min(answer.heartbeat_interval.total_seconds(), _LONGEST_INTERVAL)
-        if answer.assignment is not None:
-            self._target = {one.topic_id: tuple(sorted(one.partitions)) for one in answer.assignment.topic_partitions}
+            self._reported = {}
+            raise error_of(code, response.error_message, about=f"group {self.group_id!r}")
+        self._reported = state
+        self._epoch = response.member_epoch
+        self._member_id = response.member_id or self._member_id
+        self._interval = min(response.heartbeat_interval.total_seconds(), _LONGEST_INTERVAL)
+        if response.assignment is not None:
+            self._target = {
+                topic.topic_id: tuple(sorted(topic.partitions)) for topic in response.assignment.topic_partitions
+            }
             self._reconcile()
 
     def _state(self) -> dict[str, Any]:
-        """All that a heartbeat may say, beside who says it."""
-        state: dict[str, Any] = {
+        """Return the fields of a heartbeat that are sent only when they change."""
+        return {
             "rack_id": self._settings.client_rack or None,
             "rebalance_timeout": self._settings.max_poll_interval_ms,
             "subscribed_topic_names": sorted(self._subscription.topics),
             "server_assignor": self._settings.group_remote_assignor,
             "topic_partitions": self._owned_by_id(),
         }
-        return state
 
     def _owned_by_id(self) -> list[dict[str, Any]]:
         owned: dict[uuid.UUID, list[int]] = {}
-        for place in self._owned:
-            info = self._cluster.metadata.topics.get(place.topic)
+        for partition in self._owned:
+            info = self._cluster.metadata.topics.get(partition.topic)
             if info is not None and info.id is not None:
-                owned.setdefault(info.id, []).append(place.partition)
+                owned.setdefault(info.id, []).append(partition.partition)
         return [{"topic_id": topic_id, "partitions": partitions} for topic_id, partitions in owned.items()]
 
     # Reconciling
@@ -143,32 +148,34 @@ class ConsumerMembership(Membership):
             self._reconciling = asyncio.get_running_loop().create_task(self._follow_target())
 
     async def _follow_target(self) -> None:
-        """Until what is owned is the target, which may change meanwhile. Heartbeats go on."""
+        """Change the owned partitions until they match the target, which may change meanwhile. Heartbeats continue."""
         try:
             while self._target is not None:
                 target, self._target = self._target, None
-                places = await self._places(target)
+                partitions = await self._partitions(target)
                 owned = set(self._owned)
-                revoked, added = owned - places, places - owned
+                revoked, added = owned - partitions, partitions - owned
                 if revoked:
                     await self._handoff.carry_out(Change.REVOKED, revoked)
-                is_news = bool(added or revoked or not self._was_assigned)
-                if self._target is None and is_news:
+                has_changed = bool(added or revoked or not self._was_assigned)
+                if self._target is None and has_changed:
                     await self._handoff.carry_out(Change.ASSIGNED, added)
                     self._was_assigned = True
-                self._said.pop("topic_partitions", None)  # reported even if unchanged: the coordinator waits for it
-                if is_news:  # a coordinator that repeats an assignment gets its report at the usual interval
+                self._reported.pop(
+                    "topic_partitions", None
+                )  # report it even if unchanged: the coordinator waits for it
+                if has_changed:  # the report of a repeated assignment can wait for the next heartbeat
                     self._kick.set()
         except ClientError as error:
-            logger.warning("group %s: the assignment can't be followed yet: %s", self.group_id, error)
+            logger.warning("group %s: can't follow the assignment yet, and joins again: %s", self.group_id, error)
             self._is_lost = True
             self._epoch = JOINING
             self._kick.set()
         finally:
             self._reconciling = None
 
-    async def _places(self, target: dict[uuid.UUID, tuple[int, ...]]) -> set[TopicPartition]:
-        """By name. A topic that was made just now may not be known here yet."""
+    async def _partitions(self, target: dict[uuid.UUID, tuple[int, ...]]) -> set[TopicPartition]:
+        """Return the target by topic name. The metadata may not have the id of a new topic yet, so refresh it then."""
         failures = 0
         while True:
             metadata = self._cluster.metadata
@@ -195,7 +202,7 @@ class ConsumerMembership(Membership):
 
     async def _leave(self) -> None:
         epoch, self._epoch = self._epoch, JOINING
-        self._said = {}
+        self._reported = {}
         if epoch <= JOINING:
             return
         static = self._settings.group_instance_id is not None and not self.is_away

@@ -1,8 +1,8 @@
-"""Between the I/O thread, where a membership lives, and the polling thread, where the user hears of it.
+"""Passes changes of the assignment from the membership on the I/O thread to the application's polling thread.
 
-A rebalance takes nothing away from under a user's loop: partitions go when the polling thread is inside a call, after
-their offsets were committed and the listener was called. The membership waits for that, and its heartbeats go on
-meanwhile.
+A rebalance never takes partitions away while the application processes records. The polling thread gives them up inside
+a call to the consumer, after it has committed their offsets and called the listener. The membership waits for that, and
+its heartbeats continue meanwhile.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class Change(Enum):
 
 
 class Step:
-    """One change of the assignment, for the polling thread to carry out and then to `finish` in the loop's thread."""
+    """A change of the assignment. The polling thread carries it out, then the event loop's thread calls `finish`."""
 
-    def __init__(self, change: Change, places: list[TopicPartition]) -> None:
+    def __init__(self, change: Change, partitions: list[TopicPartition]) -> None:
         self.change = change
-        self.places = places
-        self.is_done = asyncio.get_running_loop().create_future()
+        self.partitions = partitions
+        self.done = asyncio.get_running_loop().create_future()
 
     def finish(self) -> None:
-        if not self.is_done.done():
-            self.is_done.set_result(None)
+        if not self.done.done():
+            self.done.set_result(None)
 
 
 class Handoff:
@@ -44,24 +44,25 @@ class Handoff:
         self._max_poll_seconds = max_poll_seconds
         self._last_poll = clock.monotonic()
         self._taken = 0
-        self.is_polling = False  # written by the polling thread, as `_last_poll`
+        self.is_polling = False  # like `_last_poll`, written by the polling thread
         self.steps: deque[Step] = deque()
-        self.errors: deque[ClientError] = deque()  # for the next poll to raise
+        self.errors: deque[ClientError] = deque()  # the next poll raises them
 
     # The I/O thread
 
-    async def carry_out(self, change: Change, places: Iterable[TopicPartition]) -> None:
-        step = Step(change, sorted(places))
+    async def carry_out(self, change: Change, partitions: Iterable[TopicPartition]) -> None:
+        """Have the polling thread carry out a change, and wait until it has done so."""
+        step = Step(change, sorted(partitions))
         self.steps.append(step)
         self._buffer.announce()
         try:
-            await step.is_done
+            await step.done
         finally:
-            if step in self.steps:  # nobody waits for it any more
+            if step in self.steps:  # cancelled: no caller waits for the step
                 self.steps.remove(step)
 
     def abandon(self) -> None:
-        """What waits for the polling thread is void: the membership it was for is over."""
+        """Drop the steps that wait for the polling thread, because their membership has ended."""
         while self.steps:
             self.steps.popleft().finish()
 
@@ -70,7 +71,7 @@ class Handoff:
         self._buffer.announce()
 
     def is_late(self) -> bool:
-        """Whether the user has not asked for records for max.poll.interval.ms. Who iterates, asks with each record."""
+        """Return True if the application has not polled for max.poll.interval.ms. Each iterated record is a poll."""
         now = self._clock.monotonic()
         taken = self._buffer.interrupt.taken
         if self.is_polling or taken != self._taken:

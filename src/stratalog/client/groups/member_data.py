@@ -1,9 +1,9 @@
-"""What members of a classic consumer group tell each other, byte for byte as Java's: subscriptions and assignments.
+"""Subscriptions and assignments that members of a classic consumer group exchange, byte for byte as Java writes them.
 
     subscription: version i16, [topic], user data, 1: owned [topic [partition]], 2: generation i32, 3: rack
     assignment:   version i16, [topic [partition]], user data
 
-A newer version begins with the fields of the older ones, so what is read is what is known of it. Sans-IO.
+A newer version begins with the fields of the older ones, so unknown fields at the end are ignored. Sans-IO.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from stratalog.client.metadata import TopicPartition
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol.fields import FieldReader, FieldWriter
 
-VERSION = 3  # of the subscriptions that are sent
+VERSION = 3  # of the subscriptions that this client sends
 ASSIGNMENT_VERSION = 1
 NO_GENERATION = -1
 
 
 @dataclass(frozen=True)
-class Subscription:
-    """What one member wants and has."""
+class MemberSubscription:
+    """The topics that a member subscribes to, and the partitions that it owns."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -32,12 +32,12 @@ class Subscription:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class MemberAssignment:
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = field(default=None, repr=False)
 
 
-def encode_subscription(subscription: Subscription) -> bytes:
+def encode_subscription(subscription: MemberSubscription) -> bytes:
     fields = FieldWriter().int16(VERSION).count(len(subscription.topics))
     for topic in subscription.topics:
         fields.string(topic)
@@ -46,7 +46,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
     return fields.int32(subscription.generation).string(subscription.rack).done()
 
 
-def decode_subscription(data: bytes) -> Subscription:
+def decode_subscription(data: bytes) -> MemberSubscription:
     fields = member_fields(data, "a member's subscription")
     version = fields.int16()
     topics = tuple(fields.nullable_array(fields.string) or ())
@@ -54,27 +54,27 @@ def decode_subscription(data: bytes) -> Subscription:
     owned = read_partitions(fields) if version >= 1 and fields.left else ()
     generation = fields.int32() if version >= 2 and fields.left else NO_GENERATION
     rack = fields.nullable_string() if version >= 3 and fields.left else None
-    return Subscription(topics, user_data, owned, generation, rack)
+    return MemberSubscription(topics, user_data, owned, generation, rack)
 
 
-def encode_assignment(assignment: Assignment) -> bytes:
+def encode_assignment(assignment: MemberAssignment) -> bytes:
     fields = FieldWriter().int16(ASSIGNMENT_VERSION)
     write_partitions(fields, assignment.partitions)
     return fields.byte_string(assignment.user_data).done()
 
 
-def decode_assignment(data: bytes) -> Assignment:
-    """Empty bytes are what a member gets that was left out: nothing."""
+def decode_assignment(data: bytes) -> MemberAssignment:
+    """Decode an assignment. Empty bytes mean no partitions: the leader left the member out."""
     if not data:
-        return Assignment()
+        return MemberAssignment()
     fields = member_fields(data, "an assignment")
     fields.int16()
     partitions = read_partitions(fields)
-    return Assignment(partitions, fields.nullable_byte_string() if fields.left else None)
+    return MemberAssignment(partitions, fields.nullable_byte_string() if fields.left else None)
 
 
 def member_fields(data: bytes, what: str) -> FieldReader:
-    """Return a reader of bytes that another member wrote, in whatever language: nothing in them is believed."""
+    """Return a reader of bytes that another member wrote, in any language. It trusts none of them."""
     return FieldReader(data, what, error=MalformedResponseError)
 
 

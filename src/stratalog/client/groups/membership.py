@@ -1,4 +1,4 @@
-"""What both protocols of consumer groups share: a task that keeps the consumer in its group. In the I/O thread."""
+"""Base of both group protocols: a task on the I/O thread that keeps the consumer in its group."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ class Membership(ABC):
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._missing_timer: asyncio.TimerHandle | None = None
-        self._is_lost = False  # the group has given the partitions to others
-        self.is_away = False  # left, because nobody polled
+        self._is_lost = False  # the group has given the partitions to other members
+        self.is_away = False  # it left the group because the application did not poll
         cluster.on_change(self._on_metadata)
 
     @property
     @abstractmethod
     def identity(self) -> Identity:
-        """For commits."""
+        """Return the member's identity for commits."""
 
     @abstractmethod
     async def _take_part(self) -> None:
-        """Join, stay, and return when there is something to do anew. What it raises is retried, or told the user."""
+        """Join, and return when the member has to act again. Retriable errors are retried, others go to the user."""
 
     @abstractmethod
     async def _leave(self) -> None:
-        """Tell the coordinator; after that there is no membership. Failing is no matter: the session ends anyway."""
+        """Tell the coordinator, and end the membership. An error does no harm, because the session ends anyway."""
 
     def start(self) -> None:
-        """Or go on: the subscription has changed, or the user polls again."""
+        """Join the group, or continue if the subscription has changed or the application polls again."""
         self._cluster.want(self._subscription.topics)
         self._cluster.wants_all_topics = self._subscription.pattern is not None
         if self._subscription.pattern is not None:
@@ -65,11 +65,11 @@ class Membership(ABC):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def polled(self) -> None:
-        """Somebody polls: one that left because of that may come back."""
+        """Let a member that left for lack of polls join again."""
         self._woken.set()
 
     async def stop(self) -> None:
-        """Leave the group. What was owned is the caller's business."""
+        """Leave the group. The caller takes care of the partitions that were owned."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -78,14 +78,14 @@ class Membership(ABC):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._leave()
         except (ClientError, TimeoutError) as error:
-            logger.debug("group %s could not be left: %s", self.group_id, error)
+            logger.debug("can't leave group %s: %s", self.group_id, error)
 
     async def _run(self) -> None:
         failures = 0
         while True:
             self._woken.clear()
             try:
-                await self._let_go_if_lost()
+                await self._give_up_if_lost()
                 self.is_away = False
                 await self._take_part()
                 failures = 0
@@ -97,24 +97,24 @@ class Membership(ABC):
                 else:
                     self._handoff.fail(error)
                     await self._woken.wait()
-            except Exception as error:  # a fault of ours: the user must hear of it
+            except Exception as error:  # a bug, which the user must hear of
                 logger.exception("membership of group %s", self.group_id)
                 self._handoff.fail(ClientError(f"the membership of group {self.group_id!r} failed: {error!r}"))
                 await self._woken.wait()
             if self.is_away:
                 await self._woken.wait()
 
-    async def _let_go_if_lost(self) -> None:
+    async def _give_up_if_lost(self) -> None:
         if self._is_lost:
             self._is_lost = False
             if self._subscription.partitions:
                 await self._handoff.carry_out(Change.LOST, self._subscription.partitions)
 
     async def _go_away(self) -> None:
-        """Nobody polls: what this member has shall go to others, which work on it."""
+        """Leave the group because the application does not poll, so that other members get the partitions."""
         logger.warning(
-            "group %s is left, because nothing was polled for max.poll.interval.ms (%d); take fewer records a poll "
-            "(max.poll.records), or allow more time",
+            "leaving group %s, because the application did not poll for max.poll.interval.ms (%d); fetch fewer records "
+            "per poll (max.poll.records), or raise max.poll.interval.ms",
             self.group_id,
             self._settings.max_poll_interval_ms,
         )
@@ -124,7 +124,7 @@ class Membership(ABC):
         try:
             await self._leave()
         except ClientError as error:
-            logger.debug("group %s could not be left: %s", self.group_id, error)
+            logger.debug("can't leave group %s: %s", self.group_id, error)
 
     @property
     def _owned(self) -> list[TopicPartition]:
@@ -136,7 +136,7 @@ class Membership(ABC):
         )
 
     async def _resolve_pattern(self) -> None:
-        """With a pattern the topics are those that match it now."""
+        """Set the topics to those that match the pattern now, if there is one."""
         if self._subscription.pattern is not None:
             self._subscription.topics = self._matching(await self._cluster.refresh(all_topics=True))
 
@@ -150,14 +150,14 @@ class Membership(ABC):
         )
 
     def _on_metadata(self, metadata: Metadata) -> None:
-        self._look_again_for_missing(metadata)
+        self._schedule_refresh_for_missing(metadata)
         if self._subscription.pattern is None or not self._cluster.wants_all_topics:
             return
         if self._matching(metadata) != self._subscription.topics:
             self._on_topics_changed()
 
-    def _look_again_for_missing(self, metadata: Metadata) -> None:
-        """Topics that are subscribed to and not there may be made any time."""
+    def _schedule_refresh_for_missing(self, metadata: Metadata) -> None:
+        """Refresh the metadata again if a subscribed topic is missing: it may be created at any time."""
         if self._missing_timer is not None:
             self._missing_timer.cancel()
             self._missing_timer = None
@@ -170,11 +170,11 @@ class Membership(ABC):
 
     @abstractmethod
     def _on_topics_changed(self) -> None:
-        """Topics that match the pattern have come or gone."""
+        """Act on a change of the topics that match the pattern."""
 
 
-def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = {}
-    for place in places:
-        topics.setdefault(place.topic, []).append(place.partition)
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(partition.partition)
     return topics
