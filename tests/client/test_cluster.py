@@ -21,7 +21,7 @@ from stratalog.client.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from stratalog.client.metadata import Metadata
+from stratalog.client.metadata import ClusterMetadata
 from stratalog.client.settings import CommonSettings
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -265,9 +265,9 @@ def test_a_hurry_while_a_refresh_is_under_way_is_not_forgotten(broker: FakeBroke
 
 def test_listeners_hear_of_each_snapshot_and_one_that_fails_harms_nobody(broker: FakeBroker) -> None:
     async def scenario() -> None:
-        seen: list[Metadata] = []
+        seen: list[ClusterMetadata] = []
 
-        def broken(_: Metadata) -> None:
+        def broken(_: ClusterMetadata) -> None:
             raise ZeroDivisionError
 
         async with clustered(broker.address) as cluster:
@@ -569,9 +569,9 @@ def test_topics_that_are_no_longer_wanted_are_not_asked_for(broker: FakeBroker) 
     async def scenario() -> None:
         broker.say(METADATA, note)
         async with clustered(broker.address) as cluster:
-            cluster.want(["keep", "drop"])
+            cluster.track_topics(["keep", "drop"])
             await cluster.refresh()
-            cluster.stop_wanting(["drop", "never-wanted"])
+            cluster.untrack_topics(["drop", "never-wanted"])
             await cluster.refresh()
             assert [b"drop" in body for body in asked] == [True, False]
             assert [b"keep" in body for body in asked] == [True, True]

@@ -11,7 +11,7 @@ from stratalog.client.administration.group_offsets import by_topic
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientError, error_of
-from stratalog.client.metadata import Node, TopicPartition, place_of
+from stratalog.client.metadata import Node, TopicPartition, to_topic_partition
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -70,7 +70,7 @@ async def describe_log_dirs(
     collected: Collected[int, dict[str, LogDir]] = Collected({node: f"node {node}" for node in wanted})
     topics = None
     if partitions is not None:
-        places = by_topic({place_of(place): None for place in partitions})
+        places = by_topic({to_topic_partition(place): None for place in partitions})
         topics = [{"topic": name, "partitions": list(indexes)} for name, indexes in places.items()]
 
     async def ask(node: int) -> None:

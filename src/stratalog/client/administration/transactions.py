@@ -17,7 +17,7 @@ from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.errors import ClientError, error_of
 from stratalog.client.leader_calls import LeaderCaller
-from stratalog.client.metadata import TopicPartition, place_of
+from stratalog.client.metadata import TopicPartition, to_topic_partition
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -144,7 +144,7 @@ async def describe_producers(
     def result(one: Any) -> tuple[ActiveProducer, ...]:
         return tuple(_producer(each) for each in one.active_producers)
 
-    wanted = dict.fromkeys((place_of(place) for place in places), 0)
+    wanted = dict.fromkeys((to_topic_partition(place) for place in places), 0)
     caller = LeaderCaller(cluster, ApiKey.DESCRIBE_PRODUCERS, body, result)
     return (await caller.call(wanted, timeout)).outcomes()
 

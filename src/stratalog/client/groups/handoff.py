@@ -27,9 +27,9 @@ class Change(Enum):
 class Step:
     """One change of the assignment, for the polling thread to carry out and then to `finish` in the loop's thread."""
 
-    def __init__(self, change: Change, places: list[TopicPartition]) -> None:
+    def __init__(self, change: Change, partitions: list[TopicPartition]) -> None:
         self.change = change
-        self.places = places
+        self.partitions = partitions
         self.is_done = asyncio.get_running_loop().create_future()
 
     def finish(self) -> None:
