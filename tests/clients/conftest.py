@@ -23,7 +23,6 @@ SETTINGS = {
     "group.min.session.timeout.ms": 1000,
     "group.consumer.session.timeout.ms": 3000,
     "group.consumer.heartbeat.interval.ms": 300,
-    "log.retention.check.interval.ms": 24 * 60 * 60 * 1000,  # some scenarios send records with old timestamps
 }
 _numbers = itertools.count()
 

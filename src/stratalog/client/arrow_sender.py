@@ -90,7 +90,7 @@ class ArrowDelivery:
                 if not batch.wait(deadline):
                     left = sum(batch.record_count for batch in self._current_batches() if not batch.is_done)
                     raise TimeoutError(
-                        f"{left} rows are not acknowledged after {timeout} s; they are still being sent: wait longer, "
+                        f"{left} rows are not acknowledged after {timeout} s; they are still in flight: wait longer, "
                         f"or lower delivery_timeout_ms to have them fail sooner"
                     )
             waiting = [batch for batch in self._current_batches() if not batch.is_done]

@@ -216,7 +216,7 @@ def _flush(accumulator: Accumulator, timeout: float | None) -> None:
             if not batch.wait(deadline):
                 left = sum(unfinished.record_count for unfinished in [batch, *waiting] if not unfinished.is_done)
                 raise RequestTimeoutError(
-                    f"{left} records are not acknowledged after {timeout} s; they are still being sent: flush again, "
+                    f"{left} records are not acknowledged after {timeout} s; they are still in flight: flush again, "
                     f"or check their deliveries"
                 )
             waiting.extend(batch.parts or ())
