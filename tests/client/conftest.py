@@ -17,7 +17,7 @@ from typing import Protocol
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.broker.process import RETENTION_CHECK_INTERVAL_MS, BrokerProcess
+from tests.broker.process import FOR_TESTS, BrokerProcess
 from tests.clients.admin import create_topic
 from tests.compat.kafka_server import KafkaServer
 
@@ -29,8 +29,7 @@ SETTINGS = {
     "group.consumer.heartbeat.interval.ms": "300",
 }
 # Kafka, unlike Stratalog, limits these values from below.
-KAFKA_SETTINGS = SETTINGS | {
-    "log.retention.check.interval.ms": str(RETENTION_CHECK_INTERVAL_MS),
+KAFKA_SETTINGS = {name: str(value) for name, value in (SETTINGS | FOR_TESTS).items()} | {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
 }

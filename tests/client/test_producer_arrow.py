@@ -115,7 +115,7 @@ def test_an_error_in_a_table_is_raised_before_anything_is_sent(bootstrap: str, t
             (pa.table({"value": fine, "key": [1.5, 2]}), TypeError, "column 'key' is double"),
             (pa.table({"value": fine, "partition": ["a", "b"]}), TypeError, "column 'partition' has type string"),
             (pa.table({"value": fine, "partition": [0, -2]}), ValueError, "column 'partition' contains -2"),
-            (pa.table({"value": fine, "partition": [0, 2**40]}), ValueError, "column .partition. contains 1099511627776"),
+            (pa.table({"value": fine, "partition": [0, 2**40]}), ValueError, "contains 1099511627776; the limit is"),
             (pa.table({"value": fine, "partition": [0, 9]}), UnknownTopicOrPartitionError, "partitions 0 to 0"),
             (pa.table({"value": fine, "timestamp": ["a", "b"]}), TypeError, "column 'timestamp' is string"),
             (pa.table({"value": [b"", bytes(2_000_000)]}), RecordTooLargeError, "row 1 of 2000128 bytes"),

@@ -80,7 +80,7 @@ class Commits:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offset of each partition, or None where there is none."""
+        """Return the committed offset of each partition; None for partitions without one."""
         committed: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions)
         if not committed:
             return committed

@@ -122,8 +122,8 @@ class Consumer:
     def poll(
         self, timeout: float | None = None, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return prefetched records by partition, at most `max_records` (by default max.poll.records). If there are
-        none, wait for records for up to `timeout` seconds (None: without limit), and return {} if none arrive."""
+        """Return prefetched records by partition, at most `max_records` (by default max.poll.records). Without
+        any, wait for records for up to `timeout` seconds (None: without limit), and return {} if none arrive."""
         left = self._settings.max_poll_records if max_records is None else max_records
         if left < 1:
             raise ValueError(f"max_records is {max_records}; it must be at least 1")

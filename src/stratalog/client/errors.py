@@ -91,7 +91,7 @@ class DeserializationError(ClientError):
 
 
 class NoOffsetError(ClientError, LookupError):
-    """A partition without a position while auto.offset.reset is none."""
+    """A partition without a position, and auto.offset.reset=none forbids choosing one."""
 
 
 class CommitFailedError(ClientError):

@@ -120,7 +120,7 @@ class Positions:
     def _fail(self, state: PartitionState) -> None:
         state.reset = None
         self.failures[state.partition] = NoOffsetError(
-            f"{state.partition}: the group has no committed offset for it, and auto.offset.reset is none; seek to an "
+            f"{state.partition}: the group has no committed offset for it, and auto.offset.reset=none; seek to an "
             f"offset, or set auto.offset.reset to earliest or latest"
         )
 

@@ -320,7 +320,7 @@ class Transactions(BatchIds):
         except ClientError as answer:
             if not answer.is_retriable:
                 return answer if answer.code in _EPOCH_ENDED else error
-            why = f"{error}; the coordinator could not be asked for the reason: {answer}"
+            why = f"{error}; the coordinator did not say why: {answer}"
         else:
             why = (
                 f"the broker has aborted the transaction, which was open for longer than transaction.timeout.ms = "
