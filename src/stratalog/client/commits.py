@@ -33,7 +33,7 @@ _RETRIED = {
 }
 
 
-class MemberIdentity(NamedTuple):
+class CommittingMember(NamedTuple):
     """The member that commits. The defaults mean no member: a coordinator accepts them while the group is empty."""
 
     generation: int = -1
@@ -42,7 +42,7 @@ class MemberIdentity(NamedTuple):
 
 
 class Commits:
-    def __init__(self, cluster: Cluster, settings: ConsumerSettings, identity: Callable[[], MemberIdentity]) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, identity: Callable[[], CommittingMember]) -> None:
         self._cluster = cluster
         self._settings = settings
         self._identity = identity
@@ -140,13 +140,13 @@ class Commits:
             )
         return error_of(code, about=str(about))
 
-    def _has_rejoined(self, before: MemberIdentity) -> bool:
+    def _has_rejoined(self, before: CommittingMember) -> bool:
         """Return whether the member is in a later generation now, because its JoinGroup overtook the commit."""
         now = self._identity()
         return now.member_id == before.member_id and now.generation > before.generation
 
     def _commit_body(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], identity: MemberIdentity
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], identity: CommittingMember
     ) -> dict[str, Any]:
         return {
             "group_id": self.group_id,

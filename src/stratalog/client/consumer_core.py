@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from stratalog.client._consumer_records import FetchedRecords
 from stratalog.client.autocommit import AutoCommit
 from stratalog.client.cluster import Cluster
-from stratalog.client.commits import Commits, MemberIdentity
+from stratalog.client.commits import Commits, CommittingMember
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import NoOffsetError, OffsetOutOfRangeError, WakeupError
 from stratalog.client.fetch_buffer import FetchBuffer
@@ -65,9 +65,9 @@ class ConsumerCore:
         self.autocommit = AutoCommit(self)
         self.io.at_exit(self.abandon)
 
-    def identity(self) -> MemberIdentity:
+    def identity(self) -> CommittingMember:
         """Return this consumer's identity in its group. May be called in both threads."""
-        return MemberIdentity() if self.membership is None else self.membership.identity
+        return CommittingMember() if self.membership is None else self.membership.identity
 
     # Topics and partitions
 

@@ -41,7 +41,7 @@ _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 _KIND = CoordinatorKind.TRANSACTION
 
 
-class ProducerIdAndEpoch(NamedTuple):
+class IdAndEpoch(NamedTuple):
     producer_id: int
     epoch: int
 
@@ -56,7 +56,7 @@ class TransactionRequests:
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
 
-    async def start(self, producer: ProducerIdAndEpoch | None, seconds: float) -> ProducerIdAndEpoch:
+    async def start(self, producer: IdAndEpoch | None, seconds: float) -> IdAndEpoch:
         """Claim the transactional id with InitProducerId, which fences all other producers. With `producer`, keep its
         id and get its next epoch."""
         body = {
@@ -67,14 +67,14 @@ class TransactionRequests:
         }
         lowest = 0 if producer is None else _FIRST_BUMP
 
-        async def ask(left: float) -> ProducerIdAndEpoch:
+        async def ask(left: float) -> IdAndEpoch:
             response = await self._ask(ApiKey.INIT_PRODUCER_ID, body, left, lowest=lowest)
             about = ""
             if response.error_code == ErrorCode.invalid_transaction_timeout:
                 about = f"transaction.timeout.ms is {self._timeout_ms}; the limit is the broker's "
                 about += "transaction.max.timeout.ms"
             self._check(response.error_code, about=about)
-            return ProducerIdAndEpoch(int(response.producer_id), int(response.producer_epoch))
+            return IdAndEpoch(int(response.producer_id), int(response.producer_epoch))
 
         return await self._until_done(ask, seconds)
 
@@ -84,9 +84,7 @@ class TransactionRequests:
         connection = await self._cluster.connection(node, Purpose.COORDINATOR)
         return connection.features.get(FEATURE, 0) >= 2
 
-    async def add_partitions(
-        self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition], seconds: float
-    ) -> None:
+    async def add_partitions(self, producer: IdAndEpoch, partitions: Iterable[TopicPartition], seconds: float) -> None:
         topics = [{"name": name, "partitions": indexes} for name, indexes in by_topic(partitions).items()]
         body = {
             "v3_and_below_transactional_id": self.transactional_id,
@@ -106,7 +104,7 @@ class TransactionRequests:
 
         await self._until_done(ask, seconds)
 
-    async def add_group(self, producer: ProducerIdAndEpoch, group_id: str, seconds: float) -> None:
+    async def add_group(self, producer: IdAndEpoch, group_id: str, seconds: float) -> None:
         body = {**self._producer_fields(producer), "group_id": group_id}
 
         async def ask(left: float) -> None:
@@ -117,7 +115,7 @@ class TransactionRequests:
 
     async def commit_offsets(
         self,
-        producer: ProducerIdAndEpoch,
+        producer: IdAndEpoch,
         group: GroupMetadata,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         is_version_2: bool,
@@ -146,23 +144,21 @@ class TransactionRequests:
 
         await self._until_done(ask, seconds)
 
-    async def end(
-        self, producer: ProducerIdAndEpoch, *, commit: bool, is_version_2: bool, seconds: float
-    ) -> ProducerIdAndEpoch:
+    async def end(self, producer: IdAndEpoch, *, commit: bool, is_version_2: bool, seconds: float) -> IdAndEpoch:
         """End the transaction, and return the producer id and epoch that the producer has from now on."""
         body = {**self._producer_fields(producer), "committed": commit}
         highest = None if is_version_2 else _LAST_OF_VERSION_1[ApiKey.END_TXN]
 
-        async def ask(left: float) -> ProducerIdAndEpoch:
+        async def ask(left: float) -> IdAndEpoch:
             response = await self._ask(ApiKey.END_TXN, body, left, highest=highest)
             self._check(response.error_code)
             if getattr(response, "producer_id", -1) < 0:
                 return producer
-            return ProducerIdAndEpoch(int(response.producer_id), int(response.producer_epoch))
+            return IdAndEpoch(int(response.producer_id), int(response.producer_epoch))
 
         return await self._until_done(ask, seconds)
 
-    def post_commit(self, producer: ProducerIdAndEpoch, on_response: Answered) -> bool:
+    def post_commit(self, producer: IdAndEpoch, on_response: Answered) -> bool:
         """Send a commit by version 2, and don't wait: `on_response` is called. Return False if the coordinator is not
         connected."""
         connection = self._cluster.coordinator_connection(_KIND, self.transactional_id)
@@ -176,13 +172,13 @@ class TransactionRequests:
         )
         return True
 
-    def read_end(self, response: memoryview) -> ProducerIdAndEpoch:
+    def read_end(self, response: memoryview) -> IdAndEpoch:
         """Read the response to `post_commit`: raise its error, or return the producer id and epoch from now on."""
         decoded = decode_response(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, response)
         self._check(decoded.error_code)
-        return ProducerIdAndEpoch(int(decoded.producer_id), int(decoded.producer_epoch))
+        return IdAndEpoch(int(decoded.producer_id), int(decoded.producer_epoch))
 
-    def _producer_fields(self, producer: ProducerIdAndEpoch) -> dict[str, Any]:
+    def _producer_fields(self, producer: IdAndEpoch) -> dict[str, Any]:
         return {
             "transactional_id": self.transactional_id,
             "producer_id": producer.producer_id,

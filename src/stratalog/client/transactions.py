@@ -38,7 +38,7 @@ from stratalog.client.offsets import GroupMetadata, OffsetAndMetadata
 from stratalog.client.prepared_transaction import PreparedTransaction
 from stratalog.client.producer_ids import BatchIds
 from stratalog.client.producer_settings import ProducerSettings
-from stratalog.client.transaction_requests import ProducerIdAndEpoch, TransactionRequests
+from stratalog.client.transaction_requests import IdAndEpoch, TransactionRequests
 from stratalog.client.transaction_state import Phase, TransactionLifecycle
 from stratalog.net.broker_connection import Answered
 from stratalog.protocol.error_codes import ErrorCode
@@ -87,15 +87,15 @@ class Transactions(BatchIds):
         self._adding: asyncio.Task[None] | None = None
         self._deferred: list[Batch] = []  # refused because their epoch has ended; they fail once the reason is known
         self._asking_why: asyncio.Task[None] | None = None
-        self._id_after_abort: ProducerIdAndEpoch | None = None  # set if the coordinator has aborted the transaction
+        self._id_after_abort: IdAndEpoch | None = None  # set if the coordinator has aborted the transaction
         self._is_busy = False
         self._attempt: CommitAttempt | None = None
         self._beginning = threading.Lock()
         accumulator.refuse(self.state.refusal)
 
     @property
-    def _id_and_epoch(self) -> ProducerIdAndEpoch:
-        return ProducerIdAndEpoch(self.producer_id, self.producer_epoch)
+    def _id_and_epoch(self) -> IdAndEpoch:
+        return IdAndEpoch(self.producer_id, self.producer_epoch)
 
     # Calls of the user
 
@@ -278,7 +278,7 @@ class Transactions(BatchIds):
             ) from self._cluster.last_failure
         self.state.check_not_lost()
 
-    async def _end(self, commit: bool, deadline: float, refusal: ClientError | None = None) -> ProducerIdAndEpoch:
+    async def _end(self, commit: bool, deadline: float, refusal: ClientError | None = None) -> IdAndEpoch:
         """Send EndTxn and return the ids from now on. Sending it again after a lost response is safe: the coordinator
         recognizes the same end. `refusal` is the coordinator's error in an earlier attempt."""
         call = "commit()" if commit else "abort()"
@@ -299,7 +299,7 @@ class Transactions(BatchIds):
                 error = await self._explain(error, _left(deadline))
             raise self._end_error(error, call) from error
 
-    async def _start(self, producer: ProducerIdAndEpoch | None, call: str, deadline: float) -> None:
+    async def _start(self, producer: IdAndEpoch | None, call: str, deadline: float) -> None:
         try:
             id_and_epoch = await self._requests.start(producer, _left(deadline))
             await self._learn_version(deadline)
@@ -376,7 +376,7 @@ class Transactions(BatchIds):
             id_and_epoch = self._id_and_epoch
         self._complete(id_and_epoch)
 
-    def _complete(self, id_and_epoch: ProducerIdAndEpoch) -> None:
+    def _complete(self, id_and_epoch: IdAndEpoch) -> None:
         self.producer_id, self.producer_epoch = id_and_epoch
         self._is_begun = self._is_known_to_broker = self._misses_sequence_numbers = self.state.is_decided = False
         self._id_after_abort = self.lost = None

@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.commits import MemberIdentity
+from stratalog.client.commits import CommittingMember
 from stratalog.client.connections import Purpose
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import BrokerUnreachableError, RequestTimeoutError, error_of
@@ -67,8 +67,8 @@ class ClassicMembership(Membership):
         self._led: dict[str, int] | None = None  # partitions of the group's topics, where this member assigned them
 
     @property
-    def identity(self) -> MemberIdentity:
-        return MemberIdentity(self._generation, self._member_id, self._settings.group_instance_id)
+    def identity(self) -> CommittingMember:
+        return CommittingMember(self._generation, self._member_id, self._settings.group_instance_id)
 
     def start(self) -> None:
         super().start()

@@ -13,7 +13,7 @@ import uuid
 from typing import Any
 
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.commits import MemberIdentity
+from stratalog.client.commits import CommittingMember
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import error_of
 from stratalog.client.groups.handoff import Change, Handoff
@@ -47,8 +47,10 @@ class ConsumerMembership(Membership):
         self._interval = settings.heartbeat_interval_ms / 1000
 
     @property
-    def identity(self) -> MemberIdentity:
-        return MemberIdentity(self._epoch if self._epoch > 0 else -1, self._member_id, self._settings.group_instance_id)
+    def identity(self) -> CommittingMember:
+        return CommittingMember(
+            self._epoch if self._epoch > 0 else -1, self._member_id, self._settings.group_instance_id
+        )
 
     def start(self) -> None:
         super().start()

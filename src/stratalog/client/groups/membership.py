@@ -10,7 +10,7 @@ from typing import Any
 
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.commits import MemberIdentity
+from stratalog.client.commits import CommittingMember
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.groups.handoff import Change, Handoff
 from stratalog.client.metadata import ClusterMetadata, TopicPartition
@@ -43,7 +43,7 @@ class Membership(ABC):
 
     @property
     @abstractmethod
-    def identity(self) -> MemberIdentity:
+    def identity(self) -> CommittingMember:
         """For commits."""
 
     @abstractmethod
