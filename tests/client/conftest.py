@@ -1,7 +1,7 @@
-"""A broker for the client's tests: ours, or with `--kafka` Apache Kafka. One for all tests that do it no harm.
+"""Brokers for the client's tests: Stratalog, or Apache Kafka with `--kafka`. Tests share a broker unless they harm it.
 
-A test marked `any_broker` takes `bootstrap`, `topic`, `new_topic` and `name` only, and must pass with both; with
-`--kafka` the others are left out. A test that kills, stops or fills a broker takes `own_broker`.
+A test marked `any_broker` uses only `bootstrap`, `topic`, `new_topic` and `name`, and must pass with both brokers; with
+`--kafka` all other tests are skipped. A test that kills, stops or fills a broker uses `own_broker`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.broker.process import BrokerProcess
+from tests.broker.process import FOR_TESTS, BrokerProcess
 from tests.clients.admin import create_topic
 from tests.compat.kafka_server import KafkaServer
 
@@ -28,8 +28,8 @@ SETTINGS = {
     "group.consumer.session.timeout.ms": "3000",
     "group.consumer.heartbeat.interval.ms": "300",
 }
-# Kafka has lowest values beside them, which Stratalog does not; and the offsets topic is made before anybody needs it.
-KAFKA_SETTINGS = SETTINGS | {
+# Kafka, unlike Stratalog, limits these values from below.
+KAFKA_SETTINGS = {name: str(value) for name, value in (SETTINGS | FOR_TESTS).items()} | {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
 }
@@ -64,7 +64,7 @@ def shared_broker(
 
 @pytest.fixture
 def bootstrap(shared_broker: BrokerProcess | KafkaServer) -> Iterator[str]:
-    """host:port of the broker that all tests share. No test may make it log an error, let alone end it."""
+    """Return host:port of the shared broker. Fails a test that makes the broker log an error or stop."""
     if isinstance(shared_broker, KafkaServer):
         yield shared_broker.bootstrap
         return
@@ -76,7 +76,7 @@ def bootstrap(shared_broker: BrokerProcess | KafkaServer) -> Iterator[str]:
 
 @pytest.fixture
 def broker(bootstrap: str, shared_broker: BrokerProcess | KafkaServer) -> BrokerProcess:
-    """The shared broker itself, for a look into its data directory and log: ours only."""
+    """Return the shared broker itself, for its data directory and log. Skipped with Apache Kafka."""
     if isinstance(shared_broker, KafkaServer):
         pytest.skip("looks into a Stratalog broker")
     return shared_broker
@@ -84,20 +84,20 @@ def broker(bootstrap: str, shared_broker: BrokerProcess | KafkaServer) -> Broker
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """One that the test may kill, stop and start again; its port stays the same."""
+    """Start a broker that the test may kill, stop and start again. Its port stays the same."""
     with BrokerProcess(tmp_path / "data", SETTINGS) as running:
         yield running
 
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """For a topic or a group that no other test has."""
+    """Return a name for a topic or a group that no other test uses."""
     return f"{re.sub(r'[^a-zA-Z0-9]+', '-', request.node.name)[:100]}-{os.getpid()}-{next(_numbers)}"
 
 
 @pytest.fixture
 def new_topic(bootstrap: str, name: str) -> NewTopic:
-    """Makes a topic of so many partitions; its name."""
+    """Return a function that creates a topic and returns its name."""
     count = itertools.count()
 
     def make(partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
@@ -111,12 +111,12 @@ def new_topic(bootstrap: str, name: str) -> NewTopic:
 
 @pytest.fixture
 def topic(new_topic: NewTopic) -> str:
-    """The name of a fresh topic of one partition."""
+    """Create a topic with one partition and return its name."""
     return new_topic()
 
 
 def _until_registered(create: Callable[[], None]) -> None:
-    """A Kafka that has just started may have no broker in its books that could take a partition."""
+    """Call `create` again while a Kafka that has just started has no broker registered for the partitions."""
     deadline = time.monotonic() + CREATE_SECONDS
     while True:
         try:

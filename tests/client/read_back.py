@@ -1,4 +1,4 @@
-"""What a topic holds, read by confluent-kafka: the producer's tests believe no code of ours."""
+"""Reads a topic's records with confluent-kafka, so that the producer's tests don't rely on Stratalog's consumer."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class Stored(NamedTuple):
 
 
 def read_partition(bootstrap: str, topic: str, partition: int = 0) -> list[Stored]:
-    """All records that are there now, in order."""
+    """Return all records that the partition has now, in order."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "read-back", "log_level": 0, "check.crcs": True})
     try:
-        place = TopicPartition(topic, partition, 0)
-        watermarks = consumer.get_watermark_offsets(place, SECONDS)
+        topic_partition = TopicPartition(topic, partition, 0)
+        watermarks = consumer.get_watermark_offsets(topic_partition, SECONDS)
         assert watermarks is not None
-        consumer.assign([place])
-        found: list[Stored] = []
-        while len(found) < watermarks[1]:
+        consumer.assign([topic_partition])
+        stored: list[Stored] = []
+        while len(stored) < watermarks[1]:
             message = consumer.poll(SECONDS)
-            assert message is not None, f"{len(found)} of {watermarks[1]} records of {topic}-{partition}"
-            for one in [message, *consumer.consume(10_000, 0)]:
-                assert one.error() is None, one.error()
-                offset = one.offset()
+            assert message is not None, f"{len(stored)} of {watermarks[1]} records of {topic}-{partition}"
+            for each in [message, *consumer.consume(10_000, 0)]:
+                assert each.error() is None, each.error()
+                offset = each.offset()
                 assert offset is not None
-                headers: Any = one.headers() or []
-                key: Any = one.key()
-                found.append(Stored(partition, offset, one.timestamp()[1], key, one.value(), headers))
-        return found
+                headers: Any = each.headers() or []
+                key: Any = each.key()
+                stored.append(Stored(partition, offset, each.timestamp()[1], key, each.value(), headers))
+        return stored
     finally:
         consumer.close()
 
 
 def read_topic(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
-    """Partition by partition."""
-    return [one for partition in range(partitions) for one in read_partition(bootstrap, topic, partition)]
+    """Return all records of all partitions, partition by partition."""
+    return [each for partition in range(partitions) for each in read_partition(bootstrap, topic, partition)]

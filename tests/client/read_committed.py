@@ -1,4 +1,4 @@
-"""What readers of committed records see of a topic, by confluent-kafka: these tests believe no code of ours."""
+"""Reads the committed records of a topic with confluent-kafka, so that tests don't rely on Stratalog's consumer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECONDS = 60.0
 
 
 def read_values(bootstrap: str, topic: str, partitions: int = 1, level: str = "read_committed") -> list[bytes]:
-    """All values up to where each partition ends for such a reader now, partition by partition."""
+    """Return all values up to the current end of each partition for this isolation level, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -45,7 +45,7 @@ def read_values(bootstrap: str, topic: str, partitions: int = 1, level: str = "r
 
 
 def expect_committed(bootstrap: str, topic: str, expected: list[bytes], partitions: int = 1) -> None:
-    """That readers see just this: at once, or where a broker still writes a transaction's markers, soon."""
+    """Check that readers see exactly these values. Waits while the broker still writes a transaction's markers."""
     seen: list[list[bytes]] = [[]]
 
     def is_so() -> bool:

@@ -1,4 +1,4 @@
-"""Where records wait: sizes, memory, readiness, sequence numbers. No broker, no thread."""
+"""The accumulator: batch sizes, memory, readiness, sequence numbers. Without a broker or a thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Sending(SendPath):
-    """A producer's half in the caller's thread, with one topic."""
+    """The part of a producer that runs in the caller's thread, with one topic."""
 
     def __init__(self, partitions: int = 1, **settings: Any) -> None:
         self.accumulator = Accumulator(**(SETTINGS | settings), find_topic=self._find)
@@ -62,7 +62,7 @@ class Sending(SendPath):
         batch.acknowledge(0, -1)
 
 
-def test_a_batch_is_as_large_as_it_may_be_and_no_larger() -> None:
+def test_batches_are_filled_up_to_batch_size_and_not_beyond() -> None:
     sending = Sending()
     for number in range(100):
         sending.send("t", b"%030d" % number)
@@ -82,7 +82,7 @@ def test_a_batch_is_as_large_as_it_may_be_and_no_larger() -> None:
     assert sending.accumulator.incomplete == set()
 
 
-def test_timestamps_may_go_back() -> None:
+def test_timestamps_may_decrease() -> None:
     sending = Sending()
     times = [5_000_000_000_000, 0, 2**40, 1]
     for when in times:
@@ -92,7 +92,7 @@ def test_timestamps_may_go_back() -> None:
     assert [record.timestamp for record in read_records(batch.data)] == times
 
 
-def test_memory_in_use_and_kept_stays_within_its_bound() -> None:
+def test_used_and_spare_memory_stays_within_buffer_memory() -> None:
     sending = Sending(partitions=3, batch_size=100_000, buffer_memory=400_000, max_request_size=200_000)
     for turn in range(5):
         with pytest.raises(BufferExhaustedError):
@@ -114,7 +114,7 @@ def test_memory_in_use_and_kept_stays_within_its_bound() -> None:
         assert 0 < kept <= 4
 
 
-def test_a_record_that_can_not_be_written_leaves_nothing_behind() -> None:
+def test_a_refused_record_leaves_nothing_in_the_batch() -> None:
     sending = Sending()
     sending.send("t", b"first")
     with pytest.raises(LookupError, match="t-5"):
@@ -124,7 +124,7 @@ def test_a_record_that_can_not_be_written_leaves_nothing_behind() -> None:
     assert sending.take().record_count == 1
 
 
-def test_linger_holds_a_batch_back_until_it_is_full_or_old() -> None:
+def test_a_batch_lingers_until_it_is_full_or_old() -> None:
     sending = Sending(linger=10.0)
     sending.send("t", bytes(100))
     assert sending.ready() == []
@@ -134,8 +134,8 @@ def test_linger_holds_a_batch_back_until_it_is_full_or_old() -> None:
     assert sending.ready() == [sending.queue]
 
 
-def test_a_wait_for_room_and_one_for_a_record_may_be_for_ever() -> None:
-    """As by max.block.ms = 2^63 - 1, which is more than a lock can be waited for."""
+def test_waits_for_room_and_for_a_record_accept_infinite_timeouts() -> None:
+    """max.block.ms may be 2^63 - 1, which exceeds the longest timeout of a lock."""
     sending = Sending(buffer_memory=2000, max_block=2.0**63 / 1000)
     delivery = sending.send("t", bytes(900))
     with ThreadPoolExecutor(2) as threads:
@@ -147,7 +147,7 @@ def test_a_wait_for_room_and_one_for_a_record_may_be_for_ever() -> None:
         assert not waiting.result(60).done()
 
 
-def test_flush_and_a_wait_for_room_make_all_ready() -> None:
+def test_flush_makes_lingering_batches_ready() -> None:
     sending = Sending(linger=10.0)
     sending.send("t", b"")
     sending.accumulator.begin_flush()
@@ -156,14 +156,14 @@ def test_flush_and_a_wait_for_room_make_all_ready() -> None:
     assert sending.ready() == []
 
 
-def test_a_batch_that_is_sent_again_goes_alone_and_first() -> None:
+def test_a_retried_batch_is_sent_alone_and_before_later_batches() -> None:
     sending = Sending(batch_size=0)
     for number in range(4):
         sending.send("t", b"%d" % number)
     sending.acknowledge(sending.take())
     first, second = sending.take(), sending.take()
     sending.queue.put_back([second])
-    assert sending.ready() == []  # the first is under way
+    assert sending.ready() == []  # the first batch is in flight
     sending.queue.put_back([first])
     assert sending.ready() == [sending.queue]
     assert sending.take() is first
@@ -173,7 +173,7 @@ def test_a_batch_that_is_sent_again_goes_alone_and_first() -> None:
     assert [first.base_sequence, second.base_sequence] == [1, 2]
 
 
-def test_sequence_numbers_go_on_from_zero_behind_the_highest() -> None:
+def test_sequence_numbers_wrap_to_zero() -> None:
     sending = Sending(batch_size=0)
     queue = sending.queue
     sending.send("t", b"")
@@ -190,7 +190,7 @@ def test_sequence_numbers_go_on_from_zero_behind_the_highest() -> None:
     assert queue.last_acknowledged == 0
 
 
-def test_parts_have_all_records_in_order_with_the_numbers_they_had() -> None:
+def test_parts_of_a_split_batch_keep_order_and_sequence_numbers() -> None:
     sending = Sending(batch_size=10_000)
     deliveries = [
         sending.send("t", bytes(number), b"%d" % number, [("h", b"%d" % number)], timestamp=number)

@@ -1,4 +1,4 @@
-"""The admin against a real broker, ours and Apache Kafka: what it changes is so, and what fails names the item."""
+"""The admin client with real brokers, Stratalog and Apache Kafka: changes take effect, and errors name their item."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SECONDS = 30.0
 
 
 def until(done: Callable[[], object]) -> None:
-    wait_until(lambda: bool(done()), "what the admin asked for")
+    wait_until(lambda: bool(done()), "the admin's change")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def fill(bootstrap: str, topic: str, count: int, *, partition: int = 0, first_ti
 
 @pytest.fixture(params=["classic", "consumer"])
 def member(request: pytest.FixtureRequest, bootstrap: str, topic: str, name: str) -> Iterator[ConfluentConsumer]:
-    """Of group `name`, with `topic` assigned to it."""
+    """Return a member of group `name` that has `topic` assigned."""
     consumer = ConfluentConsumer(
         {"bootstrap.servers": bootstrap, "group.id": name, "group.protocol": request.param, "client.id": "reader"}
     )
@@ -76,7 +76,7 @@ def member(request: pytest.FixtureRequest, bootstrap: str, topic: str, name: str
 
 
 @any_broker
-def test_a_topic_is_there_as_it_was_asked_for(admin: Admin, name: str) -> None:
+def test_a_created_topic_has_the_requested_partitions_and_settings(admin: Admin, name: str) -> None:
     created = admin.create_topic(name, partitions=3, replication_factor=1, config={"retention.ms": 3_600_000})
     assert (created.name, created.partitions, created.replication_factor) == (name, 3, 1)
     assert created.config["retention.ms"] == "3600000"
@@ -88,7 +88,7 @@ def test_a_topic_is_there_as_it_was_asked_for(admin: Admin, name: str) -> None:
 
 
 @any_broker
-def test_some_topics_are_made_where_others_can_not_be(admin: Admin, name: str, topic: str) -> None:
+def test_valid_topics_are_created_when_others_are_refused(admin: Admin, name: str, topic: str) -> None:
     outcomes = admin.create_topics([f"{name}-new", topic, "not/a/name", NewTopic(f"{name}-bad", config={"x": 1})])
     assert outcomes[f"{name}-new"].partitions >= 1
     assert set(outcomes.errors) == {topic, "not/a/name", f"{name}-bad"}
@@ -103,11 +103,11 @@ def test_some_topics_are_made_where_others_can_not_be(admin: Admin, name: str, t
     assert set(outcomes) == {f"{name}-new", topic, "not/a/name", f"{name}-bad"}
     assert list(outcomes.succeeded()) == [f"{name}-new"]
     with pytest.raises(KeyError):
-        outcomes["never asked for"]
+        outcomes["not requested"]
 
 
 @any_broker
-def test_only_validating_makes_nothing(admin: Admin, name: str) -> None:
+def test_validate_only_creates_nothing(admin: Admin, name: str) -> None:
     assert admin.create_topic(name, 2, validate_only=True).partitions == 2
     assert name not in admin.list_topics()
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -115,7 +115,7 @@ def test_only_validating_makes_nothing(admin: Admin, name: str) -> None:
 
 
 @any_broker
-def test_a_deleted_topic_is_gone_and_an_unknown_one_is_an_error(admin: Admin, topic: str) -> None:
+def test_a_deleted_topic_is_unknown_afterwards(admin: Admin, topic: str) -> None:
     admin.delete_topic(topic)
     until(lambda: topic not in admin.list_topics())
     with pytest.raises(UnknownTopicError, match=topic):
@@ -125,14 +125,14 @@ def test_a_deleted_topic_is_gone_and_an_unknown_one_is_an_error(admin: Admin, to
 
 
 @any_broker
-def test_asking_about_a_topic_does_not_make_it(admin: Admin, name: str) -> None:
+def test_describing_an_unknown_topic_does_not_create_it(admin: Admin, name: str) -> None:
     admin.describe_topics([name])
     admin.list_offsets({TopicPartition(name, 0): OffsetSpec.LATEST})
     assert name not in admin.list_topics()
 
 
 @any_broker
-def test_partitions_are_added_and_never_taken_away(admin: Admin, topic: str) -> None:
+def test_partitions_are_added_and_never_removed(admin: Admin, topic: str) -> None:
     admin.create_partitions({topic: 4}, validate_only=True).check()
     admin.create_partitions({topic: 3}).check()
     until(lambda: len(admin.describe_topic(topic).partitions) == 3)
@@ -142,7 +142,7 @@ def test_partitions_are_added_and_never_taken_away(admin: Admin, topic: str) -> 
 
 
 @any_broker
-def test_settings_are_changed_one_by_one_and_reset(admin: Admin, topic: str) -> None:
+def test_changing_one_setting_keeps_the_others(admin: Admin, topic: str) -> None:
     resource = ConfigResource.topic(topic)
     before = admin.describe_config(resource)
     admin.alter_config(resource, {"retention.ms": 1234567, "segment.bytes": 2_000_000})
@@ -160,7 +160,7 @@ def test_settings_are_changed_one_by_one_and_reset(admin: Admin, topic: str) -> 
 
 
 @any_broker
-def test_lists_are_appended_to(admin: Admin, topic: str) -> None:
+def test_append_adds_to_a_list_setting(admin: Admin, topic: str) -> None:
     resource = ConfigResource.topic(topic)
     append = ConfigChange(ConfigOperation.APPEND, "delete")
     admin.alter_config(resource, {"cleanup.policy": append})
@@ -168,7 +168,7 @@ def test_lists_are_appended_to(admin: Admin, topic: str) -> None:
 
 
 @any_broker
-def test_a_bad_setting_is_refused_with_its_name(admin: Admin, topic: str) -> None:
+def test_a_value_that_is_not_valid_is_refused_with_the_name_of_the_setting(admin: Admin, topic: str) -> None:
     resource, other = ConfigResource.topic(topic), ConfigResource.topic("no-such-topic")
     outcomes = admin.alter_configs({resource: {"retention.ms": "soon"}, other: {"retention.ms": 1}})
     with pytest.raises(InvalidConfigError, match=r"(?s)retention\.ms"):
@@ -178,7 +178,7 @@ def test_a_bad_setting_is_refused_with_its_name(admin: Admin, topic: str) -> Non
 
 
 @any_broker
-def test_only_the_settings_that_are_named_are_described(admin: Admin, topic: str) -> None:
+def test_only_the_requested_settings_are_described(admin: Admin, topic: str) -> None:
     resource = ConfigResource.topic(topic)
     entries = admin.describe_configs([resource], names=["retention.ms"], include_documentation=True)[resource]
     assert list(entries) == ["retention.ms"]
@@ -187,7 +187,7 @@ def test_only_the_settings_that_are_named_are_described(admin: Admin, topic: str
 
 
 @any_broker
-def test_a_broker_is_asked_about_itself(admin: Admin) -> None:
+def test_settings_of_a_broker_come_from_that_broker(admin: Admin) -> None:
     node = admin.describe_cluster().nodes[0]
     entries = admin.describe_config(ConfigResource.broker(node.id))
     assert entries["num.partitions"].value is not None
@@ -227,7 +227,7 @@ def test_a_group_is_listed_described_and_deleted_when_empty(
 
 
 @any_broker
-def test_a_groups_offsets_are_set_read_and_removed(admin: Admin, name: str, new_topic: MakeTopic) -> None:
+def test_offsets_of_a_group_are_altered_listed_and_deleted(admin: Admin, name: str, new_topic: MakeTopic) -> None:
     topic = new_topic(3)
     places = [TopicPartition(topic, number) for number in range(3)]
     assert admin.list_group_offsets(name) == {}
@@ -254,13 +254,13 @@ def test_hundreds_of_groups_are_described_and_deleted_in_one_call(admin: Admin, 
 
 
 @any_broker
-def test_offsets_of_a_group_that_is_not_there_can_not_be_removed(admin: Admin, name: str, topic: str) -> None:
+def test_deleting_offsets_of_an_unknown_group_is_an_error(admin: Admin, name: str, topic: str) -> None:
     with pytest.raises(GroupNotFoundError, match=name):
         admin.delete_group_offsets(name, [TopicPartition(topic, 0)])
 
 
 @any_broker
-def test_offsets_are_found_by_place_and_by_time(admin: Admin, bootstrap: str, topic: str) -> None:
+def test_offsets_are_looked_up_by_position_and_by_timestamp(admin: Admin, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 10)
     place = TopicPartition(topic, 0)
 
@@ -278,7 +278,7 @@ def test_offsets_are_found_by_place_and_by_time(admin: Admin, bootstrap: str, to
 
 
 @any_broker
-def test_offsets_of_what_does_not_exist_are_errors_and_the_others_are_there(admin: Admin, topic: str) -> None:
+def test_unknown_partitions_fail_and_known_ones_get_their_offsets(admin: Admin, topic: str) -> None:
     known, wrong = TopicPartition(topic, 0), TopicPartition(topic, 7)
     outcomes = admin.list_offsets(
         {known: OffsetSpec.LATEST, wrong: OffsetSpec.LATEST, TopicPartition("no-such", 0): -1}
@@ -310,7 +310,7 @@ def test_the_cluster_is_described(admin: Admin, bootstrap: str) -> None:
 
 
 @any_broker
-def test_log_dirs_tell_the_size_of_each_partition(admin: Admin, bootstrap: str, topic: str) -> None:
+def test_log_dirs_have_the_size_of_each_partition(admin: Admin, bootstrap: str, topic: str) -> None:
     fill(bootstrap, topic, 100)
     place = TopicPartition(topic, 0)
     for asked in (None, [place]):
@@ -341,18 +341,18 @@ def test_many_threads_share_an_admin(admin: Admin, name: str) -> None:
     assert failures == []
 
 
-def test_a_text_in_place_of_a_list_of_names_is_refused(admin: Admin) -> None:
-    with pytest.raises(TypeError, match=r"give \['orders'\]"):
+def test_a_string_instead_of_a_list_of_names_is_refused(admin: Admin) -> None:
+    with pytest.raises(TypeError, match=r"pass \['orders'\]"):
         admin.delete_topics("orders")
 
 
-def test_settings_are_checked_before_anything_is_connected(bootstrap: str) -> None:
+def test_settings_are_checked_before_a_connection_is_opened(bootstrap: str) -> None:
     wrong: dict[str, Any] = {"request_timeout": 5}
     with pytest.raises(ConfigError, match=r"did you mean request\.timeout\.ms"):
         Admin(bootstrap, **wrong)
     with pytest.raises(ConfigError, match=r"ssl\.ca\.location can't be set: TLS"):
         Admin.from_config({"bootstrap.servers": bootstrap, "ssl.ca.location": "x"})
-    with pytest.raises(ConfigError, match="only be PLAINTEXT"):
+    with pytest.raises(ConfigError, match="must be PLAINTEXT"):
         Admin(bootstrap, security_protocol="SSL")
     with pytest.raises(ConfigError, match="at least one broker"):
         Admin("")
@@ -360,7 +360,7 @@ def test_settings_are_checked_before_anything_is_connected(bootstrap: str) -> No
         assert admin.settings.client_id == "dotted"
 
 
-def test_a_cluster_that_is_not_there_is_an_error_that_names_it() -> None:
+def test_the_error_for_an_unreachable_cluster_names_its_address() -> None:
     with Admin("127.0.0.1:1", default_api_timeout_ms=300) as admin:
         with pytest.raises(RequestTimeoutError, match=r"127\.0\.0\.1:1 can't be reached: Connection refused"):
             admin.list_topics()
@@ -368,7 +368,7 @@ def test_a_cluster_that_is_not_there_is_an_error_that_names_it() -> None:
             admin.describe_cluster(timeout=0.1)
 
 
-def test_a_closed_admin_says_so(bootstrap: str) -> None:
+def test_a_closed_admin_refuses_calls(bootstrap: str) -> None:
     admin = Admin(bootstrap)
     admin.list_topics()
     admin.close()
@@ -377,7 +377,7 @@ def test_a_closed_admin_says_so(bootstrap: str) -> None:
         admin.list_topics()
 
 
-def test_an_admin_that_nobody_holds_leaves_no_thread_and_no_socket(bootstrap: str) -> None:
+def test_a_garbage_collected_admin_leaves_no_thread_and_no_socket(bootstrap: str) -> None:
     Admin(bootstrap).list_topics()
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))

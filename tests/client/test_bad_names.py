@@ -1,4 +1,4 @@
-"""A topic that can't be a topic is an error of that call, and spoils nothing for the calls that follow."""
+"""Topics, partitions and offsets that are not valid fail their call, and don't affect later calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stratalog.errors import InvalidTopicError
 @pytest.mark.parametrize(
     ("name", "error"), [(5, TypeError), (b"topic", TypeError), (None, TypeError), ("\ud800", InvalidTopicError)]
 )
-def test_a_client_goes_on_after_a_name_that_is_none(
+def test_a_client_works_after_a_topic_name_that_is_not_valid(
     stratalog_broker: Any, stratalog_topic: str, name: Any, error: type[Exception]
 ) -> None:
     with Producer(stratalog_broker.bootstrap_servers) as producer:
@@ -32,7 +32,7 @@ def test_a_client_goes_on_after_a_name_that_is_none(
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, ZeroDivisionError])
-def test_a_callback_that_wants_to_end_the_program_does_not_end_the_sending(
+def test_an_exit_raised_in_a_callback_does_not_stop_sending(
     stratalog_broker: Any, stratalog_topic: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     def ends(delivery: object) -> None:
@@ -45,7 +45,7 @@ def test_a_callback_that_wants_to_end_the_program_does_not_end_the_sending(
 
 
 @pytest.mark.parametrize("place", ["topic", ("topic", "0"), ("topic",), (b"topic", 0), 0, None])
-def test_a_partition_that_is_none_is_named(stratalog_broker: Any, place: Any) -> None:
+def test_the_error_for_a_partition_that_is_not_valid_shows_a_valid_one(stratalog_broker: Any, place: Any) -> None:
     with Consumer(stratalog_broker.bootstrap_servers, group_id="any") as consumer:
         for call in (
             lambda: consumer.assign([place]),
@@ -58,9 +58,9 @@ def test_a_partition_that_is_none_is_named(stratalog_broker: Any, place: Any) ->
 
 
 @pytest.mark.parametrize("offset", ["1", None, 1.5])
-def test_an_offset_that_is_none_is_named_with_its_partition(stratalog_broker: Any, offset: Any) -> None:
+def test_the_error_for_an_offset_that_is_not_a_number_names_its_partition(stratalog_broker: Any, offset: Any) -> None:
     with (
         Consumer(stratalog_broker.bootstrap_servers, group_id="any") as consumer,
-        pytest.raises(TypeError, match=r"offset of topic-0 is .*; a number is wanted"),
+        pytest.raises(TypeError, match=r"offset of topic-0 is .*; it must be a number"),
     ):
         consumer.commit({TopicPartition("topic", 0): offset})

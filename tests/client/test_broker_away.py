@@ -1,4 +1,4 @@
-"""A client that waits for a broker says so, and says when it is over."""
+"""A client logs that it waits for an unreachable broker, and that the broker is back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratalog import Admin, Consumer
 from stratalog.testing import BrokerProcess
 
 
-def test_a_broker_that_is_away_is_said_once_and_its_return_too(
+def test_an_unreachable_broker_and_its_return_are_logged_once(
     stratalog_fresh_broker: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = stratalog_fresh_broker
@@ -21,10 +21,10 @@ def test_a_broker_that_is_away_is_said_once_and_its_return_too(
         assert consumer.poll(0.1) == {}
         broker.kill()
         assert consumer.poll(1) == {}
-        away = [record for record in caplog.records if "trying again" in record.getMessage()]
-        assert len(away) == 1
-        assert away[0].levelno == logging.WARNING
-        assert broker.bootstrap_servers in away[0].getMessage()
+        warnings = [record for record in caplog.records if "retrying" in record.getMessage()]
+        assert len(warnings) == 1
+        assert warnings[0].levelno == logging.WARNING
+        assert broker.bootstrap_servers in warnings[0].getMessage()
         broker.start()
         for _ in range(100):
             consumer.poll(0.1)
@@ -33,7 +33,7 @@ def test_a_broker_that_is_away_is_said_once_and_its_return_too(
         assert f"the broker at {broker.bootstrap_servers} is back" in caplog.text
 
 
-def test_leaving_a_consumer_after_an_error_does_not_wait_for_a_broker_that_is_away(
+def test_exiting_a_consumer_after_an_error_does_not_wait_for_an_unreachable_broker(
     stratalog_fresh_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = []
@@ -45,7 +45,7 @@ def test_leaving_a_consumer_after_an_error_does_not_wait_for_a_broker_that_is_aw
     assert waits == [5.0]
 
 
-def test_a_call_that_gives_up_says_for_how_long_it_tried_and_why() -> None:
+def test_a_timeout_error_has_the_duration_and_the_reason() -> None:
     with (
         Admin("127.0.0.1:1", default_api_timeout_ms=500, request_timeout_ms=400) as admin,
         pytest.raises(TimeoutError, match=r"gave up after 0.5 s: .*127.0.0.1:1"),

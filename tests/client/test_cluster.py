@@ -1,4 +1,4 @@
-"""A client's view of the cluster, with brokers that a test makes say what it likes."""
+"""A client's view of the cluster, with brokers whose responses a test chooses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stratalog.client.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
-from stratalog.client.metadata import Metadata
+from stratalog.client.metadata import ClusterMetadata
 from stratalog.client.settings import CommonSettings
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -51,7 +51,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture
 def pair() -> Iterator[list[FakeBroker]]:
-    """Nodes 1 and 2 of one cluster; the first leads."""
+    """Start brokers 1 and 2 of one cluster; broker 1 leads all partitions."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(FakeBroker({"orders": 1})) for _ in range(2)]
         nodes = [
@@ -63,7 +63,7 @@ def pair() -> Iterator[list[FakeBroker]]:
         yield brokers
 
 
-def test_metadata_is_a_snapshot_of_what_the_broker_says(broker: FakeBroker) -> None:
+def test_metadata_is_a_snapshot_of_the_brokers_response(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             assert cluster.metadata.topics == {}
@@ -85,7 +85,7 @@ def test_metadata_is_a_snapshot_of_what_the_broker_says(broker: FakeBroker) -> N
     run(scenario)
 
 
-def test_many_who_ask_at_once_share_a_request(broker: FakeBroker) -> None:
+def test_simultaneous_refreshes_share_one_request(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             await asyncio.gather(*[cluster.refresh([f"topic-{number}"]) for number in range(50)])
@@ -95,7 +95,7 @@ def test_many_who_ask_at_once_share_a_request(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_who_asks_while_a_request_is_under_way_gets_a_newer_answer(broker: FakeBroker) -> None:
+def test_a_refresh_during_a_request_gets_the_next_response(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             first = asyncio.create_task(cluster.refresh())
@@ -107,7 +107,7 @@ def test_who_asks_while_a_request_is_under_way_gets_a_newer_answer(broker: FakeB
     run(scenario)
 
 
-def test_servers_that_are_not_there_are_passed_over(broker: FakeBroker) -> None:
+def test_unreachable_bootstrap_servers_are_skipped(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(f"{NOWHERE},{broker.address},127.0.0.1:2") as cluster:
             assert (await cluster.refresh(timeout=SECONDS)).nodes
@@ -115,7 +115,7 @@ def test_servers_that_are_not_there_are_passed_over(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_a_broker_that_comes_up_late_is_found() -> None:
+def test_a_broker_that_starts_late_is_reached() -> None:
     async def scenario() -> None:
         with FakeBroker() as broker:
             broker.say(ApiKey.API_VERSIONS, CLOSE)
@@ -128,7 +128,7 @@ def test_a_broker_that_comes_up_late_is_found() -> None:
     run(scenario)
 
 
-def test_no_answer_in_time_is_an_error_that_says_why() -> None:
+def test_a_metadata_timeout_has_the_reason() -> None:
     async def scenario() -> None:
         async with clustered(NOWHERE) as cluster:
             with pytest.raises(RequestTimeoutError, match=r"within 0\.2 s: 127\.0\.0\.1:1 can't be reached"):
@@ -137,7 +137,7 @@ def test_no_answer_in_time_is_an_error_that_says_why() -> None:
     run(scenario)
 
 
-def test_a_cluster_that_moved_is_found_through_the_bootstrap_servers(broker: FakeBroker) -> None:
+def test_a_moved_cluster_is_reached_through_the_bootstrap_servers(broker: FakeBroker) -> None:
     async def scenario() -> None:
         with FakeBroker() as moved:
             async with clustered(broker.address) as cluster:
@@ -152,7 +152,7 @@ def test_a_cluster_that_moved_is_found_through_the_bootstrap_servers(broker: Fak
     run(scenario)
 
 
-def test_a_node_with_a_new_address_is_connected_to_there(broker: FakeBroker) -> None:
+def test_a_broker_with_a_new_address_is_connected_to_at_that_address(broker: FakeBroker) -> None:
     async def scenario() -> None:
         with FakeBroker() as other:
             async with clustered(broker.address) as cluster:
@@ -167,7 +167,7 @@ def test_a_node_with_a_new_address_is_connected_to_there(broker: FakeBroker) -> 
     run(scenario)
 
 
-def test_the_bootstrap_connection_is_used_on(broker: FakeBroker) -> None:
+def test_the_bootstrap_connection_is_reused_for_its_broker(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             await cluster.refresh()
@@ -178,12 +178,12 @@ def test_the_bootstrap_connection_is_used_on(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_records_that_are_waited_for_hold_up_nothing_else(broker: FakeBroker) -> None:
+def test_a_waiting_fetch_does_not_delay_other_requests(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             await cluster.refresh()
             data = await cluster.connection(1)
-            waiting = data.exchange(ApiKey.FETCH, 12, [b""], timeout=SECONDS)  # which is never answered
+            waiting = data.exchange(ApiKey.FETCH, 12, [b""], timeout=SECONDS)  # the broker never responds
             await cluster.refresh(timeout=SECONDS)
             assert await cluster.connection(1) is data
             assert await cluster.connection(1, Purpose.CONTROL) is not data
@@ -193,7 +193,7 @@ def test_records_that_are_waited_for_hold_up_nothing_else(broker: FakeBroker) ->
     run(scenario)
 
 
-def test_who_asks_for_a_connection_at_once_shares_the_attempt(broker: FakeBroker) -> None:
+def test_simultaneous_callers_share_a_connection_attempt(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             await cluster.refresh()
@@ -205,7 +205,7 @@ def test_who_asks_for_a_connection_at_once_shares_the_attempt(broker: FakeBroker
     run(scenario)
 
 
-def test_an_attempt_survives_the_first_who_wanted_it(broker: FakeBroker) -> None:
+def test_a_connection_attempt_survives_the_cancellation_of_its_first_caller(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             await cluster.refresh()
@@ -218,7 +218,7 @@ def test_an_attempt_survives_the_first_who_wanted_it(broker: FakeBroker) -> None
     run(scenario)
 
 
-def test_a_node_that_nobody_knows_is_unreachable(broker: FakeBroker) -> None:
+def test_a_broker_missing_in_metadata_is_unreachable(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             await cluster.refresh()
@@ -228,7 +228,7 @@ def test_a_node_that_nobody_knows_is_unreachable(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_a_lost_connection_has_metadata_asked_for_again(broker: FakeBroker) -> None:
+def test_a_lost_connection_triggers_a_metadata_request(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             await cluster.refresh()
@@ -240,7 +240,7 @@ def test_a_lost_connection_has_metadata_asked_for_again(broker: FakeBroker) -> N
     run(scenario)
 
 
-def test_metadata_is_asked_for_again_when_it_is_old(broker: FakeBroker) -> None:
+def test_old_metadata_is_refreshed(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address, metadata_max_age_ms=20) as cluster:
             await cluster.refresh()
@@ -249,7 +249,7 @@ def test_metadata_is_asked_for_again_when_it_is_old(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_a_hurry_while_a_refresh_is_under_way_is_not_forgotten(broker: FakeBroker) -> None:
+def test_refresh_soon_during_a_refresh_causes_another_refresh(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address, retry_backoff_ms=30) as cluster:
             for _ in range(3):
@@ -263,11 +263,11 @@ def test_a_hurry_while_a_refresh_is_under_way_is_not_forgotten(broker: FakeBroke
     run(scenario)
 
 
-def test_listeners_hear_of_each_snapshot_and_one_that_fails_harms_nobody(broker: FakeBroker) -> None:
+def test_listeners_get_each_snapshot_although_one_of_them_raises(broker: FakeBroker) -> None:
     async def scenario() -> None:
-        seen: list[Metadata] = []
+        seen: list[ClusterMetadata] = []
 
-        def broken(_: Metadata) -> None:
+        def broken(_: ClusterMetadata) -> None:
             raise ZeroDivisionError
 
         async with clustered(broker.address) as cluster:
@@ -278,7 +278,7 @@ def test_listeners_hear_of_each_snapshot_and_one_that_fails_harms_nobody(broker:
     run(scenario)
 
 
-def test_a_broker_that_is_behind_does_not_bring_an_old_leader_back(broker: FakeBroker) -> None:
+def test_a_stale_response_does_not_bring_back_an_old_leader(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
 
@@ -295,7 +295,7 @@ def test_a_broker_that_is_behind_does_not_bring_an_old_leader_back(broker: FakeB
     run(scenario)
 
 
-def test_a_topic_that_was_made_again_has_its_own_epochs(broker: FakeBroker) -> None:
+def test_a_recreated_topic_does_not_inherit_leader_epochs(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             old = topic("orders", 0, partitions=[partition(0, leader_id=2, leader_epoch=5)])
@@ -309,7 +309,7 @@ def test_a_topic_that_was_made_again_has_its_own_epochs(broker: FakeBroker) -> N
     run(scenario)
 
 
-def test_a_partition_without_a_leader_has_none(broker: FakeBroker) -> None:
+def test_a_partition_without_a_leader_has_no_leader_in_metadata(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
             headless = partition(0, error_code=int(ErrorCode.leader_not_available), leader_id=-1)
@@ -321,7 +321,7 @@ def test_a_partition_without_a_leader_has_none(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_a_topic_is_waited_for_until_it_is_there(broker: FakeBroker) -> None:
+def test_a_missing_topic_is_waited_for(broker: FakeBroker) -> None:
     def later(request: Request) -> dict[str, Any]:
         missing = topic("new", 0, error_code=int(ErrorCode.unknown_topic_or_partition))
         return broker.metadata(topics=[topic("new", 2) if broker.requests.count(METADATA) > 3 else missing])
@@ -334,16 +334,16 @@ def test_a_topic_is_waited_for_until_it_is_there(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_a_topic_that_never_comes_is_an_error_that_names_it(broker: FakeBroker) -> None:
+def test_the_error_for_a_topic_that_stays_missing_names_it(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address) as cluster:
-            with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'missing'.*create it"):
+            with pytest.raises(UnknownTopicOrPartitionError, match=r"topic 'missing'.*create the topic"):
                 await cluster.topic("missing", timeout=0.2)
 
     run(scenario)
 
 
-def test_a_topic_with_a_name_that_can_not_be_is_refused_at_once(broker: FakeBroker) -> None:
+def test_a_topic_name_that_is_not_valid_is_refused_at_once(broker: FakeBroker) -> None:
     async def scenario() -> None:
         wrong = topic("a/b", 0, error_code=int(ErrorCode.invalid_topic_exception))
         broker.say(METADATA, broker.metadata(topics=[wrong]))
@@ -355,7 +355,7 @@ def test_a_topic_with_a_name_that_can_not_be_is_refused_at_once(broker: FakeBrok
 
 
 @pytest.mark.parametrize("numbers", [[0, 2], [0, 0], [-1], [2**31 - 1]])
-def test_partitions_with_gaps_are_an_error_and_no_hang(broker: FakeBroker, numbers: list[int]) -> None:
+def test_gaps_between_partition_numbers_are_an_error(broker: FakeBroker, numbers: list[int]) -> None:
     async def scenario() -> None:
         bad = topic("orders", 0, partitions=[partition(number) for number in numbers])
         broker.say(METADATA, broker.metadata(topics=[bad]))
@@ -366,7 +366,7 @@ def test_partitions_with_gaps_are_an_error_and_no_hang(broker: FakeBroker, numbe
     run(scenario)
 
 
-def test_a_broker_that_is_too_old_is_an_error_and_no_hang(broker: FakeBroker) -> None:
+def test_a_broker_that_is_too_old_is_an_error(broker: FakeBroker) -> None:
     async def scenario() -> None:
         broker.say(ApiKey.API_VERSIONS, versions(METADATA=(0, 1)))
         async with clustered(broker.address) as cluster:
@@ -377,7 +377,7 @@ def test_a_broker_that_is_too_old_is_an_error_and_no_hang(broker: FakeBroker) ->
 
 
 @pytest.mark.parametrize("said", [{"brokers": []}, {"error_code": int(ErrorCode.rebootstrap_required)}])
-def test_a_broker_without_a_say_is_asked_again_until_it_has_one(broker: FakeBroker, said: dict[str, Any]) -> None:
+def test_a_broker_without_metadata_is_retried_until_it_has_some(broker: FakeBroker, said: dict[str, Any]) -> None:
     async def scenario() -> None:
         broker.say(METADATA, broker.metadata(**said))
         async with clustered(broker.address) as cluster:
@@ -389,7 +389,7 @@ def test_a_broker_without_a_say_is_asked_again_until_it_has_one(broker: FakeBrok
     run(scenario)
 
 
-def test_another_node_answers_where_one_is_gone(pair: list[FakeBroker]) -> None:
+def test_a_request_to_any_broker_survives_the_loss_of_one(pair: list[FakeBroker]) -> None:
     async def scenario() -> None:
         async with clustered(pair[0].address) as cluster:
             await cluster.refresh()
@@ -402,7 +402,7 @@ def test_another_node_answers_where_one_is_gone(pair: list[FakeBroker]) -> None:
     run(scenario)
 
 
-def test_the_controller_is_looked_for_where_it_moved(pair: list[FakeBroker]) -> None:
+def test_a_moved_controller_is_found(pair: list[FakeBroker]) -> None:
     def refuse(request: Request) -> dict[str, Any]:
         for one in pair:
             said = one.metadata(controller_id=2)
@@ -442,7 +442,7 @@ HEARTBEAT_BODY = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
 
 @pytest.mark.parametrize("highest", [6, 3])
-def test_a_coordinator_is_asked_for_once(broker: FakeBroker, highest: int) -> None:
+def test_a_coordinator_is_looked_up_once(broker: FakeBroker, highest: int) -> None:
     async def scenario() -> None:
         broker.say(ApiKey.API_VERSIONS, versions(FIND_COORDINATOR=(0, highest)))
         broker.say(ApiKey.FIND_COORDINATOR, found_at(1, broker.port))
@@ -455,7 +455,7 @@ def test_a_coordinator_is_asked_for_once(broker: FakeBroker, highest: int) -> No
     run(scenario)
 
 
-def test_a_coordinator_that_metadata_does_not_know_yet_is_reached(broker: FakeBroker) -> None:
+def test_a_coordinator_missing_in_metadata_is_reached(broker: FakeBroker) -> None:
     async def scenario() -> None:
         with FakeBroker() as other:
             broker.say(ApiKey.FIND_COORDINATOR, found_at(9, other.port))
@@ -468,7 +468,7 @@ def test_a_coordinator_that_metadata_does_not_know_yet_is_reached(broker: FakeBr
 
 
 @pytest.mark.parametrize("answer", [beat(ErrorCode.not_coordinator), beat(ErrorCode.coordinator_not_available), CLOSE])
-def test_a_coordinator_that_moved_is_looked_for_again(pair: list[FakeBroker], answer: Any) -> None:
+def test_a_moved_coordinator_is_looked_up_again(pair: list[FakeBroker], answer: Any) -> None:
     def moved(request: Request) -> Any:
         for one in pair:
             one.say(ApiKey.FIND_COORDINATOR, found_at(2, pair[1].port))
@@ -486,7 +486,7 @@ def test_a_coordinator_that_moved_is_looked_for_again(pair: list[FakeBroker], an
     run(scenario)
 
 
-def test_a_coordinator_that_loads_is_waited_for(broker: FakeBroker) -> None:
+def test_a_loading_coordinator_is_waited_for(broker: FakeBroker) -> None:
     def loading(request: Request) -> Any:
         broker.say(ApiKey.HEARTBEAT, beat(ErrorCode.none))
         return beat(ErrorCode.coordinator_load_in_progress)
@@ -501,7 +501,7 @@ def test_a_coordinator_that_loads_is_waited_for(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_a_coordinator_that_never_is_there_ends_in_its_error(broker: FakeBroker) -> None:
+def test_a_coordinator_that_stays_unavailable_is_an_error(broker: FakeBroker) -> None:
     async def scenario() -> None:
         broker.say(ApiKey.FIND_COORDINATOR, found_at(-1, -1, int(ErrorCode.coordinator_not_available)))
         async with clustered(broker.address) as cluster:
@@ -511,7 +511,7 @@ def test_a_coordinator_that_never_is_there_ends_in_its_error(broker: FakeBroker)
     run(scenario)
 
 
-def test_a_group_that_may_not_be_used_is_refused_at_once(broker: FakeBroker) -> None:
+def test_an_unauthorized_group_is_refused_at_once(broker: FakeBroker) -> None:
     async def scenario() -> None:
         broker.say(ApiKey.FIND_COORDINATOR, found_at(-1, -1, int(ErrorCode.group_authorization_failed)))
         async with clustered(broker.address) as cluster:
@@ -521,7 +521,7 @@ def test_a_group_that_may_not_be_used_is_refused_at_once(broker: FakeBroker) -> 
     run(scenario)
 
 
-def test_a_node_that_is_silent_ends_in_a_timeout(broker: FakeBroker) -> None:
+def test_a_broker_that_does_not_respond_causes_a_timeout(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address, request_timeout_ms=50) as cluster:
             await cluster.refresh()
@@ -533,7 +533,7 @@ def test_a_node_that_is_silent_ends_in_a_timeout(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_closing_ends_all_that_waits(broker: FakeBroker) -> None:
+def test_close_ends_all_waiting_calls(broker: FakeBroker) -> None:
     async def scenario() -> None:
         broker.say(METADATA, SILENCE)
         async with clustered(broker.address) as cluster:
@@ -548,7 +548,7 @@ def test_closing_ends_all_that_waits(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_connections_that_nobody_uses_are_closed(broker: FakeBroker) -> None:
+def test_idle_connections_are_closed(broker: FakeBroker) -> None:
     async def scenario() -> None:
         async with clustered(broker.address, connections_max_idle_ms=40) as cluster:
             await cluster.refresh()
@@ -559,7 +559,7 @@ def test_connections_that_nobody_uses_are_closed(broker: FakeBroker) -> None:
     run(scenario)
 
 
-def test_topics_that_are_no_longer_wanted_are_not_asked_for(broker: FakeBroker) -> None:
+def test_untracked_topics_are_not_requested(broker: FakeBroker) -> None:
     asked: list[bytes] = []
 
     def note(request: Request) -> dict[str, Any]:
@@ -569,9 +569,9 @@ def test_topics_that_are_no_longer_wanted_are_not_asked_for(broker: FakeBroker) 
     async def scenario() -> None:
         broker.say(METADATA, note)
         async with clustered(broker.address) as cluster:
-            cluster.want(["keep", "drop"])
+            cluster.track_topics(["keep", "drop"])
             await cluster.refresh()
-            cluster.stop_wanting(["drop", "never-wanted"])
+            cluster.untrack_topics(["drop", "never-wanted"])
             await cluster.refresh()
             assert [b"drop" in body for body in asked] == [True, False]
             assert [b"keep" in body for body in asked] == [True, True]

@@ -1,4 +1,4 @@
-"""The commands that talk to a broker, in a row, with any broker; what each can do alone is in tests/cli."""
+"""The commands that use a broker, one after the other, with any broker. tests/cli tests each command alone."""
 
 from __future__ import annotations
 

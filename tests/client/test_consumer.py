@@ -1,10 +1,11 @@
-"""Reading partitions by hand: what comes, from where on, in which form; positions, pauses and bounds."""
+"""Reading assigned partitions: records and tables, positions, pauses and limits."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import confluent_kafka
@@ -21,11 +22,13 @@ from stratalog.client.errors import (
     NoOffsetError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
+    WakeupError,
 )
 from stratalog.client.producer import Producer
 from tests.client.conftest import NewTopic
 from tests.clients.admin import delete_records
 from tests.clients.interface import Place
+from tests.clients.waiting import wait_until
 
 SECONDS = 60.0
 EARLIEST: dict[str, Any] = {"auto_offset_reset": "earliest"}
@@ -57,7 +60,7 @@ def place(topic: str) -> TopicPartition:
 
 @pytest.mark.any_broker
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_as_they_were_sent(codec: str, bootstrap: str, place: TopicPartition) -> None:
+def test_records_are_read_as_they_were_sent(codec: str, bootstrap: str, place: TopicPartition) -> None:
     fill(bootstrap, place.topic, 5, compression_type=codec)
     with Consumer(bootstrap, **EARLIEST) as consumer:
         consumer.assign([place])
@@ -70,7 +73,7 @@ def test_records_come_as_they_were_sent(codec: str, bootstrap: str, place: Topic
 
 
 @pytest.mark.any_broker
-def test_three_ways_of_reading_give_the_same(bootstrap: str, new_topic: NewTopic) -> None:
+def test_poll_iteration_and_arrow_return_the_same_records(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(3)
     for partition in range(3):
         fill(bootstrap, topic, 1000, partition)
@@ -100,7 +103,7 @@ def test_three_ways_of_reading_give_the_same(bootstrap: str, new_topic: NewTopic
 
 
 @pytest.mark.any_broker
-def test_arrow_tables_have_the_columns_that_are_promised_also_when_empty(bootstrap: str, place: TopicPartition) -> None:
+def test_arrow_tables_have_the_documented_columns_even_when_empty(bootstrap: str, place: TopicPartition) -> None:
     with Consumer(bootstrap, **EARLIEST) as consumer:
         consumer.assign([place])
         empty = consumer.poll_arrow(0.05)
@@ -113,7 +116,7 @@ def test_arrow_tables_have_the_columns_that_are_promised_also_when_empty(bootstr
 
 
 @pytest.mark.any_broker
-def test_no_poll_returns_more_than_it_may(bootstrap: str, place: TopicPartition) -> None:
+def test_no_poll_returns_more_than_max_records(bootstrap: str, place: TopicPartition) -> None:
     fill(bootstrap, place.topic, 25)
     with Consumer(bootstrap, max_poll_records=4, **EARLIEST) as consumer:
         consumer.assign([place])
@@ -126,7 +129,7 @@ def test_no_poll_returns_more_than_it_may(bootstrap: str, place: TopicPartition)
 
 
 @pytest.mark.any_broker
-def test_poll_without_records_ends_in_time(bootstrap: str, place: TopicPartition) -> None:
+def test_poll_without_records_returns_at_its_timeout(bootstrap: str, place: TopicPartition) -> None:
     with Consumer(bootstrap, **EARLIEST) as consumer:
         consumer.assign([place])
         assert consumer.poll(0) == {}
@@ -134,7 +137,7 @@ def test_poll_without_records_ends_in_time(bootstrap: str, place: TopicPartition
 
 
 @pytest.mark.any_broker
-def test_records_that_are_sent_later_end_a_wait(bootstrap: str, place: TopicPartition) -> None:
+def test_a_poll_returns_when_a_record_arrives(bootstrap: str, place: TopicPartition) -> None:
     with Consumer(bootstrap, **EARLIEST) as consumer:
         consumer.assign([place])
         consumer.poll(0.05)
@@ -143,7 +146,7 @@ def test_records_that_are_sent_later_end_a_wait(bootstrap: str, place: TopicPart
 
 
 @pytest.mark.any_broker
-def test_deserializers_make_keys_and_values_and_leave_null_alone(bootstrap: str, place: TopicPartition) -> None:
+def test_deserializers_convert_keys_and_values_but_not_null(bootstrap: str, place: TopicPartition) -> None:
     with Producer(bootstrap) as producer:
         producer.send(place.topic, b'{"a": 1}', b"k")
         producer.send(place.topic, None, b"k")
@@ -159,11 +162,11 @@ def test_deserializers_make_keys_and_values_and_leave_null_alone(bootstrap: str,
         assert [record.value for record in read(consumer, 1)] == [[]]
 
 
-# Where to begin
+# First positions
 
 
 @pytest.mark.any_broker
-def test_without_a_position_reading_begins_where_the_setting_says(bootstrap: str, place: TopicPartition) -> None:
+def test_reading_begins_where_auto_offset_reset_says(bootstrap: str, place: TopicPartition) -> None:
     now = int(time.time() * 1000)
     with Producer(bootstrap) as producer:
         for age_hours in (50, 30, 10, 0):
@@ -176,7 +179,7 @@ def test_without_a_position_reading_begins_where_the_setting_says(bootstrap: str
 
 
 @pytest.mark.any_broker
-def test_none_as_reset_is_an_error_that_says_what_to_do(bootstrap: str, place: TopicPartition, name: str) -> None:
+def test_auto_offset_reset_none_is_an_error_with_advice(bootstrap: str, place: TopicPartition, name: str) -> None:
     fill(bootstrap, place.topic)
     with Consumer(bootstrap, group_id=name, auto_offset_reset="none") as consumer:
         consumer.assign([place])
@@ -190,7 +193,7 @@ def test_none_as_reset_is_an_error_that_says_what_to_do(bootstrap: str, place: T
 
 
 @pytest.mark.any_broker
-def test_position_outside_the_log_is_reset_or_told(bootstrap: str, place: TopicPartition) -> None:
+def test_a_position_out_of_range_is_reset_or_raised(bootstrap: str, place: TopicPartition) -> None:
     fill(bootstrap, place.topic)
     delete_records(bootstrap, Place(*place), 4)
     for wrong in (2, 1000):
@@ -207,7 +210,7 @@ def test_position_outside_the_log_is_reset_or_told(bootstrap: str, place: TopicP
 
 
 @pytest.mark.any_broker
-def test_offsets_of_the_log(bootstrap: str, place: TopicPartition) -> None:
+def test_beginning_and_end_offsets_and_offsets_for_times(bootstrap: str, place: TopicPartition) -> None:
     fill(bootstrap, place.topic)
     with Consumer(bootstrap) as consumer:
         assert consumer.beginning_offsets([place]) == {place: 0}
@@ -221,11 +224,11 @@ def test_offsets_of_the_log(bootstrap: str, place: TopicPartition) -> None:
             consumer.end_offsets([("nope", 0)], timeout=0.5)
 
 
-# Moving about
+# Seeking, pausing and committing
 
 
 @pytest.mark.any_broker
-def test_seek_drops_what_was_fetched_ahead(bootstrap: str, place: TopicPartition) -> None:
+def test_seek_drops_prefetched_records(bootstrap: str, place: TopicPartition) -> None:
     fill(bootstrap, place.topic, 100)
     with Consumer(bootstrap, max_poll_records=5, **EARLIEST) as consumer:
         consumer.assign([place])
@@ -243,7 +246,7 @@ def test_seek_drops_what_was_fetched_ahead(bootstrap: str, place: TopicPartition
 
 
 @pytest.mark.any_broker
-def test_paused_partitions_give_nothing_and_lose_nothing(bootstrap: str, new_topic: NewTopic) -> None:
+def test_paused_partitions_return_nothing_and_lose_nothing(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(2)
     for partition in range(2):
         fill(bootstrap, topic, 20, partition)
@@ -262,7 +265,7 @@ def test_paused_partitions_give_nothing_and_lose_nothing(bootstrap: str, new_top
 
 
 @pytest.mark.any_broker
-def test_lag_is_what_is_left(bootstrap: str, place: TopicPartition) -> None:
+def test_lag_is_the_distance_to_the_end(bootstrap: str, place: TopicPartition) -> None:
     fill(bootstrap, place.topic, 20)
     with Consumer(bootstrap, max_poll_records=5, **EARLIEST) as consumer:
         consumer.assign([place])
@@ -306,16 +309,14 @@ def test_commits_without_membership(bootstrap: str, place: TopicPartition, name:
 
 
 @pytest.mark.any_broker
-def test_only_committed_transactions_are_read_where_that_is_asked_for(
-    bootstrap: str, place: TopicPartition, name: str
-) -> None:
+def test_read_committed_skips_aborted_and_open_transactions(bootstrap: str, place: TopicPartition, name: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(SECONDS)
     for number in range(6):
         producer.begin_transaction()
         for _ in range(3):
             producer.produce(place.topic, b"%d" % number)
-        producer.flush()  # or what is aborted was never sent
+        producer.flush()  # otherwise the aborted records would never be sent
         (producer.commit_transaction if number % 2 else producer.abort_transaction)(SECONDS)
     for level, expected in (
         ("read_committed", {b"1", b"3", b"5"}),
@@ -334,7 +335,7 @@ def test_only_committed_transactions_are_read_where_that_is_asked_for(
 
 
 @pytest.mark.any_broker
-def test_a_record_larger_than_every_bound_is_read_all_the_same(bootstrap: str, place: TopicPartition) -> None:
+def test_a_record_larger_than_every_fetch_limit_is_read(bootstrap: str, place: TopicPartition) -> None:
     value = bytes(700_000)
     with Producer(bootstrap) as producer:
         for _ in range(3):
@@ -345,7 +346,7 @@ def test_a_record_larger_than_every_bound_is_read_all_the_same(bootstrap: str, p
 
 
 @pytest.mark.any_broker
-def test_what_is_fetched_ahead_is_bounded(bootstrap: str, new_topic: NewTopic) -> None:
+def test_prefetching_stays_within_its_limit(bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic(4)
     with Producer(bootstrap, batch_size=100_000) as producer:
         for partition in range(4):
@@ -362,10 +363,10 @@ def test_what_is_fetched_ahead_is_bounded(bootstrap: str, new_topic: NewTopic) -
         assert most <= 1000 * 1024
 
 
-# Wrong uses
+# Calls that are not valid
 
 
-def test_settings_that_can_not_be_are_refused_by_name(bootstrap: str) -> None:
+def test_settings_that_are_not_valid_are_refused_by_name(bootstrap: str) -> None:
     wrong: tuple[tuple[dict[str, object], str], ...] = (
         ({"group.idd": "x"}, "did you mean group.id"),
         ({"auto.offset.reset": "sometimes"}, "by_duration"),
@@ -384,9 +385,9 @@ def test_settings_that_can_not_be_are_refused_by_name(bootstrap: str) -> None:
     assert settings_of_java.partition_assignment_strategy == ("cooperative-sticky",)
 
 
-def test_wrong_uses_are_told(bootstrap: str, place: TopicPartition, name: str) -> None:
+def test_calls_that_are_not_valid_are_refused(bootstrap: str, place: TopicPartition, name: str) -> None:
     with Consumer(bootstrap) as consumer:
-        with pytest.raises(ClientError, match="subscribe to topics, or assign"):
+        with pytest.raises(ClientError, match=r"call subscribe\(\) or assign\(\) first"):
             consumer.poll(0)
         with pytest.raises(ClientError, match="group_id"):
             consumer.subscribe([place.topic])
@@ -408,19 +409,22 @@ def test_wrong_uses_are_told(bootstrap: str, place: TopicPartition, name: str) -
         consumer.poll(0)
 
 
-def test_second_thread_is_told_that_the_consumer_is_in_use(bootstrap: str, place: TopicPartition) -> None:
-    with Consumer(bootstrap, **EARLIEST) as consumer:
+def test_a_second_thread_is_refused(bootstrap: str, place: TopicPartition) -> None:
+    with Consumer(bootstrap, **EARLIEST) as consumer, ThreadPoolExecutor(1) as other_thread:
         consumer.assign([place])
-        polling = threading.Thread(target=consumer.poll, args=(1.0,))
-        polling.start()
-        time.sleep(0.2)
-        with pytest.raises(ClientError, match="another thread"):
-            consumer.poll(0)
-        polling.join()
+        polling = other_thread.submit(consumer.poll)
+        try:
+            wait_until(lambda: consumer._core.handoff.is_polling, "the other thread's poll")
+            with pytest.raises(ClientError, match="another thread"):
+                consumer.poll(0)
+        finally:
+            consumer.wakeup()
+        with pytest.raises(WakeupError):
+            polling.result(60)
 
 
 @pytest.mark.any_broker
-def test_paused_partition_that_fills_the_buffer_does_not_hold_up_the_others(
+def test_a_paused_partition_that_fills_the_buffer_does_not_delay_the_others(
     bootstrap: str, new_topic: NewTopic
 ) -> None:
     topic = new_topic(2)

@@ -1,4 +1,4 @@
-"""Brokers that die under a consumer, logs that are shorter than they were, processes that fork and exit."""
+"""Consumers whose brokers are killed, whose logs are truncated, or whose processes fork and exit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {
 
 
 class Load:
-    """Values that keep coming; `sent` are those that were acknowledged."""
+    """Sends values continuously; `sent` has the acknowledged ones."""
 
     def __init__(self, broker: BrokerProcess, topic: str) -> None:
         self._producer = Producer(
@@ -57,7 +57,7 @@ class Load:
         return {(one.partition, one.offset) for one in told}
 
 
-def test_reading_by_hand_goes_on_exactly_where_it_was_after_each_kill(own_broker: BrokerProcess) -> None:
+def test_reading_with_assign_continues_at_the_position_after_each_kill(own_broker: BrokerProcess) -> None:
     create_topic(own_broker.address, "topic", PARTITIONS)
     load = Load(own_broker, "topic")
     got: list[tuple[int, int]] = []
@@ -119,7 +119,7 @@ def test_commit_waits_for_a_broker_that_comes_back(own_broker: BrokerProcess) ->
         assert found.offset == 2
 
 
-def test_close_ends_in_time_without_a_broker(own_broker: BrokerProcess) -> None:
+def test_close_without_a_broker_returns_at_its_timeout(own_broker: BrokerProcess) -> None:
     create_topic(own_broker.address, "topic")
     with Producer(own_broker.address) as producer:
         producer.send("topic", b"value")
@@ -133,7 +133,7 @@ def test_close_ends_in_time_without_a_broker(own_broker: BrokerProcess) -> None:
     own_broker.start()
 
 
-def test_consumer_that_a_fork_took_along_says_so(own_broker: BrokerProcess) -> None:
+def test_a_consumer_in_a_forked_child_refuses_calls(own_broker: BrokerProcess) -> None:
     script = f"""
         import os, sys
         from stratalog.client.consumer import Consumer
@@ -160,7 +160,7 @@ def test_consumer_that_a_fork_took_along_says_so(own_broker: BrokerProcess) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "exits without close\n", "")
 
 
-def test_log_that_lost_its_end_is_gone_on_with_where_it_ends_or_told(own_broker: BrokerProcess) -> None:
+def test_a_consumer_past_a_truncated_logs_end_continues_there_or_raises(own_broker: BrokerProcess) -> None:
     create_topic(own_broker.address, "topic")
     with Producer(own_broker.address) as producer:
         for number in range(10):
@@ -180,7 +180,7 @@ def test_log_that_lost_its_end_is_gone_on_with_where_it_ends_or_told(own_broker:
         consumer.assign([place])
         consumer.seek(place, 10)
         first = next(iter(consumer))
-        assert first.offset == 0  # as auto.offset.reset says
+        assert first.offset == 0  # by auto.offset.reset
     with Consumer(own_broker.address, **(QUICK | {"auto_offset_reset": "none"})) as consumer:
         consumer.assign([place])
         consumer.seek(place, 10)
@@ -189,7 +189,7 @@ def test_log_that_lost_its_end_is_gone_on_with_where_it_ends_or_told(own_broker:
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_consumer_whose_last_records_were_lost_goes_on_where_the_logs_part_or_is_told(
+def test_a_consumer_whose_last_records_were_lost_continues_where_the_logs_diverge_or_raises(
     reset: str, own_broker: BrokerProcess
 ) -> None:
     create_topic(own_broker.address, "topic")
@@ -209,7 +209,7 @@ def test_consumer_whose_last_records_were_lost_goes_on_where_the_logs_part_or_is
         with segment.open("r+b") as file:
             file.truncate(segment.stat().st_size // 2)
         own_broker.start()
-        # Before the log grows again: where its epoch is the same, nothing tells what was lost from what came since.
+        # Before the log grows again: in the same epoch, new records can't be distinguished from the lost ones.
         while reset != "none" and consumer.position(place) == 10:
             assert consumer.poll(0.1) == {}
         with Producer(own_broker.address) as producer:

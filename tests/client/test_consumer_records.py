@@ -1,4 +1,4 @@
-"""From a fetched range of bytes to records and columns: what is shown, from where on, and what is an error."""
+"""Fetched bytes -> records and columns: which records are returned, from which offset on, and what is an error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ both = pytest.mark.parametrize("read", [offsets, column_offsets], ids=["records"
 
 
 @both
-def test_reading_begins_inside_a_batch_and_leaves_a_cut_off_one_out(read: Any) -> None:
+def test_reading_begins_inside_a_batch_and_omits_an_incomplete_one(read: Any) -> None:
     body = batch(0, 5) + batch(5, 5) + batch(10, 5)[:-3]
     part = fetched(body, 3)
     assert (part.end_offset, part.is_well_formed) == (10, True)
@@ -70,10 +70,10 @@ def test_position_moves_with_each_record() -> None:
 
 
 @both
-def test_batch_that_compaction_thinned_out_moves_the_position_to_its_end(read: Any) -> None:
+def test_a_compacted_batch_moves_the_position_to_its_end(read: Any) -> None:
     thin = bytearray(batch(0, 3))
     builder_end = (9).to_bytes(4, "big")
-    thin[23:27] = builder_end  # the last offset delta; checksums are not looked at below
+    thin[23:27] = builder_end  # the last offset delta; checksums are not checked below
     part = fetched(bytes(thin), check_crcs=False)
     assert read(part) == [0, 1, 2]
     assert part.progress.offset == 10
@@ -87,7 +87,7 @@ def test_every_codec(read: Any, codec: Codec) -> None:
 
 @both
 @pytest.mark.parametrize("magic", [0, 1])
-def test_messages_of_before_kafka_0_11(read: Any, magic: int) -> None:
+def test_message_sets_of_magic_0_and_1(read: Any, magic: int) -> None:
     old = build_message_set([Record(value=b"v", offset=n, timestamp=n if magic else -1) for n in range(5)], magic=magic)
     part = fetched(bytes(old) + batch(5, 2), 2)
     assert read(part) == [2, 3, 4, 5, 6]
@@ -100,7 +100,7 @@ def marker(control_type: ControlType, offset: int, producer_id: int) -> bytes:
 
 
 def transactions() -> bytes:
-    """Producers 1 and 2: aborted, then committed, between each other's records."""
+    """Return batches of producers 1 and 2 in turn: aborted, then committed transactions."""
     return b"".join(
         [
             batch(0, 2, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True),
@@ -115,11 +115,11 @@ def transactions() -> bytes:
 
 
 @both
-def test_aborted_records_are_shown_only_to_who_asks_for_all(read: Any) -> None:
+def test_aborted_records_are_returned_only_with_read_uncommitted(read: Any) -> None:
     assert read(fetched(transactions())) == [0, 1, 2, 3, 4, 6, 7]
     part = fetched(transactions(), read_committed=True, aborted=[(1, 0)])
     assert read(part) == [2, 3, 4, 6, 7]
-    assert part.progress.offset == 10  # behind the markers
+    assert part.progress.offset == 10  # after the markers
 
 
 @both
@@ -136,7 +136,7 @@ def test_decompression_bomb_is_an_error(read: Any) -> None:
 
 
 @both
-def test_error_behind_good_batches_comes_after_their_records(read: Any) -> None:
+def test_an_error_after_valid_batches_is_raised_after_their_records(read: Any) -> None:
     damaged = bytearray(batch(3, 3))
     damaged[-1] ^= 1
     part = fetched(batch(0, 3) + bytes(damaged))
@@ -150,7 +150,7 @@ def test_error_behind_good_batches_comes_after_their_records(read: Any) -> None:
 
 
 @both
-def test_error_inside_a_batch(read: Any) -> None:
+def test_an_error_inside_a_batch_is_raised_after_the_records_before_it(read: Any) -> None:
     damaged = bytearray(batch(3, 3))
     damaged[61] = 2  # the first record's length
     part = fetched(batch(0, 3) + bytes(damaged), check_crcs=False)
@@ -159,7 +159,7 @@ def test_error_inside_a_batch(read: Any) -> None:
         read(part)
 
 
-def test_columns_keep_nothing_of_a_batch_that_is_damaged_half_way() -> None:
+def test_columns_have_no_rows_of_a_batch_that_is_corrupt_in_the_middle() -> None:
     good = [Record(key=None, value=b"x", headers=(("h", b"1"),)), Record(key=b"k", value=None)]
     body = bytes(build_batch(good)) + bytes(build_batch(good, base_offset=2))[:-1] + b"\x40"  # its last header count
     whole = fetched(bytes(build_batch(good)))
@@ -174,7 +174,7 @@ def test_columns_keep_nothing_of_a_batch_that_is_damaged_half_way() -> None:
         taken(columns, part)
 
 
-def test_parts_of_several_partitions_are_one_record_batch() -> None:
+def test_rows_of_several_partitions_form_one_record_batch() -> None:
     def part(topic: str, partition: int, first: int, count: int) -> FetchedRecords:
         body = batch(first, count)
         return FetchedRecords(TopicPartition(topic, partition), Progress(first), first, body, 0, len(body))
@@ -189,14 +189,14 @@ def test_parts_of_several_partitions_are_one_record_batch() -> None:
         assert table.column("offset").to_pylist() == [0, 1, 2, 7, 5, 6]
 
 
-def test_less_than_one_batch_says_which_setting_to_raise() -> None:
+def test_the_error_for_an_incomplete_batch_names_the_setting_to_raise() -> None:
     part = fetched(batch(0, 3)[:-1])
     assert not part.is_well_formed
     with pytest.raises(CorruptBatchError, match="max_partition_fetch_bytes"):
         part.take(1)
 
 
-def test_few_rows_at_a_time_are_all_rows() -> None:
+def test_taking_few_rows_at_a_time_returns_all_rows() -> None:
     body = batch(0, 7) + batch(7, 1) + batch(8, 9, codec=Codec.LZ4)
     part, columns, found = fetched(body), ArrowColumns(), []
     while not part.is_exhausted:
@@ -206,7 +206,7 @@ def test_few_rows_at_a_time_are_all_rows() -> None:
     assert found == [b"%d" % number for number in range(17)]
 
 
-def test_records_and_columns_may_take_turns() -> None:
+def test_taking_records_and_columns_may_alternate() -> None:
     part = fetched(batch(0, 10) + batch(10, 10))
     assert offsets_of(part.take(4)) == [0, 1, 2, 3]
     rows = taken(ArrowColumns(), part, most=8)
@@ -218,7 +218,7 @@ def offsets_of(records: list[ConsumerRecord]) -> list[int]:
     return [record.offset for record in records]
 
 
-def test_iterator_goes_to_its_refill_when_interrupted() -> None:
+def test_an_interrupted_iterator_calls_its_refill() -> None:
     interrupt, part, calls = Interrupt(), fetched(batch(0, 3)), []
 
     def refill(current: FetchedRecords | None) -> FetchedRecords | None:
@@ -235,7 +235,7 @@ def test_iterator_goes_to_its_refill_when_interrupted() -> None:
     assert interrupt.taken == 3
 
 
-def test_records_are_values() -> None:
+def test_records_are_compared_by_value() -> None:
     [record] = fetched(batch(7, 1), 7).take(1)
     again = ConsumerRecord("topic", 3, 7, timestamp=7, key=b"k", value=b"7", leader_epoch=record.leader_epoch)
     assert record == again == pickle.loads(pickle.dumps(record))
@@ -247,7 +247,7 @@ def test_records_are_values() -> None:
 @both
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_damage_is_an_error_or_other_records_and_never_more(read: Any, data: st.DataObject) -> None:
+def test_corrupt_bytes_cause_an_error_or_other_records_and_no_crash(read: Any, data: st.DataObject) -> None:
     codec = data.draw(st.sampled_from([Codec.NONE, Codec.NONE, Codec.ZSTD]))
     body = bytearray(batch(0, 4, codec=codec) + batch(4, 4, codec=codec))
     for at, byte in data.draw(st.lists(st.tuples(st.integers(0, len(body) - 1), st.integers(0, 255)), max_size=6)):

@@ -1,4 +1,4 @@
-"""Errors of a broker as exceptions: the right class, and a message to act on."""
+"""Error codes of brokers as exceptions: their classes, and messages with advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_code_has_an_exception_that_names_it() -> None:
         assert str(error).startswith(f"orders-0: {code.name.upper()} (error {int(code)}): what the broker said")
 
 
-def test_a_code_of_a_newer_broker_is_an_error_too() -> None:
+def test_an_unknown_error_code_is_a_broker_error() -> None:
     error = error_of(999)
     assert type(error) is BrokerError
     assert str(error) == "UNKNOWN_ERROR_CODE (error 999)"
@@ -39,13 +39,13 @@ def test_a_code_of_a_newer_broker_is_an_error_too() -> None:
         (ErrorCode.invalid_config, base.ConfigError),
     ],
 )
-def test_what_the_log_raises_itself_can_be_caught_by_the_same_name(code: ErrorCode, kind: type[Exception]) -> None:
+def test_errors_of_the_log_are_base_classes_of_the_clients(code: ErrorCode, kind: type[Exception]) -> None:
     assert isinstance(error_of(code), kind)
 
 
-def test_what_to_do_next_is_said() -> None:
-    assert "create it" in str(error_of(ErrorCode.unknown_topic_or_partition))
-    assert str(error_of(ErrorCode.throttling_quota_exceeded)).endswith("it may pass; try again")
+def test_messages_have_advice() -> None:
+    assert "create the topic" in str(error_of(ErrorCode.unknown_topic_or_partition))
+    assert str(error_of(ErrorCode.throttling_quota_exceeded)).endswith("it may be temporary; retry")
 
 
 @pytest.mark.parametrize(
@@ -54,33 +54,33 @@ def test_what_to_do_next_is_said() -> None:
         (
             ErrorCode.invalid_topic_exception,
             None,
-            "; a name has 1 to 249 letters, digits, dots, underscores and hyphens",
+            "; a name consists of 1 to 249 letters, digits, dots, underscores and hyphens",
         ),
         (ErrorCode.invalid_topic_exception, "orders is the broker's own and can't be deleted", " can't be deleted"),
         (ErrorCode.invalid_topic_exception, "topic 'a_b' would collide with 'a.b'", "'a.b'; choose another name"),
         (ErrorCode.invalid_partitions, "topic 'orders' has 3 partitions; there can't be fewer", " can't be fewer"),
-        (ErrorCode.invalid_partitions, None, "; a topic can be given more partitions, never fewer"),
+        (ErrorCode.invalid_partitions, None, "; the number of a topic's partitions can only grow"),
         (ErrorCode.message_too_large, "more than max.request.size = 5", "or raise the producer's max.request.size"),
         (ErrorCode.message_too_large, "the broker's words", "or raise the topic's max.message.bytes"),
     ],
 )
-def test_what_to_do_next_fits_what_happened(code: ErrorCode, message: str | None, expected: str) -> None:
+def test_advice_fits_the_brokers_message(code: ErrorCode, message: str | None, expected: str) -> None:
     assert str(error_of(code, message)).endswith(expected)
 
 
-def test_what_an_error_is_about_is_named_once() -> None:
+def test_a_message_names_its_object_once() -> None:
     error = error_of(ErrorCode.invalid_partitions, "topic 'orders' has 1 partition", about="topic 'orders'")
     assert str(error) == "INVALID_PARTITIONS (error 37): topic 'orders' has 1 partition"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_request])
-def test_errors_cross_processes(code: ErrorCode) -> None:
+def test_errors_can_be_pickled(code: ErrorCode) -> None:
     error = error_of(code, "said", about="orders")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.code) == (type(error), str(error), error.code)
 
 
-def test_every_class_is_listed() -> None:
+def test_every_class_is_exported() -> None:
     public = {
         name
         for name, value in vars(errors).items()

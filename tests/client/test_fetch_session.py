@@ -1,4 +1,4 @@
-"""A fetch session says what changed, and all of it again where the broker may not know."""
+"""A fetch session sends only changes, and everything again if the broker may not have it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def want(offset: int) -> WantedPartition:
     return WantedPartition(offset, 0, 1000)
 
 
-def test_only_changes_are_said_after_the_first_request() -> None:
+def test_only_changes_are_sent_after_the_first_request() -> None:
     session = FetchSession()
     first = session.next_request({A: want(0), B: want(0)})
     assert (first.session_id, first.epoch) == (0, 0)
@@ -25,7 +25,7 @@ def test_only_changes_are_said_after_the_first_request() -> None:
     assert (third.epoch, third.topics, third.forgotten) == (2, {}, {"topic": [0]})
 
 
-def test_broker_without_room_for_a_session_is_asked_in_full_each_time() -> None:
+def test_a_broker_without_room_for_a_session_gets_full_requests() -> None:
     session = FetchSession()
     for _ in range(3):
         request = session.next_request({A: want(0)})
@@ -33,7 +33,7 @@ def test_broker_without_room_for_a_session_is_asked_in_full_each_time() -> None:
         session.answered(0, 0)
 
 
-def test_forgotten_session_and_lost_answers_begin_anew_with_everything() -> None:
+def test_an_unknown_session_or_a_lost_response_causes_a_full_request() -> None:
     for happens in (lambda session: session.answered(0, 70), FetchSession.failed):
         session = FetchSession()
         session.next_request({A: want(0)})
@@ -44,7 +44,7 @@ def test_forgotten_session_and_lost_answers_begin_anew_with_everything() -> None
         assert (again.session_id, again.epoch, again.topics) == (77, 0, {"topic": [(0, want(1))]})  # closes 77, too
 
 
-def test_session_is_closed_where_there_is_one() -> None:
+def test_only_an_open_session_is_closed() -> None:
     session = FetchSession()
     assert session.closing_request() is None
     session.next_request({A: want(0)})

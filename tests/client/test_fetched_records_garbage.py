@@ -12,7 +12,7 @@ from stratalog.records.builder import build_batch
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_records_in_a_garbage_cycle_let_go_of_their_bytes_in_order(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_in_a_garbage_cycle_release_their_bytes_in_order(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     complaints: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     body = bytearray(build_batch([(b"key", b"value")] * 10, codec=codec))
@@ -23,4 +23,4 @@ def test_records_in_a_garbage_cycle_let_go_of_their_bytes_in_order(codec: str, m
     del fetched, cycle
     gc.collect()
     assert complaints == []
-    body.append(0)  # nobody holds a view of it any more
+    body.append(0)  # raises if a view of it still exists

@@ -1,4 +1,4 @@
-"""A client's background thread: what is handed in has an outcome, and the thread ends when it should."""
+"""A client's background thread: every submitted coroutine gets an outcome, and the thread stops when it should."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ async def name_of_thread() -> str:
     return threading.current_thread().name
 
 
-def test_coroutines_run_in_the_thread_of_that_name(io: IoThread) -> None:
+def test_coroutines_run_in_the_named_thread(io: IoThread) -> None:
     assert io.run(name_of_thread()) == "stratalog-test"
 
 
-def test_what_a_coroutine_raises_reaches_the_caller(io: IoThread) -> None:
+def test_an_exception_of_a_coroutine_reaches_the_caller(io: IoThread) -> None:
     async def fails() -> None:
         raise ZeroDivisionError
 
@@ -45,7 +45,7 @@ def test_what_a_coroutine_raises_reaches_the_caller(io: IoThread) -> None:
         io.run(fails())
 
 
-def test_a_coroutines_own_timeout_is_not_taken_for_the_calls(io: IoThread) -> None:
+def test_a_coroutines_own_timeout_is_not_mistaken_for_the_calls(io: IoThread) -> None:
     async def fails() -> None:
         raise TimeoutError("mine")
 
@@ -53,7 +53,7 @@ def test_a_coroutines_own_timeout_is_not_taken_for_the_calls(io: IoThread) -> No
         io.run(fails(), timeout=SECONDS)
 
 
-def test_a_call_that_takes_too_long_is_cancelled(io: IoThread) -> None:
+def test_a_call_past_its_timeout_is_cancelled(io: IoThread) -> None:
     cancelled = threading.Event()
 
     async def waits() -> None:
@@ -68,16 +68,16 @@ def test_a_call_that_takes_too_long_is_cancelled(io: IoThread) -> None:
     assert cancelled.wait(SECONDS)
 
 
-def test_a_blocking_call_from_the_thread_itself_is_refused(io: IoThread) -> None:
+def test_a_blocking_call_in_the_thread_itself_is_refused(io: IoThread) -> None:
     async def calls() -> str:
-        with pytest.raises(RuntimeError, match="would never end"):
+        with pytest.raises(RuntimeError, match="would never return"):
             io.run(name_of_thread())
         return "went on"
 
     assert io.run(calls(), timeout=SECONDS) == "went on"
 
 
-def test_an_interrupt_cancels_what_was_waited_for(io: IoThread) -> None:
+def test_an_interrupt_cancels_the_coroutine(io: IoThread) -> None:
     cancelled = threading.Event()
 
     async def waits() -> None:
@@ -101,7 +101,7 @@ def test_an_interrupt_cancels_what_was_waited_for(io: IoThread) -> None:
     assert io.run(name_of_thread()) == "stratalog-test"
 
 
-def test_closing_ends_all_that_waits(io: IoThread) -> None:
+def test_close_ends_all_waiting_calls(io: IoThread) -> None:
     futures = [io.submit(forever()) for _ in range(20)]
     errors: list[BaseException] = []
 
@@ -124,7 +124,7 @@ def test_closing_ends_all_that_waits(io: IoThread) -> None:
             future.result(SECONDS)
 
 
-def test_what_is_handed_in_while_it_closes_has_an_outcome_too() -> None:
+def test_coroutines_submitted_during_close_get_an_outcome() -> None:
     for _ in range(20):
         io = IoThread("stratalog-test")
         futures: list[Future[None]] = []
@@ -151,7 +151,7 @@ def test_what_is_handed_in_while_it_closes_has_an_outcome_too() -> None:
                 future.result(SECONDS)
 
 
-def test_the_last_coroutine_runs_before_the_end(io: IoThread) -> None:
+def test_the_last_coroutine_runs_before_the_thread_stops(io: IoThread) -> None:
     done = threading.Event()
 
     async def last() -> None:
@@ -162,13 +162,13 @@ def test_the_last_coroutine_runs_before_the_end(io: IoThread) -> None:
     assert done.is_set()
 
 
-def test_a_last_coroutine_that_does_not_end_is_cancelled(io: IoThread) -> None:
+def test_a_last_coroutine_past_its_timeout_is_cancelled(io: IoThread) -> None:
     io.close(forever(), timeout=0.05)
-    with pytest.raises(ClientClosedError, match="stratalog-test is closed; make a new one"):
+    with pytest.raises(ClientClosedError, match="stratalog-test is closed; create a new one"):
         io.check_usable()
 
 
-def test_a_closed_thread_refuses_all_but_closing(io: IoThread) -> None:
+def test_a_closed_thread_refuses_calls_except_close(io: IoThread) -> None:
     io.close()
     io.close(forever())
     with pytest.raises(ClientClosedError):
@@ -179,13 +179,13 @@ def test_a_closed_thread_refuses_all_but_closing(io: IoThread) -> None:
         io.call_soon(print)
 
 
-def test_closing_from_the_thread_itself_does_not_hang(io: IoThread) -> None:
+def test_close_in_the_thread_itself_does_not_hang(io: IoThread) -> None:
     io.call_soon(io.close)
     io._thread.join(SECONDS)
     assert not io._thread.is_alive()
 
 
-def test_callbacks_run_in_the_order_in_which_they_were_handed_in(io: IoThread) -> None:
+def test_callbacks_run_in_the_order_of_submission(io: IoThread) -> None:
     seen: list[int] = []
     for number in range(1000):
         io.call_soon(seen.append, number)
@@ -212,7 +212,7 @@ if child == 0:
         try:
             use()
         except ForkedClientError as error:
-            assert "stratalog-producer-1 was made before a fork" in str(error), error
+            assert "stratalog-producer-1 was created before a fork" in str(error), error
         else:
             os._exit(1)
     io.close()
@@ -226,7 +226,7 @@ print("parent is", "fine")
 """
 
 
-def test_a_forks_child_is_told_and_the_parent_goes_on() -> None:
+def test_a_forked_child_refuses_calls_and_the_parent_continues() -> None:
     done = run_script(_FORK)
     assert (done.returncode, done.stdout, done.stderr) == (0, "parent is fine\n", "")
 
@@ -254,7 +254,7 @@ for user in users: user.join()
 """
 
 
-def test_a_fork_while_other_threads_use_it_hangs_nobody() -> None:
+def test_a_fork_during_calls_of_other_threads_does_not_hang() -> None:
     done = run_script(_FORK_WHILE_BUSY)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -270,7 +270,7 @@ def test_a_fork_while_other_threads_use_it_hangs_nobody() -> None:
         "io.at_exit(lambda: print('told'))",
     ],
 )
-def test_the_interpreter_exits_without_a_close_and_without_a_word(end: str) -> None:
+def test_the_interpreter_exits_silently_without_a_close(end: str) -> None:
     done = run_script(f"io = IoThread('stratalog-test')\nio.call_soon(lambda: None)\n{end}\n")
     assert done.stderr == ""
     assert done.returncode == (3 if "3" in end else 0)

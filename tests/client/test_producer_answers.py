@@ -1,4 +1,4 @@
-"""What a broker may answer, and what the producer makes of it: sequence numbers, epochs, order, retries."""
+"""A producer's reactions to a broker's responses: sequence numbers, epochs, order, retries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUICK: dict[str, Any] = {
 
 @dataclass
 class Sent:
-    """A batch as the broker got it."""
+    """A batch as the broker received it."""
 
     partition: int
     producer_id: int
@@ -50,7 +50,7 @@ class Sent:
 
 
 class PickyBroker:
-    """Answers Produce as `answer(batch)` says: an error code, 0, or CLOSE. Remembers what it got."""
+    """A broker that responds to Produce with `answer(batch)`: an error code, 0, or CLOSE. Records what it receives."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.fake = FakeBroker({"topic": partitions})
@@ -105,12 +105,12 @@ def producer_for(broker: PickyBroker, **settings: Any) -> Producer:
 
 
 def numbered(producer: Producer, count: int, start: int = 0) -> list[Delivery]:
-    """Each in a batch of its own."""
+    """Send each value in a batch of its own."""
     return [producer.send("topic", b"%d" % number) for number in range(start, start + count)]
 
 
 def in_turn(*codes: object) -> Callable[[Sent], object]:
-    """These answers one after the other, then 0."""
+    """Return an `answer` that returns these codes one after the other, then 0."""
     left = list(codes)
     return lambda batch: left.pop(0) if left else 0
 
@@ -124,8 +124,8 @@ def test_sequence_numbers_count_records(picky: PickyBroker) -> None:
     ]
 
 
-def test_the_first_batch_of_a_producer_goes_alone(picky: PickyBroker) -> None:
-    """A broker that knows nothing of a producer takes any sequence number: a second batch must not come first."""
+def test_the_first_batch_of_a_producer_is_sent_alone(picky: PickyBroker) -> None:
+    """A broker without state of a producer accepts any sequence number, so a second batch must not arrive first."""
     failures = in_turn(ErrorCode.not_leader_or_follower, ErrorCode.not_leader_or_follower)
     picky.answer = failures
     with producer_for(picky, batch_size=0) as producer:
@@ -136,7 +136,7 @@ def test_the_first_batch_of_a_producer_goes_alone(picky: PickyBroker) -> None:
 
 
 def test_order_is_kept_when_one_of_several_in_flight_fails(picky: PickyBroker) -> None:
-    """Those behind it are refused as out of order, and are sent again behind it, with the numbers they had."""
+    """Later batches are refused as out of order, and are sent again after the failed one with the same numbers."""
     expected = 0
     failed = False
 
@@ -158,7 +158,7 @@ def test_order_is_kept_when_one_of_several_in_flight_fails(picky: PickyBroker) -
     assert {one.epoch for one in picky.got} == {0}
 
 
-def test_a_connection_that_breaks_off_has_all_sent_again_in_order(picky: PickyBroker) -> None:
+def test_a_lost_connection_has_all_batches_sent_again_in_order(picky: PickyBroker) -> None:
     cuts = expected = 0
 
     def answer(batch: Sent) -> object:
@@ -166,7 +166,7 @@ def test_a_connection_that_breaks_off_has_all_sent_again_in_order(picky: PickyBr
         if batch.sequence in (2, 7, 8) and cuts < 10:
             cuts += 1
             return CLOSE
-        if batch.sequence < expected:  # its answer was lost with the connection
+        if batch.sequence < expected:  # its response was lost with the connection
             return int(ErrorCode.duplicate_sequence_number)
         if batch.sequence > expected:
             return int(ErrorCode.out_of_order_sequence_number)
@@ -193,7 +193,7 @@ def test_a_broker_that_has_lost_the_producers_state_gets_a_new_epoch(picky: Pick
     assert [(one.epoch, one.sequence) for one in picky.got if one.epoch == 1] == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_epochs_that_are_used_up_get_a_new_producer_id(picky: PickyBroker) -> None:
+def test_an_exhausted_epoch_gets_a_new_producer_id(picky: PickyBroker) -> None:
     with producer_for(picky) as producer:
         producer.send("topic", b"first").result(SECONDS)
         producer._accumulator.topics["topic"].partitions[0].begin_epoch(100, 32766)
@@ -206,23 +206,23 @@ def test_epochs_that_are_used_up_get_a_new_producer_id(picky: PickyBroker) -> No
     ]
 
 
-def test_a_repetition_that_the_broker_knows_counts_as_acknowledged(picky: PickyBroker) -> None:
+def test_a_duplicate_that_the_broker_recognizes_counts_as_acknowledged(picky: PickyBroker) -> None:
     picky.answer = in_turn(int(ErrorCode.duplicate_sequence_number))
     with producer_for(picky) as producer:
         assert producer.send("topic", b"value").result(SECONDS).offset == -1
 
 
-def test_an_error_that_can_not_be_got_over_fails_one_batch_and_not_the_next(picky: PickyBroker) -> None:
+def test_a_fatal_error_fails_one_batch_and_not_the_next(picky: PickyBroker) -> None:
     picky.answer = in_turn(int(ErrorCode.topic_authorization_failed))
     with producer_for(picky) as producer:
         with pytest.raises(TopicAuthorizationError, match="topic-0"):
             producer.send("topic", b"first").result(SECONDS)
         producer.send("topic", b"second").result(SECONDS)
     assert picky.stored == [b"second"]
-    assert (picky.got[-1].epoch, picky.got[-1].sequence) == (1, 0)  # number 0 of epoch 0 was never taken
+    assert (picky.got[-1].epoch, picky.got[-1].sequence) == (1, 0)  # number 0 of epoch 0 was never written
 
 
-def test_retries_end_where_they_are_said_to(picky: PickyBroker) -> None:
+def test_retries_are_limited_by_the_setting(picky: PickyBroker) -> None:
     picky.answer = lambda batch: int(ErrorCode.not_enough_replicas)
     with producer_for(picky, retries=3) as producer, pytest.raises(BrokerError, match="NOT_ENOUGH_REPLICAS"):
         producer.send("topic", b"value").result(SECONDS)
@@ -239,21 +239,21 @@ def test_retries_end_after_delivery_timeout_ms(picky: PickyBroker) -> None:
     assert len(picky.got) > 1
 
 
-def test_silence_ends_after_delivery_timeout_ms(picky: PickyBroker) -> None:
+def test_records_without_a_response_fail_after_delivery_timeout_ms(picky: PickyBroker) -> None:
     picky.fake.say(ApiKey.PRODUCE, None)
     with producer_for(picky, request_timeout_ms=100, delivery_timeout_ms=300) as producer:
         deliveries = numbered(producer, 10)
         assert all(isinstance(one.exception(SECONDS), DeliveryTimeoutError) for one in deliveries)
 
 
-def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(picky: PickyBroker) -> None:
+def test_a_response_without_the_partition_is_no_acknowledgement(picky: PickyBroker) -> None:
     picky.fake.say(ApiKey.PRODUCE, lambda request: request.framed(encode_produce_response(request.version, [])))
-    with producer_for(picky, retries=2) as producer, pytest.raises(Exception, match="leaves it out"):
+    with producer_for(picky, retries=2) as producer, pytest.raises(Exception, match="missing in the broker's response"):
         producer.send("topic", b"value").result(SECONDS)
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff" * 50, struct.pack(">b", 2) + b"\x06topic\xff\xff\xff\xff\x0f"])
-def test_an_answer_that_can_not_be_read_is_an_error(picky: PickyBroker, body: bytes) -> None:
+def test_a_malformed_response_is_an_error(picky: PickyBroker, body: bytes) -> None:
     picky.fake.say(ApiKey.PRODUCE, lambda request: request.framed(body))
     with producer_for(picky, retries=2) as producer, pytest.raises(Exception, match="Produce"):
         producer.send("topic", b"value").result(SECONDS)
@@ -291,7 +291,7 @@ def test_no_more_than_five_requests_are_in_flight(picky: PickyBroker) -> None:
         deliveries = numbered(producer, 30, 1)
         in_flight = producer._sender._brokers[1]
         wait_until(lambda: in_flight.in_flight == 5, "five requests in flight")
-        producer.send("topic", b"31")  # has the sender look again
+        producer.send("topic", b"31")  # makes the sender look for batches again
         with pytest.raises(TimeoutError):
             deliveries[0].result(0.1)
         assert in_flight.in_flight == 5
@@ -301,7 +301,7 @@ def test_no_more_than_five_requests_are_in_flight(picky: PickyBroker) -> None:
     assert picky.stored == [b"%d" % number for number in range(32)]
 
 
-def test_a_producer_id_that_is_not_given_out_yet_is_waited_for(picky: PickyBroker) -> None:
+def test_a_producer_id_that_is_not_available_yet_is_waited_for(picky: PickyBroker) -> None:
     answers = [int(ErrorCode.coordinator_load_in_progress)] * 3
     init = picky._init
 
@@ -315,7 +315,7 @@ def test_a_producer_id_that_is_not_given_out_yet_is_waited_for(picky: PickyBroke
         producer.send("topic", b"value").result(SECONDS)
 
 
-def test_a_table_that_was_changed_after_it_was_sent_fails_and_what_follows_does_not(picky: PickyBroker) -> None:
+def test_a_table_changed_after_send_fails_without_failing_later_records(picky: PickyBroker) -> None:
     gate = threading.Event()
     init = picky._init
 
@@ -328,7 +328,7 @@ def test_a_table_that_was_changed_after_it_was_sent_fails_and_what_follows_does_
     value = pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(b"aaabbbccc")])
     with producer_for(picky) as producer:
         changed = producer.send_arrow("topic", pa.table({"value": value}))
-        offsets[1] = 2**30  # Arrow says that nobody does such a thing
+        offsets[1] = 2**30  # Arrow forbids such a change
         sound = producer.send_arrow("topic", pa.table({"value": [b"sound"]}))
         gate.set()
         with pytest.raises(ClientError, match=r"topic-0: a batch could not be encoded: .* memory was changed"):
@@ -345,7 +345,7 @@ def test_a_producer_id_that_is_refused_fails_records(picky: PickyBroker) -> None
         producer.send("topic", b"value").result(SECONDS)
 
 
-def test_without_idempotence_no_id_is_asked_for(picky: PickyBroker) -> None:
+def test_without_idempotence_no_producer_id_is_requested(picky: PickyBroker) -> None:
     with producer_for(picky, enable_idempotence=False, batch_size=0) as producer:
         for one in numbered(producer, 3):
             one.result(SECONDS)
@@ -353,10 +353,10 @@ def test_without_idempotence_no_id_is_asked_for(picky: PickyBroker) -> None:
     assert picky.ids == 0
 
 
-def test_a_leader_that_has_moved_is_followed(picky: PickyBroker) -> None:
-    """The old leader refuses, metadata names another node, and what was refused is sent there, in order."""
+def test_a_moved_leader_is_followed(picky: PickyBroker) -> None:
+    """The old leader refuses batches, metadata names another broker, and the batches are sent there in order."""
     other = PickyBroker()
-    other.stored = picky.stored  # one log
+    other.stored = picky.stored  # both share one log
     with other.fake:
         brokers = [
             {"node_id": number, "host": "127.0.0.1", "port": one.fake.port, "rack": None}
@@ -402,7 +402,7 @@ def test_a_partition_without_a_leader_waits_for_one(picky: PickyBroker) -> None:
     assert picky.stored == [b"0", b"1"]
 
 
-def test_a_broker_that_throttles_is_left_alone_for_a_while(picky: PickyBroker) -> None:
+def test_a_throttling_broker_gets_no_request_for_that_time(picky: PickyBroker) -> None:
     def throttling(request: Request) -> Answer:
         answer = picky._produce(request)
         assert isinstance(answer, bytes)

@@ -1,4 +1,4 @@
-"""Brokers that die, hang and come back; processes that fork and exit: nothing is lost, doubled or left open."""
+"""Brokers that are killed, hang and return; processes that fork and exit: no record is lost, duplicated or pending."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ QUICK: dict[str, Any] = {
 
 
 class Load:
-    """Threads that send numbered values, each to a partition of its own."""
+    """Threads that send numbered values, each to its own partition."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self.deliveries: dict[int, list[Delivery]] = {number: [] for number in range(PARTITIONS)}
@@ -56,10 +56,10 @@ class Load:
         while not self._stopping.is_set():
             sent.append(self._producer.send(self._topic, b"%d" % len(sent), partition=partition))
             if len(sent) % 10 == 0:
-                time.sleep(0.002)  # every record is looked at in the end
+                time.sleep(0.002)  # the end of the test checks every record
 
     def wait_for_more(self) -> None:
-        """Until something that is sent from now on is acknowledged."""
+        """Wait until a record that is sent from now on is acknowledged."""
         marks = {partition: len(sent) for partition, sent in self.deliveries.items()}
         wait_until(
             lambda: any(sent[marks[one] :] and sent[marks[one]].done() for one, sent in self.deliveries.items()),
@@ -74,12 +74,12 @@ class Load:
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(("codec", "kills"), [slow("none", 20), ("lz4", 3)])
-def test_kills_lose_nothing_double_nothing_and_keep_the_order(
+def test_kills_lose_and_duplicate_no_record_and_keep_the_order(
     own_broker: BrokerProcess, codec: str, kills: int
 ) -> None:
     chance = random.Random(codec)
     create_topic(own_broker.address, "load", PARTITIONS)
-    # Small batches, so that many are under way when the broker dies.
+    # Small batches, so that many are in flight when the broker is killed.
     with Producer(
         own_broker.address, linger_ms=1, batch_size=2000, compression_type=codec, client_id=codec, **QUICK
     ) as producer:
@@ -87,7 +87,7 @@ def test_kills_lose_nothing_double_nothing_and_keep_the_order(
         try:
             for _ in range(kills):
                 load.wait_for_more()
-                time.sleep(chance.uniform(0, 0.1))  # not to wait for anything: to die at any moment of the load
+                time.sleep(chance.uniform(0, 0.1))  # waits for nothing: the kill comes at a random moment of the load
                 own_broker.kill()
                 own_broker.start()
         finally:
@@ -100,7 +100,7 @@ def test_kills_lose_nothing_double_nothing_and_keep_the_order(
     assert own_broker.errors() == []
 
 
-def test_a_hung_broker_bounds_the_buffer_and_every_record_gets_an_error(own_broker: BrokerProcess) -> None:
+def test_with_a_hung_broker_the_buffer_stays_limited_and_every_record_fails(own_broker: BrokerProcess) -> None:
     with Producer(
         own_broker.address,
         buffer_memory=500_000,
@@ -130,7 +130,7 @@ def test_a_hung_broker_bounds_the_buffer_and_every_record_gets_an_error(own_brok
         assert producer.send("topic", b"after").result(SECONDS).offset >= 1
 
 
-def test_without_acknowledgements_a_hung_broker_bounds_the_buffer_too(own_broker: BrokerProcess) -> None:
+def test_with_a_hung_broker_and_acks_0_the_buffer_stays_limited(own_broker: BrokerProcess) -> None:
     with Producer(own_broker.address, acks=0, buffer_memory=500_000, max_block_ms=2000, linger_ms=0) as producer:
         producer.send("topic", b"first").result(SECONDS)
         own_broker.pause()
@@ -147,8 +147,8 @@ def test_without_acknowledgements_a_hung_broker_bounds_the_buffer_too(own_broker
     wait_until(lambda: len(read_partition(own_broker.address, "topic")) == sent + 1, "the arrival of all records")
 
 
-def test_order_holds_after_records_were_given_up(own_broker: BrokerProcess) -> None:
-    """What was given up may be there or not; what is acknowledged is there once, in order."""
+def test_order_is_kept_after_records_have_expired(own_broker: BrokerProcess) -> None:
+    """Expired records may be stored or not. Acknowledged records are stored once, in order."""
     with Producer(
         own_broker.address, batch_size=1000, request_timeout_ms=1500, delivery_timeout_ms=3000, linger_ms=0, **QUICK
     ) as producer:
@@ -174,7 +174,7 @@ def test_order_holds_after_records_were_given_up(own_broker: BrokerProcess) -> N
     assert stored[-1] == b"last"
 
 
-def test_a_broker_that_is_gone_fails_records_after_delivery_timeout_ms(own_broker: BrokerProcess) -> None:
+def test_records_for_a_stopped_broker_fail_after_delivery_timeout_ms(own_broker: BrokerProcess) -> None:
     with Producer(own_broker.address, request_timeout_ms=1500, delivery_timeout_ms=3000, **QUICK) as producer:
         producer.send("topic", b"first").result(SECONDS)
         own_broker.kill()
@@ -186,7 +186,7 @@ def test_a_broker_that_is_gone_fails_records_after_delivery_timeout_ms(own_broke
         assert producer.send("topic", b"third").result(SECONDS).offset == 1
 
 
-def test_close_with_little_time_fails_what_is_left(own_broker: BrokerProcess) -> None:
+def test_close_with_a_short_timeout_fails_the_remaining_records(own_broker: BrokerProcess) -> None:
     producer = Producer(own_broker.address, **QUICK)
     producer.send("topic", b"first").result(SECONDS)
     own_broker.kill()
@@ -200,7 +200,7 @@ def test_close_with_little_time_fails_what_is_left(own_broker: BrokerProcess) ->
     own_broker.start()
 
 
-def test_a_sender_that_waits_for_room_is_told_when_the_producer_is_closed(own_broker: BrokerProcess) -> None:
+def test_close_ends_a_send_that_waits_for_room(own_broker: BrokerProcess) -> None:
     producer = Producer(own_broker.address, buffer_memory=20_000, max_block_ms=100_000, **QUICK)
     producer.send("topic", b"first").result(SECONDS)
     own_broker.kill()
@@ -222,7 +222,7 @@ def test_a_sender_that_waits_for_room_is_told_when_the_producer_is_closed(own_br
     own_broker.start()
 
 
-def test_a_topic_that_is_made_again_is_sent_to(own_broker: BrokerProcess) -> None:
+def test_a_recreated_topic_gets_records(own_broker: BrokerProcess) -> None:
     create_topic(own_broker.address, "again", 2)
     with Producer(own_broker.address, **QUICK) as producer:
         for number in range(10):
@@ -233,7 +233,7 @@ def test_a_topic_that_is_made_again_is_sent_to(own_broker: BrokerProcess) -> Non
     assert offsets == list(range(10))
 
 
-def test_a_forked_child_is_told_to_make_its_own(own_broker: BrokerProcess) -> None:
+def test_a_forked_childs_calls_are_refused(own_broker: BrokerProcess) -> None:
     with Producer(own_broker.address, linger_ms=100_000, delivery_timeout_ms=200_000) as producer:
         delivery = producer.send("topic", b"parent")
         read, write = os.pipe()
@@ -261,7 +261,7 @@ def test_a_forked_child_is_told_to_make_its_own(own_broker: BrokerProcess) -> No
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_an_interpreter_that_exits_leaves_nothing_behind(own_broker: BrokerProcess, is_alive: bool) -> None:
+def test_an_exiting_interpreter_delivers_all_records(own_broker: BrokerProcess, is_alive: bool) -> None:
     program = textwrap.dedent(
         """
         import os, signal, sys
@@ -282,10 +282,10 @@ def test_an_interpreter_that_exits_leaves_nothing_behind(own_broker: BrokerProce
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     finally:
         own_broker.resume()
-    given_up = "the producer is closed, and gives up what was not acknowledged; records: 1\n"
-    assert ended.stderr == ("" if is_alive else given_up)
+    warning = "the producer was closed before all records were acknowledged; records: 1\n"
+    assert ended.stderr == ("" if is_alive else warning)
     if is_alive:
-        assert ended.stdout == "None\n"  # what nobody flushed is sent, if it goes quickly
+        assert ended.stdout == "None\n"  # records that were not flushed are sent if that is quick
     else:
         assert "closed before the record was acknowledged" in ended.stdout
 

@@ -1,4 +1,4 @@
-"""Transactions of the producer: what is committed shows as one, what is aborted never; each state says what is next."""
+"""Transactions of the producer: commits are atomic, aborted records stay invisible, and refused calls have advice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.any_broker
 
 @pytest.fixture(params=["transaction.version 2", "the older protocol"])
 def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways to speak of transactions. A client that does not find the feature takes the older one."""
+    """Run with both protocols of transactions. A client that does not find the feature uses the older one."""
     if request.param == "the older protocol":
         monkeypatch.setattr(transaction_requests, "FEATURE", "a feature that no broker has")
     return str(request.param)
@@ -40,7 +40,7 @@ def protocol(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def producers(bootstrap: str, name: str) -> Iterator[Callable[..., Producer]]:
-    """Makes producers of one transactional id."""
+    """Return a function that creates producers with the same transactional id."""
     with ExitStack() as stack:
         yield lambda **settings: stack.enter_context(Producer(bootstrap, transactional_id=name, **settings))
 
@@ -50,7 +50,7 @@ def numbers(*values: int) -> list[bytes]:
 
 
 @pytest.mark.usefixtures("protocol")
-def test_committed_records_of_all_partitions_show_and_aborted_ones_never(
+def test_committed_records_of_all_partitions_are_visible_and_aborted_ones_are_not(
     producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic
 ) -> None:
     topic = new_topic(3)
@@ -60,7 +60,7 @@ def test_committed_records_of_all_partitions_show_and_aborted_ones_never(
         for value in range(30):
             producer.send(topic, b"%d-%d" % (round_, value), partition=value % 3)
         if round_ % 2:
-            producer.flush()  # so that it is in the log
+            producer.flush()  # so that the record is in the log
             producer.abort()
         else:
             producer.commit()
@@ -70,10 +70,10 @@ def test_committed_records_of_all_partitions_show_and_aborted_ones_never(
 
 
 @pytest.mark.usefixtures("protocol")
-def test_sequence_numbers_after_aborts_with_records_under_way_are_taken(
+def test_sequence_numbers_after_an_abort_with_records_in_flight_are_accepted(
     producers: Callable[..., Producer], bootstrap: str, topic: str
 ) -> None:
-    """What was never sent leaves no gap, and what was under way none either."""
+    """Neither records that were never sent nor records in flight leave a gap of sequence numbers."""
     producer = producers(linger_ms=0, batch_size=200)
     committed = []
     for round_ in range(10):
@@ -102,7 +102,7 @@ def test_a_table_is_part_of_the_transaction(producers: Callable[..., Producer], 
     expect_committed(bootstrap, topic, [b"committed"] * 1000)
 
 
-def test_every_delivery_of_an_aborted_transaction_says_so(
+def test_every_delivery_of_an_aborted_transaction_fails_with_that_reason(
     producers: Callable[..., Producer], new_topic: NewTopic
 ) -> None:
     topic, other = new_topic(), new_topic()
@@ -132,7 +132,7 @@ def test_a_with_statement_commits_or_aborts(producers: Callable[..., Producer], 
     expect_committed(bootstrap, topic, numbers(1, 3))
 
 
-def test_a_with_statement_without_records_asks_for_nothing(producers: Callable[..., Producer]) -> None:
+def test_a_with_statement_without_records_sends_no_request(producers: Callable[..., Producer]) -> None:
     producer = producers()
     for _ in range(3):
         with producer.transaction():
@@ -141,12 +141,12 @@ def test_a_with_statement_without_records_asks_for_nothing(producers: Callable[.
     producer.abort()
 
 
-def test_a_record_that_the_broker_refuses_dooms_the_transaction_and_not_the_producer(
+def test_a_refused_record_dooms_the_transaction_and_not_the_producer(
     producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic
 ) -> None:
     topic = new_topic(1, {"max.message.bytes": "2000"})
     producer = producers()
-    again = r"Call abort\(\), then do it again"
+    again = r"Call abort\(\), then repeat it"
     with pytest.raises(TransactionAbortableError, match=again) as doomed, producer.transaction():
         producer.send(topic, b"1").result(60)
         large = producer.send(topic, b"x" * 5000)
@@ -157,9 +157,7 @@ def test_a_record_that_the_broker_refuses_dooms_the_transaction_and_not_the_prod
     expect_committed(bootstrap, topic, numbers(2))
 
 
-def test_a_doomed_transaction_takes_nothing_but_its_abort(
-    producers: Callable[..., Producer], new_topic: NewTopic
-) -> None:
+def test_a_doomed_transaction_accepts_only_abort(producers: Callable[..., Producer], new_topic: NewTopic) -> None:
     topic = new_topic(1, {"max.message.bytes": "2000"})
     producer = producers()
     producer.begin()
@@ -181,7 +179,7 @@ def test_a_doomed_transaction_takes_nothing_but_its_abort(
     producer.abort()
 
 
-# Two of one id
+# Two producers with one transactional id
 
 
 def _send_and_flush(producer: Producer, topic: str) -> None:
@@ -204,7 +202,7 @@ FIRST_CALLS: dict[str, Call] = {
 
 @pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("first", FIRST_CALLS)
-def test_the_older_of_two_is_fenced_at_whichever_call_comes_first_and_at_all_that_follow(
+def test_the_older_of_two_producers_is_fenced_in_every_call(
     producers: Callable[..., Producer], bootstrap: str, topic: str, first: str
 ) -> None:
     older = producers()
@@ -212,7 +210,7 @@ def test_the_older_of_two_is_fenced_at_whichever_call_comes_first_and_at_all_tha
     older.send(topic, b"older").result(60)
     newer = producers()
     newer.init_transactions()
-    with pytest.raises(ProducerFencedError, match="a newer producer has taken this one's place"):
+    with pytest.raises(ProducerFencedError, match="a newer producer has claimed the transactional id"):
         FIRST_CALLS[first](older, topic)
     for call in FIRST_CALLS.values():
         with pytest.raises(ProducerFencedError):
@@ -225,7 +223,9 @@ def test_the_older_of_two_is_fenced_at_whichever_call_comes_first_and_at_all_tha
     expect_committed(bootstrap, topic, [b"newer"])
 
 
-def test_an_idle_older_one_is_fenced_with_its_next_transaction(producers: Callable[..., Producer], topic: str) -> None:
+def test_an_idle_older_producer_is_fenced_in_its_next_transaction(
+    producers: Callable[..., Producer], topic: str
+) -> None:
     older = producers()
     with older.transaction():
         older.send(topic, b"1")
@@ -234,10 +234,10 @@ def test_an_idle_older_one_is_fenced_with_its_next_transaction(producers: Callab
         older.send(topic, b"2")
 
 
-# Calls that do not fit
+# Calls that are not valid
 
 
-def test_calls_out_of_order_change_nothing_and_say_which_is_next(
+def test_calls_out_of_order_are_refused_with_the_valid_call(
     producers: Callable[..., Producer], bootstrap: str, topic: str
 ) -> None:
     producer = producers()
@@ -258,7 +258,7 @@ def test_calls_out_of_order_change_nothing_and_say_which_is_next(
             with pytest.raises(TransactionStateError, match=r"no transaction is open; call begin\(\)"):
                 call()
     producer.begin()
-    with pytest.raises(TransactionStateError, match=r"commit\(\) or abort\(\) it before the next begin\(\)"):
+    with pytest.raises(TransactionStateError, match=r"call commit\(\) or abort\(\) before the next begin\(\)"):
         producer.begin()
     producer.init_transactions()
     with pytest.raises(TransactionStateError, match="nothing was sent"):
@@ -270,7 +270,7 @@ def test_calls_out_of_order_change_nothing_and_say_which_is_next(
 
 
 @pytest.mark.usefixtures("protocol")
-def test_no_offsets_at_all_are_committed_as_nothing(
+def test_an_empty_set_of_offsets_commits_nothing(
     producers: Callable[..., Producer], bootstrap: str, topic: str
 ) -> None:
     producer = producers()
@@ -288,12 +288,12 @@ def test_a_timeout_longer_than_the_broker_allows_is_named(producers: Callable[..
         producer.begin()
 
 
-def test_an_id_that_no_broker_could_read_is_refused(bootstrap: str) -> None:
-    with pytest.raises(ConfigError, match=r"transactional\.id is '.ud800', which UTF-8 can't hold"):
+def test_a_transactional_id_that_is_not_valid_is_refused(bootstrap: str) -> None:
+    with pytest.raises(ConfigError, match=r"transactional\.id is '.ud800', which can't be encoded as UTF-8"):
         Producer(bootstrap, transactional_id="\ud800")
 
 
-def test_bad_offsets_and_groups_are_refused_by_name(producers: Callable[..., Producer], topic: str) -> None:
+def test_offsets_and_groups_that_are_not_valid_are_refused(producers: Callable[..., Producer], topic: str) -> None:
     producer = producers()
     producer.begin()
     with pytest.raises(ValueError, match=r"offset of .*-0 is -1"):
@@ -303,14 +303,14 @@ def test_bad_offsets_and_groups_are_refused_by_name(producers: Callable[..., Pro
     producer.abort()
 
 
-def test_a_producer_without_an_id_has_no_transactions(bootstrap: str) -> None:
+def test_a_producer_without_a_transactional_id_refuses_transactional_calls(bootstrap: str) -> None:
     with Producer(bootstrap) as producer:
         for call in (producer.begin, producer.commit, producer.abort, producer.init_transactions):
-            with pytest.raises(ClientError, match="give this one a transactional_id"):
+            with pytest.raises(ClientError, match="set transactional_id"):
                 call()
 
 
-def test_a_timeout_longer_than_the_broker_allows_is_said_at_the_start(producers: Callable[..., Producer]) -> None:
+def test_a_transaction_timeout_above_the_brokers_limit_fails_at_the_start(producers: Callable[..., Producer]) -> None:
     producer = producers(transaction_timeout_ms=2_000_000_000)
     with pytest.raises(ClientError, match="INVALID_TRANSACTION_TIMEOUT"):
         producer.begin()
@@ -321,7 +321,7 @@ def test_a_timeout_longer_than_the_broker_allows_is_said_at_the_start(producers:
 
 @pytest.mark.usefixtures("protocol")
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
-def test_offsets_count_with_the_commit_and_not_with_an_abort(
+def test_offsets_are_committed_by_the_commit_and_not_by_an_abort(
     producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic, name: str, group_protocol: str
 ) -> None:
     source, target = new_topic(), new_topic()
@@ -353,7 +353,7 @@ def test_offsets_count_with_the_commit_and_not_with_an_abort(
 
 
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
-def test_offsets_of_a_member_that_was_let_go_doom_the_transaction(
+def test_offsets_of_a_removed_member_doom_the_transaction(
     producers: Callable[..., Producer], bootstrap: str, new_topic: NewTopic, name: str, group_protocol: str
 ) -> None:
     source, target = new_topic(), new_topic()
@@ -371,10 +371,10 @@ def test_offsets_of_a_member_that_was_let_go_doom_the_transaction(
     expect_committed(bootstrap, target, [b"2"])
 
 
-# The end
+# Closing and preparing
 
 
-def test_close_aborts_what_is_open(bootstrap: str, topic: str, name: str) -> None:
+def test_close_aborts_an_open_transaction(bootstrap: str, topic: str, name: str) -> None:
     with Producer(bootstrap, transactional_id=name, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
         producer.begin()
         producer.send(topic, b"open")
@@ -405,7 +405,9 @@ def test_a_prepared_transaction_outlives_its_producer(bootstrap: str, topic: str
     assert read_values(bootstrap, topic) == []
 
 
-def test_a_producer_may_end_what_it_prepared(producers: Callable[..., Producer], bootstrap: str, topic: str) -> None:
+def test_a_producer_may_end_its_prepared_transaction(
+    producers: Callable[..., Producer], bootstrap: str, topic: str
+) -> None:
     producer = producers()
     for value, ends in ((b"1", producer.commit), (b"2", producer.abort), (b"3", producer.commit)):
         producer.begin()

@@ -1,5 +1,5 @@
-"""What a coordinator or a partition's broker may answer a transactional producer, and what the producer makes of it:
-what passes, what the transaction has to be aborted for, and what only a new producer gets over (KIP-1050)."""
+"""A transactional producer's reactions to responses of coordinators and brokers: retriable errors, errors that require
+an abort, and errors that require a new producer (KIP-1050)."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ QUICK: dict[str, Any] = {
     "retry_backoff_max_ms": 1,
     "linger_ms": 0,
 }
-GARBAGE = object()  # for EndTxn: an answer that can't be read
-SHORT = 0.3  # for what can't come to an end
+GARBAGE = object()  # for EndTxn: a malformed response
+SHORT = 0.3  # timeout of calls that can't complete
 GROUP = GroupMetadata("group", 3, "member")
 PLACE = TopicPartition("topic", 0)
 FEATURES = {
@@ -55,8 +55,8 @@ class Sent(NamedTuple):
 
 
 class Coordinator:
-    """Leader and coordinator of all there is. Answers each API with the codes in `errors`, one after the other, and
-    then with none; SILENCE is no answer at all."""
+    """A broker that leads and coordinates everything. It responds to each API with the codes in `errors`, one after the
+    other, and then without an error. SILENCE means no response."""
 
     def __init__(self, *, version: int = 2) -> None:
         self.fake = FakeBroker({"topic": 1})
@@ -150,7 +150,7 @@ class Coordinator:
 
 @pytest.fixture(params=[2, 1])
 def either(request: pytest.FixtureRequest) -> Iterator[Coordinator]:
-    """One that speaks transaction.version 2, and one that does not."""
+    """Run with a broker that has transaction.version 2, and with a broker that does not."""
     coordinator = Coordinator(version=request.param)
     with coordinator.fake:
         yield coordinator
@@ -173,7 +173,7 @@ def one_transaction(producer: Producer) -> None:
         producer.send_offsets_to_transaction({PLACE: 1}, GROUP)
 
 
-def test_the_protocol_is_the_one_that_the_cluster_has_finalized(either: Coordinator) -> None:
+def test_the_protocol_follows_the_clusters_finalized_features(either: Coordinator) -> None:
     with producer_of(either) as producer:
         for _ in range(3):
             one_transaction(producer)
@@ -204,7 +204,7 @@ PASSES: list[tuple[ApiKey, ErrorCode]] = [
 ]
 
 
-def test_what_passes_is_asked_again_until_it_has(either: Coordinator) -> None:
+def test_retriable_errors_are_retried(either: Coordinator) -> None:
     with producer_of(either) as producer:
         for api, code in PASSES:
             either.errors.setdefault(api, []).extend([int(code)] * 2)
@@ -232,7 +232,7 @@ ABORTABLE: list[tuple[ApiKey, ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("api", "code"), ABORTABLE, ids=lambda value: value.name)
-def test_errors_of_a_transaction_are_over_with_its_abort(either: Coordinator, api: ApiKey, code: ErrorCode) -> None:
+def test_a_transactions_error_is_gone_after_its_abort(either: Coordinator, api: ApiKey, code: ErrorCode) -> None:
     with producer_of(either) as producer:
         either.errors[api] = [int(code)]
         with pytest.raises(TransactionAbortableError, match=code.name.upper()):
@@ -257,14 +257,14 @@ def test_a_partition_that_can_not_be_added_dooms_the_transaction(code: ErrorCode
         one_transaction(producer)
 
 
-def test_an_id_that_the_coordinator_has_forgotten_is_claimed_anew_by_the_abort(either: Coordinator) -> None:
+def test_abort_claims_an_id_again_that_the_coordinator_has_forgotten(either: Coordinator) -> None:
     api = ApiKey.PRODUCE if either.version == 2 else ApiKey.ADD_PARTITIONS_TO_TXN
     with producer_of(either) as producer:
         producer.init_transactions()
         either.errors[api] = [int(ErrorCode.invalid_producer_id_mapping)]
         with pytest.raises(TransactionAbortableError, match="INVALID_PRODUCER_ID_MAPPING"):
             one_transaction(producer)
-        assert either.ends == []  # nobody would know what to end
+        assert either.ends == []  # no coordinator knows a transaction to end
         assert either.claims == [(-1, -1), (-1, -1)]
         one_transaction(producer)
 
@@ -291,7 +291,7 @@ FATAL: list[tuple[Errors, type[ClientError]]] = [
 
 
 @pytest.mark.parametrize(("errors", "kind"), FATAL, ids=str)
-def test_errors_of_the_producer_stay(coordinator: Coordinator, errors: Errors, kind: type[ClientError]) -> None:
+def test_fatal_errors_of_the_producer_stay(coordinator: Coordinator, errors: Errors, kind: type[ClientError]) -> None:
     with producer_of(coordinator) as producer:
         coordinator.errors = {api: [int(code) for code in codes] for api, codes in errors.items()}
         with pytest.raises(kind, match=list(errors.values())[-1][-1].name.upper()):
@@ -308,7 +308,7 @@ def test_errors_of_the_producer_stay(coordinator: Coordinator, errors: Errors, k
         ]
         asked = len(coordinator.ends)
         for call in calls:
-            with pytest.raises(kind, match=r"(?i)close it"):
+            with pytest.raises(kind, match=r"(?i)close (it|this producer)"):
                 call()
         assert len(coordinator.ends) == asked
 
@@ -322,10 +322,10 @@ def test_errors_of_the_producer_stay(coordinator: Coordinator, errors: Errors, k
     ],
     ids=lambda value: value.name,
 )
-def test_an_epoch_that_was_taken_because_of_the_time_is_no_end_of_the_producer(
+def test_an_epoch_that_ended_by_the_transaction_timeout_is_not_fatal(
     coordinator: Coordinator, api: ApiKey, code: ErrorCode
 ) -> None:
-    """The coordinator takes the abort, and has a next epoch for it."""
+    """The coordinator accepts the abort and returns the next epoch."""
     with producer_of(coordinator) as producer:
         coordinator.errors[api] = [int(code)]
         with pytest.raises(TransactionAbortableError, match=r"open for longer than transaction\.timeout\.ms = 60000"):
@@ -335,12 +335,12 @@ def test_an_epoch_that_was_taken_because_of_the_time_is_no_end_of_the_producer(
     assert (coordinator.sent[-1].epoch, coordinator.sent[-1].sequence) == (1, 0)
 
 
-def test_a_commit_whose_answer_is_lost_is_learned_by_asking_again(either: Coordinator) -> None:
+def test_a_commit_with_a_lost_response_is_confirmed_by_another_request(either: Coordinator) -> None:
     with producer_of(either) as producer:
         producer.begin()
         producer.send("topic", b"1").result(30)
         either.errors[ApiKey.END_TXN] = [SILENCE]
-        with pytest.raises(TransactionTimeoutError, match=r"commit\(\): not confirmed"):
+        with pytest.raises(TransactionTimeoutError, match=r"commit\(\): .* has not confirmed it"):
             producer.commit(SHORT)
         for call in (producer.abort, producer.begin, lambda: producer.send("topic", b"2")):
             with pytest.raises(TransactionStateError, match=r"call commit\(\) again"):
@@ -351,12 +351,12 @@ def test_a_commit_whose_answer_is_lost_is_learned_by_asking_again(either: Coordi
         one_transaction(producer)
 
 
-def test_a_commit_whose_answer_can_not_be_read_is_not_taken_for_aborted(either: Coordinator) -> None:
-    """It may be committed: who aborted it and did it again would have it twice."""
+def test_a_commit_with_a_malformed_response_is_not_taken_for_aborted(either: Coordinator) -> None:
+    """The transaction may be committed: aborting and repeating it would write its records twice."""
     with producer_of(either) as producer:
         producer.begin()
         producer.send("topic", b"1").result(30)
-        either.errors[ApiKey.END_TXN] = [GARBAGE] * either.version  # by version 2 it is asked again at once
+        either.errors[ApiKey.END_TXN] = [GARBAGE] * either.version  # with version 2 the request is repeated at once
         with pytest.raises(TransactionTimeoutError, match="call it again"):
             producer.commit()
         with pytest.raises(TransactionStateError, match=r"call commit\(\) again"):
@@ -367,7 +367,7 @@ def test_a_commit_whose_answer_can_not_be_read_is_not_taken_for_aborted(either: 
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_block_ms": 2**63 - 1}], ids=["timeout", "max_block_ms"])
-def test_a_commit_may_wait_for_ever(coordinator: Coordinator, settings: dict[str, Any]) -> None:
+def test_a_commit_accepts_an_infinite_timeout(coordinator: Coordinator, settings: dict[str, Any]) -> None:
     with producer_of(coordinator, **settings) as producer:
         producer.begin()
         producer.send("topic", b"1")
@@ -375,11 +375,11 @@ def test_a_commit_may_wait_for_ever(coordinator: Coordinator, settings: dict[str
     assert coordinator.ends == [(7, 0, True)]
 
 
-def test_an_abort_of_what_is_committed_is_not_taken_for_done(coordinator: Coordinator) -> None:
+def test_an_abort_of_a_committed_transaction_is_an_error(coordinator: Coordinator) -> None:
     with producer_of(coordinator) as producer:
         producer.begin()
         producer.send("topic", b"1").result(30)
-        # As after a commit that failed by what its coordinator said, and was done all the same.
+        # As after a commit that the coordinator has carried out although it responded with an error.
         coordinator.errors[ApiKey.END_TXN] = [int(ErrorCode.unknown_server_error), int(ErrorCode.invalid_txn_state)]
         with pytest.raises(TransactionAbortableError):
             producer.commit()
@@ -387,12 +387,12 @@ def test_an_abort_of_what_is_committed_is_not_taken_for_done(coordinator: Coordi
             producer.abort()
 
 
-def test_an_abort_whose_answer_is_lost_goes_on_with_the_next(either: Coordinator) -> None:
+def test_an_abort_with_a_lost_response_is_continued_by_the_next_call(either: Coordinator) -> None:
     with producer_of(either) as producer:
         producer.begin()
         producer.send("topic", b"1").result(30)
         either.errors[ApiKey.END_TXN] = [SILENCE]
-        with pytest.raises(TransactionTimeoutError, match=r"abort\(\): not confirmed"):
+        with pytest.raises(TransactionTimeoutError, match=r"abort\(\): .* has not confirmed it"):
             producer.abort(SHORT)
         with pytest.raises(TransactionStateError, match=r"call abort\(\) again"):
             producer.begin()
@@ -401,7 +401,7 @@ def test_an_abort_whose_answer_is_lost_goes_on_with_the_next(either: Coordinator
         one_transaction(producer)
 
 
-def test_a_commit_before_all_is_acknowledged_may_still_be_aborted(either: Coordinator) -> None:
+def test_a_commit_that_waits_for_acknowledgements_can_still_be_aborted(either: Coordinator) -> None:
     with producer_of(either) as producer:
         producer.init_transactions()
         producer.begin()
@@ -415,10 +415,10 @@ def test_a_commit_before_all_is_acknowledged_may_still_be_aborted(either: Coordi
         producer.abort()
         assert isinstance(delivery.exception(0), TransactionAbortedError)
         one_transaction(producer)
-    assert either.sent[-1].epoch > either.sent[0].epoch  # whatever became of the one that was under way
+    assert either.sent[-1].epoch > either.sent[0].epoch  # whatever happened to the batch in flight
 
 
-def test_a_commit_that_is_interrupted_as_it_begins_can_be_aborted(
+def test_a_commit_interrupted_at_its_start_can_be_aborted(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with producer_of(coordinator) as producer:
@@ -443,7 +443,7 @@ def test_a_commit_that_is_interrupted_as_it_begins_can_be_aborted(
 
 
 def test_offsets_that_take_too_long_doom_the_transaction(either: Coordinator) -> None:
-    """It must not be committed without them."""
+    """The transaction must not be committed without its offsets."""
     with producer_of(either) as producer:
         either.errors[ApiKey.TXN_OFFSET_COMMIT] = [SILENCE]
         with pytest.raises(TransactionAbortableError, match="gave up after"), producer.transaction():
@@ -456,8 +456,8 @@ def test_offsets_that_take_too_long_doom_the_transaction(either: Coordinator) ->
     assert [committed for *_, committed in either.ends] == [False, True]
 
 
-def test_a_partition_that_was_perhaps_never_added_can_be_aborted() -> None:
-    """The coordinator knows of no transaction, and says so."""
+def test_a_transaction_whose_partition_may_not_be_added_can_be_aborted() -> None:
+    """The coordinator knows no transaction, and its response says so."""
     older = Coordinator(version=1)
     with older.fake, producer_of(older) as producer:
         producer.init_transactions()
@@ -468,12 +468,12 @@ def test_a_partition_that_was_perhaps_never_added_can_be_aborted() -> None:
         with pytest.raises(TransactionTimeoutError):
             producer.commit(SHORT)
         producer.abort()
-        assert older.claims == [(-1, -1), (7, 0)]  # what comes late is of an epoch that is over
+        assert older.claims == [(-1, -1), (7, 0)]  # a late batch has an old epoch
         older.errors.clear()
         one_transaction(producer)
 
 
-def test_nothing_is_sent_before_an_id_is_claimed_and_nothing_hangs_without_one(coordinator: Coordinator) -> None:
+def test_nothing_is_sent_before_the_transactional_id_is_claimed(coordinator: Coordinator) -> None:
     coordinator.errors[ApiKey.INIT_PRODUCER_ID] = [SILENCE]
     with producer_of(coordinator) as producer:
         with pytest.raises(TransactionTimeoutError, match=r"init_transactions\(\)"):

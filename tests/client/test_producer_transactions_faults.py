@@ -1,4 +1,4 @@
-"""Brokers that die between a transaction's calls, processes that fork and exit: nothing hangs, shows twice or half."""
+"""Brokers killed between a transaction's calls, processes that fork and exit: no call hangs, commits stay atomic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.client.read_committed import expect_committed
 from tests.clients.admin import create_topic
 from tests.clients.waiting import wait_until
 
-SHORT = 0.5  # seconds, for what can't come to an end
+SHORT = 0.5  # timeout in seconds of calls that can't complete
 GROUP = GroupMetadata("group", -1, "")
 PLACE = TopicPartition("topic", 0)
 QUICK: dict[str, Any] = {
@@ -107,7 +107,7 @@ def test_a_broker_killed_during_calls_is_waited_for(own_broker: BrokerProcess) -
     expect_committed(own_broker.address, "topic", committed)
 
 
-def test_no_call_waits_longer_than_it_may_for_a_broker_that_is_gone(own_broker: BrokerProcess) -> None:
+def test_no_call_waits_beyond_its_timeout_for_a_stopped_broker(own_broker: BrokerProcess) -> None:
     create_topic(own_broker.address, "topic", 1)
     with producer_of(own_broker) as producer:
         producer.begin()
@@ -129,14 +129,14 @@ def test_no_call_waits_longer_than_it_may_for_a_broker_that_is_gone(own_broker: 
         with pytest.raises(TransactionAbortableError, match=r"gave up|can't be reached|connection") as doomed:
             producer.send_offsets_to_transaction({PLACE: 1}, GROUP, SHORT)
         assert doomed.value.__cause__ is not None
-        producer.close(SHORT)  # with nobody to abort it
+        producer.close(SHORT)  # no broker can abort the transaction
     own_broker.start()
     with producer_of(own_broker) as producer, producer.transaction():
         producer.send("topic", b"4")
     expect_committed(own_broker.address, "topic", [b"4"])
 
 
-def test_records_that_are_given_up_doom_the_transaction(own_broker: BrokerProcess) -> None:
+def test_expired_records_doom_the_transaction(own_broker: BrokerProcess) -> None:
     create_topic(own_broker.address, "topic", 2)
     with producer_of(own_broker, linger_ms=0, request_timeout_ms=500, delivery_timeout_ms=500) as producer:
         producer.begin()
@@ -156,7 +156,7 @@ def test_records_that_are_given_up_doom_the_transaction(own_broker: BrokerProces
 
 @pytest.fixture(scope="module")
 def impatient_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One that looks often for transactions that have timed out."""
+    """Start a broker that checks often for transactions past their timeout."""
     settings = SETTINGS | {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
     with BrokerProcess(tmp_path_factory.mktemp("impatient") / "data", settings) as broker:
         yield broker
@@ -171,7 +171,7 @@ LATE: dict[str, Callable[[Producer, str], object]] = {
 
 
 @pytest.mark.parametrize("call", LATE)
-def test_a_transaction_that_took_too_long_is_aborted_and_its_producer_goes_on(
+def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_continues(
     impatient_broker: BrokerProcess, call: str
 ) -> None:
     address = impatient_broker.address
@@ -192,7 +192,7 @@ def test_a_transaction_that_took_too_long_is_aborted_and_its_producer_goes_on(
     expect_committed(address, call, [b"2"])
 
 
-def test_close_lets_the_commit_of_another_thread_end(broker: BrokerProcess, topic: str, name: str) -> None:
+def test_close_waits_for_the_commit_of_another_thread(broker: BrokerProcess, topic: str, name: str) -> None:
     producer = producer_of(broker, transactional_id=name)
     transactions = producer._transactions
     assert transactions is not None
@@ -213,7 +213,7 @@ def test_close_lets_the_commit_of_another_thread_end(broker: BrokerProcess, topi
     expect_committed(broker.address, topic, [b"1", b"2"])
 
 
-def test_a_block_whose_commit_is_interrupted_is_aborted(
+def test_an_interrupted_commit_of_a_with_statement_is_aborted(
     broker: BrokerProcess, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted() -> None:
@@ -229,7 +229,7 @@ def test_a_block_whose_commit_is_interrupted_is_aborted(
     expect_committed(broker.address, topic, [b"2"])
 
 
-def test_a_forked_child_has_no_part_in_the_transaction(broker: BrokerProcess, topic: str, name: str) -> None:
+def test_a_forked_child_can_not_use_the_transaction(broker: BrokerProcess, topic: str, name: str) -> None:
     with producer_of(broker, transactional_id=name) as producer:
         producer.begin()
         producer.send(topic, b"before").result(60)
@@ -279,7 +279,7 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_an_interpreter_that_exits_aborts_what_is_open_and_does_not_hang(
+def test_an_exiting_interpreter_aborts_the_open_transaction(
     impatient_broker: BrokerProcess, name: str, is_alive: bool
 ) -> None:
     broker = impatient_broker
@@ -296,10 +296,10 @@ def test_an_interpreter_that_exits_aborts_what_is_open_and_does_not_hang(
         assert ended.stderr == ""
         assert state_of(broker, name) == "CompleteAbort"
     else:
-        assert "is left to its timeout, as it could not be aborted" in ended.stderr
+        assert "could not be aborted, so it stays open until its timeout" in ended.stderr
 
 
-def test_an_interrupted_commit_is_gone_on_with(impatient_broker: BrokerProcess, name: str) -> None:
+def test_an_interrupted_commit_is_continued_by_the_next_call(impatient_broker: BrokerProcess, name: str) -> None:
     broker = impatient_broker
     create_topic(broker.address, name, 1)
     with producer_of(broker, transactional_id=name) as producer:
@@ -320,8 +320,8 @@ def test_an_interrupted_commit_is_gone_on_with(impatient_broker: BrokerProcess, 
     expect_committed(broker.address, name, [b"1", b"2"])
 
 
-def test_a_send_beside_a_commit_is_part_of_it_or_refused(broker: BrokerProcess, topic: str, name: str) -> None:
-    """And never of the next transaction, or of none."""
+def test_a_send_during_a_commit_belongs_to_it_or_is_refused(broker: BrokerProcess, topic: str, name: str) -> None:
+    """The record never belongs to the next transaction, or to none."""
     accepted: list[bytes] = []
     stopping = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What all clients' settings share: Kafka's names, addresses, and refusals that say why."""
+"""The settings that all clients share: Kafka's names, addresses, and refusals with reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def servers(given: object) -> list[tuple[str, int]]:
         ("PLAINTEXT://a:1", [("a", 1)]),
     ],
 )
-def test_servers_are_read_as_people_write_them(given: object, read: list[tuple[str, int]]) -> None:
+def test_bootstrap_servers_accept_all_common_notations(given: object, read: list[tuple[str, int]]) -> None:
     assert servers(given) == read
 
 
@@ -42,23 +42,23 @@ def test_servers_are_read_as_people_write_them(given: object, read: list[tuple[s
         ([], "at least one broker"),
         (None, "must be host:port"),
         (9092, "must be host:port"),
-        ([9092], "has 9092"),
+        ([9092], "contains 9092"),
         ("a:b", "'a:b'; it must be host:port"),
         ("a:0", "port from 1 to 65535"),
         ("a:65536", "port from 1 to 65535"),
         (":9092", "must be host:port"),
         ("::1:9092", "IPv6 address needs brackets"),
         ("[::1:9092", "must be host:port"),
-        ("SSL://a:1", "only plain text"),
-        ("http://a:1", "only plain text"),
+        ("SSL://a:1", "only PLAINTEXT"),
+        ("http://a:1", "only PLAINTEXT"),
     ],
 )
-def test_servers_that_can_not_be_are_named(given: object, why: str) -> None:
+def test_servers_that_are_not_valid_are_named(given: object, why: str) -> None:
     with pytest.raises(ConfigError, match=rf"bootstrap\.servers .*{why}"):
         servers(given)
 
 
-def test_an_address_is_written_as_it_is_read() -> None:
+def test_an_address_is_formatted_as_host_and_port() -> None:
     assert str(ServerAddress("::1", 9092)) == "[::1]:9092"
     assert str(ServerAddress("a", 9092)) == "a:9092"
 
@@ -66,9 +66,9 @@ def test_an_address_is_written_as_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("security.protocol", "SASL_SSL", "TLS and SASL are not available yet"),
-        ("sasl.mechanism", "PLAIN", "TLS and SASL are not available yet"),
-        ("ssl.anything.at.all", "x", "TLS and SASL are not available yet"),
+        ("security.protocol", "SASL_SSL", "TLS and SASL are not supported yet"),
+        ("sasl.mechanism", "PLAIN", "TLS and SASL are not supported yet"),
+        ("ssl.anything.at.all", "x", "TLS and SASL are not supported yet"),
         ("socket.timeout.ms", "1", "librdkafka's; set request.timeout.ms"),
         ("metric.reporters", "x", "Java classes"),
         ("request.timeout", "1", "did you mean request.timeout.ms"),
@@ -78,26 +78,28 @@ def test_an_address_is_written_as_it_is_read() -> None:
         ("client.id", 5, "must be text"),
     ],
 )
-def test_what_can_not_be_given_is_refused_with_the_reason(name: str, value: object, why: str) -> None:
+def test_refused_settings_have_a_reason(name: str, value: object, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
         CommonSettings.parse({"bootstrap.servers": "a:1", name: value})
     assert why in str(caught.value)
     assert name in str(caught.value)
 
 
-def test_what_is_so_anyway_may_be_said() -> None:
+def test_a_refused_setting_may_have_its_only_value() -> None:
     held = {"client.dns.lookup": "use_all_dns_ips", "socket.keepalive.enable": "true", "security.protocol": "PLAINTEXT"}
     CommonSettings.parse({"bootstrap.servers": "a:1", **held})
 
 
-def test_answers_that_are_asked_for_may_be_as_large_as_that() -> None:
-    with pytest.raises(ConfigError, match=r"fetch\.max\.bytes is 200000000, more than receive\.message\.max\.bytes"):
+def test_fetch_max_bytes_must_fit_receive_message_max_bytes() -> None:
+    with pytest.raises(
+        ConfigError, match=r"fetch\.max\.bytes is 200000000; it must not exceed receive\.message\.max\.bytes"
+    ):
         ConsumerSettings.from_options("a:1", {"fetch_max_bytes": 200_000_000})
     ConsumerSettings.from_options("a:1", {"fetch_max_bytes": 200_000_000, "receive_message_max_bytes": 200_001_000})
 
 
-def test_servers_given_twice_are_refused() -> None:
-    with pytest.raises(ConfigError, match="given twice"):
+def test_servers_set_twice_are_refused() -> None:
+    with pytest.raises(ConfigError, match="set twice"):
         CommonSettings.from_options("a:1", {"bootstrap_servers": "b:1"})
 
 
@@ -105,6 +107,6 @@ def test_servers_given_twice_are_refused() -> None:
     ("options", "settings"),
     [(AdminOptions, AdminSettings), (ProducerOptions, ProducerSettings), (ConsumerOptions, ConsumerSettings)],
 )
-def test_type_checkers_know_every_setting_and_no_other(options: Any, settings: type[CommonSettings]) -> None:
+def test_the_option_types_have_exactly_the_settings(options: Any, settings: type[CommonSettings]) -> None:
     names = {underscored(name) for name in settings.names()} - {"bootstrap_servers"}
     assert set(options.__annotations__) == names

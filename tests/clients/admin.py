@@ -1,4 +1,4 @@
-"""Admin calls for scenarios whose subject is something else."""
+"""Admin calls that prepare scenarios about other subjects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def admin_client(address: str) -> AdminClient:
 
 def create_topic(address: str, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
-    admin = admin_client(address)  # must live as long as what it is asked for
+    admin = admin_client(address)  # must live until its futures are done
     admin.create_topics([topic])[name].result(SECONDS)
 
 

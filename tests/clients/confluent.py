@@ -1,4 +1,4 @@
-"""confluent-kafka, which is librdkafka."""
+"""confluent-kafka, which uses librdkafka."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ConfluentConsumer(Consumer):
         first = self._consumer.poll(seconds)
         if first is None:
             return []
-        messages = [first, *self._consumer.consume(MANY, 0)]  # with a time it would wait for as many
+        messages = [first, *self._consumer.consume(MANY, 0)]  # with a timeout it would wait for this many
         for message in messages:
             error = message.error()
             if error is not None:
@@ -135,7 +135,7 @@ class ConfluentConsumer(Consumer):
 
 class ConfluentClient(Client):
     name = "confluent-kafka"
-    lacks = frozenset({"sticky assignor"})  # only the cooperative one
+    lacks = frozenset({"sticky assignor"})  # librdkafka has only the cooperative one
 
     def producer(
         self, address: str, *, codec: str = "none", acks: int = -1, idempotent: bool = False, give_up_ms: int = 60_000
@@ -147,14 +147,14 @@ class ConfluentClient(Client):
             "enable.idempotence": idempotent,
             "linger.ms": 5,
             "message.timeout.ms": give_up_ms,
-            "topic.metadata.propagation.max.ms": give_up_ms // 3,  # until it believes that a topic is not there
+            "topic.metadata.propagation.max.ms": give_up_ms // 3,  # until it reports that a topic does not exist
         }
         return ConfluentProducer(settings)
 
     def consumer(self, address: str, options: ConsumerOptions) -> Consumer:
         settings: dict[str, Any] = {
             "bootstrap.servers": address,
-            "group.id": options.group or "none",  # librdkafka wants one even where it isn't used
+            "group.id": options.group or "none",  # librdkafka requires a group id even if it isn't used
             "group.protocol": options.protocol,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": options.auto_commit,

@@ -1,4 +1,4 @@
-"""One broker in a process of its own for all scenarios in which nothing happens to it, and the clients."""
+"""The broker that scenarios share unless they stop or kill it, and the clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Clients leave sockets to the garbage collector; that is no fault of the broker."""
+    """Ignore ResourceWarnings: clients leave sockets to the garbage collector, which is no fault of the broker."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
@@ -48,7 +48,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 
 @pytest.fixture
 def broker(shared_broker: BrokerProcess) -> Iterator[BrokerProcess]:
-    """No scenario may make it log an error, let alone end it."""
+    """Return the shared broker. Fails a scenario that makes it log an error or stop."""
     before = len(shared_broker.errors())
     yield shared_broker
     assert shared_broker.is_running, shared_broker.logs[-4000:]
@@ -67,7 +67,7 @@ def clients(loop_thread: LoopThread) -> dict[str, Client]:
     return {client: make_client(client, loop_thread) for client in CLIENTS}
 
 
-# In `make test` the most used client stands for all.
+# `make test` runs only the most used client.
 @pytest.fixture(params=[CLIENTS[0], *(slow(client) for client in CLIENTS[1:])])
 def client(request: pytest.FixtureRequest, clients: dict[str, Client]) -> Client:
     return clients[request.param]
@@ -75,13 +75,13 @@ def client(request: pytest.FixtureRequest, clients: dict[str, Client]) -> Client
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """For a topic or a group that no other test has."""
+    """Return a name for a topic or a group that no other test uses."""
     return re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)[:100] + f"-{next(_numbers)}"
 
 
 @pytest.fixture
 def new_topic(broker: BrokerProcess, name: str) -> Callable[[int], list[Place]]:
-    """Makes a topic of so many partitions."""
+    """Return a function that creates a topic and returns its name."""
 
     def make(partitions: int = 1) -> list[Place]:
         create_topic(broker.address, name, partitions)

@@ -1,8 +1,8 @@
 """A copier: reads records, writes them to another topic and commits its offsets, all in transactions. It runs in a
-process of its own, so that it can be killed, and like a good application it begins again after every error.
+process of its own, so that it can be killed, and starts again after every error, as a good application does.
 
-Some transactions it aborts by itself, the first among them, after it has written what nobody may ever see. Processes
-are forked off one that has imported the clients already, so that another can be had at once after a kill.
+It aborts some transactions by itself, including the first, after it has written records that must stay invisible. Its
+processes are forked from one that has already imported the clients, so that a killed copier is replaced at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Copier:
         self._client_name = client_name
         self._address = address
         self._context = _fork_server()
-        self._begun: Any = self._context.RawValue("q", 0)  # without a lock, which a killed one would keep
+        self._begun: Any = self._context.RawValue("q", 0)  # without a lock, which a killed process would keep
         self._process: BaseProcess | None = None
 
     def start(self) -> None:
@@ -49,7 +49,7 @@ class Copier:
             self._process.start()
 
     def kill(self) -> None:
-        """SIGKILL. One that does not run is left alone."""
+        """Send SIGKILL, if the copier runs."""
         if self._process is not None:
             self._process.kill()
             self._process.join(END_SECONDS)
@@ -57,7 +57,7 @@ class Copier:
             self._process = None
 
     def wait_for_more(self) -> None:
-        """Until it has a transaction open with all that belongs to it, from now on."""
+        """Wait until it has a transaction open with records and offsets that it begins from now on."""
         before = self._begun.value
         wait_until(lambda: self._begun.value > before, f"a transaction of {self._client_name}")
 
@@ -75,21 +75,22 @@ def _fork_server() -> ForkServerContext:
     return context
 
 
-# What follows runs in the copier's process
+# The rest of this file runs in the copier's process
 
 
 def copy_for_ever(client_name: str, address: str, seed: float, begun: Any) -> None:
-    logging.disable(logging.CRITICAL)  # of brokers that are away there is much to say
+    logging.disable(logging.CRITICAL)  # clients log much about unreachable brokers
     chance = random.Random(seed)
     thread = LoopThread()
     while True:
-        with contextlib.suppress(Exception):  # each client has its own
+        with contextlib.suppress(Exception):  # each client has its own exceptions
             _copy(client_name, address, thread, chance, begun)
         time.sleep(PAUSE_SECONDS)
 
 
 def _copy(client_name: str, address: str, thread: LoopThread, chance: random.Random, begun: Any) -> None:
-    """Until something fails. What the last one left open is aborted before the offsets are asked for."""
+    """Copy until something fails. The transaction that the last copier left open is aborted before the offsets are
+    fetched."""
     options = ConsumerOptions(group=NAME, partitions=[SOURCE], isolation="read_committed")
     with contextlib.ExitStack() as opened:
         producer = opened.enter_context(transactional(client_name, thread, address, NAME))
@@ -111,7 +112,7 @@ def _copy(client_name: str, address: str, thread: LoopThread, chance: random.Ran
 
 
 def _portions(consumer: Any) -> Iterator[tuple[list[bytes], int]]:
-    """Some values, and the offset behind them."""
+    """Return some values, and the offset after them."""
     while True:
         received = consumer.poll(0.1)
         for first in range(0, len(received), A_TRANSACTION):

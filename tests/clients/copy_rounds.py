@@ -1,4 +1,4 @@
-"""A copier under kills: of the broker, of itself, of both, at random moments. Its output must hold each input once.
+"""Kills a copier, its broker, or both at random moments. The copier's output must have each input exactly once.
 
 `make test` has a few rounds with each client, `make faults` has many.
 """
@@ -30,7 +30,7 @@ SETTINGS = {
 def copy_under_kills(
     directory: Path, client_name: str, kills: int, seed: int, tick: Callable[[], None] = lambda: None
 ) -> None:
-    """Raises AssertionError where the output is not the input."""
+    """Raise AssertionError if the output differs from the input."""
     chance = random.Random(seed)
     inputs: list[bytes] = []
     directory.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def copy_under_kills(
             for number in range(kills):
                 feed(broker.address, inputs)
                 copier.wait_for_more()
-                time.sleep(chance.uniform(0, LONGEST_LIFE_SECONDS))  # to die at any moment
+                time.sleep(chance.uniform(0, LONGEST_LIFE_SECONDS))  # the kill comes at a random moment
                 doomed = KILLED[number % len(KILLED)]
                 for kill in chance.sample(doomed, len(doomed)):
                     broker.kill() if kill == "broker" else copier.kill()
@@ -57,7 +57,7 @@ def copy_under_kills(
 
 
 def feed(address: str, inputs: list[bytes]) -> None:
-    """Some more of them."""
+    """Send some more inputs."""
     more = [b"%d" % number for number in range(len(inputs), len(inputs) + INPUTS_A_ROUND)]
     with ConfluentClient().producer(address, idempotent=True) as producer:
         producer.send(SOURCE.topic, [Message(value) for value in more])

@@ -13,11 +13,11 @@ from tests.clients.confluent import ConfluentClient
 from tests.clients.interface import Client
 from tests.clients.own import OwnClient
 
-CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")  # those of others
+CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka")  # without Stratalog's own client
 
 
 def make_client(name: str, thread: LoopThread | None = None) -> Client:
-    """aiokafka's runs in `thread`, or in one of its own."""
+    """Create a client by name. aiokafka's event loop runs in `thread`, or in a thread of its own."""
     if name == OwnClient.name:
         return OwnClient()
     if name == "confluent-kafka":

@@ -1,4 +1,4 @@
-"""What is read by groups, and how it is counted."""
+"""Records for scenarios with groups, and how they are counted."""
 
 from __future__ import annotations
 

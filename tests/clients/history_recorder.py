@@ -1,7 +1,7 @@
-"""Records a history: writers of all clients in transactions of their own, readers of committed records beside them.
+"""Records a history: writers of all clients with their own transactions, and concurrent readers of committed records.
 
-A writer notes what it is about to write before it writes it, and the outcome when it knows it. After an error it goes
-on with a new producer, which aborts what the one before it left open.
+A writer notes a value before it writes it, and the outcome once it is known. After an error it continues with a new
+producer, which aborts the transaction that the previous producer left open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEP_SECONDS = 0.05
 
 
 class Writer:
-    """In a thread of its own until told to stop. `transactions` are whole once it has stopped."""
+    """Writes transactions in its own thread until `stop`. After that, `transactions` is complete."""
 
     def __init__(self, client_name: str, address: str, places: Sequence[Place], seed: int) -> None:
         self.transactions: list[Transaction] = []
@@ -42,7 +42,7 @@ class Writer:
         return sum(one.outcome is Outcome.COMMITTED for one in self.transactions)
 
     def stop(self) -> None:
-        """What it left open is aborted then."""
+        """Continue with a new producer, which aborts the open transaction."""
         self._stopping.set()
         self._thread.join()
         with contextlib.suppress(Exception):
@@ -58,7 +58,7 @@ class Writer:
             try:
                 producer = producer or self._new_producer()
                 self._write(producer)
-            except Exception:  # each client has its own
+            except Exception:  # each client has its own exceptions
                 if producer is not None:
                     with contextlib.suppress(Exception):
                         producer.close()
@@ -90,7 +90,7 @@ class Writer:
 
 
 class Follower:
-    """Reads committed records from the first on, in a thread of its own, over restarts of the broker."""
+    """Reads committed records from the first on, in its own thread, across restarts of the broker."""
 
     def __init__(self, client_name: str, address: str, places: Sequence[Place]) -> None:
         self.name = client_name
@@ -126,7 +126,7 @@ class Follower:
 
 
 def write_last(address: str, places: Sequence[Place]) -> Transaction:
-    """To every place, when all others are done: who has seen it has seen all."""
+    """Write a last value to every partition, when all writers are done. A reader that has seen it has seen all."""
     writes = tuple(Write(place, b"last-%d" % number) for number, place in enumerate(places))
     loop = LoopThread()
     try:

@@ -1,7 +1,7 @@
-"""What the scenarios ask of a client, so that one scenario runs with each of them.
+"""The interface of clients for the scenarios, so that one scenario runs with each client.
 
-The adapters (confluent.py, kafka_python.py, aio.py) only translate: no retries, no repairs. What a client lacks is
-named in its `lacks`, and a scenario that needs it is skipped with that name.
+The adapters (confluent.py, kafka_python.py, aio.py) only translate: they don't retry or repair. A client names what it
+can't do in `lacks`, and scenarios that need it are skipped by that name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
-# Crashed members are missed quickly, living ones have twenty heartbeats until then: the machine may be busy.
+# A crashed member is noticed quickly. A living one sends twenty heartbeats in that time, as the machine may be busy.
 SESSION_MS = 6_000
 HEARTBEAT_MS = 300
-RECONNECT_MS = 200  # at most, between attempts
-REFRESH_MS = 300  # of metadata, for those who wait for new topics
+RECONNECT_MS = 200  # the longest wait between attempts
+REFRESH_MS = 300  # age of metadata, for consumers that wait for new topics
 
 
 class Place(NamedTuple):
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Message:
-    """To be sent."""
+    """A record to send."""
 
     value: bytes | None
     key: bytes | None = None
@@ -56,7 +56,7 @@ class Received:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions:
-    """Give `topics` or `pattern` for a member of a group, or `partitions` to read those."""
+    """The options of a consumer: `topics` or `pattern` for a member of a group, or `partitions` without a group."""
 
     group: str | None = None
     topics: Sequence[str] = ()
@@ -73,7 +73,8 @@ class ConsumerOptions:
 class Producer(ABC):
     @abstractmethod
     def send(self, topic: str, messages: Sequence[Message]) -> list[int]:
-        """Returns when all are acknowledged or, with acks=0, gone; their offsets, which mean nothing with acks=0."""
+        """Send records, and return their offsets when all are acknowledged. With acks=0, return when they are sent; the
+        offsets then mean nothing."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -86,7 +87,7 @@ class Producer(ABC):
 
 
 class Consumer(ABC):
-    owned: frozenset[Place] = frozenset()  # as of the last poll: a consumer is one thread's, but others may look
+    owned: frozenset[Place] = frozenset()  # as of the last poll; other threads may read it
 
     def poll(self, seconds: float) -> list[Received]:
         received = self._poll(seconds)
@@ -101,11 +102,12 @@ class Consumer(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """What was polled; returns when the broker has it."""
+        """Commit the positions, and return when the broker has confirmed it."""
 
     @abstractmethod
     def commit_async(self) -> list[BaseException | None]:
-        """Empty until the broker answered, at the earliest with a later poll; then how it went."""
+        """Start a commit, and return a list that is empty until the broker has responded, in a later poll at the
+        earliest. Then it contains the outcome."""
 
     @abstractmethod
     def committed(self, place: Place) -> int | None: ...
@@ -118,7 +120,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def offset_for_time(self, place: Place, timestamp: int) -> int | None:
-        """The first offset with this timestamp or a later one; None where all are earlier."""
+        """Return the first offset with this timestamp or a later one; None if all timestamps are earlier."""
 
     @abstractmethod
     def beginning_and_end(self, place: Place) -> tuple[int, int]: ...
@@ -152,6 +154,6 @@ class Client(ABC):
     def consumer(self, address: str, options: ConsumerOptions) -> Consumer: ...
 
     def must_have(self, feature: str) -> None:
-        """Skips the scenario, naming what this client can't do against any broker."""
+        """Skip the scenario if the client can't do this with any broker."""
         if feature in self.lacks:
             pytest.skip(f"{self.name} has no {feature}")

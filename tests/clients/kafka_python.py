@@ -59,7 +59,7 @@ class KafkaPythonProducer(Producer):
 class KafkaPythonConsumer(Consumer):
     def __init__(self, settings: dict[str, Any], options: ConsumerOptions) -> None:
         self._consumer = KafkaConsumer(**settings)
-        # A poll that ends during a join loses what comes of the join, for ever (3.0.12): this part must not be hurried.
+        # A poll that ends during a join loses the join's result permanently (3.0.12), so this poll must not be short.
         join = self._consumer._coordinator.poll
         self._consumer._coordinator.poll = lambda timeout_ms: join(timeout_ms=JOIN_MS)
         if options.partitions:

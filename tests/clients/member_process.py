@@ -1,7 +1,7 @@
 """A member of a group in a process of its own, so that it can be killed: `python -m tests.clients.member_process`.
 
-Arguments: the client's name, the broker's address, a ConsumerOptions as JSON. It polls for ever and writes a line with
-its assignment each time that it changes.
+Arguments: the client's name, the broker's address, a ConsumerOptions as JSON. It polls without end, and writes a line
+with its assignment each time that it changes.
 """
 
 from __future__ import annotations

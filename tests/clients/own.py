@@ -1,4 +1,4 @@
-"""Our own client, as the scenarios ask for it."""
+"""Stratalog's own client, behind the interface of the scenarios."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A producer that never rests, in a thread: idempotent, acks=all, numbered values, and what was acknowledged of them.
+"""A load: an idempotent producer that sends numbered values without a pause in a thread, and records acknowledgements.
 
-Values are `partition:number` with numbers that rise by one in each partition, so that a reader sees what is missing,
-there twice or out of order.
+Values are `partition:number`, with numbers that rise by one in each partition, so that a reader notices missing,
+duplicated and reordered values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from tests.clients.waiting import wait_until
 
 IN_FLIGHT = 2000
-RECOVERING = "the ends of all logs are checked"  # what a broker logs that starts after a crash
+RECOVERING = "the ends of all logs are checked"  # a broker logs this when it starts after a crash
 SECONDS = 120.0
 
 
@@ -34,7 +34,7 @@ class ProduceLoad:
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 1,
-                "batch.num.messages": 50,  # many small requests: more of them are under way when the broker dies
+                "batch.num.messages": 50,  # many small requests, so that several are in flight at a kill
                 "message.timeout.ms": int(SECONDS * 1000),
                 "reconnect.backoff.ms": 10,
                 "reconnect.backoff.max.ms": 50,
@@ -53,12 +53,12 @@ class ProduceLoad:
         self.finish()
 
     def wait_for_more(self, count: int) -> None:
-        """Until so many more than now are acknowledged."""
+        """Wait until this many more records are acknowledged."""
         wanted = self._count + count
         wait_until(lambda: self._count >= wanted or bool(self.errors), f"the acknowledgement of {count} records")
 
     def finish(self) -> None:
-        """Sends nothing new, and waits for the answers to the rest."""
+        """Stop sending, and wait for the remaining responses."""
         self._stopping.set()
         self._thread.join()
 
@@ -89,7 +89,7 @@ class ProduceLoad:
         self._count += 1
 
     def check(self, address: str) -> None:
-        """Every record that was acknowledged is there once, where the broker said, in the order of sending."""
+        """Check that each acknowledged record is stored once, at its acknowledged offset, in the order of sending."""
         assert self.errors == []
         stored = {partition: read_all(address, self.topic, partition) for partition in range(self.partitions)}
         for partition, numbers in stored.items():
@@ -109,7 +109,7 @@ def read_all(address: str, topic: str, partition: int) -> list[int]:
         while len(numbers) < watermarks[1]:
             message = consumer.poll(SECONDS)
             assert message is not None, f"{len(numbers)} of {watermarks[1]} records of {topic}-{partition}"
-            for one in [message, *consumer.consume(10_000, 0)]:  # with a time it would wait for as many
+            for one in [message, *consumer.consume(10_000, 0)]:  # with a timeout it would wait for this many
                 value = one.value()
                 assert one.error() is None
                 assert value is not None

@@ -1,4 +1,4 @@
-"""Every admin call of aiokafka. It hands out most answers as they come, with error codes, and raises for the rest."""
+"""Every admin call of aiokafka. For most calls it returns the response with its error codes; the others raise."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_a_topic_is_created_described_grown_and_deleted(admin: AIOKafkaAdminClie
     assert name not in run(admin.list_topics())
 
 
-def test_what_can_not_be_is_refused(admin: AIOKafkaAdminClient, run: Run, new_topic: MakeTopic, name: str) -> None:
+def test_requests_that_are_not_valid_are_refused(
+    admin: AIOKafkaAdminClient, run: Run, new_topic: MakeTopic, name: str
+) -> None:
     new_topic(2)
     refused = {
         "a/b": (NewTopic("a/b", 1, 1), INVALID_TOPIC),

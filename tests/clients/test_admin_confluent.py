@@ -1,4 +1,4 @@
-"""Every admin call of confluent-kafka that a single broker without security and transactions can answer."""
+"""Every admin call of confluent-kafka that a single broker without security and transactions can serve."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def admin(broker: BrokerProcess) -> AdminClient:
 
 
 def only(futures: dict[Any, Any]) -> Any:
-    """The result of the one thing that was asked for."""
+    """Return the result for the only requested item."""
     (future,) = futures.values()
     return future.result(SECONDS)
 
@@ -79,12 +79,12 @@ def test_a_topic_is_created_described_grown_and_deleted(admin: AdminClient, name
     assert error_code(admin.describe_topics(TopicCollection([name]))) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_a_topic_without_numbers_gets_the_brokers(admin: AdminClient, name: str) -> None:
+def test_a_topic_without_counts_gets_the_brokers_defaults(admin: AdminClient, name: str) -> None:
     only(admin.create_topics([NewTopic(name)]))
     assert len(admin.list_topics(name, SECONDS).topics[name].partitions) == 1
 
 
-def test_validating_creates_nothing(admin: AdminClient, name: str) -> None:
+def test_validate_only_creates_nothing(admin: AdminClient, name: str) -> None:
     only(admin.create_topics([NewTopic(name, 2, 1)], validate_only=True))
     assert name not in admin.list_topics(timeout=SECONDS).topics
 
@@ -103,11 +103,11 @@ def test_validating_creates_nothing(admin: AdminClient, name: str) -> None:
     ],
     ids=lambda value: value.topic[:20] if isinstance(value, NewTopic) else "",
 )
-def test_a_topic_that_can_not_be_is_refused(admin: AdminClient, topic: NewTopic, code: int) -> None:
+def test_a_topic_that_is_not_valid_is_refused(admin: AdminClient, topic: NewTopic, code: int) -> None:
     assert error_code(admin.create_topics([topic])) == code
 
 
-def test_what_can_not_be_done_to_a_topic_is_refused(admin: AdminClient, new_topic: MakeTopic, name: str) -> None:
+def test_changes_of_a_topic_that_are_not_valid_are_refused(admin: AdminClient, new_topic: MakeTopic, name: str) -> None:
     new_topic(2)
     assert error_code(admin.create_topics([NewTopic(name, 2, 1)])) == KafkaError.TOPIC_ALREADY_EXISTS
     assert error_code(admin.create_partitions([NewPartitions(name, 2)])) == KafkaError.INVALID_PARTITIONS
@@ -150,7 +150,7 @@ def test_all_settings_of_a_topic_are_replaced(admin: AdminClient, name: str) -> 
     assert {key: entry.value for key, entry in after.items() if not entry.is_default} == {"segment.bytes": "1048576"}
 
 
-def test_a_changed_setting_counts_at_once(
+def test_a_changed_setting_takes_effect_at_once(
     admin: AdminClient, client: Client, broker: BrokerProcess, new_topic: MakeTopic, name: str
 ) -> None:
     new_topic()
@@ -169,7 +169,7 @@ def test_the_brokers_settings_are_described(admin: AdminClient) -> None:
     assert settings["node.id"].is_read_only
 
 
-def test_bad_settings_are_refused(admin: AdminClient, new_topic: MakeTopic, name: str) -> None:
+def test_settings_that_are_not_valid_are_refused(admin: AdminClient, new_topic: MakeTopic, name: str) -> None:
     new_topic()
 
     def alter(topic: str, setting: str, value: str) -> dict[Any, Any]:
@@ -235,7 +235,7 @@ def test_groups_are_listed_by_state_and_type(
         assert not listed(types={ConsumerGroupType.CONSUMER})
 
 
-def test_a_group_that_does_not_exist(admin: AdminClient, name: str) -> None:
+def test_an_unknown_group_is_an_error(admin: AdminClient, name: str) -> None:
     assert error_code(admin.delete_consumer_groups([name])) == KafkaError.GROUP_ID_NOT_FOUND
 
 

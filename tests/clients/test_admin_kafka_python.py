@@ -1,4 +1,4 @@
-"""Every admin call of kafka-python that a single broker without security and transactions can answer."""
+"""Every admin call of kafka-python that a single broker without security and transactions can serve."""
 
 from __future__ import annotations
 
@@ -75,14 +75,16 @@ def test_partitions_are_described_page_by_page(admin: KafkaAdminClient, new_topi
         ("bad-setting", {"configs": {"retention.ms": "soon"}}, kafka_errors.InvalidConfigurationError),
     ],
 )
-def test_a_topic_that_can_not_be_is_refused(
+def test_a_topic_that_is_not_valid_is_refused(
     admin: KafkaAdminClient, topic: str, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
         admin.create_topics({topic: options})
 
 
-def test_what_can_not_be_done_to_a_topic_is_refused(admin: KafkaAdminClient, new_topic: MakeTopic, name: str) -> None:
+def test_changes_of_a_topic_that_are_not_valid_are_refused(
+    admin: KafkaAdminClient, new_topic: MakeTopic, name: str
+) -> None:
     new_topic(2)
     with pytest.raises(kafka_errors.TopicAlreadyExistsError):
         admin.create_topics([name])
@@ -110,7 +112,7 @@ def test_settings_are_altered_and_reset(admin: KafkaAdminClient, new_topic: Make
     assert settings_of(admin, "TOPIC", name) == {"max.message.bytes": "2000", "segment.bytes": "1048576"}
 
 
-def test_a_bad_setting_is_refused(admin: KafkaAdminClient, new_topic: MakeTopic, name: str) -> None:
+def test_a_setting_that_is_not_valid_is_refused(admin: KafkaAdminClient, new_topic: MakeTopic, name: str) -> None:
     new_topic()
     answer = admin.alter_configs([ConfigResource("TOPIC", name, {"retention.ms": "soon"})])
     assert "retention.ms" in answer["topic"][name]
@@ -172,7 +174,7 @@ def test_committed_offsets_are_listed_altered_reset_and_deleted(
 def test_a_member_is_removed_by_an_admin(
     admin: KafkaAdminClient, client: Client, broker: BrokerProcess, new_topic: MakeTopic, name: str
 ) -> None:
-    """A static one, by its name: it has no session timeout to wait for."""
+    """Remove a static member by its group.instance.id, so that there is no session timeout to wait for."""
     places = new_topic(2)
 
     def member(instance_id: str) -> Any:
@@ -254,9 +256,7 @@ def test_the_cluster_is_described(admin: KafkaAdminClient, broker: BrokerProcess
     assert described["controller_id"] == 1
 
 
-def test_one_broker_answers_what_is_asked_of_a_cluster(
-    admin: KafkaAdminClient, new_topic: MakeTopic, name: str
-) -> None:
+def test_one_broker_serves_the_requests_for_clusters(admin: KafkaAdminClient, new_topic: MakeTopic, name: str) -> None:
     new_topic()
     assert admin.list_partition_reassignments() == {}
     (quorum,) = admin.describe_metadata_quorum()["topics"]

@@ -1,4 +1,4 @@
-"""Groups whose assignment the broker makes (KIP-848). Of the three clients only confluent-kafka speaks it."""
+"""Groups whose assignment the broker computes (KIP-848). Of the three clients, only confluent-kafka supports them."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_members_share_the_partitions_as_they_come_and_go(
         received += poll_until(members, lambda more: set(offsets(received + more)) == set(all_of(places, 20)))
 
 
-def test_the_uniform_assignor_leaves_members_what_they_keep(
+def test_the_uniform_assignor_moves_no_more_partitions_than_necessary(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
-    """Nothing is committed: whoever lost a partition and got it back would read it again from its start."""
+    """Nothing is committed, so a member that lost a partition and got it back would read it again from its start."""
     places = new_topic(6)
     fill(client, broker.address, places, each=10)
     with client.consumer(broker.address, member_of(name)) as first:
@@ -60,7 +60,7 @@ def test_the_uniform_assignor_leaves_members_what_they_keep(
             assert offsets(moved) == all_of(sorted(second.owned), 10)
 
 
-def test_a_group_goes_on_where_it_committed(
+def test_a_group_continues_at_its_committed_offsets(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
     places = new_topic(2)
@@ -92,7 +92,7 @@ def test_the_partitions_of_a_crashed_member_go_to_the_others(
         share([left], set(places))
 
 
-def test_a_static_member_that_restarts_gets_its_partitions_back(
+def test_a_restarted_static_member_gets_its_partitions_back(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
     places = new_topic(4)
@@ -108,7 +108,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back(
 def test_a_second_static_member_of_the_same_name_is_refused(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
-    """Other than in classic groups: the first has not left, so its name is taken."""
+    """Unlike in classic groups, the first member keeps its name until it leaves."""
     places = new_topic(2)
     with client.consumer(broker.address, member_of(name, instance_id="one")) as first:
         share([first], set(places))
@@ -137,7 +137,7 @@ def test_a_topic_that_is_created_later_and_partitions_that_are_added_are_assigne
 
 
 def test_a_pattern_sees_new_topics(client: Client, broker: BrokerProcess, name: str) -> None:
-    """The broker looks for them, with Google's RE2 syntax."""
+    """The broker matches the pattern, with Google's RE2 syntax."""
     create_topic(broker.address, f"{name}-a")
     pattern = f"^{name}-[a-c]$"
     with client.consumer(

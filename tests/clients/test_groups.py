@@ -1,4 +1,4 @@
-"""Groups whose members choose the assignment (the classic protocol): joining, leaving, crashing, coming back."""
+"""Groups whose members compute the assignment (the classic protocol): joining, leaving, crashing, rejoining."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_members_share_the_partitions_as_they_come_and_go(
         received += poll_until(members, lambda more: set(offsets(received + more)) == set(all_of(places, 20)))
 
 
-def test_cooperative_members_go_on_with_what_they_keep(
+def test_cooperative_members_keep_reading_partitions_that_stay(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
-    """Nothing is committed: whoever lost a partition and got it back would read it again from its start."""
+    """Nothing is committed, so a member that lost a partition and got it back would read it again from its start."""
     client.must_have("cooperative-sticky assignor")
     places = new_topic(6)
     fill(client, broker.address, places, each=10)
@@ -51,7 +51,7 @@ def test_cooperative_members_go_on_with_what_they_keep(
             assert offsets(moved) == all_of(sorted(second.owned), 10)
 
 
-def test_a_group_goes_on_where_it_committed(
+def test_a_group_continues_at_its_committed_offsets(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
     places = new_topic(2)
@@ -74,7 +74,7 @@ def test_a_group_goes_on_where_it_committed(
         assert offsets(read(consumer, 2)) == all_of(places, 16) - all_of(places, 15)
 
 
-def test_offsets_are_committed_on_close_where_that_is_asked_for(
+def test_close_commits_if_auto_commit_is_on(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
     (place,) = new_topic(1)
@@ -100,7 +100,7 @@ def test_the_partitions_of_a_crashed_member_go_to_the_others(
         share([left], set(places))
 
 
-def test_a_static_member_that_restarts_gets_its_partitions_back_and_the_others_notice_nothing(
+def test_a_restarted_static_member_gets_its_partitions_back_without_a_rebalance(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, name: str
 ) -> None:
     places = new_topic(4)
@@ -125,7 +125,7 @@ def test_a_second_static_member_of_the_same_name_fences_the_first(
 ) -> None:
     """aiokafka does not know the error's name; kafka-python only shows it when it commits.
 
-    The session is long, as one that ran out would make the first an ordinary newcomer.
+    The session is long: after it expires, the first member would be an ordinary new member.
     """
     places = new_topic(2)
     fill(client, broker.address, places, each=1)

@@ -1,4 +1,4 @@
-"""Where a consumer is and where it can be sent: by offset, by time, to both ends; pausing; isolation."""
+"""Positions of a consumer: seeking by offset, by timestamp and to both ends; pausing; isolation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = 1_700_000_000_000
 def test_seek_by_offset_and_by_time(client: Client, broker: BrokerProcess, new_topic: NewTopic) -> None:
     (place,) = new_topic()
     with client.producer(broker.address, codec="lz4") as producer:
-        for start in (0, 10, 20):  # three batches: look-ups land in, between and behind them
+        for start in (0, 10, 20):  # three batches: lookups fall inside, between and after them
             producer.send(
                 place.topic, [Message(b"%d" % n, timestamp=START + n * 100) for n in range(start, start + 10)]
             )
@@ -34,7 +34,7 @@ def test_seek_by_offset_and_by_time(client: Client, broker: BrokerProcess, new_t
         times = {START - 1: 0, START: 0, START + 1: 1, START + 950: 10, START + 1200: 12, START + 2900: 29}
         for time, offset in times.items():
             assert consumer.offset_for_time(place, time) == offset
-        assert consumer.offset_for_time(place, START + 2901) in (None, 30)  # librdkafka gives the end
+        assert consumer.offset_for_time(place, START + 2901) in (None, 30)  # librdkafka returns the end
         consumer.seek(place, 17)
         assert [one.offset for one in read(consumer, 13)] == list(range(17, 30))
         consumer.seek(place, 0)
@@ -55,7 +55,7 @@ def test_both_ends_follow_what_is_produced_and_deleted(
         assert [one.offset for one in read(consumer, 13)] == list(range(7, 20))
 
 
-def test_a_position_that_is_no_more_is_reset(client: Client, broker: BrokerProcess, new_topic: NewTopic) -> None:
+def test_a_position_that_was_deleted_is_reset(client: Client, broker: BrokerProcess, new_topic: NewTopic) -> None:
     (place,) = new_topic()
     fill(client, broker.address, [place], each=20)
     with client.consumer(broker.address, ConsumerOptions(partitions=[place])) as consumer:
@@ -65,7 +65,7 @@ def test_a_position_that_is_no_more_is_reset(client: Client, broker: BrokerProce
         assert [one.offset for one in read(consumer, 10)] == list(range(10, 20))
 
 
-def test_a_paused_partition_gives_nothing_until_it_is_resumed(
+def test_a_paused_partition_returns_nothing_until_it_is_resumed(
     client: Client, broker: BrokerProcess, new_topic: NewTopic
 ) -> None:
     places = new_topic(2)
@@ -81,8 +81,10 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(
         assert [(one.place, one.offset) for one in received] == [(places[0], offset) for offset in range(5, 10)]
 
 
-def test_records_come_to_whoever_waits_at_the_end(client: Client, broker: BrokerProcess, new_topic: NewTopic) -> None:
-    """Long polls: the records are sent while the consumer waits for them."""
+def test_a_consumer_that_waits_at_the_end_gets_new_records(
+    client: Client, broker: BrokerProcess, new_topic: NewTopic
+) -> None:
+    """Test long polls: the records are sent while the consumer waits for them."""
     (place,) = new_topic()
     with (
         client.consumer(broker.address, ConsumerOptions(partitions=[place])) as consumer,
@@ -94,7 +96,8 @@ def test_records_come_to_whoever_waits_at_the_end(client: Client, broker: Broker
 
 
 def append_transactions(data_dir: Path, topic: str) -> None:
-    """As a later broker would: 0-1 committed with its marker at 2, 3-4 aborted with 5, 6-7 plain, 8-9 still open."""
+    """Write offsets 0-1 committed with a marker at 2, 3-4 aborted with a marker at 5, 6-7 without a transaction, and
+    8-9 in an open transaction."""
     with LogDirectory.open(data_dir, background=False) as directory:
         log = directory.log(topic, 0)
 
@@ -135,7 +138,7 @@ def test_read_committed_sees_neither_aborted_nor_open_transactions(
         assert [one.offset for one in received] == [0, 1, 3, 4, 6, 7, 8, 9]
 
 
-def test_the_end_for_read_committed_is_where_the_open_transaction_begins(
+def test_the_end_for_read_committed_is_the_start_of_the_open_transaction(
     client: Client, broker_with_transactions: BrokerProcess
 ) -> None:
     address, place = broker_with_transactions.address, Place("t", 0)

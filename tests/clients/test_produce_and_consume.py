@@ -1,4 +1,4 @@
-"""What a client sends is what a client gets: every codec, every acks, keys, headers, nulls, timestamps, order."""
+"""Clients read what clients have sent: every codec, every value of acks, keys, headers, nulls, timestamps, order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.clients.waiting import read
 
 START = 1_700_000_000_000
 
-# As clients make them: empty is not null, names repeat, timestamps jump back.
+# Records that clients may send: empty differs from null, header names repeat, timestamps decrease.
 ODD = [
     Message(b"plain"),
     Message(b"", key=b""),
@@ -33,7 +33,7 @@ def as_received(topic: str, messages: list[Message], start: int = 0) -> list[Rec
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_come_back_as_they_were_sent(
+def test_records_are_read_as_they_were_sent(
     client: Client, codec: str, broker: BrokerProcess, new_topic: Callable[..., list[Place]]
 ) -> None:
     (place,) = new_topic()
@@ -46,7 +46,7 @@ def test_records_come_back_as_they_were_sent(
 
 
 @pytest.mark.parametrize(("acks", "idempotent"), [(0, False), (1, False), (-1, False), (-1, True)])
-def test_every_kind_of_acknowledgement(
+def test_every_value_of_acks_delivers(
     client: Client, acks: int, idempotent: bool, broker: BrokerProcess, new_topic: Callable[..., list[Place]]
 ) -> None:
     places = new_topic(3)
@@ -70,7 +70,7 @@ def test_every_kind_of_acknowledgement(
 def test_each_client_reads_what_the_others_sent(
     clients: dict[str, Client], broker: BrokerProcess, new_topic: Callable[..., list[Place]]
 ) -> None:
-    """All codecs of all clients, one after the other in one partition."""
+    """Send with all codecs of all clients, one after the other, to one partition."""
     (place,) = new_topic()
     for writer in clients.values():
         for codec in CODECS:
@@ -82,7 +82,7 @@ def test_each_client_reads_what_the_others_sent(
             assert read(consumer, len(expected)) == expected
 
 
-def test_a_message_larger_than_the_topic_takes_is_refused_by_the_broker(
+def test_a_record_larger_than_the_topics_limit_is_refused_by_the_broker(
     clients: dict[str, Client], broker: BrokerProcess, name: str
 ) -> None:
     create_topic(broker.address, name, config={"max.message.bytes": "1000"})
@@ -97,7 +97,7 @@ def test_a_message_larger_than_the_topic_takes_is_refused_by_the_broker(
             producer.send(name, [Message(b"x" * 500)])
 
 
-def test_log_append_time_is_the_brokers(client: Client, broker: BrokerProcess, name: str) -> None:
+def test_log_append_time_is_the_brokers_time(client: Client, broker: BrokerProcess, name: str) -> None:
     create_topic(broker.address, name, config={"message.timestamp.type": "LogAppendTime"})
     with client.producer(broker.address, codec="gzip") as producer:
         producer.send(name, [Message(b"1"), Message(b"2")])

@@ -1,4 +1,4 @@
-"""A history of concurrent transactions under kills, recorded from real clients: nothing is wrong with it."""
+"""A history of concurrent transactions under kills, recorded from real clients, must have no findings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.clients.waiting import wait_until
 
 KILLS = 4
 PLACES = [Place("history", partition) for partition in range(4)]
-WRITERS = ("confluent-kafka", "aiokafka", "stratalog")  # kafka-python leaves sockets behind that other tests trip over
+WRITERS = ("confluent-kafka", "aiokafka", "stratalog")  # kafka-python leaves sockets open, which would fail other tests
 READERS = ("confluent-kafka", "stratalog")
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
     "transaction.state.log.num.partitions": 2,
-    "log.segment.bytes": 16 * 1024,  # so that aborted transactions are found in several
+    "log.segment.bytes": 16 * 1024,  # so that aborted transactions are in several segments
 }
 
 
-def test_no_write_is_lost_doubled_torn_or_seen_too_early(tmp_path: Path) -> None:
+def test_no_write_is_lost_duplicated_torn_or_visible_too_early(tmp_path: Path) -> None:
     chance = random.Random(5)
     with BrokerProcess(tmp_path / "data", SETTINGS) as broker:
         create_topic(broker.address, PLACES[0].topic, len(PLACES))
@@ -32,7 +32,7 @@ def test_no_write_is_lost_doubled_torn_or_seen_too_early(tmp_path: Path) -> None
         writers = [Writer(name, broker.address, PLACES, seed) for seed, name in enumerate(WRITERS)]
         for _ in range(KILLS):
             await_commits(writers)
-            time.sleep(chance.uniform(0, 0.3))  # to die at any moment
+            time.sleep(chance.uniform(0, 0.3))  # the kill comes at a random moment
             broker.kill()
             broker.start()
         await_commits(writers)
@@ -48,7 +48,7 @@ def test_no_write_is_lost_doubled_torn_or_seen_too_early(tmp_path: Path) -> None
 
 
 def await_commits(writers: list[Writer]) -> None:
-    """Until each has got some further, whatever it was doing before."""
+    """Wait until each writer has committed another transaction."""
     before = [writer.committed for writer in writers]
 
     def all_did() -> bool:

@@ -1,4 +1,4 @@
-"""The broker goes away, gracefully or not, and comes back on the same directory and port: clients go on."""
+"""The broker stops or is killed, and starts again on the same directory and port: clients continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.clients.waiting import poll_until, read, share
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {**SETTINGS, "offsets.topic.num.partitions": 4}  # each has to be recovered
+    settings = {**SETTINGS, "offsets.topic.num.partitions": 4}  # each partition has to be recovered
     with BrokerProcess(tmp_path_factory.mktemp("mortal") / "data", settings) as running:
         yield running
 
@@ -31,8 +31,8 @@ def restart(broker: BrokerProcess, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-def test_clients_go_on_after_the_broker_restarts(client: Client, how: str, mortal: BrokerProcess, name: str) -> None:
-    """A producer, a member of a group, and its commits; none of them is made anew."""
+def test_clients_continue_after_the_broker_restarts(client: Client, how: str, mortal: BrokerProcess, name: str) -> None:
+    """A producer, a member of a group, and its commits continue without being created again."""
     create_topic(mortal.address, name, 2)
     places = [Place(name, 0), Place(name, 1)]
     messages = [Message(b"%d" % number, partition=number % 2) for number in range(20)]
@@ -57,7 +57,7 @@ def test_clients_go_on_after_the_broker_restarts(client: Client, how: str, morta
     assert mortal.errors() == []
 
 
-def test_a_kip_848_member_goes_on_after_kill_9(clients: dict[str, Client], mortal: BrokerProcess, name: str) -> None:
+def test_a_kip_848_member_continues_after_kill_9(clients: dict[str, Client], mortal: BrokerProcess, name: str) -> None:
     client = clients["confluent-kafka"]
     create_topic(mortal.address, name, 4)
     places = [Place(name, number) for number in range(4)]
@@ -88,8 +88,8 @@ def test_topics_and_their_settings_survive_kill_9(mortal: BrokerProcess, name: s
             producer.send(name, [Message(b"x" * 600)])
 
 
-def test_the_directory_can_move(tmp_path: Path, clients: dict[str, Client]) -> None:
-    """Nothing in it names the place it was in."""
+def test_the_data_directory_can_be_moved(tmp_path: Path, clients: dict[str, Client]) -> None:
+    """No file of a data directory contains the directory's path."""
     client = clients["aiokafka"]
     with BrokerProcess(tmp_path / "here", SETTINGS) as broker, client.producer(broker.address) as producer:
         producer.send("t", [Message(b"1")])

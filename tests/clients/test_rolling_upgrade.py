@@ -1,7 +1,7 @@
 """Members of a group change from the classic protocol to KIP-848, and back, one after the other, under load.
 
-Each commits what it has processed when partitions are taken from it, as applications do. So nothing is read twice and
-nothing is left out while nobody crashes; after kill -9 of the broker, nothing is left out.
+Each member commits its processed records when partitions are revoked, as applications do. So every record is read
+exactly once if no process crashes, and at least once after kill -9 of the broker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEMBERS = 2
 
 
 class SteadyLoad(ProduceLoad):
-    """No faster than Python consumers read: what they own is waited for, not what they have to catch up with."""
+    """Send no faster than Python consumers read, so that the test waits for assignments and not for a backlog."""
 
     def _run(self) -> None:
         while not self._stopping.wait(0.002):
@@ -44,7 +44,7 @@ class SteadyLoad(ProduceLoad):
 
 
 class Application:
-    """A group's members, and how often each record was processed."""
+    """The members of a group, and how often each record was processed."""
 
     def __init__(self, address: str, topic: str, assignor: str, *, may_fail_to_commit: bool = False) -> None:
         self.address = address
@@ -53,13 +53,13 @@ class Application:
         self.assignor = assignor
         self.processed: Counter[tuple[int, int]] = Counter()
         self.members: list[Member] = []
-        self.lost = 0  # partitions that were taken from members without asking
+        self.lost = 0  # partitions that members lost without a revocation
 
     def start(self, protocol: str) -> None:
         self.members.append(Member(self, protocol))
 
     def replace_oldest(self, protocol: str, *, new_one_first: bool) -> None:
-        """As rolling restarts do, of either kind."""
+        """Replace members one by one, as a rolling restart does, in either direction."""
         if new_one_first:
             self.start(protocol)
             self.wait_until_shared()
@@ -178,7 +178,7 @@ def roll(
     *,
     new_one_first: bool = False,
 ) -> None:
-    """From classic to KIP-848 and back."""
+    """Upgrade from the classic protocol to KIP-848, and downgrade again."""
     for _ in range(MEMBERS):
         application.start("classic")
     application.wait_until_shared()
@@ -196,7 +196,7 @@ def expected(address: str, topic: str) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("new_one_first", [False, True], ids=["old one goes first", "new one comes first"])
 @pytest.mark.parametrize("assignor", ["range", slow("cooperative-sticky")])
-def test_a_rolling_upgrade_and_downgrade_loses_nothing_and_doubles_nothing(
+def test_a_rolling_upgrade_and_downgrade_loses_and_duplicates_no_record(
     assignor: str, new_one_first: bool, broker: BrokerProcess, name: str
 ) -> None:
     create_topic(broker.address, name, PARTITIONS)
@@ -216,7 +216,7 @@ def test_a_rolling_upgrade_and_downgrade_loses_nothing_and_doubles_nothing(
 
 
 @pytest.mark.slow
-def test_kills_in_the_middle_of_a_rolling_upgrade_and_downgrade_lose_nothing(tmp_path: Path) -> None:
+def test_kills_during_a_rolling_upgrade_and_downgrade_lose_no_record(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", SETTINGS) as broker:
         create_topic(broker.address, "rolled", PARTITIONS)
         application = Application(broker.address, "rolled", "range", may_fail_to_commit=True)

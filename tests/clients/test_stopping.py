@@ -1,4 +1,4 @@
-"""SIGTERM under load, and two brokers that want the same directory."""
+"""SIGTERM under load, and two brokers with the same data directory or port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.clients.produce_load import RECOVERING, ProduceLoad
 ROUNDS = 3
 
 
-def test_a_graceful_stop_under_load_loses_nothing_and_leaves_nothing_to_repair(tmp_path: Path) -> None:
+def test_a_graceful_stop_under_load_loses_nothing_and_needs_no_recovery(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         create_topic(broker.address, "load", 3)
         with ProduceLoad(broker.address, "load", 3) as load:
@@ -39,7 +39,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> Non
         create_topic(broker.address, "still-there")
 
 
-def test_a_second_broker_on_the_same_port_is_refused_and_leaves_its_directory_in_order(tmp_path: Path) -> None:
+def test_a_second_broker_on_the_same_port_is_refused_and_leaves_its_data_directory_clean(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         assert "the address is in use" in serve(broker.data_dir, broker.address).stderr
         second = serve(tmp_path / "other", broker.address)

@@ -1,6 +1,6 @@
-"""A thousand connections and a thousand partitions at once, a million records: none is missing, none is out of place.
+"""A thousand connections, a thousand partitions and a million records at once: no record is missing or misplaced.
 
-Half of the connections produce, the other half wait in long polls for what comes. Each has two partitions.
+Half of the connections produce, the other half wait for records in long polls. Each has two partitions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EACH = RECORDS // PARTITIONS
 BATCH = 100
 PAIRS = [(first, first + 1) for first in range(0, PARTITIONS, 2)]
 TOPIC = "wide"
-PRODUCE_VERSION, FETCH_VERSION = 9, 12  # flexible, and still with topics' names
+PRODUCE_VERSION, FETCH_VERSION = 9, 12  # flexible versions that still have topic names
 SECONDS = 240
 
 
@@ -82,7 +82,7 @@ async def produce(wire: Wire, pair: tuple[int, int]) -> None:
 
 
 async def consume(wire: Wire, pair: tuple[int, int]) -> int:
-    """How many; that each is the one that belongs there is checked on the way."""
+    """Return the number of records, after checking that each is the expected one."""
     offsets = dict.fromkeys(pair, 0)
     while min(offsets.values()) < EACH:
         parts = [

@@ -1,4 +1,4 @@
-"""Topics that are not there yet: created by whoever names them, or refused; and patterns that see them come."""
+"""Topics that do not exist yet: created on first use, or refused; and patterns that match them later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.clients.interface import Client, ConsumerOptions, Message, Place
 from tests.clients.waiting import poll_until, read, share
 
 
-def test_a_topic_is_created_by_the_first_who_writes_to_it(client: Client, broker: BrokerProcess, name: str) -> None:
+def test_a_topic_is_created_by_the_first_write(client: Client, broker: BrokerProcess, name: str) -> None:
     with client.producer(broker.address) as producer:
         assert producer.send(name, [Message(b"1"), Message(b"2")]) == [0, 1]
     with client.consumer(broker.address, ConsumerOptions(partitions=[Place(name, 0)])) as consumer:
@@ -27,9 +27,7 @@ def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
         yield running
 
 
-def test_no_topic_is_created_where_the_broker_is_told_not_to(
-    client: Client, strict_broker: BrokerProcess, name: str
-) -> None:
+def test_no_topic_is_created_if_the_setting_forbids_it(client: Client, strict_broker: BrokerProcess, name: str) -> None:
     create_topic(strict_broker.address, f"{name}-made")
     with client.producer(strict_broker.address, give_up_ms=1500) as producer:
         with pytest.raises(Exception, match=REFUSALS[client.name]):
@@ -55,7 +53,7 @@ def test_a_pattern_sees_new_topics(client: Client, broker: BrokerProcess, name: 
         share([first, second], {Place(f"{name}-{letter}", number) for letter in "ac" for number in (0, 1)})
 
 
-def test_partitions_that_are_added_are_shared_too(client: Client, broker: BrokerProcess, name: str) -> None:
+def test_added_partitions_are_assigned(client: Client, broker: BrokerProcess, name: str) -> None:
     create_topic(broker.address, name, 2)
     options = ConsumerOptions(group=name, topics=[name])
     with client.consumer(broker.address, options) as first, client.consumer(broker.address, options) as second:
@@ -68,8 +66,8 @@ def test_partitions_that_are_added_are_shared_too(client: Client, broker: Broker
         assert sorted(one.partition for one in received) == [0, 1, 2, 3]
 
 
-def test_a_topic_that_is_deleted_and_made_again_begins_anew(client: Client, broker: BrokerProcess, name: str) -> None:
-    """It has another id: nobody takes the new one for the old one."""
+def test_a_recreated_topic_is_empty(client: Client, broker: BrokerProcess, name: str) -> None:
+    """The new topic has another id, so that no client mistakes it for the old one."""
     for _ in range(2):
         create_topic(broker.address, name)
         with client.producer(broker.address, idempotent=True) as producer:
@@ -79,8 +77,8 @@ def test_a_topic_that_is_deleted_and_made_again_begins_anew(client: Client, brok
         delete_topic(broker.address, name)
 
 
-def test_a_producer_lives_through_the_deletion_of_its_topic(client: Client, broker: BrokerProcess, name: str) -> None:
-    """It knows the old topic's id, and its sequence numbers go on where the new partition has seen none."""
+def test_a_producer_survives_the_deletion_of_its_topic(client: Client, broker: BrokerProcess, name: str) -> None:
+    """The producer knows the old topic's id, and its sequence numbers continue in a partition that has seen none."""
     create_topic(broker.address, name)
     with client.producer(broker.address, idempotent=True) as producer:
         assert producer.send(name, [Message(b"1"), Message(b"2")]) == [0, 1]

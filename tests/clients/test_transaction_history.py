@@ -1,4 +1,4 @@
-"""The checker itself: it finds each fault that is planted, and none where there is none."""
+"""The checker itself: it finds each planted fault, and nothing in a valid history."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PLACES = [Place("t", partition) for partition in range(3)]
 
 
 def transaction(number: int, outcome: Outcome = Outcome.COMMITTED, writer: str = "w") -> Transaction:
-    """One value in each place."""
+    """Return writes with one value for each partition."""
     writes = tuple(Write(place, b"%s-%d-%d" % (writer.encode(), number, place.partition)) for place in PLACES)
     return Transaction(writer, writes, outcome)
 
 
 def as_it_was(*transactions: Transaction, without: frozenset[int] = frozenset()) -> tuple[Read, ...]:
-    """What a log shows that has all of these but some. Each end takes an offset."""
+    """Return the reads of a log with all of these transactions except some. Each marker takes an offset."""
     ends: dict[Place, int] = defaultdict(int)
     seen = []
     for number, one in enumerate(transactions):
@@ -48,15 +48,15 @@ def kinds(*readers: Reader, transactions: list[Transaction] | None = None) -> li
     return [finding.kind for finding in check(History(transactions or GOOD, readers))]
 
 
-def test_sound_history_has_no_findings() -> None:
+def test_a_valid_history_has_no_findings() -> None:
     assert kinds(reader(SEEN), reader(SEEN[:4], "early", reached_end=False)) == []
 
 
-def test_commit_whose_answer_was_lost_may_be_there_or_not() -> None:
+def test_a_commit_with_a_lost_response_may_be_visible_or_not() -> None:
     assert kinds(reader(as_it_was(*GOOD, without=frozenset([2])))) == []
 
 
-def test_commit_whose_answer_was_lost_is_not_there_in_part() -> None:
+def test_a_commit_with_a_lost_response_is_not_visible_in_part() -> None:
     (some,) = (read for read in SEEN if read.value == b"w-2-1")
     assert kinds(reader(tuple(read for read in SEEN if read != some))) == [Kind.TORN_TRANSACTION]
 
@@ -69,7 +69,7 @@ def test_lost_write_of_one_partition_is_a_torn_transaction_too() -> None:
     assert kinds(reader(SEEN[:-1])) == [Kind.LOST_WRITE, Kind.TORN_TRANSACTION]
 
 
-def test_reader_that_was_not_done_has_lost_nothing() -> None:
+def test_an_unfinished_reader_has_lost_nothing() -> None:
     assert kinds(reader(SEEN[:-1], reached_end=False)) == []
 
 
@@ -78,18 +78,18 @@ def test_duplicate_is_found() -> None:
     assert kinds(reader((*SEEN, again))) == [Kind.DUPLICATE]
 
 
-def test_duplicate_is_found_where_two_readers_saw_one_each() -> None:
+def test_a_duplicate_is_found_if_two_readers_saw_one_copy_each() -> None:
     moved = SEEN[-1]._replace(offset=99)
     assert kinds(reader(SEEN), reader((*SEEN[:-1], moved), "other")) == [Kind.DUPLICATE]
 
 
-def test_aborted_read_is_found_whoever_saw_it() -> None:
+def test_an_aborted_read_of_any_reader_is_found() -> None:
     aborted = Read(PLACES[0], 99, b"w-1-0")
     found = kinds(reader(SEEN), reader((aborted,), "early", reached_end=False))
     assert found == [Kind.ABORTED_READ]
 
 
-def test_aborted_transaction_that_shows_in_part_is_torn_too() -> None:
+def test_an_aborted_transaction_that_is_visible_in_part_is_also_torn() -> None:
     aborted = Read(PLACES[0], 2, b"w-1-0")
     assert kinds(reader((aborted, *SEEN[3:]), reached_end=True), transactions=GOOD[1:]) == [
         Kind.ABORTED_READ,
@@ -98,7 +98,7 @@ def test_aborted_transaction_that_shows_in_part_is_torn_too() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 4])
-def test_offset_that_comes_again_or_earlier_is_found(at: int) -> None:
+def test_a_repeated_or_earlier_offset_is_found(at: int) -> None:
     assert kinds(reader((*SEEN[: at + 4], SEEN[at], *SEEN[at + 4 :]))) == [Kind.NON_MONOTONIC_POLL]
 
 
@@ -108,7 +108,7 @@ def test_values_of_a_writer_in_another_order_are_found() -> None:
     assert set(kinds(reader(tuple(swapped.get(read, read) for read in SEEN)))) == {Kind.NON_MONOTONIC_POLL}
 
 
-def test_writers_may_come_in_any_order() -> None:
+def test_writers_may_alternate_in_any_order() -> None:
     both = [transaction(0, writer="a"), transaction(1, writer="b")]
     assert kinds(reader(as_it_was(*reversed(both))), transactions=both) == []
 
@@ -119,20 +119,20 @@ def test_readers_that_saw_different_values_at_an_offset_are_found() -> None:
     assert Kind.DIVERGING_READ in found
 
 
-def test_value_that_nobody_wrote_or_not_there_is_found() -> None:
+def test_an_unwritten_or_misplaced_value_is_found() -> None:
     assert kinds(reader((*SEEN, Read(PLACES[0], 99, b"nobody's")))) == [Kind.UNWRITTEN_VALUE]
     elsewhere = SEEN[-1]._replace(place=PLACES[0], offset=99)
     assert Kind.UNWRITTEN_VALUE in kinds(reader((*SEEN[:-1], elsewhere)))
 
 
-def test_history_with_a_value_written_twice_is_not_checked() -> None:
+def test_a_history_that_writes_a_value_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="written twice"):
         check(History([GOOD[0], GOOD[0]], []))
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Transaction], Reader]:
-    """Of several writers, in the order in which their transactions ended; what became of unknown ones is drawn."""
+    """Draw the transactions of several writers in the order of their ends, and the outcomes of unknown commits."""
     outcomes = draw(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(Outcome)), min_size=1, max_size=12))
     written = [transaction(number, outcome, writer) for number, (writer, outcome) in enumerate(outcomes)]
     unknown = [number for number, one in enumerate(written) if one.outcome is Outcome.UNKNOWN]
@@ -141,13 +141,13 @@ def histories(draw: st.DrawFn) -> tuple[list[Transaction], Reader]:
 
 
 @given(histories())
-def test_no_sound_history_has_findings(history: tuple[list[Transaction], Reader]) -> None:
+def test_no_valid_history_has_findings(history: tuple[list[Transaction], Reader]) -> None:
     written, seen = history
     assert check(History(written, [seen])) == []
 
 
 @given(histories(), st.randoms(use_true_random=False))
-def test_whatever_is_taken_out_of_a_sound_history_is_found(
+def test_a_removal_from_a_valid_history_is_found(
     history: tuple[list[Transaction], Reader], chance: random.Random
 ) -> None:
     written, seen = history

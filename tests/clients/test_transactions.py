@@ -1,4 +1,4 @@
-"""Transactions with every client: all or nothing over several partitions, with the offsets of what was read."""
+"""Transactions with every client: atomic across several partitions, and together with the offsets of a consumer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def client(client_name: str, loop_thread: LoopThread) -> Client:
 
 @pytest.fixture
 def make(client_name: str, loop_thread: LoopThread, broker: BrokerProcess, name: str) -> Iterator[Make]:
-    """Producers of one transactional id."""
+    """Return a function that creates producers with the same transactional id."""
     with contextlib.ExitStack() as made:
 
         def one(timeout_ms: int = 60_000) -> TransactionalProducer:
@@ -48,12 +48,12 @@ def make(client_name: str, loop_thread: LoopThread, broker: BrokerProcess, name:
 
 
 def _closed_if_it_can(producer: TransactionalProducer) -> None:
-    with contextlib.suppress(Exception):  # a fenced one
+    with contextlib.suppress(Exception):  # it may be fenced
         producer.close()
 
 
 def committed_values(client: Client, address: str, places: list[Place], count: int) -> list[bytes]:
-    """Those that a read_committed reader sees, sorted as numbers are; no more may come."""
+    """Return the values that a read_committed reader sees, sorted as numbers, including any beyond `count`."""
     options = ConsumerOptions(partitions=places, isolation="read_committed")
     with client.consumer(address, options) as consumer:
         received = poll_until([consumer], lambda received: len(received) >= count)
@@ -66,7 +66,7 @@ def committed_offset(client: Client, address: str, group: str, place: Place) -> 
         return consumer.committed(place)
 
 
-def test_what_is_committed_shows_in_all_partitions_and_what_is_aborted_in_none(
+def test_committed_records_are_visible_in_all_partitions_and_aborted_ones_in_none(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, make: Make
 ) -> None:
     places = new_topic(3)
@@ -85,7 +85,7 @@ def test_what_is_committed_shows_in_all_partitions_and_what_is_aborted_in_none(
     assert committed_values(client, broker.address, places, len(expected)) == expected
 
 
-def test_offsets_count_with_the_transaction_or_not_at_all(
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, make: Make, name: str
 ) -> None:
     (place,) = new_topic(1)
@@ -98,7 +98,7 @@ def test_offsets_count_with_the_transaction_or_not_at_all(
         assert committed_offset(client, broker.address, name, place) == (number if commits else number - 1)
 
 
-def test_second_producer_of_an_id_fences_the_first_and_drops_what_it_had_open(
+def test_a_second_producer_of_an_id_fences_the_first_and_aborts_its_transaction(
     client: Client, broker: BrokerProcess, new_topic: NewTopic, make: Make
 ) -> None:
     places = new_topic(1)
@@ -116,5 +116,5 @@ def test_second_producer_of_an_id_fences_the_first_and_drops_what_it_had_open(
 
 
 @pytest.mark.parametrize("kills", quick_and_full(1, 8))
-def test_read_process_write_has_each_input_once_over_kills(client_name: str, kills: int, tmp_path: Path) -> None:
+def test_read_process_write_has_each_input_once_despite_kills(client_name: str, kills: int, tmp_path: Path) -> None:
     copy_under_kills(tmp_path, client_name, kills=kills, seed=3)

@@ -1,22 +1,22 @@
-"""What transactional writers did and what readers of committed records saw, and what of it can't be. Pure.
+"""Checks a history of transactional writers and readers of committed records for contradictions. Pure.
 
-A history has every transaction, with the outcome that its writer knows, and every poll of every reader. `check` gives
-a finding for each thing that no run of a log with transactions may show:
+A history has every transaction, with the outcome that its writer knows, and every poll of every reader. `check` returns
+a finding for each observation that is impossible in a log with transactions:
 
 | finding | what |
 |---|---|
-| lost write | a value of a committed transaction that a reader who read to the end has not seen |
+| lost write | a value of a committed transaction that a reader did not see although it read to the end |
 | duplicate | a value at more than one offset |
 | aborted read | a value of a transaction that was not committed |
-| torn transaction | some of a transaction's values are there and others are not |
-| non-monotonic poll | a reader is given an offset again or an earlier one, or a writer's values in another order |
+| torn transaction | some of a transaction's values are visible and others are not |
+| non-monotonic poll | a reader gets an offset again or an earlier one, or a writer's values in another order |
 | diverging read | two readers saw different values at one offset |
-| unwritten value | what nobody wrote |
+| unwritten value | a value that no writer wrote |
 
-A commit whose answer was lost is UNKNOWN: it may be there or not, but wholly. One that its writer never asked to commit
-counts as ABORTED, whether or not the abort was answered.
+A commit whose response was lost is UNKNOWN: it may be visible or not, but only as a whole. A transaction whose commit
+was never requested counts as ABORTED, whether or not the abort was confirmed.
 
-It is with the tests, not in stratalog.testing: it knows what these tests record, and is nobody's interface.
+The checker is part of the tests and not of stratalog.testing, because it depends on what these tests record.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Kind(Enum):
 
 class Write(NamedTuple):
     place: Place
-    value: bytes  # no two writes have the same
+    value: bytes  # unique among all writes
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """In a history, those of one writer stand in the order in which it began them."""
+    """A transaction of one writer. A history has a writer's transactions in the order in which it began them."""
 
     writer: str
     writes: tuple[Write, ...]
@@ -68,7 +68,7 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """It began at the first offset and never sought. One that `reached_end` has seen all that will ever be there."""
+    """A reader that began at the first offset and never sought. If `reached_end` is set, it has seen everything."""
 
     name: str
     polls: tuple[tuple[Read, ...], ...]
@@ -92,7 +92,7 @@ class Finding:
 
 
 def check(history: History) -> list[Finding]:
-    """All that is wrong with it, in no order that means anything."""
+    """Return all findings, in no particular order."""
     return [*_Check(history).findings()]
 
 
@@ -124,7 +124,7 @@ class _Check:
                 yield from self._whole(reader)
 
     def _values(self) -> Iterator[Finding]:
-        """What was seen by anybody: who wrote it, and where it lies."""
+        """Check the values that readers have seen: where each was seen, and which transaction wrote it."""
         at: dict[bytes, set[tuple[Place, int]]] = defaultdict(set)
         values: dict[tuple[Place, int], set[bytes]] = defaultdict(set)
         for reader in self.history.readers:

@@ -1,4 +1,4 @@
-"""Transactional producers of all clients, by one interface. Only translates, as the other adapters do."""
+"""Transactional producers of all clients behind one interface. The adapters only translate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TransactionalProducer(ABC):
 
     @abstractmethod
     def send(self, place: Place, value: bytes) -> None:
-        """Returns when it is acknowledged."""
+        """Send a record, and return when it is acknowledged."""
 
     @abstractmethod
     def send_offsets(self, group: str, offsets: Mapping[Place, int]) -> None: ...
@@ -66,7 +66,7 @@ class ConfluentTransactions(TransactionalProducer):
                 "message.timeout.ms": min(timeout_ms, 30_000),
                 "linger.ms": 0,
                 "reconnect.backoff.max.ms": RECONNECT_MS,
-                "metadata.recovery.strategy": "none",  # send_offsets hangs otherwise once the broker was away (#5511)
+                "metadata.recovery.strategy": "none",  # otherwise send_offsets hangs after an outage (#5511)
                 "log_level": 0,
             }
         )

@@ -1,4 +1,4 @@
-"""Waits that end as soon as what is waited for is there, and fail with what they saw instead."""
+"""Waits that return as soon as a condition holds, and fail with what they saw instead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def wait_until(done: Callable[[], bool], what: str) -> None:
 def poll_until(
     consumers: Sequence[Consumer], done: Callable[[list[Received]], bool], what: str = "it"
 ) -> list[Received]:
-    """Polls, each in a thread of its own as members of a group are, until `done` with what they got so far."""
+    """Poll each consumer in its own thread until `done(records so far)`. Members of a group need threads of their
+    own."""
     received: list[Received] = []
     failures: list[BaseException] = []
     stopping = threading.Event()
@@ -58,12 +59,12 @@ def poll_until(
 
 
 def read(consumer: Consumer, count: int) -> list[Received]:
-    """So many, and what came along with the last of them."""
+    """Read at least `count` records: the last poll may return more."""
     return poll_until([consumer], lambda received: len(received) >= count, f"reading of {count} records")
 
 
 def share(consumers: Sequence[Consumer], places: set[Place]) -> list[Received]:
-    """Polls until these members own all of `places`, each of them as many, none of them twice."""
+    """Poll until these members own all of `places`, in equal shares and each by one member."""
     return poll_until(consumers, lambda _: is_shared(consumers, places), f"sharing of {sorted(places)}")
 
 

@@ -13,7 +13,7 @@ from stratalog.errors import StratalogError
 from stratalog.records.format import HEADER_SIZE
 
 _TOPIC_LIMIT = "max.message.bytes"
-_CLIENT_LIMIT = re.compile(r"of (?P<size>\d+) bytes .* is more than (?P<name>\S+) = (?P<limit>\d+)")
+_CLIENT_LIMIT = re.compile(r"of (?P<size>\d+) bytes .* (?:is more than|exceeds) (?P<name>\S+) = (?P<limit>\d+)")
 _BATCH = re.compile(r"batch has (?P<size>\d+) bytes")
 
 

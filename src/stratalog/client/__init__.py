@@ -1,8 +1,8 @@
-"""Producer, Consumer and Admin for any broker that speaks Kafka's protocol. They know the wire only, nothing of ours.
+"""Producer, Consumer and Admin for every broker that speaks Kafka's protocol. They use nothing but the wire protocol.
 
     from stratalog.client import Producer
 
-What they raise is in stratalog.client.errors.
+Their exceptions are in stratalog.client.errors.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A producer has no use for what a consumer imports, and the broker's own process for neither.
+    # A producer does not need the modules that a consumer imports, and the broker's own process needs neither.
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

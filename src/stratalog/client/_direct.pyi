@@ -1,17 +1,17 @@
 from collections.abc import Callable
 
 from stratalog.client._batch import Batch
-from stratalog.client.producer_ids import ProducerIds
-from stratalog.client.sender import Broker
+from stratalog.client.producer_ids import BatchIds
+from stratalog.client.sender import BrokerLink
 from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
 
 class ProduceRequest:
     def __new__(
-        cls, broker: Broker, connection: BrokerConnection, version: int, batches: list[Batch]
+        cls, broker: BrokerLink, connection: BrokerConnection, version: int, batches: list[Batch]
     ) -> ProduceRequest: ...
     @property
-    def broker(self) -> Broker: ...
+    def broker(self) -> BrokerLink: ...
     @property
     def connection(self) -> BrokerConnection: ...
     @property
@@ -36,11 +36,11 @@ class DirectPath:
     def attach(
         self,
         in_flight: InFlightRequests,
-        ids: ProducerIds,
+        ids: BatchIds,
         attributes: int,
         answered: Callable[[ProduceRequest, memoryview | None, ClientError | None], None],
     ) -> None: ...
-    def open(self, node_id: int, broker: Broker, connection: BrokerConnection, version: int) -> None: ...
+    def open(self, node_id: int, broker: BrokerLink, connection: BrokerConnection, version: int) -> None: ...
     def close(self) -> None: ...
     def write_on(self) -> None: ...
     def set_waiting(self, io_thread_waits: bool) -> None: ...

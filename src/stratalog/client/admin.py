@@ -1,13 +1,13 @@
-"""The admin: topics, settings, groups, offsets, records and brokers of a cluster, looked at and changed.
+"""The admin client: describes and changes topics, settings, groups, offsets, records and brokers of a cluster.
 
     with Admin("localhost:9092") as admin:
         admin.create_topic("orders", partitions=6, config={"retention.ms": 3_600_000})
         for topic, info in admin.list_topics().items():
             print(topic, len(info.partitions))
 
-A call about one thing returns it or raises. A call about many returns Outcomes: `outcomes[item]` is that item's result
-or raises its error, `outcomes.errors` has what failed, `outcomes.check()` raises the first of it. `timeout` is in
-seconds; by default default_api_timeout_ms counts. Any number of threads may share one.
+A call for one item returns its result or raises its error. A call for many items returns Outcomes: `outcomes[item]`
+returns that item's result or raises its error, `outcomes.errors` has all errors by item, and `outcomes.check()` raises
+the first error. `timeout` is in seconds; the default is default_api_timeout_ms. Threads may share an Admin.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from stratalog.client.administration.transactions import (
 )
 from stratalog.client.cluster import Cluster
 from stratalog.client.io_thread import IoThread
-from stratalog.client.metadata import TopicInfo, TopicPartition, place_of
+from stratalog.client.metadata import TopicInfo, TopicPartition, to_topic_partition
 from stratalog.client.offsets import OffsetAndMetadata
 from stratalog.client.prepared_transaction import PreparedTransaction
 
@@ -84,14 +84,14 @@ _CLOSE_SECONDS = 5.0
 
 
 class Admin:
-    """Settings are Kafka's, with underscores for dots; `from_config` takes them with dots."""
+    """An admin client. Its settings are Kafka's, with underscores for dots; `from_config` takes them with dots."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], /, **settings: Unpack[AdminOptions]) -> None:
         self._start(AdminSettings.from_options(bootstrap_servers, settings))
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> Self:
-        """From Kafka's own names: {"bootstrap.servers": "localhost:9092", "client.id": "me"}."""
+        """Create an Admin from Kafka's setting names: {"bootstrap.servers": "localhost:9092", "client.id": "me"}."""
         admin = cls.__new__(cls)
         admin._start(AdminSettings.parse(config))
         return admin
@@ -102,7 +102,7 @@ class Admin:
         self._cluster = Cluster(settings, allow_auto_create_topics=False)
 
     def close(self) -> None:
-        """Calls that other threads wait in end with ClientClosedError."""
+        """Close the client. Calls that other threads are waiting in raise ClientClosedError."""
         self._io.close(self._cluster.close(), _CLOSE_SECONDS)
 
     def __enter__(self) -> Self:
@@ -138,9 +138,9 @@ class Admin:
     def create_topics(
         self, new: Iterable[NewTopic | str], *, validate_only: bool = False, timeout: float | None = None
     ) -> Outcomes[str, CreatedTopic]:
-        """`validate_only`: say what would become of it, and do nothing."""
-        wanted = [NewTopic(one) if isinstance(one, str) else one for one in new]
-        return self._run(topics.create_topics(self._cluster, wanted, validate_only, timeout))
+        """Create topics. With `validate_only`, return the same results and errors, and create nothing."""
+        new_topics = [NewTopic(topic) if isinstance(topic, str) else topic for topic in new]
+        return self._run(topics.create_topics(self._cluster, new_topics, validate_only, timeout))
 
     def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
         return self.delete_topics([name], timeout=timeout)[name]
@@ -149,7 +149,7 @@ class Admin:
         return self._run(topics.delete_topics(self._cluster, _many(names), timeout))
 
     def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicInfo]:
-        """By name, in its order."""
+        """Return all topics by name, sorted by name."""
         return self._run(topics.list_topics(self._cluster, include_internal, timeout))
 
     def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicInfo:
@@ -161,7 +161,7 @@ class Admin:
     def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False, timeout: float | None = None
     ) -> Outcomes[str, None]:
-        """Give topics more partitions, up to these numbers in all. Keys go to other partitions from then on."""
+        """Add partitions to topics until they have these counts. From then on, keys map to other partitions."""
         return self._run(topics.create_partitions(self._cluster, counts, validate_only, timeout))
 
     # Settings
@@ -179,7 +179,7 @@ class Admin:
         include_documentation: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, dict[str, ConfigEntry]]:
-        """Settings by name: all, or only these."""
+        """Return the settings of each resource by name: all settings, or those in `names`."""
         return self._run(configs.describe_configs(self._cluster, resources, names, include_documentation, timeout))
 
     def alter_config(
@@ -199,8 +199,8 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[ConfigResource, None]:
-        """What is not named stays as it is. A value of None resets a setting to its default; a ConfigChange appends to
-        a list or takes away from it."""
+        """Change the named settings and no others. A value of None resets a setting to its default; a ConfigChange
+        adds values to a list or removes them."""
         return self._run(configs.alter_configs(self._cluster, changes, validate_only, timeout))
 
     # Groups
@@ -208,27 +208,27 @@ class Admin:
     def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
     ) -> list[GroupListing]:
-        """All, or those in these states (Stable, Empty, ...) or of these types (classic, consumer)."""
+        """Return all groups, or those in these states (Stable, Empty, ...) or of these types (classic, consumer)."""
         return self._run(groups.list_groups(self._cluster, _many(states), _many(types), timeout))
 
     def describe_group(self, name: str, *, timeout: float | None = None) -> GroupDescription:
         return self.describe_groups([name], timeout=timeout)[name]
 
     def describe_groups(self, names: Iterable[str], *, timeout: float | None = None) -> Outcomes[str, GroupDescription]:
-        """Classic groups and those of KIP-848 alike."""
+        """Describe groups of both kinds: classic groups and those of KIP-848."""
         return self._run(groups.describe_groups(self._cluster, _many(names), timeout))
 
     def delete_group(self, name: str, *, timeout: float | None = None) -> None:
         return self.delete_groups([name], timeout=timeout)[name]
 
     def delete_groups(self, names: Iterable[str], *, timeout: float | None = None) -> Outcomes[str, None]:
-        """Only groups without members can be deleted."""
+        """Delete groups. A group with members can't be deleted."""
         return self._run(groups.delete_groups(self._cluster, _many(names), timeout))
 
     def list_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, in all partitions or in these; what has no committed offset is left out."""
+        """Return the group's committed offsets: all, or those of `partitions`. Leaves out partitions that have none."""
         return self._run(group_offsets.list_group_offsets(self._cluster, group, partitions, timeout))
 
     def alter_group_offsets(
@@ -238,13 +238,13 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, None]:
-        """Commit in the group's name. It must have no members, or UNKNOWN_MEMBER_ID is what each partition gets."""
+        """Commit offsets for a group. If the group has members, each partition fails with UNKNOWN_MEMBER_ID."""
         return self._run(group_offsets.alter_group_offsets(self._cluster, group, offsets, timeout))
 
     def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, None]:
-        """Only of topics that the group does not read."""
+        """Delete committed offsets. They must belong to topics that no member of the group is subscribed to."""
         return self._run(group_offsets.delete_group_offsets(self._cluster, group, partitions, timeout))
 
     # Records
@@ -256,14 +256,14 @@ class Admin:
         read_committed: bool = False,
         timeout: float | None = None,
     ) -> Outcomes[TopicPartition, ListedOffset]:
-        """Per partition an OffsetSpec, or a time in milliseconds since 1970. `read_committed`: LATEST is where the
-        first transaction is still open."""
+        """Look up one offset for each partition, by an OffsetSpec or by a timestamp in milliseconds since 1970. With
+        `read_committed`, LATEST is the last stable offset."""
         return self._run(records.list_offsets(self._cluster, specs, read_committed, timeout))
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, int]:
-        """All before these offsets (-1: all there is); the results are the partitions' new first offsets."""
+        """Delete all records before these offsets (-1: all records). Returns the partitions' new log start offsets."""
         return self._run(records.delete_records(self._cluster, before, timeout))
 
     # Transactions
@@ -277,8 +277,9 @@ class Admin:
         pattern: str | None = None,
         timeout: float | None = None,
     ) -> list[TransactionListing]:
-        """All transactional ids, or those in these states (Ongoing, CompleteCommit, ...), with these producer ids, with
-        a transaction begun longer ago than that, or whose name matches a pattern (RE2) as a whole."""
+        """Return all transactional ids, or those that match each filter: in one of these states (Ongoing,
+        CompleteCommit, ...), with one of these producer ids, with a transaction that has been open for longer than
+        `longer_than_ms`, or with an id that the whole of `pattern` (RE2) matches."""
         call = transactions.list_transactions(
             self._cluster, _many(states), producer_ids, longer_than_ms, pattern, timeout
         )
@@ -295,13 +296,13 @@ class Admin:
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, tuple[ActiveProducer, ...]]:
-        """The idempotent and transactional producers that partitions remember."""
+        """Return the idempotent and transactional producers whose state the partitions keep."""
         return self._run(transactions.describe_producers(self._cluster, partitions, timeout))
 
     def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> list[HangingTransaction]:
-        """Open transactions in these partitions that no coordinator will end."""
+        """Return the open transactions in these partitions that no coordinator will end."""
         return self._run(transactions.find_hanging_transactions(self._cluster, partitions, timeout))
 
     def abort_transaction(
@@ -313,10 +314,10 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> None:
-        """End a transaction in one partition by hand. For those that hang: of others, this would tear one in two."""
-        place = place_of(partition)
+        """Abort a hanging transaction in one partition, without its coordinator. Do not use it for a transaction that a
+        coordinator knows: that transaction could then be aborted here and committed in other partitions."""
         call = transactions.abort_transaction(
-            self._cluster, place, producer_id, producer_epoch, coordinator_epoch, timeout
+            self._cluster, to_topic_partition(partition), producer_id, producer_epoch, coordinator_epoch, timeout
         )
         return self._run(call)
 
@@ -326,7 +327,7 @@ class Admin:
         return self._run(brokers.describe_cluster(self._cluster, timeout))
 
     def api_versions(self, node: int, *, timeout: float | None = None) -> dict[int, tuple[int, int]]:
-        """The APIs that a broker serves, by their keys: the first and the last version of each."""
+        """Return the APIs that a broker serves: the lowest and the highest version of each, by API key."""
         return self._run(brokers.api_versions(self._cluster, node, timeout))
 
     def describe_log_dirs(
@@ -336,51 +337,55 @@ class Admin:
         partitions: Iterable[TopicPartition] | None = None,
         timeout: float | None = None,
     ) -> Outcomes[int, dict[str, LogDir]]:
-        """By node: all nodes, or these. By path within it, with the size of each partition: all, or these."""
+        """Return the data directories of all brokers or of `nodes`, by path, with the size of each partition: of all
+        partitions, or of `partitions`."""
         return self._run(brokers.describe_log_dirs(self._cluster, nodes, partitions, timeout))
 
-    # Of a Stratalog broker only
+    # For Stratalog brokers only
 
     def compaction_status(self, topic: str | None = None, *, timeout: float | None = None) -> list[dict[str, Any]]:
-        """A row for each partition: how much is dirty, what is due, what keeps the rest. Without a topic: all that are
-        compacted. Raises UnsupportedVersionError where the broker is not a Stratalog."""
+        """Return a row for each partition: how much is dirty, what is due, and what prevents the rest. Without a topic,
+        return all compacted partitions. Raises UnsupportedVersionError if the broker is not Stratalog."""
         return self._run(own.compaction_status(self._cluster, topic, timeout))
 
     def explain_compaction(
         self, topic: str, key: bytes, partition: int | None = None, *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """The records of a key, partition by partition, and why each is still there. Reads all of the topic."""
+        """Return the records of a key by partition, with the reason why each still exists. Reads the whole topic."""
         return self._run(own.explain_compaction(self._cluster, topic, key, partition, timeout))
 
     def compaction_dry_run(
         self, topic: str, partition: int | None = None, *, timeout: float | None = None
     ) -> list[dict[str, Any]]:
-        """What compacting now would save, partition by partition. Takes as long as compacting itself."""
+        """Return what compaction would save now, by partition. Takes as long as the compaction itself."""
         return self._run(own.compaction_dry_run(self._cluster, topic, partition, timeout))
 
     def prepared_transactions(self, prefix: str = "", *, timeout: float | None = None) -> list[PreparedTransaction]:
-        """Those that wait for someone to end them, whose ids begin with this."""
+        """Return the prepared transactions whose transactional ids begin with `prefix`."""
         return self._run(two_phase.prepared(self._cluster, prefix, timeout))
 
     def finish_transactions(
         self, prepared: Iterable[PreparedTransaction], *, commit: bool, timeout: float | None = None
     ) -> list[PreparedTransaction]:
-        """End them all by one append: all count, or, where one of them can't be ended so, none has changed. Their ids
-        must share a partition of __transaction_state. The same again has the same result. Who each producer is now."""
+        """Commit or abort all these transactions by one append. If one of them can't be ended this way, none is.
+
+        Their transactional ids must map to the same partition of __transaction_state. The call is idempotent. Returns
+        each transaction with the producer id and epoch that its producer has now.
+        """
         return self._run(two_phase.finish(self._cluster, prepared, commit=commit, timeout=timeout))
 
     def abort_transactions(self, prefix: str, *, close: bool = False, timeout: float | None = None) -> list[str]:
         """Abort the open transactions of all transactional ids with this prefix, prepared or not, and fence their
-        producers. Return the ids of those that have ended. With `close`, the broker lets no transaction begin under the
-        prefix any more, until it is restarted, and the ids that have nothing open are returned, too."""
+        producers. Returns the ids whose transactions have ended. With `close`, the broker refuses new transactions
+        under the prefix until it restarts, and the result includes the ids without an open transaction."""
         return self._run(two_phase.abort(self._cluster, prefix, close=close, timeout=timeout))
 
     def forget_transactions(self, transactional_ids: Iterable[str], *, timeout: float | None = None) -> None:
-        """Drop ids that nobody will use again and that have nothing open."""
+        """Make the broker forget transactional ids that are no longer used. They must have no open transaction."""
         self._run(two_phase.forget(self._cluster, _many(transactional_ids), timeout))
 
 
 def _many(names: Iterable[str]) -> list[str]:
     if isinstance(names, str):
-        raise TypeError(f"a list of names is needed, not the text {names!r}; give [{names!r}]")
+        raise TypeError(f"expected a list of names, not the string {names!r}; pass [{names!r}]")
     return list(names)

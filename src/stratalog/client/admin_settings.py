@@ -1,4 +1,4 @@
-"""Settings of an Admin: those that all clients share."""
+"""Settings of an Admin: exactly the settings that all clients share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stratalog.client.settings import CommonOptions, CommonSettings
 
 
 class AdminOptions(CommonOptions, total=False):
-    """What Admin's constructor takes beside the servers, for type checkers."""
+    """Keyword arguments of Admin's constructor, for type checkers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,12 @@
-"""A table's rows -> a producer's batches, column by column: no object is made for a row.
+"""A table's rows -> a producer's batches, column by column, without an object for each row.
 
-Rows go to the partition that they name, else to that of their key, else to one partition for a batch and then another,
-all as `send` does it. Rows that name a partition or have a key keep their order; those that have neither keep it among
-themselves. What is wrong with a table, or with any of its rows, is found before anything is sent.
+A row goes to the partition that it names, else to the partition of its key, else to a partition that changes from batch
+to batch, as with `send`. Rows that name a partition or have a key keep their order; the remaining rows keep their order
+among themselves. An error in the table or in a row is raised before anything is sent.
 
-The call only looks at lengths, and says which rows make which batch. A batch is encoded by the I/O thread when its turn
-comes, in one pass over the columns and into memory that was used before. Until then it holds the table's memory, which
-is safe as Arrow's never changes, and counts for buffer.memory as if it were encoded.
+The call looks only at lengths, and plans which rows form which batch. The I/O thread encodes a batch just before it
+sends it, in one pass over the columns and into reused memory. Until then the batch refers to the table's memory, which
+is safe because Arrow's memory never changes, and counts towards buffer.memory as if it were encoded.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from stratalog.records.arrow import binary_column, column_encoder
 
 FindTopic = Callable[[str, int, float], TopicQueues]
 
-ANYWHERE = -1  # instead of a partition: one is chosen when the batch is added
+ANYWHERE = -1  # instead of a partition: the partition is chosen when the batch is added
 _HIGHEST_PARTITION = 2**31 - 1
-_OVERHEAD = 128  # of a record and its batch, at most, without headers
+_OVERHEAD = 128  # the largest overhead of a record and its batch, without headers
 
 
 class RowsMetadata(NamedTuple):
-    """Where some of the rows are: `rows` of them in a partition, from `offset` on; -1: the broker did not tell."""
+    """The position of some rows: `rows` rows of a partition from `offset` on; -1 if the broker did not report it."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class BatchOutcome(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A batch to be."""
+    """A batch that is planned and not encoded yet."""
 
     partition: int
     encode: Callable[[bytearray | None, int], bytearray]
@@ -63,50 +63,50 @@ class _Planned(NamedTuple):
 
 
 class ArrowDelivery:
-    """What becomes of a table's rows: a future for all of them. Complete when each is acknowledged or has failed."""
+    """A future for all rows of a table. It is done when each row is acknowledged or has failed."""
 
     def __init__(self, batches: list[Batch]) -> None:
         self._batches = batches
 
     def done(self) -> bool:
-        return all(batch.is_done for batch in self._settled())
+        return all(batch.is_done for batch in self._current_batches())
 
     def result(self, timeout: float | None = None) -> list[RowsMetadata]:
-        """Where the rows are. Raises why some failed, or TimeoutError after `timeout` seconds."""
+        """Return the positions of the rows. Raises a row's first error, or TimeoutError after `timeout` seconds."""
         error = self.exception(timeout)
         if error is not None:
             raise error.with_traceback(None)
         return [
             RowsMetadata(batch.queue.topic, batch.queue.partition, batch.base_offset, batch.record_count)
-            for batch in self._settled()
+            for batch in self._current_batches()
         ]
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The first of what went wrong, or None. Waits as `result` does."""
+        """Wait as `result` does, and return the first error, or None."""
         deadline = -1.0 if timeout is None else time.monotonic() + max(timeout, 0.0)
         waiting = self._batches
         while waiting:
             for batch in waiting:
                 if not batch.wait(deadline):
-                    left = sum(one.record_count for one in self._settled() if not one.is_done)
+                    left = sum(batch.record_count for batch in self._current_batches() if not batch.is_done)
                     raise TimeoutError(
-                        f"{left} rows are not acknowledged after {timeout} s; they are still under way: wait longer, "
-                        f"or lower delivery_timeout_ms to have them given up sooner"
+                        f"{left} rows are not acknowledged after {timeout} s; they are still in flight: wait longer, "
+                        f"or lower delivery_timeout_ms to have them fail sooner"
                     )
-            waiting = [batch for batch in self._settled() if not batch.is_done]
-        return next((batch.error for batch in self._settled() if batch.error is not None), None)
+            waiting = [batch for batch in self._current_batches() if not batch.is_done]
+        return next((batch.error for batch in self._current_batches() if batch.error is not None), None)
 
     def acknowledged(self) -> int:
-        """How many rows are, so far."""
-        return sum(batch.record_count for batch in self._settled() if batch.is_done and batch.error is None)
+        """Return the number of rows that are acknowledged so far."""
+        return sum(batch.record_count for batch in self._current_batches() if batch.is_done and batch.error is None)
 
     def outcomes(self) -> list[BatchOutcome]:
-        """What became of each batch so far. Batches are in the order of the rows where these all name one partition, or
-        have neither keys nor partitions."""
-        return [BatchOutcome(batch.record_count, batch.is_done, batch.error) for batch in self._settled()]
+        """Return the outcome of each batch so far. Batches are in the order of the rows if all rows name the same
+        partition, or have neither keys nor partitions."""
+        return [BatchOutcome(batch.record_count, batch.is_done, batch.error) for batch in self._current_batches()]
 
-    def _settled(self) -> list[Batch]:
-        """Batches may have been split."""
+    def _current_batches(self) -> list[Batch]:
+        """Replace batches that were split by their parts, and return all batches."""
         if any(batch.parts is not None for batch in self._batches):
             self._batches = [part for batch in self._batches for part in _parts(batch)]
         return self._batches
@@ -115,7 +115,7 @@ class ArrowDelivery:
 def _parts(batch: Batch) -> list[Batch]:
     if batch.parts is None:
         return [batch]
-    return [one for part in batch.parts for one in _parts(part)]
+    return [smallest for part in batch.parts for smallest in _parts(part)]
 
 
 def send_arrow(
@@ -131,20 +131,20 @@ def send_arrow(
     now = time.time_ns() // 1_000_000
     encoders = [column_encoder(chunk, no_timestamp=now) for chunk in chunks]
     planned = [
-        one
+        batch
         for chunk, encoder in zip(chunks, encoders, strict=True)
-        for one in _plan(chunk, encoder, queues.count, accumulator.batch_size)
+        for batch in _plan(chunk, encoder, queues.count, accumulator.batch_size)
     ]
     _check_planned(planned, topic, accumulator)
-    return ArrowDelivery([_add(accumulator, queues, one) for one in planned])
+    return ArrowDelivery([_add(accumulator, queues, batch) for batch in planned])
 
 
 def _chunks(table: pa.Table | pa.RecordBatch, batch_size: int) -> list[pa.RecordBatch]:
-    """Small chunks are joined: each begins batches of its own."""
+    """Return the table's chunks without empty ones. Small chunks are joined, because each chunk begins new batches."""
     if isinstance(table, pa.RecordBatch):
         return [table] if table.num_rows else []
     if not isinstance(table, pa.Table):
-        raise TypeError(f"a pyarrow Table or RecordBatch is wanted, not {type(table).__name__}")
+        raise TypeError(f"table is of type {type(table).__name__}; it must be a pyarrow Table or RecordBatch")
     chunks = table.to_batches()
     if len(chunks) > 1 and table.nbytes < len(chunks) * batch_size:
         chunks = table.combine_chunks().to_batches()
@@ -158,43 +158,51 @@ def _highest_partition(chunk: pa.RecordBatch) -> int:
     if pa.types.is_null(column.type):
         return -1
     if not pa.types.is_integer(column.type):
-        raise TypeError(f"column 'partition' is {column.type}; integers are wanted")
+        raise TypeError(f"column 'partition' has type {column.type}; it must be of an integer type")
     bounds = pc.min_max(column).as_py()
     if bounds["min"] is not None and bounds["min"] < 0:
-        raise ValueError(f"column 'partition' has {bounds['min']}; leave a partition null to have one chosen")
+        raise ValueError(
+            f"column 'partition' contains {bounds['min']}; a partition is not negative, use null to have one chosen"
+        )
     if bounds["max"] is not None and bounds["max"] > _HIGHEST_PARTITION:
-        raise ValueError(f"column 'partition' has {bounds['max']}; a partition's number fits 32 bits")
+        raise ValueError(f"column 'partition' contains {bounds['max']}; the limit is {_HIGHEST_PARTITION}")
     return -1 if bounds["max"] is None else int(bounds["max"])
 
 
 def _check_sizes(chunk: pa.RecordBatch, topic: str, most: int) -> None:
-    """The largest key and value, wherever they are: only if they are too much together it is looked at rows."""
+    """Raise RecordTooLargeError if a row exceeds `most` bytes.
+
+    The largest key and the largest value are added up first; only if their sum is too large are rows looked at.
+    """
     columns = [chunk.column(name) for name in ("value", "key") if name in chunk.schema.names]
     lengths = [_lengths(column) for column in columns]
-    if sum(pc.max(one).as_py() or 0 for one in lengths if one is not None) + _OVERHEAD <= most:
+    if sum(pc.max(column).as_py() or 0 for column in lengths if column is not None) + _OVERHEAD <= most:
         return
-    sums = [pc.fill_null(one, 0) for one in lengths if one is not None]
+    sums = [pc.fill_null(column, 0) for column in lengths if column is not None]
     total = sums[0] if len(sums) == 1 else pc.add(sums[0], sums[1])
     size = pc.max(total).as_py() + _OVERHEAD
     if size > most:
         row = pc.index(total, size - _OVERHEAD).as_py()
         raise RecordTooLargeError(
             ErrorCode.message_too_large,
-            f"row {row} of {size} bytes with its overhead is more than max.request.size = {most}",
+            f"row {row} of {size} bytes with its overhead exceeds max.request.size = {most}",
             about=topic,
         )
 
 
 def _check_planned(planned: list[_Planned], topic: str, accumulator: Accumulator) -> None:
-    """With headers, and in columns of a kind whose lengths are not told. Only a row that is alone can be too large."""
-    largest = max((one.size for one in planned), default=0)
+    """Raise RecordTooLargeError if a planned batch is too large, which is possible only for a batch of one row.
+
+    This check includes headers and the columns whose lengths Arrow does not compute.
+    """
+    largest = max((batch.size for batch in planned), default=0)
     name, most = "max.request.size", accumulator.max_request_size
     if accumulator.buffer_memory < most:
         name, most = "buffer.memory", accumulator.buffer_memory
     if largest > most:
         raise RecordTooLargeError(
             ErrorCode.message_too_large,
-            f"a row of {largest} bytes with its overhead is more than {name} = {most}",
+            f"a row of {largest} bytes with its overhead exceeds {name} = {most}",
             about=topic,
         )
 
@@ -203,12 +211,12 @@ def _lengths(column: pa.Array) -> pa.Array | None:
     try:
         return pc.binary_length(column).cast(pa.int64())
     except pa.ArrowNotImplementedError:
-        return None  # no binary column; encoding says what it is
+        return None  # not a binary column; the encoder raises an error that names its type
 
 
 def _plan(chunk: pa.RecordBatch, encoder: ColumnEncoder, partitions: int, batch_size: int) -> list[_Planned]:
-    """Batches of the partitions in turn, so that all brokers have something to do from the start; then those of rows
-    that may go anywhere."""
+    """Plan one batch of each partition in turn, so that all brokers are busy from the start; then plan the batches of
+    the rows that may go to any partition."""
     names = chunk.schema.names
     if "key" not in names and "partition" not in names:
         return list(_batches(encoder, None, ANYWHERE, 0, chunk.num_rows, batch_size))
@@ -219,7 +227,7 @@ def _plan(chunk: pa.RecordBatch, encoder: ColumnEncoder, partitions: int, batch_
         list(_batches(encoder, order, partition, start, end, batch_size))
         for partition, (start, end) in enumerate(pairwise(ends[:-1]))
     ]
-    in_turn = [one for turn in zip_longest(*of_partitions) for one in turn if one is not None]
+    in_turn = [batch for turn in zip_longest(*of_partitions) for batch in turn if batch is not None]
     return in_turn + list(_batches(encoder, order, ANYWHERE, ends[-2], ends[-1], batch_size))
 
 
@@ -227,10 +235,10 @@ def _batches(
     encoder: ColumnEncoder, order: bytearray | None, partition: int, start: int, end: int, batch_size: int
 ) -> Iterator[_Planned]:
     while start < end:
-        size, behind, base_timestamp, max_timestamp = encoder.plan(order, start, end, batch_size)
-        encode = partial(encoder.encode_planned, order, start, behind, size, base_timestamp)
-        yield _Planned(partition, encode, size, behind - start, base_timestamp, max_timestamp)
-        start = behind
+        size, stop, base_timestamp, max_timestamp = encoder.plan(order, start, end, batch_size)
+        encode = partial(encoder.encode_planned, order, start, stop, size, base_timestamp)
+        yield _Planned(partition, encode, size, stop - start, base_timestamp, max_timestamp)
+        start = stop
 
 
 def _add(accumulator: Accumulator, queues: TopicQueues, planned: _Planned) -> Batch:

@@ -1,5 +1,5 @@
-"""How long to wait before trying again: twice as long each time, up to a bound, and a fifth more or less at random, so
-that clients which lost the same broker don't come back at the same instant (KIP-580)."""
+"""Back-off: the wait before a retry. It doubles with each failure up to a limit, and varies at random by a fifth, so
+that clients which lost the same broker don't all retry at the same instant (KIP-580)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Backoff:
         self._most = max(first_ms, most_ms) / 1000
 
     def seconds(self, failures: int) -> float:
-        """After so many failures in a row; none before there was one."""
+        """Return the wait after this many failures in a row; 0 if there was no failure."""
         if failures <= 0:
             return 0.0
         wait: float = min(self._first * 2 ** min(failures - 1, _MOST_DOUBLINGS), self._most)

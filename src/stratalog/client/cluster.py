@@ -1,8 +1,10 @@
-"""A client's view of the cluster, and its way to ask any node of it. All in the loop's thread but `metadata`.
+"""A client's view of the cluster: its metadata, and requests to any of its brokers.
 
-Metadata is asked for when someone wants it, when it is old, when a connection is lost, and when a broker's answer says
-that it is out of date; however many ask for it at the same time, one request is sent. Nodes that are known are asked
-first, then the bootstrap servers again, in turn and with a back-off, until one answers.
+Only `metadata` may be read in any thread; everything else belongs to the event loop's thread.
+
+Metadata is requested on demand, when it is old, when a connection is lost, and when a response shows that it is out of
+date. Simultaneous demands share one request. Known brokers are tried first, then the bootstrap servers in random order,
+with a back-off, until one of them responds.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from stratalog.client.errors import (
     RequestTimeoutError,
     error_of,
 )
-from stratalog.client.metadata import Metadata, Node, TopicInfo, check_topic_name, read_metadata
+from stratalog.client.metadata import ClusterMetadata, Node, TopicInfo, check_topic_name, read_metadata
 from stratalog.client.settings import CommonSettings
 from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol.api_keys import ApiKey, OwnApiKey
@@ -34,7 +36,7 @@ from stratalog.protocol.messages import decode_response, encode_request
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_LOWEST_METADATA = 4  # the first that can say whether topics may be made
+_LOWEST_METADATA = 4  # the first version that says whether the broker may create topics
 _COORDINATOR_MOVED = {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available}
 _COORDINATOR_CODES = _COORDINATOR_MOVED | {ErrorCode.coordinator_load_in_progress}
 
@@ -47,22 +49,22 @@ class CoordinatorKind(IntEnum):
 class Cluster:
     def __init__(self, settings: CommonSettings, *, allow_auto_create_topics: bool = True) -> None:
         self.settings = settings
-        self.metadata = Metadata()
-        self.wants_all_topics = False  # whether each refresh asks for all of them
+        self.metadata = ClusterMetadata()
+        self.tracks_all_topics = False  # whether each refresh requests all topics
         self.last_failure: ClientError | None = None  # why the last attempt to get metadata failed
         self._creates_topics = allow_auto_create_topics
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._connections = Connections(settings, self._on_lost)
-        self._wanted: dict[str, None] = {}
-        self._listeners: list[Callable[[Metadata], None]] = []
-        self._waiting: list[asyncio.Future[Metadata]] = []  # for an answer to a request that was not sent yet
-        self._asked: list[asyncio.Future[Metadata]] = []  # for an answer to the one that was
-        self._asks_for_all = False
+        self._tracked: dict[str, None] = {}
+        self._listeners: list[Callable[[ClusterMetadata], None]] = []
+        self._waiting: list[asyncio.Future[ClusterMetadata]] = []  # completed by the request after the one in flight
+        self._in_flight: list[asyncio.Future[ClusterMetadata]] = []  # completed by the request in flight
+        self._requests_all = False
         self._refreshing: asyncio.Task[None] | None = None
         self._age_timer: asyncio.TimerHandle | None = None
         self._soon_timer: asyncio.TimerHandle | None = None
-        self._hurries = 0  # refreshes that were wanted soon, one after the other
-        self._last_hurry = float("-inf")
+        self._quick_refreshes = 0  # successive calls of refresh_soon, which back off
+        self._last_quick_refresh = float("-inf")
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
         self._servers = [
             Node(-1 - index, address.host, address.port) for index, address in enumerate(settings.bootstrap_servers)
@@ -76,39 +78,40 @@ class Cluster:
                 timer.cancel()
         if self._refreshing is not None:
             self._refreshing.cancel()
-        _settle([*self._asked, *self._waiting], ClientClosedError("the client was closed meanwhile"))
+        _complete([*self._in_flight, *self._waiting], ClientClosedError("the client was closed during the call"))
         self._connections.close()
 
-    # Metadata
+    # ClusterMetadata
 
-    def want(self, topics: Iterable[str]) -> None:
-        """Ask for these too, whenever metadata is asked for. One that is no name would spoil it for all others."""
+    def track_topics(self, topics: Iterable[str]) -> None:
+        """Include these topics in every metadata request from now on. Raises if a name is not valid, because one such
+        name would make the request fail for all topics."""
         names = list(topics)
         for name in names:
             check_topic_name(name)
-        self._wanted.update(dict.fromkeys(names))
+        self._tracked.update(dict.fromkeys(names))
 
-    def stop_wanting(self, topics: Iterable[str]) -> None:
+    def untrack_topics(self, topics: Iterable[str]) -> None:
         for topic in topics:
-            self._wanted.pop(topic, None)
+            self._tracked.pop(topic, None)
 
-    def on_change(self, callback: Callable[[Metadata], None]) -> None:
-        """Called in the loop's thread with each new snapshot."""
+    def on_change(self, callback: Callable[[ClusterMetadata], None]) -> None:
+        """Register a callback, which gets each new snapshot in the event loop's thread."""
         self._listeners.append(callback)
 
     async def refresh(
         self, topics: Iterable[str] | None = (), *, all_topics: bool = False, timeout: float | None = None
-    ) -> Metadata:
-        """A snapshot that was asked for after this call, with these topics (None: all) and those wanted anyway.
+    ) -> ClusterMetadata:
+        """Return a snapshot that was requested after this call, with these topics (None: all) and the tracked ones.
 
-        Goes on trying for `timeout` seconds, or for as long as it takes; then RequestTimeoutError says what was wrong.
+        Retries for `timeout` seconds (None: without limit), then raises RequestTimeoutError with the last failure.
         """
-        self.want(topics or ())
-        self._asks_for_all = self._asks_for_all or all_topics or topics is None
-        asked = self._ask_for_refresh()
+        self.track_topics(topics or ())
+        self._requests_all = self._requests_all or all_topics or topics is None
+        refreshed = self._request_refresh()
         try:
             async with asyncio.timeout(timeout):
-                return await asyncio.shield(asked)
+                return await asyncio.shield(refreshed)
         except TimeoutError as error:
             if isinstance(error, ClientError):
                 raise
@@ -116,21 +119,22 @@ class Cluster:
             raise RequestTimeoutError(f"no metadata of the cluster within {timeout:g} s{why}") from self.last_failure
 
     def refresh_soon(self) -> None:
-        """What is known is out of date. At once, or after a back-off where this was said a moment ago too."""
+        """Request metadata because the current snapshot is out of date: at once, or after a back-off if this method was
+        called a moment ago."""
         if self._is_closed or self._soon_timer is not None:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if now - self._last_hurry > 2 * self.settings.retry_backoff_max_ms / 1000:
-            self._hurries = 0
-        due = self._last_hurry + self._backoff.seconds(self._hurries) if self._hurries else now
-        self._hurries += 1
-        self._last_hurry = max(due, now)
-        self._soon_timer = loop.call_at(self._last_hurry, self._refresh_now)
+        if now - self._last_quick_refresh > 2 * self.settings.retry_backoff_max_ms / 1000:
+            self._quick_refreshes = 0
+        due = self._last_quick_refresh + self._backoff.seconds(self._quick_refreshes) if self._quick_refreshes else now
+        self._quick_refreshes += 1
+        self._last_quick_refresh = max(due, now)
+        self._soon_timer = loop.call_at(self._last_quick_refresh, self._refresh_now)
 
     async def topic(self, name: str, *, timeout: float | None = None) -> TopicInfo:
-        """What is known of a topic; waits for one that is not there yet, or has no leaders, for `timeout` seconds (by
-        default default.api.timeout.ms), and then raises what the broker says of it."""
+        """Return a topic's metadata. Wait for a topic that does not exist yet or has no leaders, for `timeout` seconds
+        (by default default.api.timeout.ms), then raise the broker's error for it."""
         known = self.metadata.topics.get(name)
         if known is not None and not known.error_code:
             return known
@@ -145,12 +149,12 @@ class Cluster:
 
         return await self.retry(ask, timeout)
 
-    def _ask_for_refresh(self) -> asyncio.Future[Metadata]:
+    def _request_refresh(self) -> asyncio.Future[ClusterMetadata]:
         if self._is_closed:
-            raise ClientClosedError("the client is closed; make a new one")
+            raise ClientClosedError("the client is closed; create a new one")
         if not self._waiting:
-            future: asyncio.Future[Metadata] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(_look_at)  # all who waited may have gone
+            future: asyncio.Future[ClusterMetadata] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(_retrieve_exception)  # all waiting callers may have been cancelled
             self._waiting.append(future)
         if self._refreshing is None:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
@@ -160,16 +164,16 @@ class Cluster:
         failures = 0
         try:
             while self._waiting:
-                self._asked, self._waiting = self._waiting, []
-                asks_for_all, self._asks_for_all = self._asks_for_all, False
-                error = await self._refresh_once(asks_for_all)
+                self._in_flight, self._waiting = self._waiting, []
+                requests_all, self._requests_all = self._requests_all, False
+                error = await self._refresh_once(requests_all)
                 failures = 0 if error is None else failures + 1
                 if error is not None and error.is_retriable:
-                    self._waiting = self._asked + self._waiting
-                    self._asks_for_all = self._asks_for_all or asks_for_all
+                    self._waiting = self._in_flight + self._waiting
+                    self._requests_all = self._requests_all or requests_all
                     await asyncio.sleep(self._backoff.seconds(failures))
                 else:
-                    _settle(self._asked, self.metadata if error is None else error)
+                    _complete(self._in_flight, self.metadata if error is None else error)
         finally:
             self._refreshing = None
         if self._age_timer is not None:
@@ -178,21 +182,21 @@ class Cluster:
             age = self.settings.metadata_max_age_ms / 1000
             self._age_timer = asyncio.get_running_loop().call_later(age, self._refresh_now)
 
-    async def _refresh_once(self, asks_for_all: bool) -> ClientError | None:
-        """From the first that answers; what was wrong, if none does."""
-        failure: ClientError = BrokerUnreachableError("there is no broker to ask")
+    async def _refresh_once(self, requests_all: bool) -> ClientError | None:
+        """Refresh the metadata from the first broker that responds. If none does, return the failure."""
+        failure: ClientError = BrokerUnreachableError("the client knows no broker; check bootstrap.servers")
         known = self._known_nodes()
         addresses = {(node.host, node.port) for node in known}
         others = [server for server in self._servers if (server.host, server.port) not in addresses]
         for node in [*known, *random.sample(others, len(others))]:
             try:
-                await self._refresh_from(node, asks_for_all)
+                await self._refresh_from(node, requests_all)
             except ClientError as error:
                 logger.debug("no metadata from %s: %s", node, error)
-                # A broker that can't be used says more than one that is not there.
+                # An error of a broker that responds explains more than a failed connection.
                 failure = error if failure.is_retriable else failure
                 self.last_failure = failure
-            except Exception as error:  # a fault of ours: who waits must hear of it
+            except Exception as error:  # a bug here must fail the waiting calls, not leave them waiting
                 logger.exception("metadata of %s could not be handled", node)
                 failure = ClientError(f"the metadata of {node} could not be handled: {error!r}")
             else:
@@ -200,10 +204,10 @@ class Cluster:
                 return None
         return failure
 
-    async def _refresh_from(self, node: Node, asks_for_all: bool) -> None:
-        everything = asks_for_all or self.wants_all_topics
+    async def _refresh_from(self, node: Node, requests_all: bool) -> None:
+        everything = requests_all or self.tracks_all_topics
         body = {
-            "topics": None if everything else [{"name": name, "topic_id": None} for name in self._wanted],
+            "topics": None if everything else [{"name": name, "topic_id": None} for name in self._tracked],
             "allow_auto_topic_creation": self._creates_topics and not everything,
             "include_cluster_authorized_operations": False,
             "include_topic_authorized_operations": False,
@@ -214,15 +218,15 @@ class Cluster:
         response = await self._exchange(connection, ApiKey.METADATA, body, _LOWEST_METADATA, None, seconds)
         code = getattr(response, "error_code", ErrorCode.none)
         if code != ErrorCode.none:
-            connection.close()  # REBOOTSTRAP_REQUIRED: this broker has no say any more
-            raise BrokerUnreachableError(f"{node} has no metadata to give: {error_of(code)}")
+            connection.close()  # REBOOTSTRAP_REQUIRED: this broker is no longer part of the cluster
+            raise BrokerUnreachableError(f"{node} refused to return metadata: {error_of(code)}")
         if not response.brokers:
-            raise BrokerUnreachableError(f"{node} knows of no broker yet; it may still be starting")
+            raise BrokerUnreachableError(f"{node} returned metadata without brokers; it may still be starting")
         metadata = read_metadata(response, self.metadata, asyncio.get_running_loop().time())
         self.metadata = metadata
-        for one in metadata.nodes.values():
-            if (one.host, one.port) == (node.host, node.port):
-                self._connections.give_name(key, ConnectionKey(one.id, Purpose.CONTROL))
+        for known in metadata.nodes.values():
+            if (known.host, known.port) == (node.host, node.port):
+                self._connections.rename(key, ConnectionKey(known.id, Purpose.CONTROL))
         for listener in self._listeners:
             try:
                 listener(metadata)
@@ -232,16 +236,17 @@ class Cluster:
     def _refresh_now(self) -> None:
         self._soon_timer = None
         if not self._is_closed:
-            self._ask_for_refresh()
+            self._request_refresh()
 
     def _on_lost(self, key: ConnectionKey) -> None:
         if key.node_id >= 0:
             self.refresh_soon()
 
-    # Asking
+    # Requests
 
     async def connection(self, node_id: int, purpose: Purpose = Purpose.DATA) -> BrokerConnection:
-        """To a node, for this purpose: the one that is open, or after one attempt, which all who ask share."""
+        """Return the open connection to a broker for this purpose, or open one. Simultaneous callers share one attempt,
+        and get its error."""
         node = self.node(node_id)
         return await self._connections.get(ConnectionKey(node.id, purpose), node.host, node.port)
 
@@ -256,7 +261,8 @@ class Cluster:
         timeout: float | None = None,
         purpose: Purpose = Purpose.CONTROL,
     ) -> Any:
-        """Once, to this node: kio's dataclass of the answer. `timeout` in seconds is for the answer alone."""
+        """Send one request to this broker, without retries, and return the response as kio's dataclass. `timeout` in
+        seconds starts when the connection is open."""
         connection = await self.connection(node_id, purpose)
         seconds = self.settings.request_timeout_ms / 1000
         return await self._exchange(
@@ -273,7 +279,7 @@ class Cluster:
         highest: int | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """This node and no other, for as long as there is time."""
+        """Send a request to this broker and no other, and retry until the timeout."""
 
         async def ask(seconds: float) -> Any:
             if node_id not in self.metadata.nodes:
@@ -291,7 +297,7 @@ class Cluster:
         highest: int | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Whichever node answers."""
+        """Send a request to any broker, and retry until the timeout."""
 
         async def ask(seconds: float) -> Any:
             node = await self._any_node(seconds)
@@ -300,7 +306,8 @@ class Cluster:
         return await self.retry(ask, timeout)
 
     async def ask_own(self, key: OwnApiKey, body: bytes, *, timeout: float | None = None) -> memoryview:
-        """Whichever node answers, if it is a Stratalog broker; the bytes of its answer."""
+        """Send one of Stratalog's own requests to any broker, and return the bytes of the response. Raises
+        UnsupportedVersionError if the broker is not Stratalog."""
 
         async def ask(seconds: float) -> memoryview:
             connection = await self.connection(await self._any_node(seconds), Purpose.CONTROL)
@@ -330,7 +337,7 @@ class Cluster:
         return await self.retry(ask, timeout)
 
     async def coordinator(self, kind: CoordinatorKind, key: str, *, timeout: float | None = None) -> int:
-        """The node that coordinates this group or transaction, as far as is known."""
+        """Return the id of the broker that coordinates this group or transactional id, from memory if it is known."""
         known = self._coordinators.get((kind, key))
         if known is None:
             known = await self.retry(lambda seconds: self._find_coordinator(kind, key, seconds), timeout)
@@ -338,7 +345,7 @@ class Cluster:
         return known.id
 
     def coordinator_connection(self, kind: CoordinatorKind, key: str) -> BrokerConnection | None:
-        """The connection to who coordinates it, where both are at hand."""
+        """Return the open connection to the coordinator; None if the coordinator is unknown or not connected."""
         node = self._coordinators.get((kind, key))
         if node is None:
             return None
@@ -359,8 +366,8 @@ class Cluster:
         highest: int | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """Where it has moved, is loading or can't be reached, it is looked for and asked again. Other codes are left to
-        who asks."""
+        """Send a request to the coordinator. If it has moved, is loading or can't be reached, find it and retry. The
+        caller handles all other error codes."""
 
         async def ask(seconds: float) -> Any:
             node = await self.coordinator(kind, key, timeout=seconds)
@@ -381,8 +388,10 @@ class Cluster:
         return await self.retry(ask, timeout)
 
     async def retry(self, attempt: Callable[[float], Awaitable[T]], timeout: float | None = None) -> T:
-        """`attempt`, which is told the seconds left, again with a back-off for as long as what it raises is retriable
-        and there is time: `timeout`, by default default.api.timeout.ms."""
+        """Call `attempt` with the seconds left, and retry it with a back-off while its error is retriable.
+
+        Gives up after `timeout` seconds (default.api.timeout.ms) with the last error or RequestTimeoutError.
+        """
         loop = asyncio.get_running_loop()
         seconds = self.settings.default_api_timeout_ms / 1000 if timeout is None else timeout
         deadline = loop.time() + seconds
@@ -413,19 +422,20 @@ class Cluster:
         timeout: float,
     ) -> Any:
         version = connection.version_of(key, lowest, highest)
-        answer = await connection.exchange(key, version, [encode_request(key, version, body)], timeout=timeout)
-        return decode_response(key, version, answer)
+        response = await connection.exchange(key, version, [encode_request(key, version, body)], timeout=timeout)
+        return decode_response(key, version, response)
 
     async def _find_coordinator(self, kind: CoordinatorKind, key: str, seconds: float) -> Node:
         body = {"key": key, "key_type": int(kind), "coordinator_keys": [key]}
         response = await self.ask_any(ApiKey.FIND_COORDINATOR, body, timeout=seconds)
-        found = getattr(response, "coordinators", (response,))  # from version 4 on it answers for many keys
-        if not found:
+        coordinators = getattr(response, "coordinators", (response,))  # from version 4 on a response has many keys
+        if not coordinators:
             raise error_of(ErrorCode.coordinator_not_available, about=f"{kind.name.lower()} {key!r}")
-        if found[0].error_code != ErrorCode.none:
-            message = getattr(found[0], "error_message", None)
-            raise error_of(found[0].error_code, message, about=f"{kind.name.lower()} {key!r}")
-        return Node(int(found[0].node_id), found[0].host, found[0].port)
+        first = coordinators[0]
+        if first.error_code != ErrorCode.none:
+            message = getattr(first, "error_message", None)
+            raise error_of(first.error_code, message, about=f"{kind.name.lower()} {key!r}")
+        return Node(int(first.node_id), first.host, first.port)
 
     async def _any_node(self, seconds: float) -> int:
         if not self.metadata.nodes:
@@ -433,7 +443,8 @@ class Cluster:
         return self._known_nodes()[0].id
 
     def _known_nodes(self) -> list[Node]:
-        """Those that are connected and have least to do first, then those that have not failed lately."""
+        """Return known brokers: connected ones by their requests in flight, then the rest by the time of their next
+        connection attempt."""
 
         def order(node: Node) -> tuple[bool, float, float]:
             connection = self._connections.established(ConnectionKey(node.id, Purpose.CONTROL))
@@ -446,33 +457,33 @@ class Cluster:
     def node(self, node_id: int) -> Node:
         node = self.metadata.nodes.get(node_id)
         if node is None:
-            node = next((one for one in self._coordinators.values() if one.id == node_id), None)
+            node = next((known for known in self._coordinators.values() if known.id == node_id), None)
         if node is None:
             raise BrokerUnreachableError(f"node {node_id} is not in the cluster's metadata; it may have been shut down")
         return node
 
 
 def codes_in(response: Any) -> Iterator[ErrorCode]:
-    """Every error code in an answer, however deep."""
+    """Yield every error code in a response, at any depth."""
     for member in fields(response):
         value = getattr(response, member.name)
         if member.name == "error_code":
             yield value
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            for one in value:
-                yield from codes_in(one)
+            for element in value:
+                yield from codes_in(element)
 
 
-def _settle(waiting: list[asyncio.Future[Metadata]], outcome: Metadata | ClientError) -> None:
+def _complete(waiting: list[asyncio.Future[ClusterMetadata]], outcome: ClusterMetadata | ClientError) -> None:
     for future in waiting:
         if future.done():
             continue
-        if isinstance(outcome, Metadata):
+        if isinstance(outcome, ClusterMetadata):
             future.set_result(outcome)
         else:
             future.set_exception(outcome)
 
 
-def _look_at(future: asyncio.Future[Metadata]) -> None:
+def _retrieve_exception(future: asyncio.Future[ClusterMetadata]) -> None:
     if not future.cancelled():
         future.exception()

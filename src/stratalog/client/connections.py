@@ -1,5 +1,7 @@
-"""The connections of one client, each opened once however many ask for it, and opened again no faster than the back-off
-allows. All in the loop's thread."""
+"""The connections of one client. Simultaneous callers share one connection attempt, and attempts for a broker back off.
+
+Everything here belongs to the event loop's thread.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,16 @@ from stratalog.net.broker_connection import BrokerConnection
 
 logger = logging.getLogger("stratalog.client")
 
-_SAID_EVERY = 10.0  # seconds; a broker that is away is tried many times a second
+_LOG_INTERVAL = 10.0  # seconds between warnings about a broker; attempts can be much more frequent
 
 
 class Purpose(Enum):
-    """A broker answers a connection's requests in order: a fetch that waits for records would hold up all behind it."""
+    """The use of a connection. A broker answers the requests of a connection in order, so a request that waits would
+    delay all requests after it. Each kind of waiting has a connection of its own."""
 
-    DATA = "data"  # Produce, Fetch
-    CONTROL = "control"  # everything that is answered at once
-    COORDINATOR = "coordinator"  # groups: joining waits for all members
+    DATA = "data"  # Produce, Fetch: a fetch waits for records
+    CONTROL = "control"  # requests that do not wait
+    COORDINATOR = "coordinator"  # groups and transactions: joining waits for all members
 
 
 class ConnectionKey(NamedTuple):
@@ -39,26 +42,26 @@ class _Failures(NamedTuple):
 
 class Connections:
     def __init__(self, settings: CommonSettings, on_lost: Callable[[ConnectionKey], None]) -> None:
-        """`on_lost` is told of each connection that could not be made, or broke off."""
+        """`on_lost` is called for each connection that failed to open or was lost."""
         self._settings = settings
         self._on_lost = on_lost
         self._backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._open: dict[ConnectionKey, BrokerConnection] = {}
         self._attempts: dict[ConnectionKey, asyncio.Task[BrokerConnection]] = {}
         self._failures: dict[tuple[str, int], _Failures] = {}
-        self._said_at: dict[tuple[str, int], float] = {}  # when it was last said that a broker is away
+        self._logged_at: dict[tuple[str, int], float] = {}  # time of the last warning about a broker
         self._idle_timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def get(self, key: ConnectionKey, host: str, port: int) -> BrokerConnection:
-        """Raises what BrokerConnection.open does, after one attempt."""
+        """Return the connection under this key, or open it in one attempt. Raises as BrokerConnection.open does."""
         connection = self._open.get(key)
         if connection is not None:
             if (connection.host, connection.port) == (host, port):
                 return connection
             connection.close()  # the broker has moved
         if self._is_closed:
-            raise ClientClosedError("the client is closed; make a new one")
+            raise ClientClosedError("the client is closed; create a new one")
         attempt = self._attempts.get(key)
         if attempt is None:
             attempt = asyncio.get_running_loop().create_task(self._connect(key, host, port))
@@ -69,14 +72,14 @@ class Connections:
     def established(self, key: ConnectionKey) -> BrokerConnection | None:
         return self._open.get(key)
 
-    def give_name(self, key: ConnectionKey, named: ConnectionKey) -> None:
-        """What is open under one key, from now on under another that has none."""
+    def rename(self, key: ConnectionKey, new_key: ConnectionKey) -> None:
+        """Move an open connection to another key, unless that key has a connection or an attempt."""
         connection = self._open.get(key)
-        if connection is not None and named not in self._open and named not in self._attempts:
-            self._open[named] = self._open.pop(key)
+        if connection is not None and new_key not in self._open and new_key not in self._attempts:
+            self._open[new_key] = self._open.pop(key)
 
     def wait_before(self, host: str, port: int) -> float:
-        """Seconds until the next attempt is due."""
+        """Return the seconds until the next attempt is due."""
         failures = self._failures.get((host, port))
         return 0.0 if failures is None else max(0.0, failures.not_before - asyncio.get_running_loop().time())
 
@@ -103,12 +106,12 @@ class Connections:
                 receive_buffer=settings.receive_buffer_bytes,
             )
         except ClientError as error:
-            self._note_failure(host, port)
-            self._say_away(host, port, error)
+            self._count_failure(host, port)
+            self._log_unreachable(host, port, error)
             self._on_lost(key)
             raise
         self._failures.pop((host, port), None)
-        if self._said_at.pop((host, port), None) is not None:
+        if self._logged_at.pop((host, port), None) is not None:
             logger.info("the broker at %s:%d is back", host, port)
         self._open[key] = connection
         connection.on_close(lambda error: self._forget(connection, error))
@@ -118,28 +121,28 @@ class Connections:
     def _forget_attempt(self, key: ConnectionKey, attempt: asyncio.Task[BrokerConnection]) -> None:
         del self._attempts[key]
         if not attempt.cancelled():
-            attempt.exception()  # looked at, also where all who waited have gone
+            attempt.exception()  # retrieved, because all waiting callers may have been cancelled
 
     def _forget(self, connection: BrokerConnection, _: ClientError) -> None:
-        for key in [key for key, one in self._open.items() if one is connection]:
+        for key in [key for key, candidate in self._open.items() if candidate is connection]:
             del self._open[key]
             if not self._is_closed and not connection.was_closed_here:
-                self._note_failure(connection.host, connection.port)
+                self._count_failure(connection.host, connection.port)
                 self._on_lost(key)
 
-    def _note_failure(self, host: str, port: int) -> None:
+    def _count_failure(self, host: str, port: int) -> None:
         before = self._failures.get((host, port))
         times = 1 if before is None else before.times + 1
         now = asyncio.get_running_loop().time()
         self._failures[host, port] = _Failures(times, now + self._backoff.seconds(times))
 
-    def _say_away(self, host: str, port: int, error: ClientError) -> None:
-        """Or a client would wait for a broker without a word, for as long as its time-outs allow."""
+    def _log_unreachable(self, host: str, port: int, error: ClientError) -> None:
+        """Log a warning, so that a client does not wait for a broker silently until its timeouts expire."""
         now = asyncio.get_running_loop().time()
-        said_at = self._said_at.get((host, port))
-        if not self._is_closed and (said_at is None or now - said_at >= _SAID_EVERY):
-            self._said_at[host, port] = now
-            logger.warning("%s; trying again", error)
+        logged_at = self._logged_at.get((host, port))
+        if not self._is_closed and (logged_at is None or now - logged_at >= _LOG_INTERVAL):
+            self._logged_at[host, port] = now
+            logger.warning("%s; retrying", error)
 
     def _watch_for_idle(self) -> None:
         if self._idle_timer is None and self._open and not self._is_closed:

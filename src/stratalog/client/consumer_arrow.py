@@ -1,7 +1,7 @@
-"""What was fetched -> Arrow: one record batch for all that a poll takes, without a record object on the way.
+"""Fetched records -> Arrow: one record batch for everything that a poll takes, without an object for each record.
 
-Keys and values are copied once, into memory that the last table gave back where there is some: it may still be in the
-processor's caches, and has its pages.
+Keys and values are copied once, if possible into memory that the previous table has released: its pages are allocated,
+and may still be in the processor's caches.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SCHEMA = pa.schema(
 )
 _DECODED = [(arrow.SCHEMA.field(name), arrow.BITS[name]) for name in SCHEMA.names if name in arrow.BITS]
 _BITS = sum(bit for _, bit in _DECODED)
-_LARGE = 64 * 1024 * 1024  # bytes of keys and values, inflated, behind which a new record batch begins
+_LARGE = 64 * 1024 * 1024  # decompressed bytes of keys and values after which a new record batch begins
 
 
 class ArrowColumns:
-    """Makes tables: `start`, `add` any number of times, `table`. What is the same in each table is kept."""
+    """Creates tables: call `start`, `add` any number of times, `table`. Repeated values are kept for later tables."""
 
     def __init__(self) -> None:
         self._topics: dict[str, pa.Array] = {}
@@ -43,14 +43,12 @@ class ArrowColumns:
     def start(self) -> None:
         self.rows = 0
         self._decoder: ColumnDecoder | None = None
-        self._parts: list[tuple[TopicPartition, int]] = []  # of what the decoder has
+        self._parts: list[tuple[TopicPartition, int]] = []  # partitions and row counts of the rows in the decoder
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, fetched: FetchedRecords, most: int, expected: int) -> int:
-        """The next rows, at most so many; how many there were. `expected` are the bytes that the table takes in all.
-
-        An error behind some rows is for the next call.
-        """
+        """Add the next rows, at most `most`, and return their number. An error after some rows is raised by the next
+        call. `expected` is the size of the whole table in bytes."""
         decoder = self._decoder
         if decoder is None:
             content = max(fetched.size, expected)
@@ -75,26 +73,26 @@ class ArrowColumns:
         buffers = self._decoder.finish()
         self._decoder, self._parts = None, []
         columns = [arrow.array_of(field, buffers[bit], rows) for field, bit in _DECODED]
-        places = {"topic": self._topic(parts, rows), "partition": self._partition(parts, rows)}
-        columns = [places[name] if name in places else columns.pop(0) for name in SCHEMA.names]
+        repeated = {"topic": self._topic(parts, rows), "partition": self._partition(parts, rows)}
+        columns = [repeated[name] if name in repeated else columns.pop(0) for name in SCHEMA.names]
         self._batches.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
 
     def _topic(self, parts: Sequence[tuple[TopicPartition, int]], rows: int) -> pa.Array:
-        topics = list(dict.fromkeys(place.topic for place, _ in parts))
+        topics = list(dict.fromkeys(partition.topic for partition, _ in parts))
         if len(topics) == 1:
             names = self._topics.get(topics[0])
             if names is None:
                 names = self._topics[topics[0]] = pa.array(topics, pa.string())
         else:
             names = pa.array(topics, pa.string())
-        indexes = self._numbers([(topics.index(place.topic), count) for place, count in parts], rows)
+        indexes = self._numbers([(topics.index(partition.topic), count) for partition, count in parts], rows)
         return pa.DictionaryArray.from_arrays(indexes, names, safe=False)
 
     def _partition(self, parts: Sequence[tuple[TopicPartition, int]], rows: int) -> pa.Array:
-        return self._numbers([(place.partition, count) for place, count in parts], rows)
+        return self._numbers([(partition.partition, count) for partition, count in parts], rows)
 
     def _numbers(self, runs: Sequence[tuple[int, int]], rows: int) -> pa.Array:
-        """Each number so many times, as int32."""
+        """Return an int32 array of runs, each a number and how often it repeats."""
         if len({number for number, _ in runs}) == 1:
             buffer = self._same(runs[0][0], rows)
         else:
@@ -104,7 +102,7 @@ class ArrowColumns:
         return pa.Array.from_buffers(pa.int32(), rows, [None, buffer], 0)
 
     def _same(self, number: int, rows: int) -> pa.Buffer:
-        """So many times the number, or more."""
+        """Return a buffer that repeats the number at least `rows` times."""
         kept = self._repeated.get(number)
         if kept is None or kept.size < rows * 4:
             kept = self._repeated[number] = pa.py_buffer(array("i", [number]) * max(1024, rows * 2))

@@ -1,7 +1,7 @@
-"""The parts of a consumer, put together, and what its polling thread does beside taking records. Not public.
+"""The parts of a consumer, assembled, and everything that its polling thread does except taking records. Not public.
 
-The I/O thread has the cluster, the fetcher, the membership and the lookups. Methods here are called in the polling
-thread, but where they say otherwise.
+The cluster, the fetcher, the membership and the lookups belong to the I/O thread. Methods of ConsumerCore are called in
+the polling thread, except where they say otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from stratalog.client._consumer_records import FetchedRecords
 from stratalog.client.autocommit import AutoCommit
 from stratalog.client.cluster import Cluster
-from stratalog.client.commits import Commits, Identity
+from stratalog.client.commits import Commits, CommittingMember
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import NoOffsetError, OffsetOutOfRangeError, WakeupError
 from stratalog.client.fetch_buffer import FetchBuffer
@@ -65,11 +65,11 @@ class ConsumerCore:
         self.autocommit = AutoCommit(self)
         self.io.at_exit(self.abandon)
 
-    def identity(self) -> Identity:
-        """Of the member that this consumer is; in either thread."""
-        return Identity() if self.membership is None else self.membership.identity
+    def identity(self) -> CommittingMember:
+        """Return this consumer's identity in its group. May be called in both threads."""
+        return CommittingMember() if self.membership is None else self.membership.identity
 
-    # What to read
+    # Topics and partitions
 
     def subscribe(
         self, topics: Iterable[str], pattern: re.Pattern[str] | None, listener: RebalanceListener | None
@@ -85,18 +85,18 @@ class ConsumerCore:
             self.membership = kind(self.cluster, self.settings, self.subscription, self.handoff)
         self.membership.start()
 
-    def assign(self, places: list[TopicPartition]) -> None:
-        self.subscription.assign(places)
-        self.cluster.want({place.topic for place in places})
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.subscription.assign(partitions)
+        self.cluster.track_topics({partition.topic for partition in partitions})
         self.in_io(self._look_up_positions)
         self.autocommit.start()
 
     def leave(self) -> None:
-        """Out of the group, and of everything that is assigned: committed, and the listener told, as in a rebalance."""
-        places = list(self.subscription.partitions)
+        """Leave the group and give up all partitions. Commits and calls the listener as a rebalance does."""
+        partitions = list(self.subscription.partitions)
         try:
-            if self.subscription.is_group and places:
-                self._let_go(Change.REVOKED, places)
+            if self.subscription.is_group and partitions:
+                self._give_up(Change.REVOKED, partitions)
             else:
                 self.autocommit.now(self.subscription.partitions)
         finally:
@@ -108,7 +108,8 @@ class ConsumerCore:
     # In each poll
 
     def attend(self) -> None:
-        """To all that waits for the polling thread. May raise what it finds, and what a listener raises."""
+        """Do all work that waits for the polling thread. Raises errors that the I/O thread has left, and errors of
+        listeners."""
         self.buffer.interrupt.is_set = False
         self.io.check_usable()
         if self.is_woken:
@@ -121,7 +122,7 @@ class ConsumerCore:
             try:
                 step = self.handoff.steps.popleft()
             except IndexError:
-                break  # the membership has taken it back
+                break  # the membership has withdrawn it
             self._carry_out(step)
         if self.handoff.errors:
             raise self.handoff.errors.popleft()
@@ -134,27 +135,27 @@ class ConsumerCore:
         try:
             if step.change is Change.ASSIGNED:
                 self.subscription.add(step.partitions)
-                self.cluster.want({place.topic for place in step.partitions})
+                self.cluster.track_topics({partition.topic for partition in step.partitions})
                 if self.subscription.listener is not None:
                     self.subscription.listener.on_partitions_assigned(step.partitions)
             else:
-                self._let_go(step.change, step.partitions)
+                self._give_up(step.change, step.partitions)
         finally:
             self.io.call_soon(self._finish, step)
 
-    def _let_go(self, change: Change, places: list[TopicPartition], timeout: float | None = None) -> None:
+    def _give_up(self, change: Change, partitions: list[TopicPartition], timeout: float | None = None) -> None:
         listener = self.subscription.listener
         try:
             if change is Change.LOST:
-                self.autocommit.forget(places)
+                self.autocommit.forget(partitions)
                 if listener is not None:
-                    listener.on_partitions_lost(places)
+                    listener.on_partitions_lost(partitions)
             else:
-                self.autocommit.now(places, timeout)
+                self.autocommit.now(partitions, timeout)
                 if listener is not None:
-                    listener.on_partitions_revoked(places)
+                    listener.on_partitions_revoked(partitions)
         finally:
-            self.subscription.remove(places)
+            self.subscription.remove(partitions)
 
     def _finish(self, step: Step) -> None:
         """In the I/O thread."""
@@ -164,10 +165,10 @@ class ConsumerCore:
     def _look_up_positions(self) -> None:
         self.positions.update()
 
-    def check_positions(self, places: Iterable[TopicPartition]) -> None:
-        for place in list(places):
-            error = self.positions.failures.get(place)
-            state = self.subscription.partitions.get(place)
+    def check_positions(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in list(partitions):
+            error = self.positions.failures.get(partition)
+            state = self.subscription.partitions.get(partition)
             if error is not None and state is not None and not state.has_position:
                 raise error
 
@@ -177,10 +178,10 @@ class ConsumerCore:
 
     def done(self, fetched: FetchedRecords) -> None:
         self.buffer.done(fetched)
-        self.tell_of_room()
+        self.wake_fetcher_if_room()
 
-    def tell_of_room(self) -> None:
-        """To the fetcher, where it waits for that, and not for each little bit of it."""
+    def wake_fetcher_if_room(self) -> None:
+        """Wake a fetcher that waits for room in the buffer, once half of the buffer is free."""
         if self.buffer.is_waited_for and self.buffer.bytes <= self._half_of_room:
             self.buffer.is_waited_for = False
             self.io.call_soon(self.fetcher.go_on)
@@ -190,7 +191,7 @@ class ConsumerCore:
     def seek(self, state: PartitionState, offset: int, leader_epoch: int) -> None:
         def apply() -> None:
             state.seek(offset, leader_epoch)
-            self.positions.failures.pop(state.place, None)
+            self.positions.failures.pop(state.partition, None)
             self.fetcher.go_on()
 
         self.in_io(apply)
@@ -200,7 +201,7 @@ class ConsumerCore:
         def apply() -> None:
             for state in states:
                 state.reset_to(reset)
-                self.positions.failures.pop(state.place, None)
+                self.positions.failures.pop(state.partition, None)
             self.positions.update()
 
         self.in_io(apply)
@@ -215,43 +216,47 @@ class ConsumerCore:
         self.in_io(apply)
         self.buffer.release()
 
-    def positions_of(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        found = {}
-        for place in list(places):
-            state = self.subscription.partitions.get(place)
+    def positions_of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        positions = {}
+        for partition in list(partitions):
+            state = self.subscription.partitions.get(partition)
             if state is not None and state.has_position:
-                found[place] = OffsetAndMetadata(state.progress.offset, "", state.progress.leader_epoch)
-        return found
+                positions[partition] = OffsetAndMetadata(state.progress.offset, "", state.progress.leader_epoch)
+        return positions
 
     def _out_of_range(self, state: PartitionState) -> None:
-        """The log does not reach to the position, or begins behind it."""
+        """Handle a position after the end of the log, or before its start: reset it, or raise OffsetOutOfRangeError."""
         if self.subscription.reset.is_error:
-            self._go_on_with(state)
-            about = f"{state.place}: the position, {state.progress.offset}, is not in the log"
+            self._resume_fetching(state)
+            about = f"{state.partition}: the position, {state.progress.offset}, is not in the log"
             raise OffsetOutOfRangeError(ErrorCode.offset_out_of_range, about=about)
         logger.info(
-            "%s: offset %d is out of range; reset to %s", state.place, state.fetch_offset, self.subscription.reset.name
+            "%s: offset %d is out of range; reset to %s",
+            state.partition,
+            state.fetch_offset,
+            self.subscription.reset.name,
         )
         self.reset([state], self.subscription.reset)
 
     def _truncated(self, state: PartitionState, epoch: int, end_offset: int) -> None:
-        """A new leader's log lacks records that the old one had given out."""
-        logger.warning("%s: the log was truncated to offset %d, leader epoch %d", state.place, end_offset, epoch)
+        """Handle a new leader's log that lacks records which the old leader had returned: go back, or raise
+        NoOffsetError."""
+        logger.warning("%s: the log was truncated to offset %d, leader epoch %d", state.partition, end_offset, epoch)
         offset = min(end_offset, state.progress.offset)
         if self.subscription.reset.is_error:
-            self._go_on_with(state)
+            self._resume_fetching(state)
             raise NoOffsetError(
-                f"{state.place}: the log was truncated, and offset {state.progress.offset} with the records before it, "
-                f"from {end_offset} on, is gone; seek to where to go on"
+                f"{state.partition}: the log was truncated to offset {end_offset}, and the records from there to the "
+                f"position, {state.progress.offset}, are lost; seek to the offset to continue at"
             )
         self.seek(state, offset, epoch)
 
     def _failed(self, state: PartitionState, error: ClientError) -> None:
-        self._go_on_with(state)
+        self._resume_fetching(state)
         raise error
 
-    def _go_on_with(self, state: PartitionState) -> None:
-        """It was told; the next fetch tells it again, if it is still so."""
+    def _resume_fetching(self, state: PartitionState) -> None:
+        """Fetch from the partition again after its error was raised. If it persists, the next fetch reports it."""
 
         def apply() -> None:
             state.is_stopped = False
@@ -280,7 +285,7 @@ class ConsumerCore:
 
         self.io.submit(commit())
 
-    # The end
+    # Closing
 
     def close(self, timeout: float) -> None:
         if self.io.unusable is not None:
@@ -289,11 +294,11 @@ class ConsumerCore:
         deadline = self.clock.monotonic() + timeout
         try:
             self.autocommit.stop()
-            places = list(self.subscription.partitions)
-            if self.subscription.is_group and places:
-                self._let_go(Change.REVOKED, places, timeout)
+            partitions = list(self.subscription.partitions)
+            if self.subscription.is_group and partitions:
+                self._give_up(Change.REVOKED, partitions, timeout)
             else:
-                self.autocommit.now(places, timeout)
+                self.autocommit.now(partitions, timeout)
             self.run_callbacks()
         finally:
             left = max(0.1, deadline - self.clock.monotonic())
@@ -308,11 +313,11 @@ class ConsumerCore:
         await self.cluster.close()
 
     def abandon(self) -> None:
-        """The interpreter exits, or nobody holds the consumer any more: no time for a good-bye to the group."""
+        """Close without leaving the group: the interpreter exits, or the consumer is garbage."""
         self.io.close(self.cluster.close(), timeout=_ABANDON_SECONDS)
 
     def in_io(self, call: Callable[[], T]) -> T:
-        """In the I/O thread, so that nothing that happens there sees it half done."""
+        """Run a call in the I/O thread and return its result. It is atomic for everything that runs there."""
 
         async def run() -> T:
             return call()

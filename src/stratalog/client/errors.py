@@ -1,9 +1,8 @@
-"""What a client raises: one class for each case that a program may want to handle, all of them ClientErrors.
+"""The exceptions of the clients: a subclass of ClientError for each case that a program may want to handle.
 
-`is_retriable` says whether the same call may well succeed a moment later. The client itself has retried those for as
-long as its settings allow, so a program sees them when that time is over. An error code of a broker's becomes a
-BrokerError, or the subclass that it has here; its message says where it happened, what the broker said, and what to do
-next.
+`is_retriable` says whether the same call may succeed a moment later. The client retries such errors itself for as long
+as its settings allow, and raises them when that time is over. A broker's error code becomes a BrokerError, or the
+subclass for this code; its message says where it happened, what the broker reported, and what to do next.
 """
 
 from __future__ import annotations
@@ -69,15 +68,16 @@ __all__ = [
 
 
 class ClientClosedError(ClientError):
-    """A call on a client that was closed. Make a new one."""
+    """A call on a closed client. Create a new one."""
 
 
 class ForkedClientError(ClientError):
-    """A client that a fork took along: its thread and connections stay with the parent. Make one after the fork."""
+    """A client that was created before a fork: its thread and connections stay with the parent. Create clients after
+    the fork."""
 
 
 class BufferExhaustedError(ClientError):
-    """No room for a record within max.block.ms: records come in faster than the brokers take them."""
+    """No room for a record within max.block.ms: the application sends faster than the brokers accept."""
 
     is_retriable = True
 
@@ -87,15 +87,15 @@ class DeliveryTimeoutError(ClientError):
 
 
 class DeserializationError(ClientError):
-    """A key or value that its deserializer could not read. The position stays at the record: seek past it to go on."""
+    """A key or value that its deserializer rejected. The position stays at the record: seek past it to continue."""
 
 
 class NoOffsetError(ClientError, LookupError):
-    """A partition without a position, and auto.offset.reset says not to choose one."""
+    """A partition without a position, and auto.offset.reset=none forbids choosing one."""
 
 
 class CommitFailedError(ClientError):
-    """Offsets that could not be committed: the partitions have gone to another member of the group."""
+    """Offsets that can't be committed: the partitions belong to another member of the group."""
 
 
 class WakeupError(ClientError):
@@ -103,30 +103,30 @@ class WakeupError(ClientError):
 
 
 class TransactionStateError(ClientError):
-    """A call that does not fit what the producer's transaction has come to. Nothing has happened; the message says
-    which call is next."""
+    """A call that is not valid in the current state of the producer's transaction. It had no effect; the message says
+    which call is valid."""
 
 
 class TransactionAbortedError(ClientError):
-    """A record of a transaction that was aborted: no reader of committed records will see it, written or not."""
+    """A record of an aborted transaction: no reader of committed records will see it, whether it was written or not."""
 
 
 class TransactionAbortableError(ClientError):
-    """The transaction can't be committed any more; `__cause__` says why. Call abort(), and do it again from begin()
-    on."""
+    """A transaction that can't be committed any more; `__cause__` says why. Call abort() and repeat the transaction
+    from begin() on."""
 
 
 class TransactionTimeoutError(RequestTimeoutError):
-    """A transaction's end that was not confirmed within max.block.ms, and may have been done or not. Make the same call
-    again, to learn it."""
+    """A commit or abort that was not confirmed within max.block.ms: it may have happened or not. Repeat the call to
+    learn its outcome."""
 
 
 class ProducerFailedError(ClientError):
-    """A transactional producer that is of no use any more; `__cause__` says why. Close it, and make a new one."""
+    """A transactional producer that can't continue; `__cause__` says why. Close it and create a new one."""
 
 
 class BrokerError(ClientError):
-    """An error code of a broker's: `code` is its number, `name` Kafka's name for it, `about` what it is about."""
+    """A broker's error code: `code` is its number, `name` is Kafka's name for it, `about` is the object concerned."""
 
     advice = ""
 
@@ -136,29 +136,29 @@ class BrokerError(ClientError):
         self.about = about
         self.is_retriable = is_retriable(code)
         self.broker_message = message
-        is_named = bool(about) and (message or "").startswith(about)  # by the broker, who would say it twice
-        parts = [f"{about}: " if about and not is_named else "", f"{self.name} (error {self.code})"]
+        is_repeated = bool(about) and (message or "").startswith(about)  # the broker's message names it already
+        parts = [f"{about}: " if about and not is_repeated else "", f"{self.name} (error {self.code})"]
         if message:
             parts.append(f": {message.rstrip('.')}")
-        advice = self._advice_for(message or "") or ("it may pass; try again" if self.is_retriable else "")
+        advice = self._advice_for(message or "") or ("it may be temporary; retry" if self.is_retriable else "")
         if advice:
             parts.append(f"; {advice}")
         super().__init__("".join(parts))
 
-    def _advice_for(self, message: str) -> str:  # noqa: ARG002 - some classes go by it
-        """What to do next, given what the broker says."""
+    def _advice_for(self, message: str) -> str:  # noqa: ARG002 - some subclasses use it
+        """Return what to do next, given the broker's message."""
         return self.advice
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _error_again, (self.code, self.broker_message, self.about)
+        return _unpickle_error, (self.code, self.broker_message, self.about)
 
 
 class UnknownTopicOrPartitionError(BrokerError, errors.UnknownTopicError):
-    advice = "check the name, or create it: Admin.create_topics, `stratalog topic create`"
+    advice = "check the name, or create the topic: Admin.create_topics, `stratalog topic create`"
 
 
 class LeaderUnknownError(BrokerError):
-    advice = "the partition's leader is not known or has moved; try again once one is elected"
+    advice = "the partition's leader is unknown or has moved; retry once a leader is elected"
 
 
 class TopicAuthorizationError(BrokerError):
@@ -170,13 +170,13 @@ class GroupAuthorizationError(BrokerError):
 
 
 class RecordTooLargeError(BrokerError, errors.MessageTooLargeError):
-    advice = "send less in a record, or raise the topic's max.message.bytes"
+    advice = "send smaller records, or raise the topic's max.message.bytes"
 
     def _advice_for(self, message: str) -> str:
         own = next((name for name in ("max.request.size", "buffer.memory") if name in message), None)
         if own is None:
             return self.advice
-        return f"send less in a record, or raise the producer's {own}"  # no broker has seen it
+        return f"send smaller records, or raise the producer's {own}"  # the producer refused it, not a broker
 
 
 class OffsetOutOfRangeError(BrokerError, errors.OffsetOutOfRangeError):
@@ -184,42 +184,44 @@ class OffsetOutOfRangeError(BrokerError, errors.OffsetOutOfRangeError):
 
 
 class OutOfOrderSequenceError(BrokerError, errors.OutOfOrderSequenceError):
-    advice = "records before it were lost; close this producer, and go on with a new one from what was acknowledged"
+    advice = (
+        "earlier records were lost; close this producer, and continue after the last acknowledged record with a new one"
+    )
 
 
 class ProducerFencedError(BrokerError):
     advice = (
-        "a newer producer has taken this one's place, or its transaction was open for longer than "
-        "transaction.timeout.ms; close it"
+        "a newer producer has claimed the transactional id, or the transaction was open for longer than "
+        "transaction.timeout.ms; close this producer"
     )
 
 
 class IllegalGenerationError(BrokerError):
-    advice = "the group has rebalanced meanwhile; poll, to join it again"
+    advice = "the group has rebalanced; poll to join it again"
 
 
 class UnknownMemberError(BrokerError):
-    advice = "the group has let this member go; poll more often, or raise session.timeout.ms or max.poll.interval.ms"
+    advice = "the group has removed this member; poll more often, or raise session.timeout.ms or max.poll.interval.ms"
 
 
 class RebalanceInProgressError(BrokerError):
-    advice = "the group rebalances; poll, to take part"
+    advice = "the group is rebalancing; poll to take part"
 
 
 class FencedInstanceIdError(BrokerError):
-    advice = "another consumer uses the same group.instance.id; give each one its own"
+    advice = "another consumer uses the same group.instance.id; give each consumer a different one"
 
 
 class FencedMemberEpochError(BrokerError):
-    advice = "the coordinator has let this member go; poll, to join the group again"
+    advice = "the coordinator has removed this member; poll to join the group again"
 
 
 class CoordinatorError(BrokerError):
-    advice = "the group's coordinator is moving or loading; try again"
+    advice = "the group's coordinator is moving or loading; retry"
 
 
 class GroupNotFoundError(BrokerError, LookupError):
-    advice = "check the name; `stratalog group list` has all groups"
+    advice = "check the name; `stratalog group list` lists all groups"
 
 
 class GroupNotEmptyError(BrokerError):
@@ -227,23 +229,24 @@ class GroupNotEmptyError(BrokerError):
 
 
 class TopicExistsError(BrokerError, errors.TopicExistsError):
-    advice = "choose another name, or use the topic that exists"
+    advice = "choose another name, or use the existing topic"
 
 
 class InvalidTopicError(BrokerError, errors.InvalidTopicError):
-    advice = "a name has 1 to 249 letters, digits, dots, underscores and hyphens"
+    advice = "a name consists of 1 to 249 letters, digits, dots, underscores and hyphens"
 
     def _advice_for(self, message: str) -> str:
         if not message:
             return self.advice
-        return "choose another name" if "colli" in message else ""  # the others say what a name has, or name a topic
+        # All other messages of brokers say which names are valid, or name a topic.
+        return "choose another name" if "colli" in message else ""
 
 
 class InvalidPartitionsError(BrokerError, errors.InvalidPartitionsError):
-    advice = "a topic can be given more partitions, never fewer"
+    advice = "the number of a topic's partitions can only grow"
 
     def _advice_for(self, message: str) -> str:
-        return "" if message else self.advice  # there may be too many of them
+        return "" if message else self.advice  # the message may say that there are too many
 
 
 class InvalidConfigError(BrokerError, errors.ConfigError):
@@ -251,7 +254,7 @@ class InvalidConfigError(BrokerError, errors.ConfigError):
 
 
 class PolicyViolationError(BrokerError):
-    advice = "the cluster's policy forbids it"
+    advice = "the cluster's policy forbids the request"
 
 
 _CLASSES: dict[int, type[BrokerError]] = {
@@ -288,7 +291,7 @@ _CLASSES: dict[int, type[BrokerError]] = {
 }
 
 RETRIABLE: frozenset[int] = frozenset(int(code) for code in ErrorCode if code.retriable)
-"""The same request may succeed later, at this broker or another."""
+"""Error codes after which the same request may succeed later, at this broker or another."""
 
 REFRESHES_METADATA: frozenset[int] = frozenset(
     int(code)
@@ -307,11 +310,11 @@ REFRESHES_METADATA: frozenset[int] = frozenset(
         ErrorCode.unknown_leader_epoch,
     )
 )
-"""What the client knows of the cluster is out of date."""
+"""Error codes which show that the client's metadata is out of date."""
 
 
 def error_of(code: int, message: str | None = None, *, about: str = "") -> BrokerError:
-    """The exception for a code, to be raised. `about` is the topic, partition or group it is about."""
+    """Return the exception for an error code. `about` is the topic, partition or group concerned."""
     return _CLASSES.get(int(code), BrokerError)(code, message, about=about)
 
 
@@ -320,13 +323,13 @@ def is_retriable(code: int) -> bool:
 
 
 def name_of(code: int) -> str:
-    """Kafka's name of an error code; newer brokers may have some that are not known here."""
+    """Return Kafka's name of an error code; UNKNOWN_ERROR_CODE for a code of a newer broker."""
     try:
         return ErrorCode(code).name.upper()
     except ValueError:
         return "UNKNOWN_ERROR_CODE"
 
 
-def _error_again(code: int, message: str | None, about: str) -> BrokerError:
-    """For pickle."""
+def _unpickle_error(code: int, message: str | None, about: str) -> BrokerError:
+    """Create the exception again; pickle calls it."""
     return error_of(code, message, about=about)

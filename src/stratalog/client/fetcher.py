@@ -20,7 +20,7 @@ from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import REFRESHES_METADATA, error_of
 from stratalog.client.fetch_buffer import FetchBuffer, FetchFailure
 from stratalog.client.fetch_session import FetchSession, Key, SessionRequest
-from stratalog.client.metadata import Metadata
+from stratalog.client.metadata import ClusterMetadata
 from stratalog.client.subscription import PartitionState, Subscription
 from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
@@ -95,7 +95,7 @@ class Fetcher:
         self._is_closed = False
         cluster.on_change(self._on_metadata)
 
-    def _on_metadata(self, _: Metadata) -> None:
+    def _on_metadata(self, _: ClusterMetadata) -> None:
         self.go_on()
 
     def go_on(self) -> None:
@@ -150,7 +150,7 @@ class Fetcher:
                     state.nearby_replica = -1
             by_node.setdefault(node, {})[place.topic, place.partition] = Sent(state, state.progress, state.fetch_offset)
         if is_unknown:
-            self._cluster.want(place.topic for place in self._subscription.partitions)
+            self._cluster.track_topics(place.topic for place in self._subscription.partitions)
             self._cluster.refresh_soon()
         if next_try is not None:
             if self._timer is not None:
@@ -199,7 +199,7 @@ class Fetcher:
             broker.told = None
             self._handlers.failed(state, error)
 
-        self._buffer.put(FetchFailure(state.place, state.progress, handle))
+        self._buffer.put(FetchFailure(state.partition, state.progress, handle))
 
     def _retry(self, broker: _Broker) -> None:
         broker.retry = None
@@ -259,7 +259,7 @@ class Fetcher:
         if (
             state.progress is not sent.progress
             or state.fetch_offset != sent.offset
-            or self._subscription.partitions.get(state.place) is not state
+            or self._subscription.partitions.get(state.partition) is not state
         ):
             return  # sought or taken away meanwhile
         _, error_code, high_watermark, stable, start_offset, aborted, start, end, nearby, diverging = told
@@ -272,7 +272,7 @@ class Fetcher:
             self._stop(state, lambda: self._handlers.truncated(state, *diverging))
         elif end > start:
             fetched = FetchedRecords(
-                state.place,
+                state.partition,
                 state.progress,
                 state.fetch_offset,
                 answer,
@@ -307,12 +307,12 @@ class Fetcher:
             if error_code in REFRESHES_METADATA:
                 self._cluster.refresh_soon()
         else:
-            error = error_of(error_code, about=str(state.place))
+            error = error_of(error_code, about=str(state.partition))
             self._stop(state, lambda: self._handlers.failed(state, error))
 
     def _stop(self, state: PartitionState, handle: Callable[[], None]) -> None:
         state.is_stopped = True
-        self._buffer.put(FetchFailure(state.place, state.progress, handle))
+        self._buffer.put(FetchFailure(state.partition, state.progress, handle))
 
     async def close(self) -> None:
         """Tell the brokers that their sessions are over, where that goes at once."""

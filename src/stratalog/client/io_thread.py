@@ -1,8 +1,8 @@
-"""The one background thread of a client: an event loop, in which all of its network, timers and retries happen.
+"""The background thread of a client: it runs an event loop with all of the client's network I/O, timers and retries.
 
-Other threads hand coroutines and callbacks in. Each coroutine has an outcome: where the client is closed before it is
-done, it is cancelled, and who waits for it gets ClientClosedError. After a fork the child's copy is of no use, and says
-so when it is used; the parent's goes on. When the interpreter exits, threads that are left are ended first.
+Other threads submit coroutines and callbacks. Every coroutine gets an outcome: if the client is closed first, it is
+cancelled, and its caller gets ClientClosedError. After a fork, calls in the child raise ForkedClientError, and the
+parent's thread continues. When the interpreter exits, remaining threads are stopped first.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ _EXIT_SECONDS = 2.0
 
 
 class IoThread:
-    """`name` says which client it belongs to: it is the thread's name, and is in messages."""
+    """A thread with an event loop. `name` identifies the client: it is the thread's name and appears in messages."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """`loop` is for who needs a special one."""
+        """Start the thread, with `loop` or a new event loop."""
         self.name = name
         self.loop = asyncio.new_event_loop() if loop is None else loop
-        self.unusable: ClientError | None = None  # what check_usable raises; for who looks without a call
-        self._lock = threading.RLock()  # between handing something in and closing; a signal handler may do either
+        self.unusable: ClientError | None = None  # the error that check_usable raises
+        self._lock = (
+            threading.RLock()
+        )  # separates submitting from closing; reentrant, as a signal handler may do either
         self._at_exit: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         _running.add(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Its result, for a thread other than this one. What interrupts the wait, cancels it."""
+        """Run a coroutine and return its result, for a thread other than this one. An exception that interrupts the
+        wait cancels the coroutine."""
         try:
             self.check_may_wait()
         except RuntimeError:
@@ -47,11 +50,9 @@ class IoThread:
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError as error:
-            raise ClientClosedError(
-                f"{self.name} was closed during the call; what it asked for may have been done"
-            ) from error
+            raise ClientClosedError(f"{self.name} was closed during the call, which may have had its effect") from error
         except TimeoutError as error:
-            if future.done():  # its own
+            if future.done():  # the coroutine raised it
                 raise
             future.cancel()
             raise RequestTimeoutError(f"{self.name}: no result within {timeout:g} s") from error
@@ -60,10 +61,10 @@ class IoThread:
             raise
 
     def check_may_wait(self) -> None:
-        """Raises RuntimeError in the thread itself."""
+        """Raise RuntimeError in the I/O thread itself, where a blocking call would never return."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
-                f"a blocking call in the thread of {self.name} would never end; make it in another thread"
+                f"a blocking call in the thread of {self.name} would never return; make it in another thread"
             )
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -81,16 +82,16 @@ class IoThread:
             self.loop.call_soon_threadsafe(callback, *arguments)
 
     def check_usable(self) -> None:
-        """Raises ClientClosedError or ForkedClientError."""
+        """Raise ClientClosedError or ForkedClientError if the thread can't be used."""
         if self.unusable is not None:
             raise self._why_unusable()
 
     def _why_unusable(self) -> ClientError:
-        """A new one each time: threads that raise it at the same time would write into one traceback."""
+        """Return a new error each time: threads that raised the same one at once would share its traceback."""
         return ClientClosedError(self.name) if self.unusable is None else type(self.unusable)(*self.unusable.args)
 
     def at_exit(self, close: Callable[[], None]) -> None:
-        """What to call when the interpreter exits with this thread running; it must not take long."""
+        """Set a function to call if the interpreter exits while this thread runs. It must be quick."""
         self._at_exit = close
 
     def close_at_exit(self) -> None:
@@ -99,28 +100,28 @@ class IoThread:
         self.close(timeout=_EXIT_SECONDS)
 
     def disown_in_child(self) -> None:
-        """Refuse every further call: this is a fork's child, and the thread is the parent's."""
-        self._lock = threading.RLock()  # another thread of the parent's may hold it
+        """Refuse every further call: this process is a fork's child, and the thread belongs to the parent."""
+        self._lock = threading.RLock()  # in the parent, another thread may have held the lock during the fork
         self.unusable = ForkedClientError(
-            f"{self.name} was made before a fork, and its thread and connections stay with the parent; make a new "
+            f"{self.name} was created before a fork, and its thread and connections stay with the parent; create a new "
             f"one in this process"
         )
 
     def close(self, last: Coroutine[Any, Any, object] | None = None, timeout: float | None = None) -> None:
-        """Run `last`, for at most `timeout` seconds; cancel all the rest; end the thread. A second call does nothing,
-        and so does one in a fork's child."""
+        """Run `last` for at most `timeout` seconds, cancel everything else, and stop the thread. A second call does
+        nothing, and neither does a call in a fork's child."""
         with self._lock:
             if self.unusable is not None:
                 if last is not None:
                     last.close()
                 return
             future = None if last is None else asyncio.run_coroutine_threadsafe(last, self.loop)
-            self.unusable = ClientClosedError(f"{self.name} is closed; make a new one")
+            self.unusable = ClientClosedError(f"{self.name} is closed; create a new one")
         try:
             if future is not None and threading.current_thread() is not self._thread:
                 future.result(timeout)
         except (TimeoutError, concurrent.futures.CancelledError):
-            pass  # what it could not do in time is cancelled
+            pass  # `last` was not done in time, and is cancelled
         finally:
             _running.discard(self)
             self.loop.call_soon_threadsafe(self.loop.stop)

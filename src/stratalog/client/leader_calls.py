@@ -1,7 +1,7 @@
 """Requests that only the leader of a partition can answer: grouped by leader, sent, and retried with a back-off.
 
-Leaders move: a partition whose leader says so, or can't be reached, is asked for again where metadata has it then, for
-as long as there is time. The other partitions keep their results meanwhile.
+Leaders move: a partition whose leader has moved or can't be reached is requested again from the leader that metadata
+has then, until the timeout. The other partitions keep their results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import REFRESHES_METADATA, ClientError, UnknownTopicOrPartitionError, error_of
-from stratalog.client.metadata import Metadata, TopicPartition
+from stratalog.client.metadata import ClusterMetadata, TopicPartition
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -113,15 +113,15 @@ class LeaderCaller(Generic[V]):
                 collected.fail(partition, problem or _lacks_leader(metadata, partition))
         return by_leader
 
-    async def _metadata(self, values: Mapping[TopicPartition, int], failures: int, seconds: float) -> Metadata:
+    async def _metadata(self, values: Mapping[TopicPartition, int], failures: int, seconds: float) -> ClusterMetadata:
         cluster = self._cluster
         if self._trusts_metadata:
-            unknown = {one.topic for one in values if cluster.metadata.leader_of(*one) is None}
-            if unknown:  # at first always: a consumer that has just begun does not know the topic
+            unknown = {partition.topic for partition in values if cluster.metadata.leader_of(*partition) is None}
+            if unknown:  # always in a consumer's first call: it does not know the topic yet
                 await cluster.refresh(unknown)
             return cluster.metadata
         if failures:
-            await cluster.refresh(timeout=seconds)  # the leader may be a broker that is new
+            await cluster.refresh(timeout=seconds)  # the leader may be a new broker
         return await ask_metadata(cluster, dict.fromkeys(partition.topic for partition in values), seconds)
 
     async def _call_leader(
@@ -144,13 +144,13 @@ class LeaderCaller(Generic[V]):
                 cluster.refresh_soon()
             return
         for topic in response.topics:
-            for one in topic.partitions:
-                collected.take(TopicPartition(topic.name, one.partition_index), one, self._result(one))
-                if self._trusts_metadata and int(one.error_code) in REFRESHES_METADATA:
+            for result in topic.partitions:
+                collected.take(TopicPartition(topic.name, result.partition_index), result, self._result(result))
+                if self._trusts_metadata and int(result.error_code) in REFRESHES_METADATA:
                     cluster.refresh_soon()
 
 
-def _lacks_leader(metadata: Metadata, partition: TopicPartition) -> ClientError:
+def _lacks_leader(metadata: ClusterMetadata, partition: TopicPartition) -> ClientError:
     info = metadata.topics.get(partition.topic)
     code: int = ErrorCode.unknown_topic_or_partition
     if info is not None and info.error_code:

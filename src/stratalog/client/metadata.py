@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: snapshots that never change, so that any thread may read one."""
+"""A client's metadata of the cluster: immutable snapshots, which any thread may read."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NO_LEADER = -1
 
 
 def check_topic_name(name: object) -> None:
-    """Raise unless it can be sent to a broker, which may still refuse it."""
+    """Raise unless the name can be sent to a broker, which may still refuse it."""
     if not isinstance(name, str):
-        raise TypeError(f"topic is {name!r:.100}; a name is wanted, a str")
+        raise TypeError(f"topic is {name!r:.100}; it must be a str")
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise InvalidTopicError(f"topic is {name!r:.100}, which is no text: {error.reason}") from error
+        raise InvalidTopicError(f"topic is {name!r:.100}, which can't be encoded as UTF-8: {error.reason}") from error
 
 
 class TopicPartition(NamedTuple):
@@ -33,13 +33,13 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-def place_of(given: object) -> TopicPartition:
-    """What a user names a partition by: a TopicPartition, or a pair like one."""
-    if isinstance(given, tuple | list) and len(given) == 2:
-        topic, partition = given
+def to_topic_partition(value: object) -> TopicPartition:
+    """Return a user's partition, a TopicPartition or a pair of topic and number, as a TopicPartition."""
+    if isinstance(value, tuple | list) and len(value) == 2:
+        topic, partition = value
         if isinstance(topic, str) and isinstance(partition, int) and not isinstance(partition, bool):
             return TopicPartition(topic, partition)
-    raise TypeError(f"partition is {given!r}; one is wanted as TopicPartition('orders', 0)")
+    raise TypeError(f"partition is {value!r}; it must be a TopicPartition, such as TopicPartition('orders', 0)")
 
 
 class Node(NamedTuple):
@@ -66,27 +66,27 @@ class PartitionInfo(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     name: str
-    id: UUID | None = None  # None from brokers that know no ids
+    id: UUID | None = None  # None from brokers without topic ids
     error_code: int = 0
     is_internal: bool = False
     partitions: tuple[PartitionInfo, ...] = ()  # by number
 
 
 @dataclass(frozen=True)
-class Metadata:
+class ClusterMetadata:
     cluster_id: str | None = None
     controller_id: int = -1
     nodes: Mapping[int, Node] = field(default_factory=lambda: MappingProxyType({}))
     topics: Mapping[str, TopicInfo] = field(default_factory=lambda: MappingProxyType({}))
-    updated_at: float = float("-inf")  # in the loop's time
+    updated_at: float = float("-inf")  # in the event loop's time
 
     def leader_of(self, topic: str, partition: int) -> PartitionInfo | None:
-        """The partition, if it exists and has a leader."""
+        """Return the partition, or None if it does not exist or has no leader."""
         info = self.topics.get(topic)
         if info is None or not 0 <= partition < len(info.partitions):
             return None
-        found = info.partitions[partition]
-        return found if found.leader != NO_LEADER else None
+        partition_info = info.partitions[partition]
+        return partition_info if partition_info.leader != NO_LEADER else None
 
     def name_of(self, topic_id: UUID) -> str | None:
         return self._names.get(topic_id)
@@ -96,15 +96,15 @@ class Metadata:
         return {info.id: name for name, info in self.topics.items() if info.id is not None}
 
 
-def read_metadata(response: Any, before: Metadata, now: float) -> Metadata:
-    """A snapshot from a Metadata response. A leader that a broker has not heard of yet is kept: brokers learn of
-    elections one after the other, and the one that was asked may be behind."""
-    nodes = {one.node_id: Node(one.node_id, one.host, one.port, one.rack) for one in response.brokers}
+def read_metadata(response: Any, before: ClusterMetadata, now: float) -> ClusterMetadata:
+    """Return a snapshot from a Metadata response. Keeps a partition of `before` that has a newer leader epoch: brokers
+    learn of elections one after the other, and the responding broker may be late."""
+    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
     topics = {}
-    for one in response.topics:
-        if one.name is not None:
-            topics[one.name] = _topic(one, before.topics.get(one.name))
-    return Metadata(
+    for topic in response.topics:
+        if topic.name is not None:
+            topics[topic.name] = _topic(topic, before.topics.get(topic.name))
+    return ClusterMetadata(
         cluster_id=getattr(response, "cluster_id", None),
         controller_id=getattr(response, "controller_id", -1),
         nodes=MappingProxyType(nodes),
@@ -113,14 +113,16 @@ def read_metadata(response: Any, before: Metadata, now: float) -> Metadata:
     )
 
 
-def _topic(one: Any, before: TopicInfo | None) -> TopicInfo:
-    topic_id = getattr(one, "topic_id", None)
-    partitions = tuple(sorted((_partition(one.name, each) for each in one.partitions), key=lambda each: each.partition))
+def _topic(topic: Any, before: TopicInfo | None) -> TopicInfo:
+    topic_id = getattr(topic, "topic_id", None)
+    partitions = tuple(
+        sorted((_partition(topic.name, each) for each in topic.partitions), key=lambda each: each.partition)
+    )
     numbers = [each.partition for each in partitions]
     if numbers != list(range(len(numbers))):
         raise MalformedResponseError(
-            f"the broker's metadata of topic {one.name!r} has partitions {str(numbers[:10])[1:-1]}, which are not 0 to "
-            f"{len(numbers) - 1}"
+            f"the broker's metadata of topic {topic.name!r} has partitions {str(numbers[:10])[1:-1]}, which are not 0 "
+            f"to {len(numbers) - 1}"
         )
     if before is not None and before.id == topic_id:
         partitions = tuple(
@@ -130,20 +132,20 @@ def _topic(one: Any, before: TopicInfo | None) -> TopicInfo:
             else each
             for each in partitions
         )
-    # A topic without a partition is none that records could go to, and nobody has to be ready for it.
-    code = one.error_code if partitions or one.error_code else ErrorCode.leader_not_available
-    return TopicInfo(one.name, topic_id, int(code), one.is_internal, partitions)
+    # A topic without partitions counts as unavailable, so that no caller has to handle an empty list.
+    code = topic.error_code if partitions or topic.error_code else ErrorCode.leader_not_available
+    return TopicInfo(topic.name, topic_id, int(code), topic.is_internal, partitions)
 
 
-def _partition(topic: str, one: Any) -> PartitionInfo:
-    failed = one.error_code in (ErrorCode.leader_not_available, ErrorCode.listener_not_found)
+def _partition(topic: str, partition: Any) -> PartitionInfo:
+    has_no_leader = partition.error_code in (ErrorCode.leader_not_available, ErrorCode.listener_not_found)
     return PartitionInfo(
         topic,
-        one.partition_index,
-        NO_LEADER if failed else int(one.leader_id),
-        getattr(one, "leader_epoch", -1),
-        tuple(map(int, one.replica_nodes)),
-        tuple(map(int, one.isr_nodes)),
-        tuple(map(int, getattr(one, "offline_replicas", ()))),
-        int(one.error_code),
+        partition.partition_index,
+        NO_LEADER if has_no_leader else int(partition.leader_id),
+        getattr(partition, "leader_epoch", -1),
+        tuple(map(int, partition.replica_nodes)),
+        tuple(map(int, partition.isr_nodes)),
+        tuple(map(int, getattr(partition, "offline_replicas", ()))),
+        int(partition.error_code),
     )

@@ -1,5 +1,4 @@
-"""ListOffsets: offsets by time, the first and the last ones, as a consumer looks them up and as an admin client lists
-them."""
+"""ListOffsets: looks up offsets by timestamp, and the start and end of partitions, for consumers and admin clients."""
 
 from __future__ import annotations
 
@@ -84,5 +83,5 @@ class OffsetLookup:
         return collected.results
 
 
-def _result(one: Any) -> OffsetAndTimestamp:
-    return OffsetAndTimestamp(one.offset, one.timestamp, getattr(one, "leader_epoch", -1))
+def _result(partition: Any) -> OffsetAndTimestamp:
+    return OffsetAndTimestamp(partition.offset, partition.timestamp, getattr(partition, "leader_epoch", -1))

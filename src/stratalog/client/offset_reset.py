@@ -1,6 +1,6 @@
-"""auto.offset.reset: where to begin in a partition that has no position, or none that exists any more.
+"""auto.offset.reset: where to begin in a partition without a position, or with a position that no longer exists.
 
-`earliest`, `latest`, `none` (an error), or `by_duration:P7D`: at records not older than that (KIP-1106).
+Its values are `earliest`, `latest`, `none` (an error), and `by_duration:P7D`: records not older than that (KIP-1106).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import timedelta
 from stratalog.errors import ConfigError
 from stratalog.settings import Values, ValueType
 
-EARLIEST = -2  # the timestamps that ListOffsets takes for them
+EARLIEST = -2  # in ListOffsets, the timestamps that stand for the start and the end
 LATEST = -1
 
 _BY_DURATION = "by_duration:"
@@ -23,7 +23,8 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True)
 class OffsetReset:
-    """`timestamp`: EARLIEST or LATEST; None for none. `back_ms`: how far back from now, where that is asked for."""
+    """A value of auto.offset.reset: a `timestamp` (EARLIEST or LATEST), a duration `back_ms` before now, or neither,
+    which is an error."""
 
     name: str
     timestamp: int | None = None
@@ -33,8 +34,8 @@ class OffsetReset:
     def is_error(self) -> bool:
         return self.timestamp is None and self.back_ms is None
 
-    def asked_for(self, now_ms: int) -> int:
-        """The timestamp to ask ListOffsets for."""
+    def timestamp_at(self, now_ms: int) -> int:
+        """Return the timestamp to look up with ListOffsets."""
         if self.back_ms is not None:
             return max(0, now_ms - self.back_ms)
         assert self.timestamp is not None
@@ -43,7 +44,7 @@ class OffsetReset:
 
 TO_BEGINNING = OffsetReset("earliest", EARLIEST)
 TO_END = OffsetReset("latest", LATEST)
-# librdkafka's other names for the same are taken too.
+# librdkafka's synonyms are accepted too.
 _NAMED = {
     "earliest": TO_BEGINNING,
     "smallest": TO_BEGINNING,
@@ -60,9 +61,9 @@ def parse_reset(text: str, name: str = "auto.offset.reset") -> OffsetReset:
     if text in _NAMED:
         return _NAMED[text]
     if text.startswith(_BY_DURATION):
-        found = _DURATION.fullmatch(text.removeprefix(_BY_DURATION))
-        if found is not None and any(found.groups()):
-            parts = {unit: float(value) for unit, value in found.groupdict().items() if value}
+        duration = _DURATION.fullmatch(text.removeprefix(_BY_DURATION))
+        if duration is not None and any(duration.groups()):
+            parts = {unit: float(value) for unit, value in duration.groupdict().items() if value}
             return OffsetReset(text, back_ms=timedelta(**parts) // timedelta(milliseconds=1))
     raise ConfigError(
         f"{name} is {text!r}; it must be earliest, latest, none, or by_duration:P7D (an ISO 8601 duration)"
@@ -72,7 +73,7 @@ def parse_reset(text: str, name: str = "auto.offset.reset") -> OffsetReset:
 def offset_reset() -> Values:
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):
-            raise ConfigError(f"{name} is {value!r}; it must be text")
+            raise ConfigError(f"{name} is {value!r}; it must be a string")
         return parse_reset(value, name).name
 
     return Values(ValueType.STRING, check, "earliest, latest, none, by_duration:<ISO 8601 duration>")

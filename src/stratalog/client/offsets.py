@@ -1,15 +1,16 @@
-"""Offsets with what belongs to them, as users give and get them."""
+"""Offsets with their metadata, in the API of the clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from stratalog.client.metadata import TopicPartition, place_of
+from stratalog.client.metadata import TopicPartition, to_topic_partition
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: that of the record to read next. `leader_epoch`: of the record before it; -1: not known."""
+    """A committed offset: the offset of the record to read next. `leader_epoch` belongs to the record before it; -1 if
+    it is not known."""
 
     offset: int
     metadata: str = ""
@@ -17,7 +18,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first record at or after a time."""
+    """The offset of the first record at or after a timestamp."""
 
     offset: int
     timestamp: int
@@ -25,7 +26,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Which member of which group a consumer is, for a producer that commits in its name."""
+    """A consumer's group and its identity in it, for a producer that commits offsets on its behalf."""
 
     group_id: str
     generation: int
@@ -33,30 +34,31 @@ class GroupMetadata(NamedTuple):
     instance_id: str | None = None
 
 
-def offsets_given(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What a user wants to commit: each is the offset of the record to read next."""
+def parse_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Check offsets that a user commits, each that of the record to read next, and return them in one form."""
     if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets are {offsets!r}; a dict is wanted, as {{TopicPartition('orders', 0): 42}}")
-    wanted = {}
-    for place, given in offsets.items():
-        one = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-        if not isinstance(one.offset, int):
-            raise TypeError(f"offset of {place_of(place)} is {one.offset!r}; a number is wanted")
-        if one.offset < 0:
-            raise ValueError(f"offset of {place_of(place)} is {one.offset}; it must not be negative")
-        wanted[place_of(place)] = one
-    return wanted
+        raise TypeError(f"offsets are {offsets!r}; they must be a dict, such as {{TopicPartition('orders', 0): 42}}")
+    parsed = {}
+    for key, value in offsets.items():
+        partition = to_topic_partition(key)
+        offset = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+        if not isinstance(offset.offset, int):
+            raise TypeError(f"offset of {partition} is {offset.offset!r}; it must be a number")
+        if offset.offset < 0:
+            raise ValueError(f"offset of {partition} is {offset.offset}; it must not be negative")
+        parsed[partition] = offset
+    return parsed
 
 
 def offset_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[dict[str, Any]]:
-    """As OffsetCommit and TxnOffsetCommit name them."""
+    """Return the `topics` field of OffsetCommit and TxnOffsetCommit."""
     topics: dict[str, list[dict[str, Any]]] = {}
-    for place, one in offsets.items():
+    for partition, offset in offsets.items():
         entry = {
-            "partition_index": place.partition,
-            "committed_offset": one.offset,
-            "committed_leader_epoch": one.leader_epoch,
-            "committed_metadata": one.metadata,
+            "partition_index": partition.partition,
+            "committed_offset": offset.offset,
+            "committed_leader_epoch": offset.leader_epoch,
+            "committed_metadata": offset.metadata,
         }
-        topics.setdefault(place.topic, []).append(entry)
+        topics.setdefault(partition.topic, []).append(entry)
     return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

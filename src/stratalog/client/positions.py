@@ -1,6 +1,7 @@
-"""Where to begin: gives each assigned partition a position, from what the group committed or as auto.offset.reset says.
+"""Positions: gives each assigned partition its first position, from the committed offset or by auto.offset.reset.
 
-In the I/O thread, in the background; what passes is retried. A partition that can't be given one is in `failures`.
+This runs in the background in the I/O thread and retries temporary errors. `failures` has the partitions that can't get
+a position.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stratalog.clock import Clock
 from stratalog.errors import ClientError
 
 logger = logging.getLogger(__name__)
-_LOOK_UP_SECONDS = 5.0  # a turn; then whoever has come meanwhile is looked up as well
+_LOOK_UP_SECONDS = 5.0  # for one pass; the next pass includes partitions that were assigned during this one
 
 
 class Positions:
@@ -45,10 +46,10 @@ class Positions:
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._task: asyncio.Task[None] | None = None
         self._again = False
-        self.failures: dict[TopicPartition, ClientError] = {}  # the polling thread looks at it
+        self.failures: dict[TopicPartition, ClientError] = {}  # the polling thread reads it
 
     def update(self) -> None:
-        """There may be partitions without a position."""
+        """Look up positions for all partitions that lack one."""
         self._again = True
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -82,13 +83,13 @@ class Positions:
         states = list(self._subscription.partitions.values())
         uncommitted = [state for state in states if state.needs_committed]
         if uncommitted:
-            committed = await self._commits.committed([state.place for state in uncommitted], _LOOK_UP_SECONDS)
+            committed = await self._commits.committed([state.partition for state in uncommitted], _LOOK_UP_SECONDS)
             for state in uncommitted:
-                found = committed[state.place]
                 if not state.needs_committed:
-                    continue  # sought meanwhile
-                if found is not None:
-                    state.seek(found.offset, found.leader_epoch)
+                    continue  # a seek came first
+                offset = committed[state.partition]
+                if offset is not None:
+                    state.seek(offset.offset, offset.leader_epoch)
                 else:
                     state.needs_committed = False
                     state.reset = self._subscription.reset
@@ -96,34 +97,34 @@ class Positions:
         await self._reset([state for state in states if state.reset is not None])
 
     async def _reset(self, states: list[PartitionState]) -> None:
-        wanted: dict[TopicPartition, int] = {}
-        asked = {state.place: (state.reset, state.progress) for state in states}
+        timestamps: dict[TopicPartition, int] = {}
+        before = {state.partition: (state.reset, state.progress) for state in states}
         for state in states:
             assert state.reset is not None
             if state.reset.is_error:
                 self._fail(state)
             else:
-                wanted[state.place] = state.reset.asked_for(self._clock.now_ms())
-        if not wanted:
+                timestamps[state.partition] = state.reset.timestamp_at(self._clock.now_ms())
+        if not timestamps:
             return
-        found = await self._lookup.offsets(wanted, _LOOK_UP_SECONDS)
-        none_found = [place for place, one in found.items() if one.offset == NONE_FOUND]
-        if none_found:  # nothing is as new as that: from the end on
-            found |= await self._lookup.offsets(dict.fromkeys(none_found, LATEST), _LOOK_UP_SECONDS)
+        offsets = await self._lookup.offsets(timestamps, _LOOK_UP_SECONDS)
+        without_record = [partition for partition, offset in offsets.items() if offset.offset == NONE_FOUND]
+        if without_record:  # no record is as new as the timestamp: begin at the end
+            offsets |= await self._lookup.offsets(dict.fromkeys(without_record, LATEST), _LOOK_UP_SECONDS)
         for state in states:
-            # Sought, or to be reset otherwise, meanwhile: then this answer is to a question that is no more.
-            if state.place in found and asked[state.place] == (state.reset, state.progress):
-                state.seek(found[state.place].offset)
-                self.failures.pop(state.place, None)
+            # A seek or another reset during the lookup makes its result obsolete.
+            if state.partition in offsets and before[state.partition] == (state.reset, state.progress):
+                state.seek(offsets[state.partition].offset)
+                self.failures.pop(state.partition, None)
 
     def _fail(self, state: PartitionState) -> None:
         state.reset = None
-        self.failures[state.place] = NoOffsetError(
-            f"{state.place}: nothing is committed for it, and auto.offset.reset is none; seek to where it shall begin, "
-            f"or set auto.offset.reset to earliest or latest"
+        self.failures[state.partition] = NoOffsetError(
+            f"{state.partition}: the group has no committed offset for it, and auto.offset.reset=none; seek to an "
+            f"offset, or set auto.offset.reset to earliest or latest"
         )
 
     def _give_up(self, error: ClientError) -> None:
         for state in self._subscription.partitions.values():
             if state.needs_committed or state.reset is not None:
-                self.failures[state.place] = error
+                self.failures[state.partition] = error

@@ -1,7 +1,7 @@
 """A transaction that its producer has left open, for another process to commit or abort.
 
-`Producer.prepare_transaction` makes one, once every record is acknowledged. It can be pickled; whoever has it ends the
-transaction with `Admin.finish_transactions`, also when the producer and its process are gone.
+`Producer.prepare_transaction` returns one, once every record is acknowledged. It can be pickled. Any process that has
+it can end the transaction with `Admin.finish_transactions`, even after the producer's process has stopped.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The producer: `send` puts records into batches in the caller's thread, and a thread of its own sends them.
+"""The producer: `send` puts records into batches in the caller's thread, and a background thread sends them.
 
     with Producer("localhost:9092", linger_ms=5) as producer:
         delivery = producer.send("orders", b"value", key=b"key")
         print(delivery.result())          # RecordMetadata(topic, partition, offset, timestamp)
 
-Any number of threads may share one. `send` waits for nothing but metadata of a topic that is new to it and room in
-buffer_memory, max_block_ms at most. Every delivery completes: acknowledged, or with an error, also when the producer is
-closed, when brokers die, and when the interpreter exits. A fork's child can't use its parent's, and is told so.
+Threads may share a producer. `send` waits only for the metadata of a new topic and for room in buffer_memory, and at
+most for max_block_ms. Every delivery completes, acknowledged or with an error, even if the producer is closed, brokers
+fail, or the interpreter exits. In a fork's child, the calls of the parent's producers raise ForkedClientError.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientClosedError, ClientError, ForkedClientError, RequestTimeoutError
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import PartitionInfo
-from stratalog.client.producer_ids import IdempotentIds, ProducerIds
+from stratalog.client.producer_ids import BatchIds, IdempotentIds
 from stratalog.client.producer_settings import ProducerOptions, ProducerSettings
 from stratalog.client.producer_topics import ProducerTopics
 from stratalog.client.sender import Sender
@@ -48,21 +48,21 @@ __all__ = ["Delivery", "Producer", "RecordMetadata"]
 
 logger = logging.getLogger("stratalog.client.producer")
 
-EXIT_SECONDS = 5.0  # what an interpreter that exits spends on records that nobody flushed
-END_SECONDS = 5.0  # to close connections and end the thread
+EXIT_SECONDS = 5.0  # how long the interpreter's exit waits for records that were not flushed
+CLOSE_SECONDS = 5.0  # to close connections and stop the thread
 POLL_SECONDS = 0.02
 
 
 class Producer(SendPath, TransactionCalls):
-    """Settings are Kafka's, with underscores for dots; `from_config` takes them with dots. With a `transactional_id`
-    records are sent in transactions."""
+    """A producer. Its settings are Kafka's, with underscores for dots; `from_config` takes them with dots. With a
+    `transactional_id`, records are sent in transactions."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], /, **settings: Unpack[ProducerOptions]) -> None:
         self._start(ProducerSettings.from_options(bootstrap_servers, settings))
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> Self:
-        """From Kafka's own names: {"bootstrap.servers": "localhost:9092", "linger.ms": 5}."""
+        """Create a Producer from Kafka's setting names: {"bootstrap.servers": "localhost:9092", "linger.ms": 5}."""
         producer = cls.__new__(cls)
         producer._start(ProducerSettings.parse(config))
         return producer
@@ -90,9 +90,10 @@ class Producer(SendPath, TransactionCalls):
         )
         accumulator.direct = direct
         self._use(accumulator)
-        # None of these knows the producer, so that one that nobody holds any more is noticed.
-        self._topics = finder.topics = ProducerTopics(accumulator, self._cluster, settings)  # told before the sender
-        ids = ProducerIds()
+        # None of these objects refers to the producer, so that an unreferenced producer is collected.
+        # The topics' listener is registered before the sender's, so that the sender sees updated queues.
+        self._topics = finder.topics = ProducerTopics(accumulator, self._cluster, settings)
+        ids = BatchIds()
         self._transactions = None
         if settings.transactional_id is not None:
             ids = self._transactions = Transactions(self._cluster, settings, accumulator)
@@ -100,15 +101,15 @@ class Producer(SendPath, TransactionCalls):
             ids = IdempotentIds(self._cluster, settings)
         self._sender = Sender(accumulator, self._cluster, settings, ids, io.loop)
         io.call_soon(self._sender.start)
-        io.at_exit(partial(_end, io, accumulator, self._sender, self._cluster, EXIT_SECONDS))
+        io.at_exit(partial(_close, io, accumulator, self._sender, self._cluster, EXIT_SECONDS))
         _producers.add(self)
 
     def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> ArrowDelivery:
-        """Send a table's rows: columns `value`, and if they are there `key`, `headers`, `timestamp` and `partition`.
+        """Send a table's rows: the column `value`, and optionally `key`, `headers`, `timestamp` and `partition`.
 
-        Rows of a partition keep their order. A null is what None is to `send`; serializers are not asked. Returns one
-        delivery for all rows. Rows are encoded when they are sent: where the table's memory is yours to change, as a
-        NumPy array's is, leave it as it is until the delivery is done.
+        Rows of a partition keep their order. A null means the same as None in `send`. Serializers are not called.
+        Returns one delivery for all rows. Rows are encoded when they are sent: if the table refers to memory that you
+        can change, such as a NumPy array, don't change it until the delivery is done.
         """
         from stratalog.client.arrow_sender import send_arrow
 
@@ -116,15 +117,15 @@ class Producer(SendPath, TransactionCalls):
         return send_arrow(self._accumulator, self._topic, topic, table)
 
     def partitions_for(self, topic: str) -> tuple[PartitionInfo, ...]:
-        """What is known of a topic's partitions; waits for that as `send` does."""
+        """Return a topic's partitions. Waits for the topic's metadata as `send` does."""
         self._topic(topic, -1, self._accumulator.max_block)
         return self._cluster.metadata.topics[topic].partitions
 
     def flush(self, timeout: float | None = None) -> None:
-        """Until all that was sent before is acknowledged or has failed. RequestTimeoutError after `timeout` seconds.
-        In a transaction that can't be committed any more it raises why."""
+        """Wait until each record sent before is acknowledged or has failed. Raises RequestTimeoutError after `timeout`
+        seconds, and the reason if the current transaction can't be committed any more."""
         if threading.get_ident() == self._accumulator.io_thread:
-            raise ClientError("flush() in a callback of the producer would wait for itself; call it in another thread")
+            raise ClientError("flush() in a callback of the producer would never return; call it in another thread")
         if self._transactions is not None:
             self._io.check_usable()
         elif not self._is_closed:
@@ -134,15 +135,18 @@ class Producer(SendPath, TransactionCalls):
             self._transactions.state.check_not_lost()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, for at most `timeout` seconds, or until delivery_timeout_ms has the last word. What is not
-        acknowledged then fails with ClientClosedError. In a callback of the producer it does not wait at all.
+        """Send the remaining records and close.
 
-        A transaction that is open is aborted, but for one that was prepared."""
+        Waits for at most `timeout` seconds (None: until each record's delivery_timeout_ms); records that are not
+        acknowledged by then fail with ClientClosedError. In a callback of the producer, it does not wait at all.
+
+        An open transaction is aborted, unless it is prepared.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         _producers.discard(self)
-        _end(self._io, self._accumulator, self._sender, self._cluster, timeout)
+        _close(self._io, self._accumulator, self._sender, self._cluster, timeout)
 
     def _topic(self, name: str, partition: int, seconds: float) -> TopicQueues:
         if self._transactions is None:
@@ -163,15 +167,15 @@ class Producer(SendPath, TransactionCalls):
         warnings.warn(
             f"{self!r} was not closed; use it in a with statement, or call close()", ResourceWarning, stacklevel=2
         )
-        # Not here: whoever dropped it must not wait. Its thread sends what is left, and then ends.
+        # The garbage collector must not wait. The I/O thread sends the remaining records and then stops.
         self._accumulator.refuse(_closed)
         try:
-            self._io.call_soon(_finish, self._io, self._accumulator, self._sender, self._cluster)
+            self._io.call_soon(_close_in_io_thread, self._io, self._accumulator, self._sender, self._cluster)
         except ClientError:
             pass
 
     def disown_in_child(self) -> None:
-        """Refuse every further call: this is a fork's child, and the producer is the parent's."""
+        """Refuse every further call: this process is a fork's child, and the producer belongs to the parent."""
         self._accumulator.refuse_in_child(_forked)
 
     def __repr__(self) -> str:
@@ -180,7 +184,7 @@ class Producer(SendPath, TransactionCalls):
 
 
 def _direct_path(settings: ProducerSettings) -> DirectPath | None:
-    """For records that wait for no others, and need nothing done to them."""
+    """Return the direct path, unless the settings require lingering, compression, acks 0 or transactions."""
     if settings.linger_ms or settings.codec or settings.acks == 0 or settings.transactional_id is not None:
         return None
     delivery_timeout = settings.delivery_timeout_ms / 1000
@@ -188,7 +192,7 @@ def _direct_path(settings: ProducerSettings) -> DirectPath | None:
 
 
 class _TopicFinder:
-    """What the accumulator needs of the I/O thread."""
+    """Finds topics in the I/O thread, for the accumulator."""
 
     topics: ProducerTopics
 
@@ -200,7 +204,7 @@ class _TopicFinder:
 
 
 def _closed() -> ClientClosedError:
-    return ClientClosedError("the producer is closed; make a new one")
+    return ClientClosedError("the producer is closed; create a new one")
 
 
 def _flush(accumulator: Accumulator, timeout: float | None) -> None:
@@ -210,25 +214,25 @@ def _flush(accumulator: Accumulator, timeout: float | None) -> None:
         while waiting:
             batch = waiting.pop()
             if not batch.wait(deadline):
-                left = sum(one.record_count for one in [batch, *waiting] if not one.is_done)
+                left = sum(unfinished.record_count for unfinished in [batch, *waiting] if not unfinished.is_done)
                 raise RequestTimeoutError(
-                    f"{left} records are not acknowledged after {timeout} s; they are still under way: flush again, or "
-                    f"look at their deliveries"
+                    f"{left} records are not acknowledged after {timeout} s; they are still in flight: flush again, "
+                    f"or check their deliveries"
                 )
             waiting.extend(batch.parts or ())
     finally:
         accumulator.end_flush()
 
 
-def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluster, timeout: float | None) -> None:
-    """Send what is left, for so long; complete the rest; end the thread."""
+def _close(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluster, timeout: float | None) -> None:
+    """Send the remaining records for `timeout` seconds, complete all others with an error, and stop the thread."""
     if isinstance(io.unusable, ForkedClientError):
-        return  # in a child even the loop's epoll is the parent's
+        return  # in a child, even the event loop's epoll instance belongs to the parent
     accumulator.refuse(_closed)
     is_transactional = sender.ids.transactional_id is not None
     if threading.get_ident() == accumulator.io_thread:
-        sender.fail_all(_left_over())
-        _finish(io, accumulator, sender, cluster)
+        sender.fail_all(_not_acknowledged())
+        _close_in_io_thread(io, accumulator, sender, cluster)
         return
     try:
         if io.unusable is None and is_transactional:
@@ -236,29 +240,29 @@ def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluste
         if io.unusable is None:
             _flush(accumulator, timeout)
     except ClientClosedError:
-        pass  # by another thread, meanwhile
+        pass  # another thread has closed it at the same time
     except RequestTimeoutError:
         lost = sum(batch.record_count for batch in list(accumulator.incomplete))
-        logger.error("the producer is closed, and gives up what was not acknowledged; records: %d", lost)
+        logger.error("the producer was closed before all records were acknowledged; records: %d", lost)
     finally:
-        io.close(_shut_down(sender, cluster), END_SECONDS)
-        sender.fail_all(_left_over())
+        io.close(_shut_down(sender, cluster), CLOSE_SECONDS)
+        sender.fail_all(_not_acknowledged())
 
 
 async def _shut_down(sender: Sender, cluster: Cluster) -> None:
-    sender.fail_all(_left_over())
+    sender.fail_all(_not_acknowledged())
     await cluster.close()
 
 
-def _left_over() -> ClientClosedError:
+def _not_acknowledged() -> ClientClosedError:
     return ClientClosedError(
-        "the producer was closed before the record was acknowledged, which may be in the log or not; give close() more "
-        "time"
+        "the producer was closed before the record was acknowledged, so it may be in the log or not; call close() with "
+        "a longer timeout"
     )
 
 
-def _finish(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluster) -> None:
-    """As _end, in the I/O thread itself, which must not wait."""
+def _close_in_io_thread(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluster) -> None:
+    """Close as `_close` does, in the I/O thread itself, which must not wait."""
 
     async def finish() -> None:
         await sender.ids.close(sender.max_block)
@@ -280,8 +284,8 @@ _finishing: set[asyncio.Task[None]] = set()
 
 def _forked() -> ForkedClientError:
     return ForkedClientError(
-        "the producer was made before a fork, and its thread and connections stay with the parent; make a new one in "
-        "this process"
+        "the producer was created before a fork, and its thread and connections stay with the parent; create a new one "
+        "in this process"
     )
 
 

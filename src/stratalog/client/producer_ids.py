@@ -1,8 +1,8 @@
-"""Which producer id, epoch and sequence numbers a producer's batches get, and whether they may be sent yet.
+"""The producer id and epoch of a producer's batches, and the decision whether a batch may be sent yet.
 
-`ProducerIds` is for producers without idempotence, whose batches get none. `IdempotentIds` asks any broker for an id
-when the first batch waits for it, and begins a new epoch for a partition where a number is missing that nobody will
-send any more (KIP-360). A transactional producer's are in transactions.py. All in the I/O thread.
+`BatchIds` is for producers without idempotence: their batches have none. `IdempotentIds` gets a producer id from any
+broker for the first batch, and begins a new producer epoch for a partition when a sequence number will never be sent
+(KIP-360). The ids of transactional producers are in transactions.py. All methods run in the I/O thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HIGHEST_EPOCH = 32766
 
 
 class SenderOfBatches(Protocol):
-    """What is asked of the sender."""
+    """The methods of the sender that the ids call."""
 
     def drain(self) -> None: ...
 
@@ -35,80 +35,84 @@ class SenderOfBatches(Protocol):
 
     def fail_waiting(self, error: ClientError) -> None: ...
 
-    def fail_under_way(self, error: ClientError) -> None: ...
+    def fail_in_flight(self, error: ClientError) -> None: ...
 
-    async def until_acknowledged(self, deadline: float) -> None: ...
+    async def wait_for_acknowledgements(self, deadline: float) -> None: ...
 
-    def when_acknowledged(self, callback: Callable[[], None]) -> None: ...
+    def call_when_acknowledged(self, callback: Callable[[], None]) -> None: ...
 
-    async def until_answered(self, deadline: float) -> None: ...
+    async def wait_for_responses(self, deadline: float) -> None: ...
 
 
-class ProducerIds:
+class BatchIds:
+    """The ids of a producer without idempotence, and the interface of the others."""
+
     producer_id = -1
     producer_epoch = -1
-    attributes = 0  # of each batch, beside its codec
+    attributes = 0  # of each batch, in addition to its codec
     transactional_id: bytes | None = None
     highest_produce = HIGHEST
-    goes_on_after_gaps = False  # whether a partition that misses a number can begin a new epoch by itself
+    bumps_epoch_after_gaps = False  # whether a partition with a missing sequence number can begin a new epoch by itself
 
-    lost: ClientError | None = None  # why nothing is sent any more, until it is None again
+    lost: ClientError | None = None  # while it is set, no batch is sent, and batches fail with it
 
     sender: SenderOfBatches
 
-    def may_send(self, queue: PartitionQueue) -> bool:  # noqa: ARG002 - others look at it
-        """Whether the partition's next batch can be given its numbers."""
+    def may_send(self, queue: PartitionQueue) -> bool:  # noqa: ARG002 - subclasses use it
+        """Return whether the partition's next batch can get its ids and sequence number now."""
         return True
 
-    def finds_out(self, batch: Batch, error: ClientError) -> bool:  # noqa: ARG002
-        """The batch was refused for an epoch that is over; whether the ids take care of it from here on."""
+    def defers_failure(self, batch: Batch, error: ClientError) -> bool:  # noqa: ARG002
+        """Return whether the ids will complete this batch, which a broker has refused because of its producer epoch."""
         return False
 
     def failed(self, batch: Batch, error: ClientError) -> None:
-        """The batch will not be sent any more."""
+        """Handle a batch that will not be sent again."""
 
     async def close(self, seconds: float) -> None:
-        """Nothing is sent any more after it."""
+        """Handle the end: nothing is sent any more afterwards."""
 
 
-class IdempotentIds(ProducerIds):
-    goes_on_after_gaps = True
+class IdempotentIds(BatchIds):
+    """The ids of an idempotent producer without transactions."""
+
+    bumps_epoch_after_gaps = True
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._request_timeout = settings.request_timeout_ms / 1000
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-        self._asks = False
+        self._is_requesting = False
 
     def may_send(self, queue: PartitionQueue) -> bool:
         if self.producer_id < 0:
-            self._ask()
+            self._request()
             return False
         if queue.needs_new_epoch and not queue.in_flight:
             if queue.producer_epoch < HIGHEST_EPOCH:
                 queue.begin_epoch(queue.producer_id, queue.producer_epoch + 1)
             elif queue.producer_id == self.producer_id:
                 self.producer_id = -1
-                self._ask()
+                self._request()
                 return False
             else:
                 queue.begin_epoch(self.producer_id, self.producer_epoch)
         return True
 
-    def _ask(self) -> None:
-        if not self._asks:
-            self._asks = True
-            self.sender.spawn(self._get())
+    def _request(self) -> None:
+        if not self._is_requesting:
+            self._is_requesting = True
+            self.sender.spawn(self._initialize())
 
-    async def _get(self) -> None:
+    async def _initialize(self) -> None:
         body = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
         failures = 0
         try:
             while True:
                 try:
-                    answer = await self._cluster.ask_any(ApiKey.INIT_PRODUCER_ID, body, timeout=self._request_timeout)
-                    if answer.error_code != ErrorCode.none:
-                        raise error_of(answer.error_code, about="InitProducerId, for an idempotent producer")
+                    response = await self._cluster.ask_any(ApiKey.INIT_PRODUCER_ID, body, timeout=self._request_timeout)
+                    if response.error_code != ErrorCode.none:
+                        raise error_of(response.error_code, about="InitProducerId, for an idempotent producer")
                 except ClientError as error:
                     if not error.is_retriable:
                         self.sender.fail_waiting(error)
@@ -116,8 +120,8 @@ class IdempotentIds(ProducerIds):
                     failures += 1
                     await asyncio.sleep(self._backoff.seconds(failures))
                 else:
-                    self.producer_id, self.producer_epoch = int(answer.producer_id), int(answer.producer_epoch)
+                    self.producer_id, self.producer_epoch = int(response.producer_id), int(response.producer_epoch)
                     return
         finally:
-            self._asks = False
+            self._is_requesting = False
             asyncio.get_running_loop().call_soon(self.sender.drain)

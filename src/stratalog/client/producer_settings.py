@@ -1,4 +1,4 @@
-"""Settings of a producer, with Kafka's names. Defaults are the Java client's, but for batch.size."""
+"""Settings of a producer, with Kafka's names. Defaults are the Java client's, except that of batch.size."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from stratalog.settings import (
 
 Serializer = Callable[[Any], bytes | None]
 
-IDEMPOTENT_IN_FLIGHT = 5  # batches that a broker remembers of a producer: more could not be told from repetitions
+IDEMPOTENT_IN_FLIGHT = 5  # a broker remembers five batches of a producer, and can't recognize older duplicates
 ALL = -1
 INT16_MAX = 2**15 - 1
 
 
 class ProducerOptions(CommonOptions, total=False):
-    """What Producer's constructor takes beside the servers, for type checkers."""
+    """Keyword arguments of Producer's constructor, for type checkers."""
 
     acks: int | str
     batch_size: int
@@ -64,13 +64,13 @@ def acknowledgements() -> Values:
 def transactional_ids() -> Values:
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):
-            raise ConfigError(f"{name} is {value!r}; it must be a name that no other producer has at the same time")
+            raise ConfigError(f"{name} is {value!r}; it must be a string that no other running producer uses")
         try:
             size = len(value.encode())
         except UnicodeEncodeError as error:
-            raise ConfigError(f"{name} is {value!r}, which UTF-8 can't hold; choose another name") from error
+            raise ConfigError(f"{name} is {value!r}, which can't be encoded as UTF-8; choose another name") from error
         if size > INT16_MAX:
-            raise ConfigError(f"{name} has {size} bytes; it must not have more than {INT16_MAX}")
+            raise ConfigError(f"{name} has {size} bytes; the limit is {INT16_MAX}")
         return value
 
     return Values(ValueType.STRING, check, "a name")
@@ -79,23 +79,23 @@ def transactional_ids() -> Values:
 def serializer() -> Values:
     def check(name: str, value: object) -> object:
         if value is not None and not callable(value):
-            raise ConfigError(f"{name} is {value!r}; it must be something to call with the value, which returns bytes")
+            raise ConfigError(f"{name} is {value!r}; it must be a function that takes the value and returns bytes")
         return value
 
     return Values(ValueType.CLASS, check, "a callable, or nothing")
 
 
-_BY_KEY = Refused("keys go where Java's murmur2 says; give send() a partition to choose another")
+_BY_KEY = Refused("keys map to partitions by Java's murmur2; to choose another partition, pass it to send()")
 _REFUSED = {
     "transaction.two.phase.commit.enable": Refused(
-        "use prepare_transaction(), which keeps a transaction open for whoever is to end it", "false"
+        "use prepare_transaction(), which keeps a transaction open for another process to end", "false"
     ),
     "partitioner.class": _BY_KEY,
-    "partitioner": Refused("it is librdkafka's; keys go where Java's murmur2 says", "murmur2_random"),
-    "partitioner.ignore.keys": Refused("leave the key out, or give send() a partition", "false"),
+    "partitioner": Refused("it is librdkafka's; keys map to partitions by Java's murmur2", "murmur2_random"),
+    "partitioner.ignore.keys": Refused("leave out the key, or pass a partition to send()", "false"),
     "partitioner.adaptive.partitioning.enable": Refused("slow partitions always get fewer keyless records", "true"),
     "partitioner.availability.timeout.ms": Refused("partitions without a leader get no keyless records", "0"),
-    "metadata.max.idle.ms": Refused("topics that were sent to stay known until the producer is closed"),
+    "metadata.max.idle.ms": Refused("the metadata of a topic is kept until the producer is closed"),
     "queue.buffering.max.ms": Refused("it is librdkafka's; set linger.ms"),
     "queue.buffering.max.messages": Refused("it is librdkafka's; set buffer.memory"),
     "queue.buffering.max.kbytes": Refused("it is librdkafka's; set buffer.memory, in bytes"),
@@ -115,13 +115,12 @@ _REFUSED = {
 class ProducerSettings(CommonSettings):
     kind: ClassVar[str] = "a producer"
 
-    acks: int = setting("all", acknowledgements(), "who must have a record before it counts as sent")
-    # Java's default is 16384. There a batch costs little beside its records, here it costs as much as hundreds of them.
-    batch_size: int = setting(
-        1_000_000, integer(0, INT_MAX), "bytes of records that are sent as one, before compression"
-    )
+    acks: int = setting("all", acknowledgements(), "which replicas must have a record before it is acknowledged")
+    # Java's default is 16384. In Java, a batch costs little compared with its records; here, as much as hundreds of
+    # records.
+    batch_size: int = setting(1_000_000, integer(0, INT_MAX), "target size of a batch in bytes, before compression")
     buffer_memory: int = setting(
-        33_554_432, integer(1), "bytes of records that wait to be sent or acknowledged, at most"
+        33_554_432, integer(1), "limit for records that wait to be sent or acknowledged, in bytes"
     )
     compression_type: str = setting(
         "none", one_of(*(codec.name.lower() for codec in Codec)), "how batches are compressed"
@@ -129,44 +128,44 @@ class ProducerSettings(CommonSettings):
     compression_gzip_level: int | None = setting(None, nullable(integer(1, 9)), "1 is fast, 9 small")
     compression_lz4_level: int | None = setting(None, nullable(integer(1, 17)), "1 is fast, 17 small")
     compression_zstd_level: int | None = setting(None, nullable(integer(-131072, 22)), "low is fast, 22 small")
-    delivery_timeout_ms: int = setting(120_000, integer(0), "after which a record that is not acknowledged has failed")
+    delivery_timeout_ms: int = setting(
+        120_000, integer(0), "time after which a record that is not acknowledged has failed"
+    )
     enable_idempotence: bool | None = setting(
         None,
         nullable(boolean()),
-        "no record twice, and in order, whatever is sent again; on, where the other settings allow it",
+        "retries cause no duplicates and keep the order; on by default if the other settings allow it",
     )
     linger_ms: int = setting(5, integer(0), "how long a batch waits for more records")
     max_block_ms: int = setting(60_000, integer(0), "how long send() may wait for metadata and for room in the buffer")
     max_in_flight_requests_per_connection: int = setting(
-        5, integer(1, INT_MAX), "requests to a broker without an answer"
+        5, integer(1, INT_MAX), "limit of requests in flight to a broker"
     )
     max_request_size: int = setting(
-        1_048_576, integer(0, INT_MAX), "bytes of batches in a request, and of the largest record"
+        1_048_576, integer(0, INT_MAX), "limit of the batches in a request, and of a record, in bytes"
     )
     retries: int = setting(INT_MAX, integer(0, INT_MAX), "how often a batch is sent again, within delivery.timeout.ms")
     transaction_timeout_ms: int = setting(
-        60_000, integer(1, INT_MAX), "after which the broker aborts a transaction that is still open"
+        60_000, integer(1, INT_MAX), "time after which the broker aborts an open transaction"
     )
     transactional_id: str | None = setting(
-        None, nullable(transactional_ids()), "makes it a transactional producer, the only one of this name"
+        None, nullable(transactional_ids()), "makes the producer transactional; only one producer may use the id"
     )
-    key_serializer: Serializer | None = setting(None, serializer(), "makes bytes of keys that are not None")  # noqa: RUF009
-    value_serializer: Serializer | None = setting(None, serializer(), "makes bytes of values that are not None")  # noqa: RUF009
+    key_serializer: Serializer | None = setting(None, serializer(), "converts keys that are not None to bytes")  # noqa: RUF009
+    value_serializer: Serializer | None = setting(None, serializer(), "converts values that are not None to bytes")  # noqa: RUF009
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.transactional_id is not None:
             if self.enable_idempotence is False:
                 raise ConfigError(
-                    f"transactional.id is {self.transactional_id!r}, and enable.idempotence false, which transactions "
-                    f"need; leave it out"
+                    f"transactional.id is {self.transactional_id!r} and enable.idempotence is false; transactions need "
+                    f"idempotence, so don't set it"
                 )
             if problem := self._not_idempotent_because():
-                raise ConfigError(
-                    f"transactional.id is {self.transactional_id!r}, and {problem}; change one of the two"
-                )
+                raise ConfigError(f"transactional.id is {self.transactional_id!r} and {problem}; change one of the two")
         if self.enable_idempotence and (problem := self._not_idempotent_because()):
-            raise ConfigError(f"enable.idempotence is true, and {problem}; change one of the two")
+            raise ConfigError(f"enable.idempotence is true and {problem}; change one of the two")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms and self.delivery_timeout_ms != 120_000:
             raise ConfigError(
                 f"delivery.timeout.ms is {self.delivery_timeout_ms}; it must be at least linger.ms + "
@@ -179,7 +178,8 @@ class ProducerSettings(CommonSettings):
 
     @property
     def is_idempotent(self) -> bool:
-        """As in Java: by default, but where another setting says that it is not wanted."""
+        """Return whether the producer is idempotent. As in Java, the default is yes, unless another setting prevents
+        it."""
         if self.enable_idempotence is None:
             return self._not_idempotent_because() is None
         return self.enable_idempotence
@@ -199,12 +199,12 @@ class ProducerSettings(CommonSettings):
 
     def _not_idempotent_because(self) -> str | None:
         if self.acks != ALL:
-            return f"acks is {self.acks}, where it needs all"
+            return f"acks is {self.acks}, but idempotence needs acks=all"
         if self.max_in_flight_requests_per_connection > IDEMPOTENT_IN_FLIGHT:
             return (
-                f"max.in.flight.requests.per.connection is {self.max_in_flight_requests_per_connection}, where it "
-                f"takes {IDEMPOTENT_IN_FLIGHT} at most"
+                f"max.in.flight.requests.per.connection is {self.max_in_flight_requests_per_connection}, but "
+                f"idempotence allows at most {IDEMPOTENT_IN_FLIGHT}"
             )
         if self.retries == 0:
-            return "retries is 0, where it needs some"
+            return "retries is 0, but idempotence needs retries"
         return None

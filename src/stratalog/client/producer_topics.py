@@ -1,5 +1,4 @@
-"""The topics that a producer has sent to: their queues follow what the cluster says of partitions and leaders. In the
-I/O thread."""
+"""The topics that a producer has sent to. Their queues follow the cluster's metadata. In the I/O thread."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from stratalog.client._queues import TopicQueues
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import error_of
-from stratalog.client.metadata import Metadata
+from stratalog.client.metadata import ClusterMetadata
 from stratalog.client.producer_settings import ProducerSettings
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -23,7 +22,8 @@ class ProducerTopics:
         cluster.on_change(self._update)
 
     async def find(self, name: str, partition: int, seconds: float) -> TopicQueues:
-        """A topic's queues, once it is known and has that partition (-1: any). After so many seconds: why it is not."""
+        """Return a topic's queues, as soon as the topic is known and has this partition (-1: any). Raises the reason if
+        that takes more than `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         info = await self._cluster.topic(name, timeout=seconds)
@@ -41,14 +41,14 @@ class ProducerTopics:
                 await asyncio.sleep(min(self._backoff.seconds(failures), left))
             metadata = await self._cluster.refresh([name], timeout=max(left, 0.001))
             info = metadata.topics.get(name, info)
-        self._cluster.want([name])
+        self._cluster.track_topics([name])
         queues = self._accumulator.topics.get(name) or TopicQueues(name)
-        queues.update([one.leader for one in info.partitions])
+        queues.update([partition_info.leader for partition_info in info.partitions])
         self._accumulator.topics[name] = queues
         return queues
 
-    def _update(self, metadata: Metadata) -> None:
+    def _update(self, metadata: ClusterMetadata) -> None:
         for name, queues in self._accumulator.topics.items():
             info = metadata.topics.get(name)
             if info is not None and info.partitions:
-                queues.update([one.leader for one in info.partitions])
+                queues.update([partition.leader for partition in info.partitions])

@@ -1,8 +1,8 @@
 """Settings that producers, consumers and admins share, with Kafka's names and defaults.
 
-Python names have underscores where Kafka's have dots: `Producer("localhost:9092", linger_ms=5)` is `linger.ms`. A name
-that does not exist is refused with the nearest one that does; so are settings of the Java client and of librdkafka that
-are known and can't count here, with the reason.
+Python names have underscores where Kafka's have dots: `Producer("localhost:9092", linger_ms=5)` sets `linger.ms`. An
+unknown name is refused, with the most similar name that exists. Settings of the Java client and of librdkafka that
+can't be supported are refused with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ServerAddress(NamedTuple):
 
 
 class CommonOptions(TypedDict, total=False):
-    """What every client's constructor takes beside the servers, for type checkers."""
+    """Keyword arguments of every client's constructor, for type checkers."""
 
     client_id: str
     request_timeout_ms: int
@@ -45,7 +45,8 @@ class CommonOptions(TypedDict, total=False):
 
 
 def server_addresses() -> Values:
-    """host:port, with commas between them, or a list of such; the typed value is a tuple of ServerAddress."""
+    """Return the values of bootstrap.servers: host:port, separated by commas or in a list; parsed to a tuple of
+    ServerAddress."""
 
     def check(name: str, value: object) -> tuple[ServerAddress, ...]:
         if isinstance(value, str):
@@ -53,54 +54,54 @@ def server_addresses() -> Values:
         elif isinstance(value, list | tuple):
             items = list(value)
         else:
-            raise ConfigError(f"{name} is {value!r}; it must be host:port, or a list of such")
+            raise ConfigError(f"{name} is {value!r}; it must be host:port, or a list of addresses of this form")
         if not items:
             raise ConfigError(f"{name} is empty; name at least one broker as host:port")
         return tuple(dict.fromkeys(_address(name, item) for item in items))
 
-    return Values(ValueType.LIST, check, "host:port, with commas between")
+    return Values(ValueType.LIST, check, "host:port, separated by commas")
 
 
 def _address(name: str, item: object) -> ServerAddress:
     if isinstance(item, ServerAddress):
         return item
     if not isinstance(item, str):
-        raise ConfigError(f"{name} has {item!r}; it must be text as host:port")
-    _, slashes, rest = item.rpartition("://")  # PLAINTEXT://host:port is how brokers list their listeners
+        raise ConfigError(f"{name} contains {item!r}; it must be a string host:port")
+    _, slashes, rest = item.rpartition("://")  # brokers write their listeners as PLAINTEXT://host:port
     if slashes and not item.upper().startswith("PLAINTEXT://"):
-        raise ConfigError(f"{name} has {item!r}; only plain text is spoken: host:port")
+        raise ConfigError(f"{name} contains {item!r}; only PLAINTEXT is supported: use host:port")
     if rest.startswith("["):
         host, bracket, port = rest[1:].partition("]")
-        sound = bool(bracket) and (not port or port.startswith(":"))
+        is_valid = bool(bracket) and (not port or port.startswith(":"))
         port = port[1:]
     else:
         host, _, port = rest.partition(":")
-        sound = ":" not in port
-        if not sound:
-            raise ConfigError(f"{name} has {item!r}; an IPv6 address needs brackets: [::1]:{DEFAULT_PORT}")
+        is_valid = ":" not in port
+        if not is_valid:
+            raise ConfigError(f"{name} contains {item!r}; an IPv6 address needs brackets: [::1]:{DEFAULT_PORT}")
     port = port or str(DEFAULT_PORT)
-    if not sound or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise ConfigError(f"{name} has {item!r}; it must be host:port, with a port from 1 to 65535")
+    if not is_valid or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+        raise ConfigError(f"{name} contains {item!r}; it must be host:port, with a port from 1 to 65535")
     return ServerAddress(host, int(port))
 
 
 def plain_text() -> Values:
     def check(name: str, value: object) -> str:
         if value != "PLAINTEXT":
-            raise ConfigError(f"{name} is {value!r}; TLS and SASL are not available yet, so it can only be PLAINTEXT")
+            raise ConfigError(f"{name} is {value!r}; it must be PLAINTEXT, as TLS and SASL are not supported yet")
         return "PLAINTEXT"
 
     return Values(ValueType.STRING, check, "PLAINTEXT")
 
 
-_SECURITY = "TLS and SASL are not available yet; connect in plain text, over a network that only friends reach"
-_JAVA = "Java classes can't be loaded here"
-_METRICS = "the client keeps no metrics of its own yet"
+_SECURITY = "TLS and SASL are not supported yet; connect in plain text, over a trusted network"
+_JAVA = "Java classes can't be loaded"
+_METRICS = "the client has no metrics yet"
 _LIBRDKAFKA = "it is librdkafka's"
 _REFUSED_NAMES = {
-    "client.dns.lookup": Refused("all addresses of a name are tried in turn", "use_all_dns_ips"),
+    "client.dns.lookup": Refused("all addresses of a host name are tried in turn", "use_all_dns_ips"),
     "metadata.recovery.strategy": Refused(
-        "bootstrap servers are always asked again where no broker answers", "rebootstrap"
+        "the bootstrap servers are always tried again if no broker responds", "rebootstrap"
     ),
     "socket.connection.setup.timeout.max.ms": Refused("set socket.connection.setup.timeout.ms"),
     "enable.metrics.push": Refused(_METRICS, "false"),
@@ -110,10 +111,10 @@ _REFUSED_NAMES = {
     "metrics.recording.level": Refused(_METRICS),
     "metrics.sample.window.ms": Refused(_METRICS),
     "metadata.broker.list": Refused(f"{_LIBRDKAFKA}; set bootstrap.servers"),
-    "broker.address.family": Refused(f"{_LIBRDKAFKA}; all addresses of a name are tried in turn", "any"),
+    "broker.address.family": Refused(f"{_LIBRDKAFKA}; all addresses of a host name are tried in turn", "any"),
     "socket.timeout.ms": Refused(f"{_LIBRDKAFKA}; set request.timeout.ms"),
-    "socket.keepalive.enable": Refused(f"{_LIBRDKAFKA}; it is always on", "true"),
-    "socket.nagle.disable": Refused(f"{_LIBRDKAFKA}; it is always so", "true"),
+    "socket.keepalive.enable": Refused(f"{_LIBRDKAFKA}; keepalive is always on", "true"),
+    "socket.nagle.disable": Refused(f"{_LIBRDKAFKA}; Nagle's algorithm is always off", "true"),
     "statistics.interval.ms": Refused(_METRICS, "0"),
     "debug": Refused("set the level of Python's logger `stratalog.client`"),
 }
@@ -121,7 +122,7 @@ _REFUSED_PREFIXES = {"ssl.": _SECURITY, "sasl.": _SECURITY, "security.providers"
 
 
 class _RefusedSettings(Mapping[str, Refused]):
-    """Names, and beginnings of names."""
+    """Refused settings by name, including all names with a refused prefix."""
 
     def __init__(self, names: Mapping[str, Refused]) -> None:
         self._names = names
@@ -145,23 +146,25 @@ class _RefusedSettings(Mapping[str, Refused]):
 class CommonSettings(Settings):
     kind: ClassVar[str] = "a client"
 
-    bootstrap_servers: tuple[ServerAddress, ...] = setting((), server_addresses(), "brokers to ask first, as host:port")
-    client_id: str = setting("stratalog", text(), "the name that brokers log and count this client under")
-    request_timeout_ms: int = setting(30_000, integer(1, INT_MAX), "how long to wait for one answer")
-    default_api_timeout_ms: int = setting(60_000, integer(1, INT_MAX), "how long a call may take in all, with retries")
-    retry_backoff_ms: int = setting(100, integer(0), "the first wait before a request is tried again")
-    retry_backoff_max_ms: int = setting(1000, integer(0), "the longest such wait")
-    reconnect_backoff_ms: int = setting(50, integer(0), "the first wait before a broker is connected to again")
-    reconnect_backoff_max_ms: int = setting(1000, integer(0), "the longest such wait")
-    metadata_max_age_ms: int = setting(300_000, integer(1), "when to ask again what the cluster looks like")
-    connections_max_idle_ms: int = setting(540_000, integer(1), "when to close a connection that is not used")
-    socket_connection_setup_timeout_ms: int = setting(10_000, integer(1), "how long a connection may take to be ready")
-    send_buffer_bytes: int = setting(-1, integer(-1, INT_MAX), "SO_SNDBUF; -1: what the system chooses, which adapts")
-    receive_buffer_bytes: int = setting(
-        -1, integer(-1, INT_MAX), "SO_RCVBUF; -1: what the system chooses, which adapts"
+    bootstrap_servers: tuple[ServerAddress, ...] = setting(
+        (), server_addresses(), "brokers to connect to first, as host:port"
     )
+    client_id: str = setting("stratalog", text(), "the name of this client in the brokers' logs and metrics")
+    request_timeout_ms: int = setting(30_000, integer(1, INT_MAX), "how long to wait for a response")
+    default_api_timeout_ms: int = setting(60_000, integer(1, INT_MAX), "how long a call may take, including retries")
+    retry_backoff_ms: int = setting(100, integer(0), "the first wait before a request is retried")
+    retry_backoff_max_ms: int = setting(1000, integer(0), "the longest wait before a request is retried")
+    reconnect_backoff_ms: int = setting(50, integer(0), "the first wait before the client connects to a broker again")
+    reconnect_backoff_max_ms: int = setting(
+        1000, integer(0), "the longest wait before the client connects to a broker again"
+    )
+    metadata_max_age_ms: int = setting(300_000, integer(1), "the age at which metadata is refreshed")
+    connections_max_idle_ms: int = setting(540_000, integer(1), "idle time after which a connection is closed")
+    socket_connection_setup_timeout_ms: int = setting(10_000, integer(1), "how long opening a connection may take")
+    send_buffer_bytes: int = setting(-1, integer(-1, INT_MAX), "SO_SNDBUF; -1: the system adapts it")
+    receive_buffer_bytes: int = setting(-1, integer(-1, INT_MAX), "SO_RCVBUF; -1: the system adapts it")
     receive_message_max_bytes: int = setting(
-        100_000_000, integer(1000, INT_MAX), "the largest answer that is taken; a larger one ends the connection"
+        100_000_000, integer(1000, INT_MAX), "limit of a response; a larger response closes the connection"
     )
     security_protocol: str = setting("PLAINTEXT", plain_text(), "how to connect")
 
@@ -171,13 +174,13 @@ class CommonSettings(Settings):
 
     @classmethod
     def also_refused(cls) -> Mapping[str, Refused]:
-        """What one kind of client refuses beside what all do."""
+        """Return the settings that this kind of client refuses, in addition to those that all clients refuse."""
         return {}
 
     @classmethod
     def from_options(cls, bootstrap_servers: object, options: Mapping[str, object]) -> Self:
-        """From a constructor's arguments, whose names have underscores."""
-        given = {name.replace("_", "."): value for name, value in options.items()}
-        if "bootstrap.servers" in given:
-            raise ConfigError("bootstrap_servers is given twice: it is the first argument")
-        return cls.parse({"bootstrap.servers": bootstrap_servers} | given)
+        """Parse a constructor's arguments, whose names have underscores."""
+        settings = {name.replace("_", "."): value for name, value in options.items()}
+        if "bootstrap.servers" in settings:
+            raise ConfigError("bootstrap_servers is set twice: it is the first argument; remove the keyword argument")
+        return cls.parse({"bootstrap.servers": bootstrap_servers} | settings)

@@ -1,7 +1,7 @@
-"""A batch that is too large for its broker, as smaller ones: about half of it each, as the Java client does it.
+"""Splits a batch that is too large for its broker into parts of about half its size, as the Java client does.
 
-The parts have the whole's sequence numbers, time and place in the order, so that to the broker and to whoever waits for
-a record nothing else has changed.
+The parts keep the sequence numbers, the creation time and the order of the original batch, so that nothing else changes
+for the broker and for threads that wait for a record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _SEQUENCES = 2**31
 
 
 def split_batch(whole: Batch) -> list[Batch]:
-    """Of a batch that was sealed. Each part has at least one record."""
+    """Split a sealed batch. Each part has at least one record."""
     records = read_records(whole.data, check_crc=False)
     sizes = [
         len(record.value or b"") + len(record.key or b"") + _header_bytes(record.headers) + 16 for record in records
@@ -23,14 +23,14 @@ def split_batch(whole: Batch) -> list[Batch]:
     parts: list[Batch] = []
     part: Batch | None = None
     filled = 0
-    for place, (record, size) in enumerate(zip(records, sizes, strict=True)):
+    for index, (record, size) in enumerate(zip(records, sizes, strict=True)):
         if part is None or filled + size > half:
             part = Batch(
-                whole.queue, whole.number, HEADER_SIZE + min(half, size * 2), whole.start + place, whole.created
+                whole.queue, whole.number, HEADER_SIZE + min(half, size * 2), whole.start + index, whole.created
             )
             part.attempts = whole.attempts
             if whole.base_sequence >= 0:
-                sequence = (whole.base_sequence + place) % _SEQUENCES
+                sequence = (whole.base_sequence + index) % _SEQUENCES
                 part.number_records(whole.producer_id, whole.producer_epoch, sequence)
             parts.append(part)
             filled = 0

@@ -1,8 +1,7 @@
-"""What a consumer reads: its topics or pattern, the partitions it has, and where it is in each. Pure.
+"""A consumer's topics or pattern, its assigned partitions, and the state of each. Pure.
 
-Which partitions there are is changed in the polling thread, when the user or a rebalance that it carries out says so.
-Where a partition stands is changed in the I/O thread, which fetches; but for its `progress`, which moves with the
-records taken.
+The polling thread changes the set of partitions, on a call of the user or when it carries out a rebalance. The I/O
+thread, which fetches, changes the state of a partition, except its `progress`: taking records moves that.
 """
 
 from __future__ import annotations
@@ -17,21 +16,23 @@ from stratalog.errors import ClientError
 
 
 class RebalanceListener:
-    """To be derived from. Called in the polling thread, from within poll and its like."""
+    """Base class of rebalance listeners. Its methods are called in the polling thread, within poll, iteration and
+    close."""
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        """These came to what the consumer has; `seek` here to begin elsewhere than at what was committed."""
+        """Handle newly assigned partitions. Call `seek` here to begin at another offset than the committed one."""
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        """These go to others afterwards: commit what is done here."""
+        """Handle partitions that other members get afterwards. Commit finished work here."""
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """These belong to others already; nothing can be committed for them any more."""
+        """Handle partitions that belong to other members already; their offsets can't be committed any more."""
         self.on_partitions_revoked(partitions)
 
 
 class PartitionState:
-    """One partition that is read. Records are taken at `progress`, and fetched ahead of that, at `fetch_offset`."""
+    """The state of an assigned partition. The application takes records at `progress`; prefetching is at
+    `fetch_offset`."""
 
     __slots__ = (
         "fetch_offset",
@@ -44,21 +45,21 @@ class PartitionState:
         "nearby_replica",
         "nearby_until",
         "needs_committed",
-        "place",
+        "partition",
         "progress",
         "reset",
         "retry_at",
     )
 
-    def __init__(self, place: TopicPartition, *, needs_committed: bool, reset: OffsetReset | None) -> None:
-        self.place = place
+    def __init__(self, partition: TopicPartition, *, needs_committed: bool, reset: OffsetReset | None) -> None:
+        self.partition = partition
         self.progress = Progress()
         self.fetch_offset = -1
-        self.last_epoch = -1  # of the record before fetch_offset: the broker tells whether its log has it too
-        self.needs_committed = needs_committed  # where to begin is what the group committed, if it did
-        self.reset = reset  # where to begin is to be looked up
+        self.last_epoch = -1  # of the record before fetch_offset: the broker checks that its log has this record
+        self.needs_committed = needs_committed  # the committed offset is still to be fetched
+        self.reset = reset  # the position is still to be looked up this way
         self.is_paused = False
-        self.is_stopped = False  # what was fetched ends in an error that the user has not seen yet
+        self.is_stopped = False  # the fetched records end in an error that the user has not seen yet
         self.retry_at = 0.0
         self.high_watermark = -1
         self.last_stable_offset = -1
@@ -76,7 +77,7 @@ class PartitionState:
         return offset if offset >= 0 else None
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
-        """What was fetched for the old progress is dropped where it is found."""
+        """Set the position. Records that were fetched for the old progress are dropped when they are next looked at."""
         self.progress = Progress(offset, leader_epoch)
         self.fetch_offset = offset
         self.last_epoch = leader_epoch
@@ -94,7 +95,7 @@ class Subscription:
     def __init__(self, reset: OffsetReset, *, has_group: bool) -> None:
         self.reset = reset
         self._has_group = has_group
-        self.topics: frozenset[str] = frozenset()  # subscribed to; with a pattern, those that match
+        self.topics: frozenset[str] = frozenset()  # the subscribed topics; with a pattern, the matching topics
         self.pattern: re.Pattern[str] | None = None
         self.listener: RebalanceListener | None = None
         self.is_manual = False
@@ -102,24 +103,24 @@ class Subscription:
 
     @property
     def is_group(self) -> bool:
-        """Whether partitions are given by the group."""
+        """Return whether the group assigns the partitions."""
         return not self.is_manual and (bool(self.topics) or self.pattern is not None)
 
     def subscribe(
         self, topics: Iterable[str], pattern: re.Pattern[str] | None, listener: RebalanceListener | None
     ) -> None:
         if self.is_manual:
-            raise ClientError("partitions were assigned by hand; unsubscribe() before subscribe()")
+            raise ClientError("partitions are assigned by assign(); call unsubscribe() before subscribe()")
         self.topics = frozenset(topics)
         self.pattern = pattern
         self.listener = listener
 
-    def assign(self, places: Iterable[TopicPartition]) -> None:
-        """By hand. Partitions that stay keep their position."""
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assign partitions without the group. Partitions that stay assigned keep their position."""
         if self.is_group:
-            raise ClientError("the consumer subscribes to topics; unsubscribe() before assign()")
+            raise ClientError("the consumer is subscribed to topics; call unsubscribe() before assign()")
         self.is_manual = True
-        self.set_partitions(places)
+        self.set_partitions(partitions)
 
     def unsubscribe(self) -> None:
         self.is_manual = False
@@ -128,28 +129,29 @@ class Subscription:
         self.listener = None
         self.partitions = {}
 
-    def set_partitions(self, places: Iterable[TopicPartition]) -> None:
-        """A new dict each time: others may be walking over the old one."""
+    def set_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replace the partitions by a new dict, because the other thread may be iterating over the old one."""
         before = self.partitions
-        self.partitions = {place: before.get(place) or self._new(place) for place in places}
+        self.partitions = {partition: before.get(partition) or self._new(partition) for partition in partitions}
 
-    def add(self, places: Iterable[TopicPartition]) -> None:
-        self.set_partitions([*self.partitions, *places])
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        self.set_partitions([*self.partitions, *partitions])
 
-    def remove(self, places: Iterable[TopicPartition]) -> None:
-        gone = set(places)
-        self.set_partitions([place for place in self.partitions if place not in gone])
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        gone = set(partitions)
+        self.set_partitions([partition for partition in self.partitions if partition not in gone])
 
     def matches(self, topic: str) -> bool:
         return self.pattern is not None and self.pattern.fullmatch(topic) is not None
 
-    def state(self, place: TopicPartition) -> PartitionState:
-        found = self.partitions.get(place)
-        if found is None:
+    def state(self, partition: TopicPartition) -> PartitionState:
+        state = self.partitions.get(partition)
+        if state is None:
             raise ClientError(
-                f"{place.topic}-{place.partition} is not assigned to this consumer; assignment() lists what is"
+                f"{partition.topic}-{partition.partition} is not assigned to this consumer; assignment() returns the "
+                f"assigned partitions"
             )
-        return found
+        return state
 
-    def _new(self, place: TopicPartition) -> PartitionState:
-        return PartitionState(place, needs_committed=self._has_group, reset=None if self._has_group else self.reset)
+    def _new(self, partition: TopicPartition) -> PartitionState:
+        return PartitionState(partition, needs_committed=self._has_group, reset=None if self._has_group else self.reset)

@@ -1,11 +1,12 @@
-"""What a transactional producer asks of its coordinator, and of a group's: each until it is done, or time is over.
+"""The requests of a transactional producer to its coordinator and to groups' coordinators, with retries until a
+timeout.
 
-Two protocols. By transaction.version 2 (KIP-890) a Produce or TxnOffsetCommit adds its partition to the transaction by
-itself, and EndTxn gives the producer its next epoch. By the older one partitions and groups are added first, and the
-epoch stays. Which one it is, the cluster says among its finalized features.
+There are two protocols. With transaction.version 2 (KIP-890), a Produce or TxnOffsetCommit adds its partition to the
+transaction implicitly, and EndTxn gives the producer its next epoch. With the older protocol, partitions and groups are
+added first, and the epoch stays. The finalized features of the cluster say which protocol it uses.
 
-What is raised is a BrokerError whose code decides what becomes of the transaction, or one that is retriable: then the
-time was too short.
+The calls raise BrokerErrors, whose codes decide what happens to the transaction, or retriable errors, which mean that
+the time was too short.
 """
 
 from __future__ import annotations
@@ -30,19 +31,17 @@ from stratalog.protocol.messages import decode_response, encode_request
 T = TypeVar("T")
 
 FEATURE = "transaction.version"
-_FIRST_BUMP = 3  # of InitProducerId: the first that takes a producer id, to go on with its next epoch
-_HIGHEST_ADD = 3  # of AddPartitionsToTxn: those behind it are for brokers
+_FIRST_BUMP = 3  # the first version of InitProducerId that takes a producer id, to continue with its next epoch
+_HIGHEST_ADD = 3  # the last version of AddPartitionsToTxn for clients; later versions are for brokers
 _LAST_OF_VERSION_1 = {ApiKey.END_TXN: 4, ApiKey.TXN_OFFSET_COMMIT: 4}
-_END_WITH_NEXT_EPOCH = 5  # of EndTxn
-_FIRST_WITH_MEMBERS = 3  # of TxnOffsetCommit
-_BUSY_MS = 10  # the transaction before is still being ended, which is a matter of milliseconds
+_END_WITH_NEXT_EPOCH = 5  # the first version of EndTxn that returns the next epoch
+_FIRST_WITH_MEMBERS = 3  # the first version of TxnOffsetCommit with the member's identity
+_BUSY_MS = 10  # the coordinator is still ending the previous transaction, which takes milliseconds
 _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 _KIND = CoordinatorKind.TRANSACTION
 
 
-class Identity(NamedTuple):
-    """Who a producer is to brokers."""
-
+class IdAndEpoch(NamedTuple):
     producer_id: int
     epoch: int
 
@@ -55,72 +54,75 @@ class TransactionRequests:
         self._timeout_ms = settings.transaction_timeout_ms
         self._request_timeout = settings.request_timeout_ms / 1000
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
-        self._busy = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
+        self._busy_backoff = Backoff(min(_BUSY_MS, settings.retry_backoff_ms), settings.retry_backoff_ms)
 
-    async def start(self, who: Identity | None, seconds: float) -> Identity:
-        """InitProducerId: the producer of this transactional id, and no other, from now on. With `who`, it goes on as
-        the one that it is, with the next epoch."""
+    async def start(self, producer: IdAndEpoch | None, seconds: float) -> IdAndEpoch:
+        """Claim the transactional id with InitProducerId, which fences all other producers. With `producer`, keep its
+        id and get its next epoch."""
         body = {
             "transactional_id": self.transactional_id,
             "transaction_timeout": self._timeout_ms,
-            "producer_id": -1 if who is None else who.producer_id,
-            "producer_epoch": -1 if who is None else who.epoch,
+            "producer_id": -1 if producer is None else producer.producer_id,
+            "producer_epoch": -1 if producer is None else producer.epoch,
         }
-        lowest = 0 if who is None else _FIRST_BUMP
+        lowest = 0 if producer is None else _FIRST_BUMP
 
-        async def ask(left: float) -> Identity:
-            answer = await self._ask(ApiKey.INIT_PRODUCER_ID, body, left, lowest=lowest)
-            is_too_long = answer.error_code == ErrorCode.invalid_transaction_timeout
-            said = f"transaction.timeout.ms is {self._timeout_ms}; the broker's transaction.max.timeout.ms is the most"
-            self._check(answer.error_code, about=said if is_too_long else "")
-            return Identity(int(answer.producer_id), int(answer.producer_epoch))
+        async def ask(left: float) -> IdAndEpoch:
+            response = await self._ask(ApiKey.INIT_PRODUCER_ID, body, left, lowest=lowest)
+            about = ""
+            if response.error_code == ErrorCode.invalid_transaction_timeout:
+                about = f"transaction.timeout.ms is {self._timeout_ms}; the limit is the broker's "
+                about += "transaction.max.timeout.ms"
+            self._check(response.error_code, about=about)
+            return IdAndEpoch(int(response.producer_id), int(response.producer_epoch))
 
         return await self._until_done(ask, seconds)
 
     async def uses_version_2(self, seconds: float) -> bool:
-        """What the coordinator says, as of its connection."""
+        """Return whether the coordinator uses transaction.version 2, from the features of its connection."""
         node = await self._cluster.coordinator(_KIND, self.transactional_id, timeout=seconds)
         connection = await self._cluster.connection(node, Purpose.COORDINATOR)
         return connection.features.get(FEATURE, 0) >= 2
 
-    async def add_partitions(self, who: Identity, places: Iterable[TopicPartition], seconds: float) -> None:
-        topics = [{"name": name, "partitions": indexes} for name, indexes in by_topic(places).items()]
+    async def add_partitions(self, producer: IdAndEpoch, partitions: Iterable[TopicPartition], seconds: float) -> None:
+        topics = [{"name": name, "partitions": indexes} for name, indexes in by_topic(partitions).items()]
         body = {
             "v3_and_below_transactional_id": self.transactional_id,
-            "v3_and_below_producer_id": who.producer_id,
-            "v3_and_below_producer_epoch": who.epoch,
+            "v3_and_below_producer_id": producer.producer_id,
+            "v3_and_below_producer_epoch": producer.epoch,
             "v3_and_below_topics": topics,
         }
 
         async def ask(left: float) -> None:
-            answer = await self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, body, left, highest=_HIGHEST_ADD)
-            for topic in answer.results_by_topic_v3_and_below:
-                for one in topic.results_by_partition:
-                    if one.partition_error_code != ErrorCode.operation_not_attempted:  # another has the reason
-                        place = TopicPartition(topic.name, one.partition_index)
-                        self._check(one.partition_error_code, about=f"{place}, added to a transaction")
+            response = await self._ask(ApiKey.ADD_PARTITIONS_TO_TXN, body, left, highest=_HIGHEST_ADD)
+            for topic in response.results_by_topic_v3_and_below:
+                for result in topic.results_by_partition:
+                    # operation_not_attempted: the result of another partition has the reason
+                    if result.partition_error_code != ErrorCode.operation_not_attempted:
+                        partition = TopicPartition(topic.name, result.partition_index)
+                        self._check(result.partition_error_code, about=f"{partition}, added to a transaction")
 
         await self._until_done(ask, seconds)
 
-    async def add_group(self, who: Identity, group_id: str, seconds: float) -> None:
-        body = {**self._who(who), "group_id": group_id}
+    async def add_group(self, producer: IdAndEpoch, group_id: str, seconds: float) -> None:
+        body = {**self._producer_fields(producer), "group_id": group_id}
 
         async def ask(left: float) -> None:
-            answer = await self._ask(ApiKey.ADD_OFFSETS_TO_TXN, body, left)
-            self._check(answer.error_code, about=f"group {group_id!r}, added to a transaction")
+            response = await self._ask(ApiKey.ADD_OFFSETS_TO_TXN, body, left)
+            self._check(response.error_code, about=f"group {group_id!r}, added to a transaction")
 
         await self._until_done(ask, seconds)
 
     async def commit_offsets(
         self,
-        who: Identity,
+        producer: IdAndEpoch,
         group: GroupMetadata,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         is_version_2: bool,
         seconds: float,
     ) -> None:
         body = {
-            **self._who(who),
+            **self._producer_fields(producer),
             "group_id": group.group_id,
             "generation_id": group.generation,
             "member_id": group.member_id,
@@ -132,50 +134,55 @@ class TransactionRequests:
         highest = None if is_version_2 else _LAST_OF_VERSION_1[api]
 
         async def ask(left: float) -> None:
-            answer = await self._cluster.ask_coordinator(
+            response = await self._cluster.ask_coordinator(
                 CoordinatorKind.GROUP, group.group_id, api, body, lowest=lowest, highest=highest, timeout=left
             )
-            for topic in answer.topics:
-                for one in topic.partitions:
-                    place = TopicPartition(topic.name, one.partition_index)
-                    self._check(one.error_code, about=f"the offset of {place} for group {group.group_id!r}")
+            for topic in response.topics:
+                for result in topic.partitions:
+                    partition = TopicPartition(topic.name, result.partition_index)
+                    self._check(result.error_code, about=f"the offset of {partition} for group {group.group_id!r}")
 
         await self._until_done(ask, seconds)
 
-    async def end(self, who: Identity, *, commit: bool, is_version_2: bool, seconds: float) -> Identity:
-        """Who the producer is from now on."""
-        body = {**self._who(who), "committed": commit}
+    async def end(self, producer: IdAndEpoch, *, commit: bool, is_version_2: bool, seconds: float) -> IdAndEpoch:
+        """End the transaction, and return the producer id and epoch that the producer has from now on."""
+        body = {**self._producer_fields(producer), "committed": commit}
         highest = None if is_version_2 else _LAST_OF_VERSION_1[ApiKey.END_TXN]
 
-        async def ask(left: float) -> Identity:
-            answer = await self._ask(ApiKey.END_TXN, body, left, highest=highest)
-            self._check(answer.error_code)
-            if getattr(answer, "producer_id", -1) < 0:
-                return who
-            return Identity(int(answer.producer_id), int(answer.producer_epoch))
+        async def ask(left: float) -> IdAndEpoch:
+            response = await self._ask(ApiKey.END_TXN, body, left, highest=highest)
+            self._check(response.error_code)
+            if getattr(response, "producer_id", -1) < 0:
+                return producer
+            return IdAndEpoch(int(response.producer_id), int(response.producer_epoch))
 
         return await self._until_done(ask, seconds)
 
-    def post_commit(self, who: Identity, answered: Answered) -> bool:
-        """As `end`, by version 2, without waiting: `answered` is called. False: the coordinator is not connected."""
+    def post_commit(self, producer: IdAndEpoch, on_response: Answered) -> bool:
+        """Send a commit by version 2, and don't wait: `on_response` is called. Return False if the coordinator is not
+        connected."""
         connection = self._cluster.coordinator_connection(_KIND, self.transactional_id)
         if connection is None or connection.version_of(ApiKey.END_TXN) < _END_WITH_NEXT_EPOCH:
             return False
-        body = encode_request(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, {**self._who(who), "committed": True})
-        connection.post(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, [body], timeout=self._request_timeout, answered=answered)
+        body = encode_request(
+            ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, {**self._producer_fields(producer), "committed": True}
+        )
+        connection.post(
+            ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, [body], timeout=self._request_timeout, answered=on_response
+        )
         return True
 
-    def read_end(self, answer: memoryview) -> Identity:
-        """Who the producer is from now on, as an answer to `post_commit` says. Raises what it says else."""
-        said = decode_response(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, answer)
-        self._check(said.error_code)
-        return Identity(int(said.producer_id), int(said.producer_epoch))
+    def read_end(self, response: memoryview) -> IdAndEpoch:
+        """Read the response to `post_commit`: raise its error, or return the producer id and epoch from now on."""
+        decoded = decode_response(ApiKey.END_TXN, _END_WITH_NEXT_EPOCH, response)
+        self._check(decoded.error_code)
+        return IdAndEpoch(int(decoded.producer_id), int(decoded.producer_epoch))
 
-    def _who(self, who: Identity) -> dict[str, Any]:
+    def _producer_fields(self, producer: IdAndEpoch) -> dict[str, Any]:
         return {
             "transactional_id": self.transactional_id,
-            "producer_id": who.producer_id,
-            "producer_epoch": who.epoch,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
         }
 
     async def _ask(
@@ -201,7 +208,7 @@ class TransactionRequests:
             except ClientError as error:
                 failures += 1
                 is_busy = error.code == ErrorCode.concurrent_transactions
-                wait = (self._busy if is_busy else self._backoff).seconds(failures)
+                wait = (self._busy_backoff if is_busy else self._backoff).seconds(failures)
                 if not error.is_retriable or loop.time() + wait >= deadline:
                     raise
             await asyncio.sleep(wait)

@@ -17,7 +17,7 @@ from stratalog.client.administration.outcomes import Outcomes
 from stratalog.client.administration.records import list_offsets
 from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.errors import ClientError, error_of
-from stratalog.client.metadata import Metadata, Node, TopicPartition
+from stratalog.client.metadata import ClusterMetadata, Node, TopicPartition
 from stratalog.client.offset_lookup import OffsetLookup
 from stratalog.errors import ConfigError
 from stratalog.protocol.error_codes import ErrorCode
@@ -90,7 +90,7 @@ class BrokerOffsets:
         ]
         return _partitions(metadata, places)
 
-    def _metadata(self, names: list[str] | None) -> Metadata:
+    def _metadata(self, names: list[str] | None) -> ClusterMetadata:
         with using(self._kafka) as client:
             return client.run(ask_metadata(client.cluster, names, None))
 
@@ -179,7 +179,7 @@ class BrokerOffsets:
             return client.run(alter_group_offsets(client.cluster, group, offsets, None))
 
 
-def _partitions(metadata: Metadata, places: list[TopicPartition]) -> Partitions:
+def _partitions(metadata: ClusterMetadata, places: list[TopicPartition]) -> Partitions:
     ids = {place.topic: metadata.topics[place.topic].id for place in places}
     return Partitions(tuple(sorted(places)), ids, tuple(metadata.nodes.values()))
 

@@ -11,7 +11,7 @@ from stratalog.client.administration.group_offsets import by_topic
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster
 from stratalog.client.errors import ClientError, error_of
-from stratalog.client.metadata import Node, TopicPartition, place_of
+from stratalog.client.metadata import Node, TopicPartition, to_topic_partition
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -72,7 +72,7 @@ async def describe_log_dirs(
     collected: Collected[int, dict[str, LogDir]] = Collected({node: f"broker {node}" for node in requested})
     topics = None
     if partitions is not None:
-        by_name = by_topic({place_of(partition): None for partition in partitions})
+        by_name = by_topic({to_topic_partition(partition): None for partition in partitions})
         topics = [{"topic": name, "partitions": list(indexes)} for name, indexes in by_name.items()]
 
     async def ask(node: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.errors import error_of
-from stratalog.client.metadata import TopicPartition, place_of
-from stratalog.client.offsets import OffsetAndMetadata, offsets_given
+from stratalog.client.metadata import TopicPartition, to_topic_partition
+from stratalog.client.offsets import OffsetAndMetadata, parse_offsets
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -58,7 +58,7 @@ async def list_group_offsets(
 async def alter_group_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], timeout: float | None
 ) -> Outcomes[TopicPartition, None]:
-    by_partition = offsets_given(offsets)
+    by_partition = parse_offsets(offsets)
     body = {
         "group_id": group,
         "generation_id_or_member_epoch": -1,
@@ -90,7 +90,7 @@ async def alter_group_offsets(
 async def delete_group_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition], timeout: float | None
 ) -> Outcomes[TopicPartition, None]:
-    requested = {place_of(partition): None for partition in partitions}
+    requested = {to_topic_partition(partition): None for partition in partitions}
     topics = [
         {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
         for name, indexes in by_topic(requested).items()

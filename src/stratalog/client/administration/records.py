@@ -11,7 +11,7 @@ from stratalog.client.administration.outcomes import Outcomes
 from stratalog.client.administration.topics import body_timeout
 from stratalog.client.cluster import Cluster
 from stratalog.client.leader_calls import LeaderCaller
-from stratalog.client.metadata import TopicPartition, place_of
+from stratalog.client.metadata import TopicPartition, to_topic_partition
 from stratalog.client.offset_lookup import list_offsets_body
 from stratalog.protocol.api_keys import ApiKey
 
@@ -38,7 +38,7 @@ class ListedOffset(NamedTuple):
 async def list_offsets(
     cluster: Cluster, specs: Mapping[TopicPartition, OffsetSpec | int], read_committed: bool, timeout: float | None
 ) -> Outcomes[TopicPartition, ListedOffset]:
-    timestamps = {place_of(partition): int(spec) for partition, spec in specs.items()}
+    timestamps = {to_topic_partition(partition): int(spec) for partition, spec in specs.items()}
     lowest = _FIRST_WITH_MAX_TIMESTAMP if OffsetSpec.MAX_TIMESTAMP in timestamps.values() else 1
 
     def body(timestamps: Mapping[TopicPartition, int]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ async def list_offsets(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], timeout: float | None
 ) -> Outcomes[TopicPartition, int]:
-    offsets = {place_of(partition): offset for partition, offset in before.items()}
+    offsets = {to_topic_partition(partition): offset for partition, offset in before.items()}
 
     def body(of_leader: Mapping[TopicPartition, int]) -> dict[str, Any]:
         topics = [

@@ -19,7 +19,7 @@ from stratalog.client.administration.topics import ask_metadata
 from stratalog.client.cluster import Cluster, CoordinatorKind
 from stratalog.client.errors import ClientError, error_of
 from stratalog.client.leader_calls import LeaderCaller
-from stratalog.client.metadata import TopicPartition, place_of
+from stratalog.client.metadata import TopicPartition, to_topic_partition
 from stratalog.errors import MalformedResponseError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -152,7 +152,7 @@ async def describe_producers(
     def result(described: Any) -> tuple[ActiveProducer, ...]:
         return tuple(_producer(producer) for producer in described.active_producers)
 
-    values = dict.fromkeys((place_of(partition) for partition in partitions), 0)
+    values = dict.fromkeys((to_topic_partition(partition) for partition in partitions), 0)
     caller = LeaderCaller(cluster, ApiKey.DESCRIBE_PRODUCERS, body, result)
     return (await caller.call(values, timeout)).outcomes()
 

@@ -13,7 +13,7 @@ import logging
 from typing import Any
 
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.commits import Identity
+from stratalog.client.commits import CommittingMember
 from stratalog.client.connections import Purpose
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import BrokerUnreachableError, RequestTimeoutError, error_of
@@ -29,7 +29,7 @@ from stratalog.client.groups.member_data import (
     encode_subscription,
 )
 from stratalog.client.groups.membership import Membership
-from stratalog.client.metadata import Metadata, TopicPartition
+from stratalog.client.metadata import ClusterMetadata, TopicPartition
 from stratalog.client.subscription import Subscription
 from stratalog.errors import ClientError
 from stratalog.protocol.api_keys import ApiKey
@@ -66,8 +66,8 @@ class ClassicMembership(Membership):
         self._led: dict[str, int] | None = None  # partition counts of the group's topics, if this member assigned them
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self._generation, self._member_id, self._settings.group_instance_id)
+    def identity(self) -> CommittingMember:
+        return CommittingMember(self._generation, self._member_id, self._settings.group_instance_id)
 
     def start(self) -> None:
         super().start()
@@ -76,7 +76,7 @@ class ClassicMembership(Membership):
     def _on_topics_changed(self) -> None:
         self._rejoin.set()
 
-    def _on_metadata(self, metadata: Metadata) -> None:
+    def _on_metadata(self, metadata: ClusterMetadata) -> None:
         super()._on_metadata(metadata)
         if self._led is not None and self._counts(metadata, self._led) != self._led:
             self._rejoin.set()
@@ -199,7 +199,7 @@ class ClassicMembership(Membership):
         ]
 
     @staticmethod
-    def _counts(metadata: Metadata, topics: Any) -> dict[str, int]:
+    def _counts(metadata: ClusterMetadata, topics: Any) -> dict[str, int]:
         """Return the number of partitions of each topic, 0 if a topic is missing."""
         known = metadata.topics
         return {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}

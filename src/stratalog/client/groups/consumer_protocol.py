@@ -15,7 +15,7 @@ import uuid
 from typing import Any
 
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.commits import Identity
+from stratalog.client.commits import CommittingMember
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.errors import error_of
 from stratalog.client.groups.handoff import Change, Handoff
@@ -49,8 +49,10 @@ class ConsumerMembership(Membership):
         self._interval = settings.heartbeat_interval_ms / 1000
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self._epoch if self._epoch > 0 else -1, self._member_id, self._settings.group_instance_id)
+    def identity(self) -> CommittingMember:
+        return CommittingMember(
+            self._epoch if self._epoch > 0 else -1, self._member_id, self._settings.group_instance_id
+        )
 
     def start(self) -> None:
         super().start()
@@ -188,7 +190,7 @@ class ConsumerMembership(Membership):
                     for partition in target[topic_id]
                 }
             failures += 1
-            self._cluster.want(self._subscription.topics)
+            self._cluster.track_topics(self._subscription.topics)
             await self._cluster.refresh()
             await asyncio.sleep(self._backoff.seconds(failures) if failures > 1 else 0)
 

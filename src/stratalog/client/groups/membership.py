@@ -10,10 +10,10 @@ from typing import Any
 
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.commits import Identity
+from stratalog.client.commits import CommittingMember
 from stratalog.client.consumer_settings import ConsumerSettings
 from stratalog.client.groups.handoff import Change, Handoff
-from stratalog.client.metadata import Metadata, TopicPartition
+from stratalog.client.metadata import ClusterMetadata, TopicPartition
 from stratalog.client.subscription import Subscription
 from stratalog.errors import ClientError
 from stratalog.protocol.api_keys import ApiKey
@@ -43,7 +43,7 @@ class Membership(ABC):
 
     @property
     @abstractmethod
-    def identity(self) -> Identity:
+    def identity(self) -> CommittingMember:
         """Return the member's identity for commits."""
 
     @abstractmethod
@@ -56,8 +56,8 @@ class Membership(ABC):
 
     def start(self) -> None:
         """Join the group, or continue if the subscription has changed or the application polls again."""
-        self._cluster.want(self._subscription.topics)
-        self._cluster.wants_all_topics = self._subscription.pattern is not None
+        self._cluster.track_topics(self._subscription.topics)
+        self._cluster.tracks_all_topics = self._subscription.pattern is not None
         if self._subscription.pattern is not None:
             self._cluster.refresh_soon()
         self._woken.set()
@@ -140,7 +140,7 @@ class Membership(ABC):
         if self._subscription.pattern is not None:
             self._subscription.topics = self._matching(await self._cluster.refresh(all_topics=True))
 
-    def _matching(self, metadata: Metadata) -> frozenset[str]:
+    def _matching(self, metadata: ClusterMetadata) -> frozenset[str]:
         return frozenset(
             name
             for name, info in metadata.topics.items()
@@ -149,14 +149,14 @@ class Membership(ABC):
             and not (info.is_internal and self._settings.exclude_internal_topics)
         )
 
-    def _on_metadata(self, metadata: Metadata) -> None:
+    def _on_metadata(self, metadata: ClusterMetadata) -> None:
         self._schedule_refresh_for_missing(metadata)
-        if self._subscription.pattern is None or not self._cluster.wants_all_topics:
+        if self._subscription.pattern is None or not self._cluster.tracks_all_topics:
             return
         if self._matching(metadata) != self._subscription.topics:
             self._on_topics_changed()
 
-    def _schedule_refresh_for_missing(self, metadata: Metadata) -> None:
+    def _schedule_refresh_for_missing(self, metadata: ClusterMetadata) -> None:
         """Refresh the metadata again if a subscribed topic is missing: it may be created at any time."""
         if self._missing_timer is not None:
             self._missing_timer.cancel()
