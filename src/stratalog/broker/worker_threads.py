@@ -2,7 +2,8 @@
 
 Each kind of work has its own threads, so that a client delays only clients that cause the same kind of work:
 
-- `check`: decompresses batches, checks them and compresses them again, up to validation.MAX_HELD_DECOMPRESSED bytes each.
+- `check`: decompresses batches, checks them and compresses them again, up to
+  validation.MAX_HELD_DECOMPRESSED bytes each.
 - `check_large`: the same for larger batches. One thread, so at most one such batch is held in memory.
 - `wait_for_disk`: rolls and flushes.
 - `look_up`: finds offsets by time, for which it reads and decompresses batches.
