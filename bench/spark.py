@@ -3,8 +3,8 @@
     python -m bench.spark [--only read] [--records 1000000] [--rounds 3] [--keep DIRECTORY]
 
 The connector is fetched from Maven Central. Ten million records and five rounds take about a quarter of an hour on two
-quiet cores. Progress goes to stderr, the table to stdout. spark_read, spark_stream and spark_write describe their
-measurements.
+quiet cores. Progress goes to stderr, the table to stdout. spark_first_read, spark_read, spark_stream and
+spark_write describe their measurements.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import spark_read, spark_stream, spark_write
+from bench import spark_first_read, spark_read, spark_stream, spark_write
 from bench.measure import ROUNDS
 from bench.report import Row, directory, report
 from bench.spark_sides import Workbench, workbench
 
 RECORDS = 10_000_000
 PARTS: dict[str, Callable[[Workbench], list[Row]]] = {
+    "first": spark_first_read.rows,
     "read": spark_read.rows,
     "stream": spark_stream.rows,
     "write": spark_write.rows,
