@@ -42,11 +42,3 @@ def test_forgotten_session_and_lost_answers_begin_anew_with_everything() -> None
         happens(session)
         again = session.next_request({A: want(1)})
         assert (again.session_id, again.epoch, again.topics) == (77, 0, {"topic": [(0, want(1))]})  # closes 77, too
-
-
-def test_session_is_closed_where_there_is_one() -> None:
-    session = FetchSession()
-    assert session.closing_request() is None
-    session.next_request({A: want(0)})
-    session.answered(77, 0)
-    assert session.closing_request() == (77, -1, {}, {})
