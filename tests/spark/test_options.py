@@ -8,7 +8,8 @@ import pytest
 
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ConfigError
-from stratalog.spark.options import (
+from stratalog.spark.options import batch_options, includes_headers, stream_options
+from stratalog.spark.read_options import (
     EARLIEST,
     LATEST,
     Assigned,
@@ -18,9 +19,6 @@ from stratalog.spark.options import (
     Matching,
     ReadOptions,
     Subscribed,
-    batch_options,
-    includes_headers,
-    stream_options,
 )
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
@@ -96,7 +94,7 @@ def test_a_group_for_consumers_is_allowed_and_commits_nothing() -> None:
 
 
 def test_without_servers_the_message_says_which_option() -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers must"):
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers is missing"):
         batch_options({"subscribe": "orders"})
 
 
@@ -105,7 +103,7 @@ def test_without_servers_the_message_says_which_option() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"subscribe": "a", "assign": '{"a": [0]}'}])
 def test_exactly_one_way_to_name_topics_is_asked_for(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="one of subscribe, subscribePattern, assign"):
+    with pytest.raises(ConfigError, match="exactly one of subscribe, subscribePattern, assign"):
         batch_options({"kafka.bootstrap.servers": "localhost:9092"} | options)
 
 
@@ -250,7 +248,7 @@ def test_bad_values_are_named(options: dict[str, str]) -> None:
 def test_isolation_by_either_name() -> None:
     assert batch(**{"isolation.level": "read_committed"}).isolation == "read_committed"
     assert batch(**{"kafka.isolation.level": "read_committed"}).isolation == "read_committed"
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="set one of them"):
         batch(**{"kafka.isolation.level": "read_committed", "isolation.level": "read_uncommitted"})
 
 

@@ -22,7 +22,7 @@ from stratalog.client.offset_lookup import OffsetLookup
 from stratalog.errors import ConfigError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.spark.broker_client import using
-from stratalog.spark.options import (
+from stratalog.spark.read_options import (
     EARLIEST,
     LATEST,
     Assigned,

@@ -22,7 +22,7 @@ from stratalog.spark.reader import StratalogBatchReader
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from stratalog.spark.options import ReadOptions
+    from stratalog.spark.read_options import ReadOptions
 
 
 def batch_reader(options: ReadOptions, schema: StructType) -> StratalogBatchReader:

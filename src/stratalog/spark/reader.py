@@ -17,8 +17,9 @@ from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ClientError
 from stratalog.spark.broker_offsets import NONE_FOUND, BrokerOffsets, Partitions
 from stratalog.spark.direct_plan import FilesUnavailableError, partition_directory
-from stratalog.spark.options import ReadOptions, batch_options
+from stratalog.spark.options import batch_options
 from stratalog.spark.planning import prune, split
+from stratalog.spark.read_options import ReadOptions
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
 from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
 from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, wanted_columns

@@ -30,8 +30,8 @@ from stratalog.errors import ClientError
 from stratalog.spark.broker_offsets import BrokerOffsets, Offsets, Partitions
 from stratalog.spark.data_loss import report_data_loss
 from stratalog.spark.latest_offsets import LatestOffsets
-from stratalog.spark.options import LATEST, AtEdge, AtOffsets, AtTimestamps, ReadOptions
 from stratalog.spark.planning import Json, backlog, from_json, limit_bytes, limit_rows, prune, split, to_json
+from stratalog.spark.read_options import LATEST, AtEdge, AtOffsets, AtTimestamps, ReadOptions
 from stratalog.spark.reader import data_dirs, scan_request
 from stratalog.spark.scan_request import OffsetRange
 from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
