@@ -64,9 +64,9 @@ def _stand_still() -> None:
 
 
 class DyingStreamSink(StreamSink):
-    def _note(self, batch_id: int) -> PreparedTransaction:
+    def _prepare_progress(self, batch_id: int) -> PreparedTransaction:
         reached("before the note")
-        own = super()._note(batch_id)
+        own = super()._prepare_progress(batch_id)
         reached("noted")
         return own
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from stratalog.spark.data_loss import DataLossError
 from stratalog.spark.direct_plan import FilesUnavailableError
 from stratalog.spark.direct_scan import scan
 from stratalog.spark.predicate import EVERYTHING, Predicate
-from stratalog.spark.scan_request import READ_COMMITTED, OffsetRange, ScanRequest
+from stratalog.spark.scan_request import MIB, READ_COMMITTED, OffsetRange, ScanRequest
 from stratalog.spark.schema import ALL_COLUMNS
 from stratalog.storage import Log
 from tests.spark.rows import Row, row_of, rows_in, wants
@@ -264,16 +266,31 @@ def test_a_reader_that_leaves_early_leaves_no_file_open(built: LogBuilder) -> No
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def peak_kb() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0])
+class TrackedMap(mmap.mmap):
+    """A mapping that counts the bytes that are mapped at the same time."""
+
+    mapped = 0
+    most = 0
+
+    def __init__(self, fileno: int, length: int, **_: int) -> None:
+        self._length = length
+        TrackedMap.mapped += length
+        TrackedMap.most = max(TrackedMap.most, TrackedMap.mapped)
+
+    def __exit__(self, *error: object) -> None:
+        TrackedMap.mapped -= self._length
+        self.close()
 
 
-def test_memory_stays_flat_over_a_large_segment(built: LogBuilder) -> None:
-    for _ in range(100):
+def test_scan_holds_a_window_and_one_batch_at_a_time(built: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_scan, "WINDOW", 2 * MIB)
+    constants = {name: getattr(mmap, name) for name in ("PROT_READ", "ALLOCATIONGRANULARITY")}
+    monkeypatch.setattr(direct_scan, "mmap", SimpleNamespace(mmap=TrackedMap, **constants))
+    for _ in range(20):
         built.append(10, value_size=100_000)
-    request = request_for(built.path, columns=("value",), bytes_per_batch=2**20)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
-    before = peak_kb()
-    assert sum(batch.num_rows for batch in scan(range_of(built.log), request)) == 1000
-    assert peak_kb() - before < 50_000  # of 100 MB
+    request = request_for(built.path, columns=("value",), bytes_per_batch=MIB)
+    sizes = [(batch.num_rows, batch.nbytes) for batch in scan(range_of(built.log), request)]
+    assert sum(rows for rows, _ in sizes) == 200
+    assert max(size for _, size in sizes) < 1.2 * MIB
+    assert 0 < TrackedMap.most <= 2 * MIB + mmap.ALLOCATIONGRANULARITY
+    assert TrackedMap.mapped == 0

@@ -90,9 +90,9 @@ def test_filters_count_together() -> None:
         from_offset=10,
         until_offset=20,
     )
-    assert predicate.wants_partition("orders", 7)
-    assert not predicate.wants_partition("orders", 3)
-    assert not predicate.wants_partition("refunds", 7)
+    assert predicate.selects_partition("orders", 7)
+    assert not predicate.selects_partition("orders", 3)
+    assert not predicate.selects_partition("refunds", 7)
     assert predicate.clamp(0, 15) == (10, 15)
     assert predicate.clamp(30, 40) == (30, 30)
 

@@ -19,7 +19,7 @@ from stratalog.spark import broker_client
 from stratalog.spark.options import batch_options
 from stratalog.spark.reader import StratalogBatchReader, describe_read
 from stratalog.spark.scan_task import ScanPartition, read_partition
-from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, arrow_schema, ddl, wanted_columns
+from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, arrow_schema, ddl, columns_of
 from stratalog.testing import BrokerProcess
 
 
@@ -159,7 +159,7 @@ def test_a_broker_that_is_away_at_the_start_ends_in_a_clear_error(stratalog_fres
 
 
 def test_a_schema_may_have_any_columns_in_any_order() -> None:
-    assert wanted_columns(StructType().add("offset", "long").add("key", "binary")) == ("offset", "key")
+    assert columns_of(StructType().add("offset", "long").add("key", "binary")) == ("offset", "key")
     assert arrow_schema(("offset", "key")).names == ["offset", "key"]
     assert ddl(include_headers=True).startswith("key binary, value binary, topic string, partition int")
     assert len(ALL_COLUMNS) == len(COLUMNS) + 1
@@ -176,7 +176,7 @@ def test_a_schema_may_have_any_columns_in_any_order() -> None:
 )
 def test_a_schema_that_no_topic_has_is_refused_by_column(name: str, kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        wanted_columns(StructType().add(name, kind))
+        columns_of(StructType().add(name, kind))
 
 
 # Spark

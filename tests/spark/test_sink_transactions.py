@@ -48,9 +48,9 @@ class DyingSink(StreamSink):
 
     reached: Callable[[str], None] = staticmethod(lambda point: None)
 
-    def _note(self, batch_id: int) -> PreparedTransaction:
+    def _prepare_progress(self, batch_id: int) -> PreparedTransaction:
         self.reached("before the note")
-        own = super()._note(batch_id)
+        own = super()._prepare_progress(batch_id)
         self.reached("noted")
         return own
 

@@ -20,6 +20,7 @@ from stratalog.pipelines.export_plan import PartitionBounds, Step, after, plan_m
 from stratalog.pipelines.job_watch import Counts, watched
 from stratalog.pipelines.parquet_times import utc_times
 from stratalog.pipelines.progress import NoProgress, Progress
+from stratalog.pipelines.spark_errors import failures_explained
 from stratalog.pipelines.table_commits import Commit, TableCommits, moves_for
 from stratalog.pipelines.table_files import TableFile, table_files
 from stratalog.spark import planned_source
@@ -71,10 +72,12 @@ def export(
 ) -> Exported:
     """Export what the table does not contain yet. `stop` ends a continuous run after its current step.
 
-    Raises ConfigError, TableInUseError, OffsetOutOfRangeError, and the errors of the broker and the disk.
+    Raises ConfigError, TableInUseError, OffsetOutOfRangeError, SparkFailedError, and the errors of the broker and the
+    disk.
     """
-    run = _Export(spark, cluster, topics, table, options or ExportOptions(), progress or NoProgress())
-    return run.run(stop or threading.Event())
+    with failures_explained():
+        run = _Export(spark, cluster, topics, table, options or ExportOptions(), progress or NoProgress())
+        return run.run(stop or threading.Event())
 
 
 class _Export:

@@ -83,7 +83,7 @@ Strategy = Subscribed | Matching | Assigned
 class ReadOptions:
     """The options of one read. `kafka` has the settings of the client, by Kafka's names.
 
-    `data_dirs` is None if the data directories are to be detected, and () if files must not be read directly.
+    Without `data_dirs`, the data directories are detected. An empty tuple means that files must not be read directly.
     """
 
     strategy: Strategy
