@@ -39,18 +39,18 @@ def main() -> int:
     parser.add_argument(
         "--keep", type=Path, help="the broker's directory, which stays: its topic is used again the next time"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 140)
-    chosen = [PARTS[given.only]] if given.only else list(PARTS.values())
-    found: list[Row] = []
+    chosen = [PARTS[options.only]] if options.only else list(PARTS.values())
+    rows: list[Row] = []
     with (
-        directory(given.directory) as place,
-        workbench(given.keep or place, place, given.records, given.rounds) as bench,
+        directory(options.directory) as scratch,
+        workbench(options.keep or scratch, scratch, options.records, options.rounds) as bench,
     ):
         for part in chosen:
-            found += part(bench)
-    title = f"Spark, {given.records:,} records of 100 bytes, median of {given.rounds}"
-    return 0 if report(title, found, console) else 1
+            rows += part(bench)
+    title = f"Spark, {options.records:,} records of 100 bytes, median of {options.rounds}"
+    return 0 if report(title, rows, console) else 1
 
 
 if __name__ == "__main__":

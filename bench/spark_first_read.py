@@ -42,7 +42,7 @@ def rows(bench: Workbench) -> list[Row]:
 
 def first_read_rows(servers: str, records: int, rounds: int) -> list[Row]:
     sides = {"ours": lambda: _run(records, servers), "empty source": lambda: _run(0)}
-    costs = {name: [] for name in sides}
+    costs: dict[str, list[Phases]] = {name: [] for name in sides}
     for number, round_costs in enumerate(in_rotation(sides, rounds)):
         shown = ", ".join(f"{name} {_shown(phases[_FIRST_READ])}" for name, phases in round_costs.items())
         say(f"round {number} of {rounds}: {shown}{'' if number else ' (does not count)'}")
@@ -59,11 +59,8 @@ def _run(records: int, *arguments: str) -> Phases:
     if reported["records"] != records:
         raise SystemExit(f"the program counted {reported['records']} records, not {records}")
     phases = {phase: Cost(*cost) for phase, cost in reported["phases"].items()}
-    return phases | {_FIRST_READ: _sum(phases[LOAD], phases[COUNT])}
-
-
-def _sum(one: Cost, other: Cost) -> Cost:
-    return Cost(one.wall + other.wall, one.cpu + other.cpu)
+    load, count = phases[LOAD], phases[COUNT]
+    return phases | {_FIRST_READ: Cost(load.wall + count.wall, load.cpu + count.cpu)}
 
 
 def _row(phase: str, ours: list[Phases], empty: list[Phases]) -> Row:
@@ -90,10 +87,10 @@ def main() -> int:
     options = parser.parse_args()
     with directory(options.directory) as path, BrokerProcess(path / "broker") as broker:
         fill(broker, TOPIC, options.records)
-        found = first_read_rows(broker.bootstrap_servers, options.records, options.rounds)
+        table = first_read_rows(broker.bootstrap_servers, options.records, options.rounds)
     console = Console(width=None if sys.stdout.isatty() else 140)
     title = f"The first read of a Spark program, {options.records:,} records, median of {options.rounds}"
-    return 0 if report(title, found, console) else 1
+    return 0 if report(title, table, console) else 1
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Workbench:
 
     spark: SparkSession
     broker: BrokerProcess
-    place: Path
+    scratch: Path
     records: int
     rounds: int
 
@@ -69,12 +69,12 @@ class Workbench:
 
 
 @contextmanager
-def workbench(data: Path, place: Path, records: int, rounds: int) -> Iterator[Workbench]:
-    """Start a broker in `data` and Spark. `place` is for temporary files."""
+def workbench(data: Path, scratch: Path, records: int, rounds: int) -> Iterator[Workbench]:
+    """Start a broker in `data` and Spark. `scratch` is for temporary files."""
     say("starting a broker, and Spark with its own connector")
     settings = {"log.segment.delete.delay.ms": "1000"}  # deleted topics free their space soon: 1.2 GB each
     with BrokerProcess(data / "broker", settings) as broker, spark_session() as spark:
-        yield Workbench(spark, broker, place, records, rounds)
+        yield Workbench(spark, broker, scratch, records, rounds)
 
 
 @contextmanager
@@ -103,8 +103,8 @@ def fill(broker: BrokerProcess, topic: str, records: int) -> None:
     """
     with Admin(broker.bootstrap_servers) as admin:
         if topic in admin.list_topics():
-            places = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
-            if sum(end.offset for end in admin.list_offsets(places).check().values()) == records:
+            specs = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
+            if sum(end.offset for end in admin.list_offsets(specs).check().values()) == records:
                 return
             broker.delete_topic(topic)
         config = {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**62)}
@@ -171,14 +171,14 @@ def compared(mine: list[Cost], other: list[Cost]) -> Comparison:
     )
 
 
-def speed_row(what: str, found: Comparison, records: int, target: float) -> Row:
-    rate = records / found.ours.wall / 1e6
+def speed_row(what: str, costs: Comparison, records: int, target: float) -> Row:
+    rate = records / costs.ours.wall / 1e6
     return Row(
         what,
-        f"{found.ratio:.2f}x ({found.ours.wall:.2f} s, {found.peer.wall:.2f} s; {rate:.1f} M/s)",
+        f"{costs.ratio:.2f}x ({costs.ours.wall:.2f} s, {costs.peer.wall:.2f} s; {rate:.1f} M/s)",
         f"{target:g}x",
-        found.ratio >= target,
-        f"{found.ours.cpu:.1f} s, {found.peer.cpu:.1f} s: {found.cpu_ratio:.1f}x",
+        costs.ratio >= target,
+        f"{costs.ours.cpu:.1f} s, {costs.peer.cpu:.1f} s: {costs.cpu_ratio:.1f}x",
     )
 
 

@@ -15,7 +15,7 @@ from stratalog.pipelines import streams
 from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.copy_topic import CopyOptions, rekey, repartition
 from tests.pipelines.conftest import HOUR_MS, START_MS, FilledTopic
-from tests.pipelines.stopping import StopAfter, StoppedError, SetStop
+from tests.pipelines.stopping import SetStop, StopAfter, StoppedError
 
 
 def records_of(cluster: ClusterAddress, topic: str) -> list[ConsumerRecord]:

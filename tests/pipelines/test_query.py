@@ -39,17 +39,17 @@ def test_conditions_on_key_and_time_reach_the_scan(
     assert "Filter (" not in left_to_spark
 
 
-def test_topics_can_be_joined_and_asked_in_subqueries(
+def test_topics_can_be_joined_and_used_in_subqueries(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
-    one, two = filled_topic(5), filled_topic(7)
-    sql = f"""SELECT count(*), max(b.value) FROM `{one}` a JOIN `{two}` b USING (key)
-              WHERE a.partition IN (SELECT min(partition) FROM `{two}` WHERE size(headers) = 1)"""
+    first, second = filled_topic(5), filled_topic(7)
+    sql = f"""SELECT count(*), max(b.value) FROM `{first}` a JOIN `{second}` b USING (key)
+              WHERE a.partition IN (SELECT min(partition) FROM `{second}` WHERE size(headers) = 1)"""
     assert tuple(query(spark, cluster, sql).collect()[0]) == (5, b"value-4")
-    assert query(spark, cluster, f"SELECT count(*) FROM `{two}`").collect()[0][0] == 7
+    assert query(spark, cluster, f"SELECT count(*) FROM `{second}`").collect()[0][0] == 7
 
 
-def test_a_topic_that_is_named_twice_is_not_narrowed_by_the_other_condition(
+def test_topic_that_is_named_twice_is_not_narrowed_by_either_filter(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
     topic = filled_topic(40)

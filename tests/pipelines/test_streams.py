@@ -40,9 +40,9 @@ def _running_micro_batch_has_read_three_records(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(streams, "counts_of", lambda _, group, *, only_running: Counts(read=3 if group == "run" else 0))
 
 
-class Query:
-    """Ends after some polls, or fails with a message. It reports each micro-batch several times, and at the end the last
-    one again without rows, as an idle Spark does."""
+class FakeQuery:
+    """Ends after some polls, or fails with a message. It reports each micro-batch several times, and at the
+    end the last one again without rows, as an idle Spark does."""
 
     def __init__(self, polls: int, failure: str = "") -> None:
         self.runId = "run"
@@ -68,7 +68,7 @@ class Query:
 class Frame:
     """The parts of a frame that a write uses. It starts these queries one after another."""
 
-    def __init__(self, *queries: Query) -> None:
+    def __init__(self, *queries: FakeQuery) -> None:
         self.sparkSession = None
         self._queries = list(queries)
         self.settings: dict[str, Any] = {}
@@ -92,11 +92,11 @@ class Frame:
         self.settings |= trigger
         return self
 
-    def start(self) -> Query:
+    def start(self) -> FakeQuery:
         return self._queries.pop(0)
 
 
-def run(*queries: Query, stop: threading.Event | None = None) -> int:
+def run(*queries: FakeQuery, stop: threading.Event | None = None) -> int:
     return run_stream(Frame(*queries).frame, ClusterAddress("host:1"), "orders", "state", NoProgress(), stop=stop)
 
 
@@ -106,16 +106,16 @@ org.apache.spark.SparkException: Python worker failed to connect back.
 
 
 def test_micro_batches_are_counted_once() -> None:
-    assert run(Query(polls=3)) == 12
+    assert run(FakeQuery(polls=3)) == 12
 
 
 def test_slow_start_is_retried() -> None:
-    assert run(Query(0, SLOW), Query(0, SLOW), Query(1)) == 12
+    assert run(FakeQuery(0, SLOW), FakeQuery(0, SLOW), FakeQuery(1)) == 12
 
 
 def test_known_failure_is_explained_before_sparks_trace() -> None:
     with pytest.raises(SparkFailedError, match=r"^a Python worker of Spark did not start .*; .*local\[1\]") as raised:
-        run(Query(0, SLOW), Query(0, SLOW), Query(0, SLOW), Query(1))
+        run(FakeQuery(0, SLOW), FakeQuery(0, SLOW), FakeQuery(0, SLOW), FakeQuery(1))
     assert "\n" not in str(raised.value)
     printed = "".join(traceback.format_exception(raised.value))
     assert printed.index("a Python worker of Spark did not start") < printed.index("failed to connect back")
@@ -123,14 +123,14 @@ def test_known_failure_is_explained_before_sparks_trace() -> None:
 
 
 def test_other_failures_end_the_job_immediately() -> None:
-    failing = Query(0, "no such topic")
+    failing = FakeQuery(0, "no such topic")
     with pytest.raises(StreamingQueryException, match="no such topic"):
-        run(failing, Query(1))
+        run(failing, FakeQuery(1))
     assert failing.stopped
 
 
 def test_stop_event_stops_the_stream() -> None:
-    query, stop = Query(polls=1_000_000), threading.Event()
+    query, stop = FakeQuery(polls=1_000_000), threading.Event()
     stop.set()
     run(query, stop=stop)
     assert query.stopped
@@ -143,5 +143,5 @@ def test_progress_includes_the_running_micro_batch() -> None:
         def within(self, done: int) -> None:
             self.reported.append(done)
 
-    assert run_stream(Frame(Query(2)).frame, ClusterAddress("host:1"), "orders", "state", Within()) == 12
+    assert run_stream(Frame(FakeQuery(2)).frame, ClusterAddress("host:1"), "orders", "state", Within()) == 12
     assert Within.reported == [5 + 3, 5 + 7 + 3]

@@ -20,7 +20,7 @@ from stratalog.pipelines.table_files import LocalFiles
 DAY = "topic=orders/date=2026-01-31"
 
 
-class DiedError(Exception):
+class KilledError(Exception):
     """Stands for the death of the process."""
 
 
@@ -45,7 +45,7 @@ class DyingFiles(LocalFiles):
 
     def _change(self) -> None:
         if self._left == 0:
-            raise DiedError
+            raise KilledError
         self._left -= 1
 
 
@@ -93,7 +93,7 @@ def test_run_that_dies_at_any_change_leaves_each_record_once(tmp_path: Path, cha
     died = False
     try:  # a merge of the existing files
         step(TableCommits(DyingFiles(tmp_path, changes)), tmp_path, ["ab"], removes=old)
-    except DiedError:
+    except KilledError:
         died = True
     assert died == (changes < 5)
     last = TableCommits(files).recover()
