@@ -3,8 +3,8 @@
     python -m bench.spark [--only read] [--records 1000000] [--rounds 3] [--keep DIRECTORY]
 
 The connector is fetched from Maven Central. Ten million records and five rounds take about a quarter of an hour on two
-quiet cores. Progress goes to stderr, the table to stdout. spark_read, spark_stream and spark_write describe their
-measurements.
+quiet cores. Progress goes to stderr, the table to stdout. spark_first_read, spark_read, spark_stream and
+spark_write describe their measurements.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import spark_read, spark_stream, spark_write
+from bench import spark_first_read, spark_read, spark_stream, spark_write
 from bench.measure import ROUNDS
 from bench.report import Row, directory, report
 from bench.spark_sides import Workbench, workbench
 
 RECORDS = 10_000_000
 PARTS: dict[str, Callable[[Workbench], list[Row]]] = {
+    "first": spark_first_read.rows,
     "read": spark_read.rows,
     "stream": spark_stream.rows,
     "write": spark_write.rows,
@@ -38,18 +39,18 @@ def main() -> int:
     parser.add_argument(
         "--keep", type=Path, help="the broker's directory, which stays: its topic is used again the next time"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 140)
-    chosen = [PARTS[given.only]] if given.only else list(PARTS.values())
-    found: list[Row] = []
+    chosen = [PARTS[options.only]] if options.only else list(PARTS.values())
+    rows: list[Row] = []
     with (
-        directory(given.directory) as place,
-        workbench(given.keep or place, place, given.records, given.rounds) as bench,
+        directory(options.directory) as scratch,
+        workbench(options.keep or scratch, scratch, options.records, options.rounds) as bench,
     ):
         for part in chosen:
-            found += part(bench)
-    title = f"Spark, {given.records:,} records of 100 bytes, median of {given.rounds}"
-    return 0 if report(title, found, console) else 1
+            rows += part(bench)
+    title = f"Spark, {options.records:,} records of 100 bytes, median of {options.rounds}"
+    return 0 if report(title, rows, console) else 1
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Scans:
 def rows(bench: Workbench) -> list[Row]:
     bench.topic()
     scans = Scans(bench)
-    found = memory_rows(bench, scans)
+    table = memory_rows(bench, scans)
     say("reading: queries before the first round, as Java compiles what it has seen often")
     for scan in (scans.wire, scans.direct, *(scans.one_hour, scans.one_hour_by_options, scans.one_key) * 10):
         scan()
@@ -101,8 +101,8 @@ def rows(bench: Workbench) -> list[Row]:
         ("the same hour by filterFromTimestamp, filterUntilTimestamp", "one hour by options", "direct", 10.0),
         ("WHERE key = ..., against all keys", "one key", "direct", 5.0),
     ):
-        found.append(speed_row(what, compared(costs[mine], costs[other]), bench.records, target))
-    return found
+        table.append(speed_row(what, compared(costs[mine], costs[other]), bench.records, target))
+    return table
 
 
 def memory_rows(bench: Workbench, scans: Scans) -> list[Row]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from tests.compat.fetch_spark_kafka import connector_jars
 
 from bench.measure import Comparison, Cost, median
 from bench.report import Row
+from bench.spark_processes import cpu_seconds, descendants, tree_cpu_seconds
 from stratalog.client import Admin, Producer
 from stratalog.client.admin import OffsetSpec
 from stratalog.client.metadata import TopicPartition
@@ -33,8 +35,9 @@ VALUE_BYTES = 100
 KEYS = 1_000_000
 PARTITIONS = 2
 _AT_ONCE = 500_000
-_TICKS = os.sysconf("SC_CLK_TCK")
 _BEGAN = time.monotonic()
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Workbench:
 
     spark: SparkSession
     broker: BrokerProcess
-    place: Path
+    scratch: Path
     records: int
     rounds: int
 
@@ -62,23 +65,16 @@ class Workbench:
         return Cost(time.perf_counter() - wall, self._cpu() - before)
 
     def _cpu(self) -> float:
-        ticks = 0
-        for pid in {*descendants(os.getpid()), self.broker.pid}:
-            try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            ticks += sum(int(fields[at]) for at in (11, 12, 13, 14))  # its own, and that of children that have ended
-        return ticks / _TICKS
+        return tree_cpu_seconds(os.getpid()) + cpu_seconds(self.broker.pid)
 
 
 @contextmanager
-def workbench(data: Path, place: Path, records: int, rounds: int) -> Iterator[Workbench]:
-    """Start a broker in `data` and Spark. `place` is for temporary files."""
+def workbench(data: Path, scratch: Path, records: int, rounds: int) -> Iterator[Workbench]:
+    """Start a broker in `data` and Spark. `scratch` is for temporary files."""
     say("starting a broker, and Spark with its own connector")
     settings = {"log.segment.delete.delay.ms": "1000"}  # deleted topics free their space soon: 1.2 GB each
     with BrokerProcess(data / "broker", settings) as broker, spark_session() as spark:
-        yield Workbench(spark, broker, place, records, rounds)
+        yield Workbench(spark, broker, scratch, records, rounds)
 
 
 @contextmanager
@@ -107,8 +103,8 @@ def fill(broker: BrokerProcess, topic: str, records: int) -> None:
     """
     with Admin(broker.bootstrap_servers) as admin:
         if topic in admin.list_topics():
-            places = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
-            if sum(end.offset for end in admin.list_offsets(places).check().values()) == records:
+            specs = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
+            if sum(end.offset for end in admin.list_offsets(specs).check().values()) == records:
                 return
             broker.delete_topic(topic)
         config = {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**62)}
@@ -145,18 +141,23 @@ def to_nowhere(frame: DataFrame) -> None:
 # Rounds
 
 
-def in_turn(sides: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, list[Cost]]:
-    """Run each side once per round, in rotating order, after one round that does not count."""
+def in_rotation(sides: Mapping[str, Callable[[], R]], rounds: int) -> Iterator[dict[str, R]]:
+    """Run each side once per round, in rotating order. The first of `rounds` + 1 results is a warm-up."""
     names = list(sides)
-    found: dict[str, list[Cost]] = {name: [] for name in names}
     for number in range(rounds + 1):
         first = number % len(names)
-        costs = {name: sides[name]() for name in names[first:] + names[:first]}
-        told = ", ".join(f"{name} {costs[name].wall:.2f} s" for name in names)
-        say(f"round {number} of {rounds}: {told}{'' if number else ' (does not count)'}")
-        for name in names if number else ():
-            found[name].append(costs[name])
-    return found
+        yield {name: sides[name]() for name in names[first:] + names[:first]}
+
+
+def in_turn(sides: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, list[Cost]]:
+    """Run each side once per round, in rotating order, after one round that does not count."""
+    results: dict[str, list[Cost]] = {name: [] for name in sides}
+    for number, costs in enumerate(in_rotation(sides, rounds)):
+        seconds = ", ".join(f"{name} {costs[name].wall:.2f} s" for name in sides)
+        say(f"round {number} of {rounds}: {seconds}{'' if number else ' (does not count)'}")
+        for name in sides if number else ():
+            results[name].append(costs[name])
+    return results
 
 
 def compared(mine: list[Cost], other: list[Cost]) -> Comparison:
@@ -170,33 +171,18 @@ def compared(mine: list[Cost], other: list[Cost]) -> Comparison:
     )
 
 
-def speed_row(what: str, found: Comparison, records: int, target: float) -> Row:
-    rate = records / found.ours.wall / 1e6
+def speed_row(what: str, costs: Comparison, records: int, target: float) -> Row:
+    rate = records / costs.ours.wall / 1e6
     return Row(
         what,
-        f"{found.ratio:.2f}x ({found.ours.wall:.2f} s, {found.peer.wall:.2f} s; {rate:.1f} M/s)",
+        f"{costs.ratio:.2f}x ({costs.ours.wall:.2f} s, {costs.peer.wall:.2f} s; {rate:.1f} M/s)",
         f"{target:g}x",
-        found.ratio >= target,
-        f"{found.ours.cpu:.1f} s, {found.peer.cpu:.1f} s: {found.cpu_ratio:.1f}x",
+        costs.ratio >= target,
+        f"{costs.ours.cpu:.1f} s, {costs.peer.cpu:.1f} s: {costs.cpu_ratio:.1f}x",
     )
 
 
 # Processes
-
-
-def descendants(pid: int) -> list[int]:
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue  # the thread ended
-        for child in children:
-            try:
-                found += descendants(int(child))
-            except FileNotFoundError:
-                continue
-    return found
 
 
 def workers_peak_mb() -> float:

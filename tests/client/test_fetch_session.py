@@ -42,11 +42,3 @@ def test_an_unknown_session_or_a_lost_response_causes_a_full_request() -> None:
         happens(session)
         again = session.next_request({A: want(1)})
         assert (again.session_id, again.epoch, again.topics) == (77, 0, {"topic": [(0, want(1))]})  # closes 77, too
-
-
-def test_only_an_open_session_is_closed() -> None:
-    session = FetchSession()
-    assert session.closing_request() is None
-    session.next_request({A: want(0)})
-    session.answered(77, 0)
-    assert session.closing_request() == (77, -1, {}, {})

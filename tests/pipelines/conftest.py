@@ -1,4 +1,4 @@
-"""Topics with records in them, and the address of the broker that has them."""
+"""Topics with records, and the address of their broker."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def cluster(stratalog_broker: BrokerProcess) -> ClusterAddress:
 
 @pytest.fixture
 def filled_topic(cluster: ClusterAddress, request: pytest.FixtureRequest) -> Iterator[FilledTopic]:
-    """Makes a topic of records key-0, key-1, ... one an hour, to partitions in turn; or adds to one of that name."""
-    made: list[str] = []
+    """Creates a topic, or adds to the named one: records key-0, key-1, ..., one per hour, to the partitions in turn."""
+    created: list[str] = []
 
     def fill(count: int, partitions: int = 1, name: str = "") -> str:
-        topic = name or f"{request.node.name[:80].translate({91: '-', 93: None})}.{len(made)}"
+        topic = name or f"{request.node.name[:80].translate({91: '-', 93: None})}.{len(created)}"
         with Admin(cluster.bootstrap_servers) as admin:
             if topic not in admin.list_topics():
                 admin.create_topic(topic, partitions, config={"retention.ms": -1})  # the records are old
-                made.append(topic)
+                created.append(topic)
         with Producer(cluster.bootstrap_servers) as producer:
             for number in range(count):
                 producer.send(
@@ -49,12 +49,12 @@ def filled_topic(cluster: ClusterAddress, request: pytest.FixtureRequest) -> Ite
 
     yield fill
     with Admin(cluster.bootstrap_servers) as admin:
-        admin.delete_topics(made).check()
+        admin.delete_topics(created).check()
 
 
 @pytest.fixture(autouse=True)
-def _push_down_is_put_back() -> Iterator[None]:
-    """Commands and snippets set it in the session that all tests share."""
+def _push_down_is_restored() -> Iterator[None]:
+    """Restores the setting after commands and snippets that change it in the shared session."""
     active = sys.modules["pyspark.sql"].SparkSession.getActiveSession() if "pyspark.sql" in sys.modules else None
     before = None if active is None else active.conf.get(PUSH_DOWN)
     yield

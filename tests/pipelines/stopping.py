@@ -1,4 +1,4 @@
-"""Stops a job in its middle, as an interrupt or whoever holds its `stop` would."""
+"""Stops a job in the middle, by an exception like an interrupt, or by its `stop` event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class StoppedError(Exception):
 
 
 class StopAfter(NoProgress):
-    """As an interrupt would, when the job has told so many times that it got on."""
+    """Raises StoppedError when the job has reported progress so many times."""
 
     def __init__(self, times: int) -> None:
         self._left = times
@@ -24,8 +24,8 @@ class StopAfter(NoProgress):
             raise StoppedError
 
 
-class TellToStop(NoProgress):
-    """Sets the event that the job looks at, once it has got so far."""
+class SetStop(NoProgress):
+    """Sets the `stop` event when the job has processed so many records."""
 
     def __init__(self, records: int = 1) -> None:
         self.stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The commands over a real Spark: what they print, and how they end when they are interrupted."""
+"""The commands on a real Spark: their output, and their end after an interrupt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.inspect.written_logs import damage, logs_of
 from tests.pipelines.conftest import FilledTopic
 from tests.pipelines.test_compact import write
 
-PATIENCE_SECONDS = 200  # a Spark starts in it, on a machine that is busy with others
+TIMEOUT_SECONDS = 200  # includes the start of Spark on a busy machine
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def test_query_prints_rows_or_writes_files(
     sql = f"SELECT offset, key FROM `{topic}` ORDER BY offset"
     lines = invoke("spark", "query", sql, "--format", "json").stdout.splitlines()
     assert [json.loads(line) for line in lines] == [{"offset": n, "key": f"key-{n}"} for n in range(3)]
-    for given in ("csv", "parquet"):
-        assert invoke("spark", "query", sql, "-f", given, "-o", tmp_path / given).exit_code == 0
+    for format in ("csv", "parquet"):
+        assert invoke("spark", "query", sql, "-f", format, "-o", tmp_path / format).exit_code == 0
     assert spark.read.parquet(str(tmp_path / "parquet")).count() == 3
     timed = invoke("spark", "query", f"SELECT timestamp FROM `{topic}`", "-f", "parquet", "-o", tmp_path / "times")
     assert timed.exit_code == 0
@@ -78,30 +78,30 @@ def test_directory_is_verified_and_compacted(spark: SparkSession, tmp_path: Path
     done = invoke("spark", "compact", tmp_path, "-t", "table", "--json")
     assert [json.loads(line)["failure"] for line in done.stdout.splitlines()] == [None, None]
     damage(logs_of(tmp_path / "table-1")[0], 100, b"\xfe")
-    found = invoke("spark", "verify", tmp_path, "--json")
-    assert found.exit_code == 1
-    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    verified = invoke("spark", "verify", tmp_path, "--json")
+    assert verified.exit_code == 1
+    lines = [json.loads(line) for line in verified.stdout.splitlines()]
     assert [line["what"][:8] for line in lines if line.get("severity") == "error"] == ["checksum"]
     assert (lines[-1]["type"], lines[-1]["errors"]) == ("summary", 1)
 
 
 @pytest.mark.slow
-def test_interrupted_export_keeps_what_is_done_and_goes_on(
+def test_interrupted_export_keeps_its_steps_and_continues(
     spark: SparkSession, server: str, filled_topic: FilledTopic, tmp_path: Path
 ) -> None:
     topic, table = filled_topic(20), tmp_path / "table"
     command = [*COMMAND, "spark", "export", topic, "--to", str(table), "--every", "1", "--master", "local[1]"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ) as run:
         try:
-            deadline = time.monotonic() + PATIENCE_SECONDS
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while run.poll() is None and not any(table.glob("topic=*/*/*.parquet")) and time.monotonic() < deadline:
                 time.sleep(0.05)
             run.send_signal(signal.SIGINT)
-            said, complained = run.communicate(timeout=60)
+            stdout, stderr = run.communicate(timeout=60)
         finally:
             run.kill()
-    assert (run.returncode, said) == (130, "")
-    first, *lines, last = complained.splitlines()
+    assert (run.returncode, stdout) == (130, "")
+    first, *lines, last = stderr.splitlines()
     assert last == "stratalog: interrupted; what is done is kept: the same command goes on from there"
     assert first == "starting Spark …"
     assert all(line.startswith("exporting: ") for line in lines)

@@ -1,4 +1,4 @@
-"""Topics to a table and on: each record once, through steps, merges and runs that were stopped."""
+"""Exports of topics to a table: each record once, through steps, merges and interrupted runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.pipelines.stopping import StopAfter, StoppedError
 
 
 def rows(spark: SparkSession, table: Path) -> list[tuple[object, ...]]:
-    found = spark.read.parquet(str(table)).selectExpr(
+    frame = spark.read.parquet(str(table)).selectExpr(
         "topic", "partition", "offset", "string(key)", "string(value)", "string(date)", "string(headers[0].value)"
     )
-    return sorted(tuple(row) for row in found.collect())
+    return sorted(tuple(row) for row in frame.collect())
 
 
 def test_table_has_each_record_once_by_topic_and_day(
@@ -32,18 +32,18 @@ def test_table_has_each_record_once_by_topic_and_day(
 ) -> None:
     topic = filled_topic(50, partitions=2)
     table = tmp_path / "table"
-    # Stopped in the middle, gone on with, and nothing left to do then; small steps, so that their files are merged.
+    # The first run is stopped, the second continues, the third has nothing to do. Small steps make files to merge.
     options = ExportOptions(step_records=15, merge_from=3)
     with pytest.raises(StoppedError):
         export(spark, cluster, [topic], str(table), options, progress=StopAfter(2))
-    would = export(spark, cluster, [topic], str(table), ExportOptions(dry_run=True, step_records=15))
+    expected = export(spark, cluster, [topic], str(table), ExportOptions(dry_run=True, step_records=15))
     done = export(spark, cluster, [topic], str(table), options)
-    assert (would.records, would.steps) == (done.records, done.steps) == (22, 2)
+    assert (expected.records, expected.steps) == (done.records, done.steps) == (22, 2)
     assert done.merged_files >= 3
     assert export(spark, cluster, [topic], str(table)) == Exported()
-    found = rows(spark, table)
-    assert [(row[1], row[2]) for row in found] == [(p, offset) for p in range(2) for offset in range(25)]
-    assert found[1] == (topic, 0, 1, "key-2", "value-2", "2026-01-01", "2")
+    exported = rows(spark, table)
+    assert [(row[1], row[2]) for row in exported] == [(p, offset) for p in range(2) for offset in range(25)]
+    assert exported[1] == (topic, 0, 1, "key-2", "value-2", "2026-01-01", "2")
     assert sorted(path.name for path in (table / f"topic={topic}").iterdir()) == [
         "date=2025-12-31",
         "date=2026-01-01",
@@ -62,18 +62,18 @@ def test_times_are_utc_for_every_reader_of_parquet(
     readers = {
         "pyarrow.parquet": pq.read_table(table),
         "pyarrow.dataset": pa_dataset.dataset(table, partitioning="hive").to_table(),
-        # Whatever lies below the folder, as readers do that have no rule for hidden names.
+        # All files below the folder, for readers that do not skip hidden names.
         "each file": pa.concat_tables(pq.ParquetFile(path).read() for path in table.rglob("*") if path.is_file()),
         "pandas": pa.table({"timestamp": pd.read_parquet(table)["timestamp"].astype("datetime64[us, UTC]")}),
     }
-    for reader, found in readers.items():
-        times = sorted(int(time.timestamp() * 1000) for time in found["timestamp"].to_pylist())
+    for reader, contents in readers.items():
+        times = sorted(int(time.timestamp() * 1000) for time in contents["timestamp"].to_pylist())
         assert times == expected, reader
     assert spark.read.parquet(str(table)).count() == 30
-    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"  # the session's own, as it was
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"  # the session's own setting is restored
 
 
-def test_records_that_went_before_they_were_exported_are_told(
+def test_records_deleted_before_their_export_are_an_error(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
 ) -> None:
     topic = filled_topic(4)
@@ -86,7 +86,7 @@ def test_records_that_went_before_they_were_exported_are_told(
     assert export(spark, cluster, [topic], str(tmp_path), ExportOptions(allow_data_loss=True)) == Exported(3, 1, 0, 3)
 
 
-def test_topic_that_was_made_again_is_not_taken_for_the_old_one(
+def test_topic_that_was_created_again_is_refused(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
 ) -> None:
     topic = filled_topic(2)
@@ -94,7 +94,7 @@ def test_topic_that_was_made_again_is_not_taken_for_the_old_one(
     with Admin(cluster.bootstrap_servers) as admin:
         admin.delete_topic(topic)
         admin.create_topic(topic, 1)
-    with pytest.raises(StorageError, match="was deleted and made again"):
+    with pytest.raises(StorageError, match="was deleted and created again"):
         export(spark, cluster, [topic], str(tmp_path))
 
 
@@ -112,12 +112,12 @@ def test_bad_options_are_refused_by_name(
         export(spark, cluster, ["orders"], str(tmp_path), options)
 
 
-def test_address_that_spark_has_no_file_system_for_is_refused(spark: SparkSession) -> None:
+def test_address_without_a_file_system_in_spark_is_refused(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match=r"ftps://host/table: Spark has no file system for .*\(--conf\)"):
         table_files(spark, "ftps://host/table")
 
 
-def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_hadoop_files_behave_like_local_files(spark: SparkSession, tmp_path: Path) -> None:
     files = HadoopFiles(spark, f"file://{tmp_path}")
     files.make_folder("_home")
     (tmp_path / "_file").touch()
@@ -130,7 +130,7 @@ def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_p
     assert files.read("_home/one.json") == b"content \xff"
     assert files.read("_home/two.json") is None
     files.move("_home/one.json", "a/b/two.json")
-    files.move("_home/one.json", "a/b/two.json")  # fine: it is done
+    files.move("_home/one.json", "a/b/two.json")  # repeating it is allowed
     assert [(file.path, file.size) for file in files.files("")] == [("a/b/two.json", 9)]
     assert files.folders("a") == ["b"]
     files.delete("a")
@@ -141,4 +141,4 @@ def test_files_through_hadoop_are_the_same_as_our_own(spark: SparkSession, tmp_p
     for other in (HadoopFiles(spark, f"file://{tmp_path}/orders"), LocalFiles(tmp_path / "orders")):
         assert other.beside() == "../.orders.stratalog"
         assert other.place("../.orders.stratalog").endswith(f"{tmp_path}/.orders.stratalog")
-    assert HadoopFiles(spark, "file:///orders").beside() is None  # as in a bucket: there is nothing above
+    assert HadoopFiles(spark, "file:///orders").beside() is None  # as in a bucket: the table has no parent folder

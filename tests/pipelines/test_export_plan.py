@@ -1,4 +1,4 @@
-"""What an export reads next, and what it merges."""
+"""The next step of an export, and the files that it merges."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stratalog.client.metadata import TopicPartition
 from stratalog.errors import OffsetOutOfRangeError
-from stratalog.pipelines.export_plan import Bounds, Step, after, plan_merges, plan_step
+from stratalog.pipelines.export_plan import PartitionBounds, Step, after, plan_merges, plan_step
 from stratalog.pipelines.table_files import TableFile
 from stratalog.spark.scan_request import OffsetRange
 
-ORDERS, OTHER = ("orders", 0), ("orders", 1)
+ORDERS, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 MIB = 1024**2
 
 
 def test_new_partition_is_read_from_its_first_offset() -> None:
-    step = plan_step({}, {ORDERS: Bounds(5, 9)}, 100)
+    step = plan_step({}, {ORDERS: PartitionBounds(5, 9)}, 100)
     assert step == Step([OffsetRange("orders", 0, 5, 9)], {})
 
 
-def test_next_step_goes_on_behind_the_last() -> None:
-    bounds = {ORDERS: Bounds(0, 10), OTHER: Bounds(0, 4)}
+def test_next_step_continues_after_the_last() -> None:
+    bounds = {ORDERS: PartitionBounds(0, 10), OTHER: PartitionBounds(0, 4)}
     first = plan_step({}, bounds, 7)
     done = after({}, first)
     second = plan_step(done, bounds, 100)
@@ -30,26 +31,28 @@ def test_next_step_goes_on_behind_the_last() -> None:
     assert plan_step(after(done, second), bounds, 100).ranges == []
 
 
-def test_records_that_retention_took_are_counted_as_lost() -> None:
-    step = plan_step({"orders": {0: 10}}, {ORDERS: Bounds(25, 30)}, 100)
+def test_records_deleted_before_their_export_are_counted_as_lost() -> None:
+    step = plan_step({"orders": {0: 10}}, {ORDERS: PartitionBounds(25, 30)}, 100)
     assert step == Step([OffsetRange("orders", 0, 25, 30)], {ORDERS: 15})
 
 
-def test_partition_that_ends_before_what_is_done_is_another_one() -> None:
-    with pytest.raises(OffsetOutOfRangeError, match=r"orders-0 ends at offset 3, the table has it up to 10"):
-        plan_step({"orders": {0: 10}}, {ORDERS: Bounds(0, 3)}, 100)
+def test_partition_that_ends_before_its_exported_offsets_is_refused() -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=r"orders-0 ends at offset 3, .* up to offset 10"):
+        plan_step({"orders": {0: 10}}, {ORDERS: PartitionBounds(0, 3)}, 100)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5000)), min_size=1, max_size=8), st.integers(1, 500))
 def test_steps_read_each_offset_once_and_come_to_an_end(sizes: list[tuple[int, int]], most: int) -> None:
-    bounds = {("t", number): Bounds(start, start + size) for number, (start, size) in enumerate(sizes)}
+    bounds = {
+        TopicPartition("t", number): PartitionBounds(start, start + size) for number, (start, size) in enumerate(sizes)
+    }
     done: dict[str, dict[int, int]] = {}
     read: dict[int, list[int]] = {number: [] for number in range(len(sizes))}
     while (step := plan_step(done, bounds, most)).ranges:
         assert step.size <= most + len(sizes)  # each partition has at least one
-        for one in step.ranges:
-            assert one.size > 0
-            read[one.partition] += range(one.start, one.end)
+        for each in step.ranges:
+            assert each.size > 0
+            read[each.partition] += range(each.start, each.end)
         done = after(done, step)
     assert read == {number: list(range(start, start + size)) for number, (start, size) in enumerate(sizes)}
 

@@ -1,4 +1,4 @@
-"""How far Spark is within a job, from its own figures: also while tasks run, and only of the job that is asked for."""
+"""Progress within a job, from Spark's figures: also while tasks run, and only of the requested job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratalog.pipelines.progress import NoProgress
 from tests.pipelines.conftest import FilledTopic
 
 
-def test_records_of_a_job_are_counted_where_they_are_read_moved_and_written(
+def test_records_of_a_job_are_counted_when_read_shuffled_and_written(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, tmp_path: Path
 ) -> None:
     topic, context = filled_topic(40, partitions=2), spark.sparkContext
@@ -27,13 +27,13 @@ def test_records_of_a_job_are_counted_where_they_are_read_moved_and_written(
     assert records.where("offset < 5").count() == 10
     context._jsc.setLocalProperty(job_watch._GROUP, None)
     context._jsc.sc().listenerBus().waitUntilEmpty()
-    assert counts_of(spark, "one") == Counts(read=40, moved=40, written=40)
+    assert counts_of(spark, "one") == Counts(read=40, shuffled=40, written=40)
     assert counts_of(spark, "another").read == 40
     assert counts_of(spark, "one", only_running=True) == counts_of(spark, "none") == Counts()
 
 
 class Within(NoProgress):
-    """Waits for Spark's figures, and holds them: of the step under way, before it is reached."""
+    """Records the reports, within a step and at its end."""
 
     def __init__(self) -> None:
         self.within_a_step: list[int] = []
@@ -46,39 +46,39 @@ class Within(NoProgress):
         self.steps.append(done)
 
 
-def test_export_tells_how_far_it_is_within_a_step(
+def test_export_reports_progress_within_a_step(
     spark: SparkSession,
     cluster: ClusterAddress,
     filled_topic: FilledTopic,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    topic, told = filled_topic(60, partitions=4), Within()
+    topic, progress = filled_topic(60, partitions=4), Within()
     polled: list[Polling] = []
 
-    def once_more(polling: Polling) -> None:
-        """As a last look would be, with all that Spark knows of the step."""
+    def poll_at_the_end(polling: Polling) -> None:
+        """Poll once at the end, when Spark knows all figures of the step."""
         polled.append(polling)
         polling._ended.wait()
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-        polling._look()
+        polling._call()
 
-    monkeypatch.setattr(Polling, "_run", once_more)
-    export(spark, cluster, [topic], str(tmp_path / "table"), ExportOptions(step_records=30), progress=told)
-    assert told.steps == [28, 56, 60]
-    assert told.within_a_step == [28, 56, 60]
+    monkeypatch.setattr(Polling, "_run", poll_at_the_end)
+    export(spark, cluster, [topic], str(tmp_path / "table"), ExportOptions(step_records=30), progress=progress)
+    assert progress.steps == [28, 56, 60]
+    assert progress.within_a_step == [28, 56, 60]
     assert len(polled) == 3
 
 
-def test_polling_ends_with_its_block_and_hides_its_own_errors() -> None:
-    looked = threading.Semaphore(0)
-    with Polling(looked.release, seconds=0.001):
-        assert looked.acquire(timeout=60)
+def test_polling_ends_with_its_block_and_ignores_its_errors() -> None:
+    polls = threading.Semaphore(0)
+    with Polling(polls.release, seconds=0.001):
+        assert polls.acquire(timeout=60)
 
     def fail() -> None:
-        looked.release()
+        polls.release()
         raise RuntimeError
 
     with Polling(fail, seconds=0.001) as polling:
-        assert looked.acquire(timeout=60)
+        assert polls.acquire(timeout=60)
     assert not polling._thread.is_alive()

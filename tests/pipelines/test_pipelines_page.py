@@ -1,4 +1,4 @@
-"""The snippets of docs/pipelines.md run as they stand, with a broker of the test's in the place of localhost:9092."""
+"""The snippets of docs/pipelines.md run as they are, with the test's broker instead of localhost:9092."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.running import invoke
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 
 
-def test_snippets_run_on_a_broker_that_has_no_topics(
+def test_snippets_run_on_a_broker_without_topics(
     spark: SparkSession,
     stratalog_new_broker: Callable[[], BrokerProcess],
     tmp_path: Path,
@@ -29,7 +29,7 @@ def test_snippets_run_on_a_broker_that_has_no_topics(
         exec(code.replace("localhost:9092", address), {"__name__": "__snippet__"})
 
 
-def test_options_that_the_page_names_are_there() -> None:
+def test_options_on_the_page_exist() -> None:
     named = set(re.findall(r"`(--[a-z-]+)", PAGE.read_text())) - {"--help"}
     commands = ("query", "export", "backfill", "rekey", "repartition", "verify", "compact")
     shown = " ".join(invoke("spark", command, "--help").stdout for command in commands)

@@ -1,4 +1,4 @@
-"""Topics as views: found by name when a query asks for them, with conditions decided by the scan."""
+"""Topics as views: created when a query names them; filters are pushed down to the scan."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def test_conditions_on_key_and_time_reach_the_scan(
     spark.conf.set(PUSH_DOWN, "true")
     sql = f"""SELECT offset, string(value) FROM `{topic}`
               WHERE key = 'key-3' AND timestamp >= '2026-01-01' ORDER BY offset"""
-    found = query(spark, cluster, sql, runs_once=True)
-    left_to_spark = found._jdf.queryExecution().executedPlan().toString()
-    assert [tuple(row) for row in found.collect()] == [
+    frame = query(spark, cluster, sql, runs_once=True)
+    left_to_spark = frame._jdf.queryExecution().executedPlan().toString()
+    assert [tuple(row) for row in frame.collect()] == [
         (3, "value-3"),
         (13, "value-13"),
         (23, "value-23"),
@@ -39,17 +39,17 @@ def test_conditions_on_key_and_time_reach_the_scan(
     assert "Filter (" not in left_to_spark
 
 
-def test_topics_can_be_joined_and_asked_in_subqueries(
+def test_topics_can_be_joined_and_used_in_subqueries(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
-    one, two = filled_topic(5), filled_topic(7)
-    sql = f"""SELECT count(*), max(b.value) FROM `{one}` a JOIN `{two}` b USING (key)
-              WHERE a.partition IN (SELECT min(partition) FROM `{two}` WHERE size(headers) = 1)"""
+    first, second = filled_topic(5), filled_topic(7)
+    sql = f"""SELECT count(*), max(b.value) FROM `{first}` a JOIN `{second}` b USING (key)
+              WHERE a.partition IN (SELECT min(partition) FROM `{second}` WHERE size(headers) = 1)"""
     assert tuple(query(spark, cluster, sql).collect()[0]) == (5, b"value-4")
-    assert query(spark, cluster, f"SELECT count(*) FROM `{two}`").collect()[0][0] == 7
+    assert query(spark, cluster, f"SELECT count(*) FROM `{second}`").collect()[0][0] == 7
 
 
-def test_a_topic_that_is_named_twice_is_not_narrowed_by_the_other_condition(
+def test_topic_that_is_named_twice_is_not_narrowed_by_either_filter(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
     topic = filled_topic(40)
@@ -59,7 +59,7 @@ def test_a_topic_that_is_named_twice_is_not_narrowed_by_the_other_condition(
     assert [row[0] for row in query(spark, cluster, sql, runs_once=True).collect()] == [0, 1, 37, 38, 39]
 
 
-def test_name_of_no_topic_is_told_with_those_there_are(
+def test_unknown_topic_is_reported_with_the_existing_topics(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
     topic = filled_topic(1)
@@ -81,15 +81,17 @@ def test_name_of_no_topic_is_told_with_those_there_are(
         "ALTER TABLE {} ADD COLUMN x int",
     ],
 )
-def test_statements_that_would_change_a_topic_are_told_that_queries_read(
+def test_statements_that_change_a_topic_are_refused(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic, statement: str
 ) -> None:
     topic = f"`{filled_topic(1, name='changed')}`"
-    with pytest.raises(UnknownTopicError, match=r"there is no table 'changed'; a query reads topics \(SELECT\), and"):
+    with pytest.raises(
+        UnknownTopicError, match=r"there is no table 'changed'; queries can only read topics \(SELECT\)"
+    ):
         query(spark, cluster, statement.format(topic, topic))
 
 
-def test_mistyped_topic_is_answered_with_the_one_that_was_meant(
+def test_mistyped_topic_gets_a_suggestion(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
     topic = filled_topic(1)
@@ -97,12 +99,12 @@ def test_mistyped_topic_is_answered_with_the_one_that_was_meant(
         query(spark, cluster, f"SELECT * FROM `{topic}s`")
 
 
-def test_name_with_dots_but_no_backquotes_is_told_how_to_write_it(spark: SparkSession, cluster: ClusterAddress) -> None:
-    with pytest.raises(UnknownTopicError, match=r"stands in backquotes: `a\.b`"):
+def test_name_with_dots_needs_backquotes(spark: SparkSession, cluster: ClusterAddress) -> None:
+    with pytest.raises(UnknownTopicError, match=r"in backquotes: `a\.b`"):
         query(spark, cluster, "SELECT * FROM a.b")
 
 
-def test_faults_of_the_sql_are_sparks_to_tell(
+def test_faulty_sql_raises_sparks_errors(
     spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic
 ) -> None:
     topic = filled_topic(1)
@@ -110,7 +112,7 @@ def test_faults_of_the_sql_are_sparks_to_tell(
         query(spark, cluster, "SELEKT 1")
     with pytest.raises(AnalysisException, match="no_such_column"):
         query(spark, cluster, f"SELECT no_such_column FROM `{topic}`")
-    assert not spark.catalog.tableExists(f"`{topic}`")  # what the next query asks is the topic, as it is then
+    assert not spark.catalog.tableExists(f"`{topic}`")  # the next query creates the view again
 
 
 def test_command_runs_once(spark: SparkSession, cluster: ClusterAddress, filled_topic: FilledTopic) -> None:

@@ -1,8 +1,9 @@
-"""What is around a stream of Spark's: rows in order, steps added up once, a slow start tried again. Without Spark."""
+"""Running a stream: rows in order, micro-batches counted once, slow starts retried, failures explained. No Spark."""
 
 from __future__ import annotations
 
 import threading
+import traceback
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from stratalog.pipelines.cluster import ClusterAddress
 from stratalog.pipelines.job_watch import Counts
 from stratalog.pipelines.progress import NoProgress
 from stratalog.pipelines.streams import _sorted_by_time, run_stream
+from stratalog.spark.failures import SparkFailedError
 
 
 def batch(*rows: tuple[int, str]) -> pa.RecordBatch:
@@ -23,24 +25,24 @@ def batch(*rows: tuple[int, str]) -> pa.RecordBatch:
 
 
 def test_rows_of_a_task_come_in_the_order_of_their_times() -> None:
-    found = list(_sorted_by_time(iter([batch((3, "c"), (1, "a")), batch((2, "b"), (1, "A"))])))
-    assert [value for one in found for value in one.column("value").to_pylist()] == ["a", "A", "b", "c"]
-    assert {one.schema for one in found} == {batch((1, "a")).schema}
+    batches = list(_sorted_by_time(iter([batch((3, "c"), (1, "a")), batch((2, "b"), (1, "A"))])))
+    assert [value for each in batches for value in each.column("value").to_pylist()] == ["a", "A", "b", "c"]
+    assert {each.schema for each in batches} == {batch((1, "a")).schema}
 
 
-def test_task_without_rows_gives_none() -> None:
+def test_task_without_rows_yields_no_batch() -> None:
     assert list(_sorted_by_time(iter([]))) == []
 
 
 @pytest.fixture(autouse=True)
-def _step_under_way_has_read_three_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Spark would be asked; test_job_watch.py asks it."""
+def _running_micro_batch_has_read_three_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replaces the query of Spark's status, which test_job_watch.py covers."""
     monkeypatch.setattr(streams, "counts_of", lambda _, group, *, only_running: Counts(read=3 if group == "run" else 0))
 
 
-class Query:
-    """Ends after some polls, or fails with a message; reports each step several times, the last as Spark does when it
-    is idle: the step before once more, without rows."""
+class FakeQuery:
+    """Ends after some polls, or fails with a message. It reports each micro-batch several times, and at the
+    end the last one again without rows, as an idle Spark does."""
 
     def __init__(self, polls: int, failure: str = "") -> None:
         self.runId = "run"
@@ -64,12 +66,12 @@ class Query:
 
 
 class Frame:
-    """As much of a frame as is written with; gives these queries one after another."""
+    """The parts of a frame that a write uses. It starts these queries one after another."""
 
-    def __init__(self, *queries: Query) -> None:
+    def __init__(self, *queries: FakeQuery) -> None:
         self.sparkSession = None
         self._queries = list(queries)
-        self.given: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}
 
     @property
     def frame(self) -> DataFrame:
@@ -82,58 +84,64 @@ class Frame:
     def format(self, _: str) -> Frame:
         return self
 
-    def options(self, **given: str) -> Frame:
-        self.given |= given
+    def options(self, **options: str) -> Frame:
+        self.settings |= options
         return self
 
-    def trigger(self, **given: object) -> Frame:
-        self.given |= given
+    def trigger(self, **trigger: object) -> Frame:
+        self.settings |= trigger
         return self
 
-    def start(self) -> Query:
+    def start(self) -> FakeQuery:
         return self._queries.pop(0)
 
 
-def run(*queries: Query, stop: threading.Event | None = None) -> int:
+def run(*queries: FakeQuery, stop: threading.Event | None = None) -> int:
     return run_stream(Frame(*queries).frame, ClusterAddress("host:1"), "orders", "state", NoProgress(), stop=stop)
 
 
-SLOW = "[STREAM_FAILED] terminated with exception: Python worker failed to connect back."
+SLOW = """[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back.
+org.apache.spark.SparkException: Python worker failed to connect back.
+\tat org.apache.spark.api.python.PythonWorkerFactory"""
 
 
-def test_steps_are_counted_once_however_often_they_are_reported() -> None:
-    assert run(Query(polls=3)) == 12
+def test_micro_batches_are_counted_once() -> None:
+    assert run(FakeQuery(polls=3)) == 12
 
 
-def test_start_that_was_too_slow_for_spark_is_tried_again() -> None:
-    assert run(Query(0, SLOW), Query(0, SLOW), Query(1)) == 12
+def test_slow_start_is_retried() -> None:
+    assert run(FakeQuery(0, SLOW), FakeQuery(0, SLOW), FakeQuery(1)) == 12
 
 
-def test_start_that_never_comes_is_an_error_in_the_end() -> None:
-    with pytest.raises(StreamingQueryException, match="failed to connect back"):
-        run(Query(0, SLOW), Query(0, SLOW), Query(0, SLOW), Query(1))
+def test_known_failure_is_explained_before_sparks_trace() -> None:
+    with pytest.raises(SparkFailedError, match=r"^a Python worker of Spark did not start .*; .*local\[1\]") as raised:
+        run(FakeQuery(0, SLOW), FakeQuery(0, SLOW), FakeQuery(0, SLOW), FakeQuery(1))
+    assert "\n" not in str(raised.value)
+    printed = "".join(traceback.format_exception(raised.value))
+    assert printed.index("a Python worker of Spark did not start") < printed.index("failed to connect back")
+    assert "PythonWorkerFactory" in printed
 
 
-def test_other_failures_end_the_job_at_once() -> None:
-    failing = Query(0, "topic is gone")
-    with pytest.raises(StreamingQueryException, match="topic is gone"):
-        run(failing, Query(1))
+def test_other_failures_end_the_job_immediately() -> None:
+    failing = FakeQuery(0, "no such topic")
+    with pytest.raises(StreamingQueryException, match="no such topic"):
+        run(failing, FakeQuery(1))
     assert failing.stopped
 
 
-def test_job_that_is_told_to_stop_stops_its_stream() -> None:
-    query, stop = Query(polls=1_000_000), threading.Event()
+def test_stop_event_stops_the_stream() -> None:
+    query, stop = FakeQuery(polls=1_000_000), threading.Event()
     stop.set()
     run(query, stop=stop)
     assert query.stopped
 
 
-def test_records_of_the_step_under_way_are_told_before_it_ends() -> None:
+def test_progress_includes_the_running_micro_batch() -> None:
     class Within(NoProgress):
-        told: ClassVar[list[int]] = []
+        reported: ClassVar[list[int]] = []
 
         def within(self, done: int) -> None:
-            self.told.append(done)
+            self.reported.append(done)
 
-    assert run_stream(Frame(Query(2)).frame, ClusterAddress("host:1"), "orders", "state", Within()) == 12
-    assert Within.told == [5 + 3, 5 + 7 + 3]
+    assert run_stream(Frame(FakeQuery(2)).frame, ClusterAddress("host:1"), "orders", "state", Within()) == 12
+    assert Within.reported == [5 + 3, 5 + 7 + 3]

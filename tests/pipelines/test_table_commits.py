@@ -1,4 +1,4 @@
-"""A step of an export becomes part of the table once, whenever the run dies; two runs never both do it."""
+"""A step of an export becomes part of the table exactly once, even if the run dies at any change or two compete."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from stratalog.pipelines.table_files import LocalFiles
 DAY = "topic=orders/date=2026-01-31"
 
 
-class DiedError(Exception):
-    """The process, here."""
+class KilledError(Exception):
+    """Stands for the death of the process."""
 
 
 class DyingFiles(LocalFiles):
@@ -45,12 +45,12 @@ class DyingFiles(LocalFiles):
 
     def _change(self) -> None:
         if self._left == 0:
-            raise DiedError
+            raise KilledError
         self._left -= 1
 
 
 def step(commits: TableCommits, root: Path, content: list[str], removes: list[str] | None = None) -> Commit:
-    """One step of an export: reads where it is, stages, commits."""
+    """Run one step of an export: recover, stage, commit."""
     last = commits.recover()
     number = last.number + 1
     folder = commits.stage(number)
@@ -72,7 +72,7 @@ def test_new_table_has_nothing(tmp_path: Path) -> None:
     assert TableCommits(LocalFiles(tmp_path)).recover() == Commit(0, {})
 
 
-def test_files_get_names_that_are_never_used_twice(tmp_path: Path) -> None:
+def test_file_names_are_never_used_twice(tmp_path: Path) -> None:
     commits = TableCommits(LocalFiles(tmp_path))
     step(commits, tmp_path, ["a", "b"])
     step(commits, tmp_path, ["c"])
@@ -91,9 +91,9 @@ def test_run_that_dies_at_any_change_leaves_each_record_once(tmp_path: Path, cha
     first = step(TableCommits(files), tmp_path, ["a", "b"])
     old = [move.final for move in first.moves]
     died = False
-    try:  # a merge of what is there
+    try:  # a merge of the existing files
         step(TableCommits(DyingFiles(tmp_path, changes)), tmp_path, ["ab"], removes=old)
-    except DiedError:
+    except KilledError:
         died = True
     assert died == (changes < 5)
     last = TableCommits(files).recover()
@@ -111,10 +111,10 @@ def test_second_export_of_the_same_step_is_refused(tmp_path: Path) -> None:
     assert visible(tmp_path) == ["a"]
 
 
-def test_file_that_its_owner_took_out_of_the_table_stays_out(tmp_path: Path) -> None:
+def test_file_that_the_owner_deleted_stays_deleted(tmp_path: Path) -> None:
     commits = TableCommits(LocalFiles(tmp_path))
-    made = step(commits, tmp_path, ["a", "b"])
-    (tmp_path / made.moves[0].final).unlink()
+    commit = step(commits, tmp_path, ["a", "b"])
+    (tmp_path / commit.moves[0].final).unlink()
     assert commits.recover().number == 1
     assert visible(tmp_path) == ["b"]
 
@@ -127,18 +127,18 @@ def test_old_commits_are_forgotten(tmp_path: Path) -> None:
     assert commits.last().offsets == {"orders": {0: 104}}
 
 
-def test_commit_reads_as_it_was_written() -> None:
+def test_commit_is_read_as_written() -> None:
     commit = Commit(7, {"orders": {0: 5, 11: 2**62}}, {"orders": "id"}, 3, moves_for(7, ["s/x.parquet"], "s"), ["gone"])
     assert parse_commit(format_commit(commit), "here") == commit
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"version": 1, "number": "x"}', b'{"version": 2}'])
-def test_damaged_commit_is_an_error_with_its_place(content: bytes) -> None:
+def test_damaged_commit_is_an_error_with_its_path(content: bytes) -> None:
     with pytest.raises(StorageError, match="here: "):
         parse_commit(content, "here")
 
 
-def test_reader_of_every_file_below_the_table_meets_no_state(tmp_path: Path) -> None:
+def test_folder_of_the_table_contains_no_state(tmp_path: Path) -> None:
     table = tmp_path / "orders"
     commits = TableCommits(LocalFiles(table))
     step(commits, table, ["a"])
@@ -146,7 +146,7 @@ def test_reader_of_every_file_below_the_table_meets_no_state(tmp_path: Path) -> 
     assert commits.home == "../.orders.stratalog"
 
 
-def test_table_with_its_state_inside_goes_on_there(tmp_path: Path) -> None:
+def test_state_inside_the_table_is_used(tmp_path: Path) -> None:
     (tmp_path / "_stratalog" / "commits").mkdir(parents=True)
     (tmp_path / "_stratalog" / "commits" / f"{7:020d}.json").write_bytes(format_commit(Commit(7, {"orders": {0: 5}})))
     commits = TableCommits(LocalFiles(tmp_path))
@@ -155,13 +155,13 @@ def test_table_with_its_state_inside_goes_on_there(tmp_path: Path) -> None:
     assert TableCommits(LocalFiles(tmp_path)).last().number == 8
 
 
-def test_table_that_was_moved_without_its_state_is_not_exported_again(tmp_path: Path) -> None:
+def test_table_moved_without_its_state_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "orders"
     step(TableCommits(LocalFiles(table)), table, ["a"])
     table.rename(tmp_path / "moved")
     with pytest.raises(StorageError, match=r"its state is not in .*/\.moved\.stratalog; move the state there too"):
         TableCommits(LocalFiles(tmp_path / "moved")).recover()
-    with pytest.raises(StorageError, match=r"orders: the table is gone, .*remove that folder to export everything"):
+    with pytest.raises(StorageError, match=r"orders: the table is missing, .*remove that folder to export everything"):
         TableCommits(LocalFiles(table)).recover()
     (tmp_path / ".orders.stratalog").rename(tmp_path / ".moved.stratalog")
     assert TableCommits(LocalFiles(tmp_path / "moved")).recover().number == 1

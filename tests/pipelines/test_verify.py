@@ -1,4 +1,4 @@
-"""Verification in pieces says what verification in one go says, and goes on where it was stopped."""
+"""Verification in pieces gives the same findings as in one go, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stratalog.inspect.verify import verify as verify_in_one_go
 from stratalog.pipelines import verify as pipeline
 from stratalog.pipelines.verify import cut, walk
 from tests.inspect.written_logs import damage, golden_partitions, logs_of, write_log
-from tests.pipelines.local_sharing import LocalSharing
+from tests.pipelines.local_tasks import LocalTasks
 
 
 class Listener:
@@ -31,12 +31,12 @@ class Listener:
 
 def in_pieces(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, resume_file: Path | None = None
-) -> tuple[Report, list[Finding], list[pipeline.Piece]]:
-    """Each segment is a piece."""
-    monkeypatch.setattr(pipeline, "cut", lambda *given, **named: list(cut(*given, **named, piece_bytes=1)))
-    listener, sharing = Listener(), LocalSharing()
-    (report,) = pipeline.verify(sharing.spark, [path], listener, resume_file=resume_file)
-    return report, listener.findings, [piece for some in sharing.context.rounds for piece in some]
+) -> tuple[Report, list[Finding], list[pipeline.VerifyPiece]]:
+    """Verify with one piece per segment."""
+    monkeypatch.setattr(pipeline, "cut", lambda *args, **options: list(cut(*args, **options, piece_bytes=1)))
+    listener, tasks = Listener(), LocalTasks()
+    (report,) = pipeline.verify(tasks.spark, [path], listener, resume_file=resume_file)
+    return report, listener.findings, [piece for pieces in tasks.context.rounds for piece in pieces]
 
 
 def in_one_go(path: Path) -> tuple[Report, list[Finding]]:
@@ -59,14 +59,14 @@ def test_pieces_are_neighbours_up_to_a_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("golden", golden_partitions(), ids=lambda path: path.name)
-def test_pieces_together_say_what_one_go_says(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_give_the_findings_of_one_go(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report, findings, _ = in_pieces(golden, monkeypatch)
     expected, expected_findings = in_one_go(golden)
     assert sorted_by_file(findings) == sorted_by_file(expected_findings)
     assert report == expected
 
 
-def test_damage_in_one_piece_is_found_at_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_in_one_piece_is_located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_log(tmp_path / "orders-0", 200)
     middle = logs_of(path)[2]
     damage(middle, 100, b"\xfe")
@@ -77,30 +77,32 @@ def test_damage_in_one_piece_is_found_at_its_place(tmp_path: Path, monkeypatch: 
     assert findings[0].file == middle
 
 
-def test_stopped_run_reads_only_what_is_left_or_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_after_an_interruption_reads_only_remaining_or_changed_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, kept = write_log(tmp_path / "data" / "orders-0", 200), tmp_path / "kept"
     damage(logs_of(path)[0], 100, b"\xfe")
     first, findings, pieces = in_pieces(tmp_path / "data", monkeypatch, resume_file=kept)
     assert len(pieces) == len(logs_of(path))
     lines = kept.read_bytes().splitlines(keepends=True)
-    kept.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # stopped in the middle of the last
+    kept.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # interrupted while it wrote the last result
     damage(logs_of(path)[1], 100, b"\xfe")
-    second, found_then, read_again = in_pieces(tmp_path / "data", monkeypatch, resume_file=kept)
+    second, later_findings, read_again = in_pieces(tmp_path / "data", monkeypatch, resume_file=kept)
     assert len(read_again) == 2
     assert (first.errors, second.errors) == (1, 2)
-    assert findings[0] in found_then
+    assert findings[0] in later_findings
     third, _, read_again = in_pieces(tmp_path / "data", monkeypatch, resume_file=kept)
     assert (third.errors, read_again) == (2, [])
 
 
-def test_results_of_another_job_are_not_taken(tmp_path: Path) -> None:
+def test_results_of_another_job_are_refused(tmp_path: Path) -> None:
     path, kept = write_log(tmp_path / "orders-0", 20), tmp_path / "kept"
-    pipeline.verify(LocalSharing().spark, [path], Listener(), resume_file=kept)
-    with pytest.raises(StorageError, match="does not hold results of this job"):
-        pipeline.verify(LocalSharing().spark, [path], Listener(), resume_file=kept, deep=False)
+    pipeline.verify(LocalTasks().spark, [path], Listener(), resume_file=kept)
+    with pytest.raises(StorageError, match="contains results of another job"):
+        pipeline.verify(LocalTasks().spark, [path], Listener(), resume_file=kept, deep=False)
 
 
-def test_segment_that_goes_before_its_turn_is_a_note(tmp_path: Path) -> None:
+def test_segment_deleted_during_the_run_is_a_note(tmp_path: Path) -> None:
     partition = list_partition(write_log(tmp_path / "orders-0", 200))
     first = next(cut(partition, deep=True, is_live=True, piece_bytes=1))
     logs_of(partition.path)[0].unlink()
@@ -109,12 +111,12 @@ def test_segment_that_goes_before_its_turn_is_a_note(tmp_path: Path) -> None:
 
 def test_directory_with_nothing_to_verify_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="neither a partition nor a data directory"):
-        pipeline.verify(LocalSharing().spark, [tmp_path], Listener())
+        pipeline.verify(LocalTasks().spark, [tmp_path], Listener())
 
 
 def test_several_directories_get_a_report_each(tmp_path: Path) -> None:
     path = write_log(tmp_path / "one" / "orders-0", 20)
     shutil.copytree(path.parent, tmp_path / "two")
-    reports = pipeline.verify(LocalSharing().spark, [tmp_path / "one", tmp_path / "two"], Listener())
+    reports = pipeline.verify(LocalTasks().spark, [tmp_path / "one", tmp_path / "two"], Listener())
     assert [report.path.name for report in reports] == ["one", "two"]
     assert [partition.records for report in reports for partition in report.partitions] == [20, 20]

@@ -1,7 +1,7 @@
-"""Batch writes, one after the other, in a process of its own, until its input is closed: twenty rows each.
+"""Batch writes of twenty rows, one after the other, in a process of its own, until its stdin is closed.
 
-Run by batch_rounds.py: main(SERVERS, TOPIC, BEGUN, DONE). Which write begins, and which has returned, is a line in the
-files BEGUN and DONE; the first is numbered by how many were begun before.
+Run by batch_rounds.py: main(SERVERS, TOPIC, BEGUN, DONE). Each write adds its number to the file BEGUN when it begins,
+and to DONE when it has returned. Numbers continue after those in BEGUN.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tests.spark.driver_session import dying_session, when_told_to_end
+from tests.spark.driver_session import dying_session, when_stdin_closes
 
-ROWS = 20  # of a write
+ROWS = 20  # per write
 TASKS = 2
 
 
 def main(servers: str, topic: str, begun: str, done: str) -> None:
     spark = dying_session(begun)
     ended: list[bool] = []
-    when_told_to_end(lambda: ended.append(True))
+    when_stdin_closes(lambda: ended.append(True))
     for number in itertools.count(len(Path(begun).read_text().splitlines())):
         if ended:
             return
@@ -31,10 +31,8 @@ def main(servers: str, topic: str, begun: str, done: str) -> None:
         writer = rows.write.format("dying").mode("append").option("kafka.bootstrap.servers", servers)
         try:
             writer.option("topic", topic).option("delivery", "exactly-once").save()
-        except (
-            PySparkException,
-            Py4JJavaError,
-        ) as error:  # the broker died, or too many workers did: it is there wholly, or not at all
+        except (PySparkException, Py4JJavaError) as error:
+            # The broker was killed, or too many workers: the write is in the topic completely or not at all.
             logging.warning("write %d: %s", number, error)
         else:
             _note(done, number)

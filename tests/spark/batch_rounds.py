@@ -1,7 +1,7 @@
-"""Batch writes, while driver, Python workers and broker are killed: each write is in the topic wholly or not at all.
+"""Batch writes while driver, Python workers and broker are killed: each write is atomic.
 
-Those whose `save()` returned are there. What a dead driver left prepared holds up readers of committed records no
-longer than decisionTimeout.
+Writes whose `save()` returned are in the topic. Transactions that a dead driver left prepared block readers of
+committed records no longer than decisionTimeout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class BatchRounds:
             try:
                 for kind in kinds:
                     self._wait_for_writes()
-                    time.sleep(self._chance.uniform(0, 1))  # not to wait for anything: to strike at any moment
+                    time.sleep(
+                        self._chance.uniform(0, 1)
+                    )  # the delay varies the moment of the kill; no condition depends on it
                     self._strike(kind)
                     tick()
                 self._wait_for_writes()
@@ -61,14 +63,14 @@ class BatchRounds:
             self.broker.start()
 
     def _wait_for_writes(self) -> None:
-        """One more has returned, and the next has begun."""
+        """Wait until one more write has returned and the next one has begun."""
         before = len(self._numbers(self._done))
         self._until(lambda: len(self._numbers(self._done)) > before)
 
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, "the writes do not go on"
+            assert time.monotonic() < deadline, "the writes have stopped"
             self.driver.ensure_running()
             time.sleep(0.02)
 
@@ -76,21 +78,23 @@ class BatchRounds:
         return file.read_text().split()
 
     def check(self, begun: Sequence[str], done: Sequence[str]) -> None:
-        let_time_pass(self.broker, TOPIC)
-        found = Counter(value.partition("-")[0] for value in each_once(self.broker, TOPIC))
-        assert set(found) <= set(begun)
-        assert set(done) <= set(found), f"{set(done) - set(found)} returned, and are not there"
-        assert set(found.values()) <= {ROWS}, f"in part: {[one for one, count in found.items() if count != ROWS]}"
+        advance_until_closed(self.broker, TOPIC)
+        writes = Counter(value.partition("-")[0] for value in each_once(self.broker, TOPIC))
+        assert set(writes) <= set(begun)
+        assert set(done) <= set(writes), f"{set(done) - set(writes)} returned, but are missing"
+        assert set(writes.values()) <= {ROWS}, (
+            f"incomplete: {[name for name, count in writes.items() if count != ROWS]}"
+        )
 
 
-def let_time_pass(broker: BrokerProcess, topic: str) -> None:
-    """Until nothing is open any more."""
+def advance_until_closed(broker: BrokerProcess, topic: str) -> None:
+    """Advance the clock until no transaction is open."""
     broker.clock.advance(days=1)
     while not nothing_is_open(broker.bootstrap_servers, topic, PARTITIONS):
         broker.clock.advance(minutes=1)
 
 
 def each_once(broker: BrokerProcess, topic: str) -> list[str]:
-    found = values(broker.bootstrap_servers, topic, PARTITIONS)
-    assert len(set(found)) == len(found), "rows are there twice"
-    return found
+    writes = values(broker.bootstrap_servers, topic, PARTITIONS)
+    assert len(set(writes)) == len(writes), "rows were written twice"
+    return writes

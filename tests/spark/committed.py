@@ -1,4 +1,4 @@
-"""What readers of committed records find in a topic, by confluent-kafka, and whether anything is still open."""
+"""Reads the committed records of a topic with confluent-kafka, and checks for open transactions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from stratalog.client.admin import Admin, OffsetSpec
-from stratalog.client.metadata import TopicPartition as Place
+from stratalog.client.metadata import TopicPartition as StratalogPartition
 
 SECONDS = 60.0
 Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
@@ -16,16 +16,16 @@ Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]
 
 
 def committed(servers: str, topic: str, partitions: int) -> list[list[Record]]:
-    """Partition by partition, up to where a transaction is open."""
-    found: list[list[Record]] = [[] for _ in range(partitions)]
+    """Return the records of each partition, up to its first open transaction."""
+    records: list[list[Record]] = [[] for _ in range(partitions)]
     for message in _messages(servers, topic, partitions, "read_committed"):
         value = (message.key(), message.value(), message.headers() or [], message.timestamp()[1])
-        found[message.partition()].append(value)
-    return found
+        records[message.partition()].append(value)
+    return records
 
 
 def offsets(servers: str, topic: str, isolation: str = "read_committed") -> list[int]:
-    """Of the records that there are in partition 0."""
+    """Return the offsets of the records in partition 0."""
     return [message.offset() for message in _messages(servers, topic, 1, isolation)]
 
 
@@ -54,14 +54,14 @@ def _messages(servers: str, topic: str, partitions: int, isolation: str) -> Iter
 
 
 def values(servers: str, topic: str, partitions: int) -> list[str]:
-    """In no order."""
-    return sorted((one[1] or b"").decode() for part in committed(servers, topic, partitions) for one in part)
+    """Return the values of all partitions, sorted."""
+    return sorted((each[1] or b"").decode() for part in committed(servers, topic, partitions) for each in part)
 
 
 def nothing_is_open(servers: str, topic: str, partitions: int) -> bool:
-    """Whether readers of committed records get to the end of every partition."""
-    places = {Place(topic, index): OffsetSpec.LATEST for index in range(partitions)}
+    """Return whether the last stable offset of every partition is its high watermark."""
+    specs = {StratalogPartition(topic, index): OffsetSpec.LATEST for index in range(partitions)}
     with Admin(servers) as admin:
-        stable = admin.list_offsets(places, read_committed=True).check()
-        ends = admin.list_offsets(places).check()
-        return all(stable[place].offset == ends[place].offset for place in places)
+        stable = admin.list_offsets(specs, read_committed=True).check()
+        ends = admin.list_offsets(specs).check()
+        return all(stable[partition].offset == ends[partition].offset for partition in specs)

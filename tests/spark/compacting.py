@@ -1,4 +1,4 @@
-"""A topic that its broker really compacts, within milliseconds, and what is full of gaps then."""
+"""A topic with gaps, which its broker compacts within milliseconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 120.0
 
 
 def write_with_gaps(servers: str, topic: str, turn: int) -> None:
-    """The same keys over and over, in transactions, of which every third is aborted, and the last."""
+    """Write the same keys repeatedly, in transactions. Every third transaction and the last one are aborted."""
     with Producer(servers, transactional_id=f"gaps-{turn}") as producer:
         for number in range(30):
             producer.begin()
@@ -23,7 +23,7 @@ def write_with_gaps(servers: str, topic: str, turn: int) -> None:
 
 
 def wait_until_compacted(servers: str, topic: str) -> None:
-    """All but the segment that grows."""
+    """Wait until all segments except the active one are compacted."""
     deadline = time.monotonic() + SECONDS
     with Admin(servers) as admin:
         while True:

@@ -1,7 +1,7 @@
-"""A driver of Spark in a process of its own, that can be killed with its JVM, or its workers and executors one by one.
+"""A Spark driver in a process of its own. Tests can kill it with its JVM, or single workers and executors.
 
-The program is a module of these tests with a function `main`, whose arguments it is given. It ends when its input is
-closed, and so with us, however we end.
+The program is a module of these tests with a function `main`. It stops when its stdin is closed, so it also stops with
+the test process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.spark.driver_session import MASTER
 from tests.spark.dying_sink import DEATHS, DRIVER
 
 _ROOT = Path(__file__).parents[2]
-SECONDS = 900.0  # for anything to happen, on a machine that does much else
-CLUSTER = "local-cluster[2,1,512]"  # two executors in processes of their own
+SECONDS = 900.0  # the timeout for any condition, on a busy machine
+CLUSTER = "local-cluster[2,1,512]"  # two executors, each a process
 
 
 class Driver:
-    """Started again whenever it is gone."""
+    """A driver that is started again when it has stopped."""
 
     def __init__(self, module: str, arguments: Sequence[str], where: Path, master: str | None = None) -> None:
         self._module = module
@@ -34,7 +34,7 @@ class Driver:
         self._deaths = ""
 
     def plant(self, points: Sequence[str]) -> list[Path]:
-        """For the next start. Each has a file once it has happened."""
+        """Set the kill points for the next start. Return a file per point, which exists once the point was reached."""
         files = [self._where / f"died-{point.replace(' ', '-')}" for point in points]
         self._deaths = ";".join(f"{point}:{file}" for point, file in zip(points, files, strict=True))
         return files
@@ -47,7 +47,7 @@ class Driver:
         if self.is_running:
             return
         self.end()
-        # A session of its own, so that it can be killed with its JVM.
+        # A new process group, so that it can be killed with its JVM.
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -71,7 +71,7 @@ class Driver:
         self.end()
 
     def kill_worker(self) -> bool:
-        """One that runs tasks. False: there was none just now."""
+        """Kill a worker that runs tasks. Return False if there is no worker."""
         assert self._process is not None
         workers = _task_workers(self._process.pid)
         for pid in workers[:1]:
@@ -79,7 +79,7 @@ class Driver:
         return bool(workers)
 
     def kill_executor(self) -> bool:
-        """One of a cluster, with its JVM."""
+        """Kill an executor of a cluster, with its JVM. Return False if there is no executor."""
         assert self._process is not None
         executors = _descendants(self._process.pid, b"CoarseGrainedExecutorBackend")
         for pid in executors[:1]:
@@ -87,7 +87,7 @@ class Driver:
         return bool(executors)
 
     def stop(self) -> None:
-        """In order."""
+        """Stop the driver cleanly."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait(SECONDS)
@@ -108,34 +108,34 @@ class Driver:
 
 
 def _task_workers(ancestor: int) -> list[int]:
-    """Forked by the daemon of `pyspark.worker`, which a descendant of the driver is."""
+    """Return the workers, which the daemon of `pyspark.worker` has forked."""
     daemons = _descendants(ancestor, b"pyspark.daemon\0pyspark.worker\0")
     return [pid for pid in daemons if _parents().get(pid) in daemons]
 
 
 def _descendants(ancestor: int, command: bytes) -> list[int]:
-    """Those whose command line has this in it."""
+    """Return the descendants whose command line contains `command`."""
     parents = _parents()
-    found = []
+    pids = []
     for pid in parents:
         try:
-            is_one = command in Path(f"/proc/{pid}/cmdline").read_bytes()
+            matches = command in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
-            continue  # gone meanwhile
-        if is_one and _descends(pid, ancestor, parents):
-            found.append(pid)
-    return found
+            continue  # the process has ended
+        if matches and _descends(pid, ancestor, parents):
+            pids.append(pid)
+    return pids
 
 
 def _parents() -> dict[int, int]:
-    found = {}
+    pids = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                pids[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    return found
+    return pids
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:

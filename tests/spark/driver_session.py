@@ -1,4 +1,4 @@
-"""The session of a driver that tests kill, with the format `dying` in it, and what ends it in order."""
+"""The session of a driver that tests kill. It has the format `dying`, and stops cleanly when stdin is closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MASTER = "STRATALOG_TEST_MASTER"
-_DEFAULT_MASTER = "local[2,8]"  # a task may fail seven times, as its worker is killed
+_DEFAULT_MASTER = "local[2,8]"  # a task may fail seven times, because its worker is killed
 
 
 def dying_session(scratch: str) -> SparkSession:
@@ -37,8 +37,8 @@ def dying_session(scratch: str) -> SparkSession:
     return spark
 
 
-def when_told_to_end(call: Callable[[], object]) -> None:
-    """When the input is closed."""
+def when_stdin_closes(call: Callable[[], object]) -> None:
+    """Call from a thread when stdin is closed."""
 
     def wait() -> None:
         sys.stdin.read()

@@ -1,8 +1,9 @@
-"""The sink, with deaths planted in it: the format `dying` is `stratalog`, and one process dies once at each point.
+"""The sink with planned kills: the format `dying` is `stratalog`, and at each point one process is killed once.
 
-STRATALOG_TEST_DEATHS is "point:file;point:file". Who gets there first makes the file and is gone, by SIGKILL: a task's
-Python worker for a point of a task, its executor's whole JVM for that of an executor, the whole driver with its JVM for
-a point of the driver. At a point of a batch it only stands still: the driver is killed by who sees both files.
+STRATALOG_TEST_DEATHS is "point:file;point:file". The first process to reach a point creates the file and is killed by
+SIGKILL: the Python worker at a point of a task, the JVM of the executor at that of an executor, and the driver with its
+JVM at a point of the driver. At a point of a batch write, the driver only pauses; the test kills it when both files
+exist.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
-DEATHS, DRIVER = "STRATALOG_TEST_DEATHS", "STRATALOG_TEST_DRIVER"  # the second: the driver's process group
+DEATHS, DRIVER = "STRATALOG_TEST_DEATHS", "STRATALOG_TEST_DRIVER"  # the second is the driver's process group
 TASK_POINTS = ("rows sent", "prepared")
-DRIVER_POINTS = ("before the note", "noted", "decided", "cleaned up")
+DRIVER_POINTS = ("before progress", "progress prepared", "decided", "cleaned up")
 EXECUTOR_POINT = "executor prepared"
 BATCH_POINTS = ("batch prepared", "batch decided")
 
 
 def reached(point: str) -> None:
-    planted = dict(one.split(":", 1) for one in os.environ.get(DEATHS, "").split(";") if one)
+    planted = dict(each.split(":", 1) for each in os.environ.get(DEATHS, "").split(";") if each)
     if point not in planted:
         return
     try:
@@ -43,11 +44,11 @@ def reached(point: str) -> None:
     except FileExistsError:
         return
     if point in BATCH_POINTS:
-        _stand_still()
+        _pause()
     if point in DRIVER_POINTS:
         os.killpg(int(os.environ[DRIVER]), signal.SIGKILL)
     if point == EXECUTOR_POINT:
-        os.kill(_parent(os.getppid()), signal.SIGKILL)  # between it and the worker there is a daemon
+        os.kill(_parent(os.getppid()), signal.SIGKILL)  # the daemon is between it and the worker
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -55,8 +56,8 @@ def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _stand_still() -> None:
-    """Until who started this process is gone, and its group is told so."""
+def _pause() -> None:
+    """Wait until the parent process has ended, then stop."""
     parent = os.getppid()
     while os.getppid() == parent:
         time.sleep(0.05)
@@ -64,10 +65,10 @@ def _stand_still() -> None:
 
 
 class DyingStreamSink(StreamSink):
-    def _note(self, batch_id: int) -> PreparedTransaction:
-        reached("before the note")
-        own = super()._note(batch_id)
-        reached("noted")
+    def _prepare_progress(self, batch_id: int) -> PreparedTransaction:
+        reached("before progress")
+        own = super()._prepare_progress(batch_id)
+        reached("progress prepared")
         return own
 
     def _decide(self, prepared: Sequence[PreparedTransaction]) -> None:
@@ -101,7 +102,7 @@ class DyingWriter(StratalogWriter):
         reached("batch prepared")
         with mock.patch.object(sink_transactions, "_clean_up", lambda *_: reached("batch decided")):
             super().commit(messages)
-        super().abort(messages)  # cleans up, which harms nothing that is decided
+        super().abort(messages)  # cleans up, which does not affect what is decided
 
 
 def _dying(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

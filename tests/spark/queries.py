@@ -1,4 +1,4 @@
-"""Streaming queries on a machine that has other things to do."""
+"""Starts streaming queries, also on a busy machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ATTEMPTS = 5
 
 
 def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """A query with the trigger availableNow, done."""
+    """Run a query with the trigger availableNow to its end."""
     return _on_a_busy_machine(start, _ended)
 
 
 def going(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """A query that has done what there was to do, and waits for more."""
+    """Start a query, and wait until it has processed all records."""
     return _on_a_busy_machine(start, StreamingQuery.processAllAvailable)
 
 
@@ -26,8 +26,8 @@ def _ended(query: StreamingQuery) -> None:
 
 
 def _on_a_busy_machine(start: Callable[[], StreamingQuery], wait: Callable[[StreamingQuery], None]) -> StreamingQuery:
-    """Spark gives a Python process ten seconds to start and then fails the query, before anything was read: that is
-    tried again."""
+    """Retry a query whose Python process took more than ten seconds to start, after which Spark fails the query before
+    it reads anything."""
     for attempt in range(_ATTEMPTS):
         query = start()
         try:

@@ -1,4 +1,4 @@
-"""Spark's rows and the records that they must be: what the tests of both ways to the bytes compare."""
+"""Converts Arrow batches and records to rows, so that tests can compare them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def rows_in(batch: pa.RecordBatch) -> list[Row]:
-    """A batch's rows, after Arrow itself found nothing wrong with it. Times as microseconds."""
+    """Validate a batch with Arrow, and return its rows. Timestamps are microseconds."""
     batch.validate(full=True)
     assert batch.num_rows > 0
     columns = {name: batch.column(name) for name in batch.schema.names}
@@ -37,7 +37,7 @@ def row_of(record: Record, columns: tuple[str, ...] = ALL_COLUMNS, *, topic: str
     return {name: row[name] for name in columns}
 
 
-def wants(predicate: Predicate, record: Record) -> bool:
+def matches(predicate: Predicate, record: Record) -> bool:
     return (
         predicate.from_offset <= record.offset < predicate.until_offset
         and predicate.from_timestamp <= record.timestamp < predicate.until_timestamp

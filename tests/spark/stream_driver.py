@@ -1,13 +1,13 @@
-"""A streaming query in a process of its own, until its input is closed: from a topic into a topic, ten rows a batch.
+"""A streaming query from topic to topic, ten rows per batch, in a process of its own, until its stdin is closed.
 
 Run by stream_rounds.py: main(SERVERS, SOURCE, TOPIC, CHECKPOINT, SINK_ID).
 """
 
 from __future__ import annotations
 
-from tests.spark.driver_session import dying_session, when_told_to_end
+from tests.spark.driver_session import dying_session, when_stdin_closes
 
-ROWS = 10  # a batch, and the same ones when it comes again, by the offsets in the checkpoint
+ROWS = 10  # per batch; a repeated batch has the same rows, by the offsets in the checkpoint
 TASKS = 2
 
 
@@ -32,5 +32,5 @@ def main(servers: str, source: str, topic: str, checkpoint: str, sink_id: str) -
         .option("checkpointLocation", checkpoint)
         .start()
     )
-    when_told_to_end(query.stop)
+    when_stdin_closes(query.stop)
     query.awaitTermination()

@@ -1,8 +1,7 @@
-"""A stream from a topic into a topic, while driver, executors, their Python workers and the broker are killed, each by
-SIGKILL.
+"""A stream from topic to topic while driver, executors, Python workers and broker are killed by SIGKILL.
 
-Planted deaths come first, at points that chance would rarely find; then rounds at random. Behind all of it the topic
-holds each row once for readers of committed records, and nothing is open.
+Planned kills come first, at points that random kills would rarely hit, and then random ones. At the end, readers of
+committed records see each row once, and no transaction is open.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from tests.spark.stream_driver import ROWS
 
 PARTITIONS = 3
 SOURCE, TOPIC, SINK = "source", "numbers", "numbers-sink"
-SOURCE_ROWS = 200_000  # more than any run has time for
+SOURCE_ROWS = 200_000  # more than any run can process
 KINDS = ("worker", "broker", "driver", "worker and broker", "driver and broker")
-EXECUTOR = "executor"  # a kind where there are some: on driver_process.CLUSTER
+EXECUTOR = "executor"  # only for driver_process.CLUSTER
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50}
 
 
@@ -42,7 +41,7 @@ class Rounds:
     def run(
         self, planted: Sequence[Sequence[str]], kinds: Sequence[str], tick: Callable[[], None] = lambda: None
     ) -> None:
-        """`planted`: points for one driver, and for the next; of the driver's own points only the last can be one."""
+        """`planted` has the kill points of each driver in turn. Only the last one can be a point of a driver."""
         with self.broker as broker:
             broker.create_topic(TOPIC, PARTITIONS)
             broker.create_topic(SOURCE)
@@ -56,7 +55,9 @@ class Rounds:
                         tick()
                 for kind in kinds:
                     self._wait_for_batches(1)
-                    time.sleep(self._chance.uniform(0, 0.5))  # not to wait for anything: to strike at any moment
+                    time.sleep(
+                        self._chance.uniform(0, 0.5)
+                    )  # the delay varies the moment of the kill; no condition depends on it
                     self._strike(kind)
                     tick()
                 self._wait_for_batches(2)
@@ -87,7 +88,7 @@ class Rounds:
             self.broker.start()
 
     def _wait_for_batches(self, count: int) -> None:
-        """So many more are written."""
+        """Wait until `count` more batches are written."""
         before: int | None = None
 
         def written() -> bool:
@@ -102,7 +103,7 @@ class Rounds:
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + SECONDS
         while not condition():
-            assert time.monotonic() < deadline, "the stream does not go on"
+            assert time.monotonic() < deadline, "the stream has stopped"
             self.driver.ensure_running()
             time.sleep(0.02)
 
@@ -116,7 +117,7 @@ class Rounds:
 
     def _check(self) -> None:
         servers = self.broker.bootstrap_servers
-        self.broker.clock.advance(days=2)  # what was stopped in the middle of a batch is left to its time
+        self.broker.clock.advance(days=2)  # transactions of an unfinished batch end by their timeout
         while not nothing_is_open(servers, TOPIC, PARTITIONS):
             self.broker.clock.advance(minutes=1)
         batches = self._next_batch()

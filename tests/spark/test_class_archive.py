@@ -1,4 +1,4 @@
-"""The archive of Spark's classes is used where it is there and fits, and never in the way of who gives options."""
+"""The archive of Spark's classes: used if it exists and fits, unless the caller sets options for an archive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "stratalog"
 
 
-def test_archive_that_is_there_is_used_by_the_java_it_was_made_with(cache: Path) -> None:
+def test_existing_archive_is_used_only_by_its_java(cache: Path) -> None:
     assert java_options(JAVA) == ""
     archive = archive_path(JAVA)
     archive.touch()
@@ -27,15 +27,15 @@ def test_archive_that_is_there_is_used_by_the_java_it_was_made_with(cache: Path)
     assert java_options(Path("/usr/lib/jvm/another")) == ""
 
 
-def test_archive_that_the_user_names_counts() -> None:
+def test_archive_of_the_user_takes_precedence() -> None:
     archive_path(JAVA).touch()
     assert java_options(JAVA, "-Xmx1g -Xshare:off") == ""
     assert java_options(JAVA, "-XX:SharedArchiveFile=mine.jsa") == ""
 
 
-def test_java_that_makes_no_archive_is_told_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_archive_is_an_error_and_leaves_no_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(ClassArchiveError, match="jobs run as before, without it"):
+    with pytest.raises(ClassArchiveError, match="jobs run without it"):
         create()
     assert list(cache.glob("*.jsa")) == []
     assert list(cache.glob("class-archive-*")) == []

@@ -1,4 +1,4 @@
-"""from_stratalog, on rows as a topic has them."""
+"""from_stratalog, on rows like those of a topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAME = b"\x00\x00\x00\x01\x02"
 
 
 def topic(spark: SparkSession, *values: bytes | None, key: bytes | None = b"ada") -> DataFrame:
-    """Out of Arrow, so that they are in the plan itself: no worker is asked, and the driver decodes them alone."""
+    """Create rows from Arrow, so that they are in the plan: the driver decodes them without a worker."""
     columns = {"key": [key] * len(values), "value": list(values), "partition": [0] * len(values)}
     schema = pa.schema({"key": pa.binary(), "value": pa.binary(), "partition": pa.int32()})
     return spark.createDataFrame(pa.table(columns, schema))
@@ -44,7 +44,7 @@ def test_json_becomes_a_struct_and_other_columns_stay(spark: SparkSession) -> No
 BAD = [b"{", b"", b"tea", b'{"cups": "many"}', b"\xff\xfe"]
 
 
-def test_what_is_no_json_is_null_and_its_bytes_are_in_the_errors_column(spark: SparkSession) -> None:
+def test_invalid_json_is_null_and_its_bytes_are_in_the_errors_column(spark: SparkSession) -> None:
     good = [b'{"cups": 1}', b"null", None]
     df = from_stratalog(topic(spark, *good, *BAD), "json", DRINKS, errors="bad")
     assert values(df) == [Row(drink=None, cups=1), *[None] * (len(good) - 1 + len(BAD))]
@@ -57,7 +57,7 @@ def test_failfast_fails_the_query(spark: SparkSession) -> None:
         df.collect()
 
 
-def test_json_that_a_registry_framed_is_recognised(spark: SparkSession) -> None:
+def test_framed_json_is_recognised(spark: SparkSession) -> None:
     both = topic(spark, FRAME + b'{"cups": 1}', b'{"cups": 2}')
     assert values(from_stratalog(both, "json", "cups int")) == [Row(cups=1), Row(cups=2)]
     assert values(from_stratalog(both, "json", "cups int", framed=True)) == [Row(cups=1), None]
@@ -90,10 +90,10 @@ def test_keys_as_text(spark: SparkSession) -> None:
         from_stratalog(df, "string", column="key", mode="FAILFAST").collect()
 
 
-def test_decoding_works_in_a_stream_and_inferring_is_refused(spark: SparkSession) -> None:
+def test_stream_is_decoded_but_its_schema_is_not_inferred(spark: SparkSession) -> None:
     stream = spark.readStream.format("rate").load().select(f.lit(b'{"cups": 1}').alias("value"))
     assert from_stratalog(stream, "json", DRINKS).isStreaming
-    with pytest.raises(ConfigError, match="give schema"):
+    with pytest.raises(ConfigError, match="set schema"):
         from_stratalog(stream, "json")
 
 
@@ -102,29 +102,31 @@ def test_decoding_works_in_a_stream_and_inferring_is_refused(spark: SparkSession
     [
         (("xml",), "known are: json, avro, protobuf, string"),
         (("json", "a int", {"mode": "DROPMALFORMED"}), "PERMISSIVE"),
-        (("json", "a int", {"column": "values"}), "there are: key, value, partition"),
+        (("json", "a int", {"column": "values"}), "the columns are: key, value, partition"),
         (("json", "a int", {"column": "partition"}), "it must be binary"),
-        (("json", "a int", {"errors": "key"}), "a column of that name"),
-        (("json", "a int", {"errors": "bad", "mode": "FAILFAST"}), "there is none"),
+        (("json", "a int", {"errors": "key"}), "that column exists"),
+        (("json", "a int", {"errors": "bad", "mode": "FAILFAST"}), "mode is FAILFAST"),
         (("json", "a int", {"registry": "http://localhost"}), "registry is for format avro"),
         (("json", "a int", {"descriptor": b""}), "descriptor is for format protobuf"),
-        (("json", "int", {}), "schema is int; JSON is read as columns"),
+        (("json", "int", {}), "schema is int; JSON needs columns"),
         (("json", None, {"sample_rows": 0}), f"1 to {MOST_SAMPLE_ROWS}"),
         (("json", None, {}), "no schema can be inferred"),
         (("avro", None, {}), "schema is missing"),
         (("avro", "tea", {}), "Avro schema in JSON"),
-        (("avro", '"string"', {"framed": True}), "give schemas, or registry"),
+        (("avro", '"string"', {"framed": True}), "set schemas, or registry"),
         (("avro", '"string"', {"schemas": {}}), "0 schemas"),
-        (("avro", None, {"schemas": {1: '"int"'}, "framed": False}), "there are no ids"),
-        (("avro", None, {"schemas": {1: '"int"'}, "registry": "http://localhost"}), "give one"),
-        (("avro", None, {"subject": "drinks-value"}), "registry is not given"),
+        (("avro", None, {"schemas": {1: '"int"'}, "framed": False}), "have no schema ids"),
+        (("avro", None, {"schemas": {1: '"int"'}, "registry": "http://localhost"}), "set one of them"),
+        (("avro", None, {"subject": "drinks-value"}), "registry is not set"),
         (("avro", None, {"registry": "localhost:8081"}), "http://localhost:8081"),
-        (("avro", None, {"registry": "http://localhost:1"}), "no value is framed"),
-        (("protobuf", None, {}), "message's full name"),
+        (("avro", None, {"registry": "http://localhost:1"}), "no value has a frame"),
+        (("protobuf", None, {}), "full name of the message"),
         (("protobuf", "shop.Order", {}), "descriptor is missing"),
     ],
 )
-def test_what_can_not_work_is_refused_by_name(spark: SparkSession, arguments: Sequence[object], message: str) -> None:
+def test_contradictory_arguments_are_refused_by_name(
+    spark: SparkSession, arguments: Sequence[object], message: str
+) -> None:
     format, schema, options = (*arguments, None, {})[:3] if len(arguments) < 3 else arguments
     with pytest.raises(ConfigError, match=message):
         from_stratalog(topic(spark, b"tea"), format, schema, **options)  # type: ignore[arg-type]
@@ -139,7 +141,7 @@ def test_missing_package_is_named(spark: SparkSession, format: str, schema: str,
         from_stratalog(topic(spark, b"tea"), format, schema, **options)  # type: ignore[arg-type]
 
 
-def test_frames_are_taken_apart(spark: SparkSession) -> None:
+def test_frames_are_split_into_id_and_value(spark: SparkSession) -> None:
     rows = [
         (FRAME + b"tea", True, 258, b"tea"),
         (FRAME, True, 258, b""),
@@ -150,15 +152,15 @@ def test_frames_are_taken_apart(spark: SparkSession) -> None:
     ]
     df = spark.createDataFrame(pa.table({"value": pa.array([row[0] for row in rows], pa.binary())}))
     value = f.col("value")
-    found = df.select(is_framed(value), f.when(is_framed(value), schema_id(value)), without_frame(value)).collect()
-    for row, (framed, number, rest) in zip(rows, found, strict=True):
+    actual = df.select(is_framed(value), f.when(is_framed(value), schema_id(value)), without_frame(value)).collect()
+    for row, (framed, number, rest) in zip(rows, actual, strict=True):
         assert (framed, number) == row[1:3]
         assert not framed or rest == row[3]
 
 
 def test_message_indexes_of_protobuf_are_skipped(spark: SparkSession) -> None:
     rows = [
-        (b"\x00tea", b"tea"),  # the first message, in short
+        (b"\x00tea", b"tea"),  # the first message, in the short form
         (b"\x02\x00tea", b"tea"),
         (b"\x04\x02\x06tea", b"tea"),
         (b"\x00", b""),

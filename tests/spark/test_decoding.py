@@ -1,4 +1,4 @@
-"""Batches as Spark's rows: the records that the reader of objects sees, without those that nobody wants."""
+"""Batches as Spark's rows: the records of the object reader, without those that the request excludes."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from stratalog.spark.predicate import EVERYTHING, Predicate
 from stratalog.spark.scan_request import READ_COMMITTED
 from stratalog.spark.schema import ALL_COLUMNS as ALL
 from tests.records.strategies import codecs, numbered
-from tests.spark.rows import Row, row_of, rows_in, wants
+from tests.spark.rows import Row, matches, row_of, rows_in
 
 
 def rows_of(decoder: Decoder, *pieces: Any, aborted: Any = ()) -> list[Row]:
-    """All rows, after Arrow itself found nothing wrong, and no batch was empty."""
-    found: list[Row] = []
+    """Return all rows. Checks that the batches are valid and not empty."""
+    actual: list[Row] = []
     for piece in pieces:
         for batch in decoder.decode(piece, aborted):
-            found += checked(batch, decoder)
+            actual += checked(batch, decoder)
     for batch in decoder.finish():
-        found += checked(batch, decoder)
-    return found
+        actual += checked(batch, decoder)
+    return actual
 
 
 def checked(batch: pa.RecordBatch, decoder: Decoder) -> list[Row]:
@@ -49,7 +49,7 @@ small_headers = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(ma
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """A few batches of any magic and codec, with gaps, control batches and any order of times."""
+    """Draw some batches of any magic and codec, with gaps, control batches and unsorted timestamps."""
     offset = draw(st.integers(0, 50))
     log = bytearray()
     for _ in range(draw(st.integers(1, 5))):
@@ -102,7 +102,7 @@ def predicates(draw: st.DrawFn) -> Predicate:
     rows_per_batch=st.integers(1, 9),
     bytes_per_batch=st.integers(1, 200),
 )
-def test_rows_are_the_wanted_records_of_the_reader_of_objects(
+def test_rows_are_the_matching_records_of_the_object_reader(
     log: bytes,
     predicate: Predicate,
     start: int,
@@ -122,12 +122,12 @@ def test_rows_are_the_wanted_records_of_the_reader_of_objects(
         rows_per_batch=rows_per_batch,
         bytes_per_batch=bytes_per_batch,
     )
-    expected = [record for record in read_records(log) if start <= record.offset < end and wants(predicate, record)]
+    expected = [record for record in read_records(log) if start <= record.offset < end and matches(predicate, record)]
     assert rows_of(decoder, log) == [row_of(record, tuple(columns)) for record in expected]
 
 
 @given(codec=codecs, cut=st.integers(0, 400))
-def test_a_batch_that_is_cut_off_comes_with_the_next_bytes(codec: int, cut: int) -> None:
+def test_incomplete_batch_is_decoded_with_the_next_bytes(codec: int, cut: int) -> None:
     first, second = numbered(10), numbered(10, first=10)
     log = build_batch(first, codec=codec) + build_batch(second, base_offset=10, codec=codec)
     decoder = Decoder("orders", 3, ALL)
@@ -140,7 +140,7 @@ def test_a_batch_that_is_cut_off_comes_with_the_next_bytes(codec: int, cut: int)
     assert decoder.next_offset == 20
 
 
-def test_the_types_are_those_that_spark_takes() -> None:
+def test_types_are_those_that_spark_accepts() -> None:
     decoder = Decoder("orders", 3, ALL)
     assert [str(kind) for kind in decoder.schema.types] == [
         "binary",
@@ -154,14 +154,14 @@ def test_the_types_are_those_that_spark_takes() -> None:
     ]
 
 
-def test_a_time_is_the_moment_that_it_was() -> None:
+def test_timestamps_are_the_same_instants() -> None:
     log = build_batch([Record(timestamp=1_767_225_600_123, value=b"v")])
     decoder = Decoder("orders", 3, ["timestamp"])
     (batch,) = [*decoder.decode(log), *decoder.finish()]
     assert batch.column(0)[0].as_py() == datetime(2026, 1, 1, 0, 0, 0, 123000, tzinfo=UTC)
 
 
-def test_portions_end_inside_a_batch_and_have_the_asked_size() -> None:
+def test_arrow_batches_have_the_requested_size() -> None:
     records = [Record(offset=offset, value=b"x" * 100) for offset in range(1000)]
     log = build_batch(records, codec=format.Codec.ZSTD)
     decoder = Decoder("orders", 3, ["offset"], rows_per_batch=300)
@@ -185,7 +185,7 @@ def test_small_fetches_are_collected_into_one_batch() -> None:
     assert list(decoder.finish()) == []
 
 
-def test_a_record_of_ten_megabytes_comes_alone() -> None:
+def test_record_of_ten_megabytes_is_a_batch_of_its_own() -> None:
     large = Record(offset=1, key=b"k", value=b"z" * 10_000_000)
     records = [Record(offset=0, value=b"a"), large, Record(offset=2, value=b"b")]
     decoder = Decoder("orders", 3, ["value"], bytes_per_batch=1000)
@@ -194,27 +194,27 @@ def test_a_record_of_ten_megabytes_comes_alone() -> None:
     assert [batch.num_rows for batch in batches] == [2, 1]
 
 
-def test_columns_that_nobody_wants_are_not_copied() -> None:
+def test_columns_that_are_not_requested_are_not_copied() -> None:
     log = build_batch([Record(offset=offset, value=b"v" * 10_000) for offset in range(100)])
     decoder = Decoder("orders", 3, ["offset"], bytes_per_batch=1000)
-    (batch,) = [*decoder.decode(log), *decoder.finish()]  # a value would have made ten of them
+    (batch,) = [*decoder.decode(log), *decoder.finish()]  # with values, there would be ten
     assert batch.num_rows == 100
     assert batch.get_total_buffer_size() == 800
 
 
-def test_only_a_place_is_wanted() -> None:
+def test_only_topic_and_partition_are_requested() -> None:
     decoder = Decoder("orders", 3, ["partition", "topic"])
     assert rows_of(decoder, build_batch(numbered(3))) == [{"partition": 3, "topic": "orders"}] * 3
 
 
-def test_nothing_there_is_no_batch() -> None:
+def test_empty_input_yields_no_batch() -> None:
     decoder = Decoder("orders", 3, ALL)
     assert rows_of(decoder, b"") == []
     assert rows_of(Decoder("orders", 3, ALL, start=5, end=5), build_batch(numbered(9))) == []
     assert rows_of(Decoder("orders", 3, ALL, Predicate(partitions=frozenset([4]))), build_batch(numbered(9))) == []
 
 
-def test_the_decoder_is_done_at_the_end_even_where_compaction_left_a_gap() -> None:
+def test_decoder_is_done_at_the_end_of_a_range_that_ends_in_a_gap() -> None:
     decoder = Decoder("orders", 3, ["offset"], end=7)
     list(decoder.decode(build_batch(numbered(5))))
     assert not decoder.is_done
@@ -263,7 +263,7 @@ def test_aborted_transactions_are_left_out(aborted: list[Any]) -> None:
     assert [row["offset"] for row in read] == [0, 1, 2, 3, 4, 5, 7, 8, 10, 11]
 
 
-def test_a_header_key_that_is_not_utf_8_is_read_as_java_reads_it() -> None:
+def test_header_key_that_is_not_utf_8_is_read_as_in_java() -> None:
     log = build_batch([Record(value=b"v", headers=[("k\N{LATIN SMALL LETTER E WITH ACUTE}", b"1")])])
     log = log.replace("\N{LATIN SMALL LETTER E WITH ACUTE}".encode(), b"\xc3\x28")
     log = bytearray(log)
@@ -277,7 +277,7 @@ def format_crc(batch: bytearray) -> bytes:
     return crc32c(batch[21:]).to_bytes(4, "big")
 
 
-def test_damage_is_named_by_topic_partition_and_offset() -> None:
+def test_corrupt_batch_is_reported_with_topic_partition_and_offset() -> None:
     log = build_batch(numbered(5)) + build_batch(numbered(5, first=5), base_offset=5)
     log[-3] ^= 1
     decoder = Decoder("orders", 3, ALL)
@@ -285,15 +285,15 @@ def test_damage_is_named_by_topic_partition_and_offset() -> None:
         rows_of(decoder, log)
 
 
-def test_damage_in_a_batch_that_a_time_would_leave_out_is_found_too() -> None:
+def test_corrupt_batch_outside_the_time_range_is_an_error() -> None:
     log = build_batch(numbered(5))
     log[-3] ^= 1
     with pytest.raises(CorruptBatchError, match="checksum"):
         rows_of(Decoder("orders", 3, ALL, Predicate(from_timestamp=2**60)), log)
 
 
-@pytest.mark.parametrize("where", [0, 4, 6, 12])  # its length, the key's, the value's, the number of headers
-def test_a_record_that_lies_about_its_length_is_an_error(where: int) -> None:
+@pytest.mark.parametrize("where", [0, 4, 6, 12])  # the lengths of record, key and value, and the number of headers
+def test_record_with_a_wrong_length_is_an_error(where: int) -> None:
     log = build_batch([Record(key=b"k", value=b"value")])
     log[format.HEADER_SIZE + where] = 0x7E
     log[17:21] = format_crc(log)
@@ -301,14 +301,14 @@ def test_a_record_that_lies_about_its_length_is_an_error(where: int) -> None:
         rows_of(Decoder("orders", 3, ALL), log)
 
 
-def test_bytes_that_were_seen_already_make_no_second_rows() -> None:
+def test_bytes_that_are_passed_twice_yield_rows_once() -> None:
     decoder = Decoder("orders", 3, ["offset"])
     pieces = [numbered(10), numbered(5, first=5), numbered(10, first=8)]
     logs = [build_batch(records, base_offset=records[0].offset) for records in pieces]
     assert [row["offset"] for row in rows_of(decoder, *logs)] == list(range(18))
 
 
-@pytest.mark.parametrize("wrong", [2, 100])  # which lies behind what is wanted, and would end the scan
+@pytest.mark.parametrize("wrong", [2, 100])  # 100 is after the range, and would end the scan
 def test_an_offset_that_does_not_fit_between_its_neighbours_is_an_error(wrong: int) -> None:
     log = build_batch(numbered(5)) + build_batch(numbered(5, first=5), base_offset=wrong)
     log += build_batch(numbered(5, first=10), base_offset=10)
@@ -316,36 +316,36 @@ def test_an_offset_that_does_not_fit_between_its_neighbours_is_an_error(wrong: i
         rows_of(Decoder("orders", 3, ALL, end=15), log)
 
 
-def test_bytes_that_are_no_batch_are_an_error() -> None:
+def test_bytes_that_are_not_a_batch_are_an_error() -> None:
     with pytest.raises(CorruptBatchError, match="orders-3, offset 0: batch length is 0"):
         rows_of(Decoder("orders", 3, ALL), bytes(100))
 
 
-def test_a_bomb_is_not_inflated() -> None:
+def test_decompression_bomb_is_an_error() -> None:
     log = build_batch([Record(value=b"\0" * 1_000_000)], codec=format.Codec.GZIP)
     with pytest.raises(CorruptBatchError, match=r"orders-3, offset 0: .*more than the limit of 1000 bytes"):
         rows_of(Decoder("orders", 3, ALL, max_decompressed=1000), log)
 
 
-def test_a_time_that_spark_can_not_hold_is_an_error_where_it_is_wanted() -> None:
+def test_timestamp_out_of_range_is_an_error_if_it_is_requested() -> None:
     log = build_batch([Record(timestamp=2**62, value=b"v")])
     with pytest.raises(CorruptBatchError, match="does not fit 64 bits as microseconds"):
         rows_of(Decoder("orders", 3, ALL), log)
     assert rows_of(Decoder("orders", 3, ["value"]), log) == [{"value": b"v"}]
 
 
-def test_a_reader_that_leaves_early_lets_go_of_the_bytes() -> None:
+def test_reader_that_stops_early_releases_the_bytes() -> None:
     log = bytearray(build_batch(numbered(50)))
     decoder = Decoder("orders", 3, ["offset"], rows_per_batch=10)
     walk = decoder.decode(log)
     next(walk)
     walk.close()  # type: ignore[attr-defined]
-    log.clear()  # a buffer that is still exported can't be resized
+    log.clear()  # fails if the buffer is still exported
     assert list(decoder.decode(build_batch(numbered(5, first=50), base_offset=50))) == []
 
 
 @pytest.mark.parametrize("columns", [["nope"], ["key", "key"]])
-def test_columns_that_do_not_exist_or_come_twice_are_refused(columns: list[str]) -> None:
+def test_unknown_or_repeated_columns_are_refused(columns: list[str]) -> None:
     with pytest.raises(ValueError, match="column"):
         Decoder("orders", 3, columns)
 

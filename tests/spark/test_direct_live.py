@@ -1,4 +1,4 @@
-"""Direct reads beside a broker that serves, writes and deletes meanwhile: the rows of the wire, or a clear error."""
+"""Direct reads while a broker serves, writes and deletes: the same rows as over the wire, or an error."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def _connections_end_with_the_test() -> Iterator[None]:
 
 
 def reader(broker: BrokerProcess, topic: str, **options: str) -> StratalogBatchReader:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
-    given |= {name.replace("__", "."): value for name, value in options.items()}
-    return StratalogBatchReader(batch_options(given), SCHEMA)
+    read_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
+    read_options |= {name.replace("__", "."): value for name, value in options.items()}
+    return StratalogBatchReader(batch_options(read_options), SCHEMA)
 
 
-def rows(one: StratalogBatchReader) -> list[Row]:
-    return [row for task in one.partitions() for batch in one.read(task) for row in rows_in(batch)]
+def rows(each: StratalogBatchReader) -> list[Row]:
+    return [row for task in each.partitions() for batch in each.read(task) for row in rows_in(batch)]
 
 
-def task_of(one: StratalogBatchReader) -> ScanPartition:
-    (task,) = one.partitions()
+def task_of(each: StratalogBatchReader) -> ScanPartition:
+    (task,) = each.partitions()
     assert isinstance(task, ScanPartition)
     return task
 
@@ -82,23 +82,23 @@ def test_aborted_and_open_transactions_are_not_read(stratalog_broker: BrokerProc
     assert len(everything) == 13
 
 
-def test_what_is_written_behind_the_plan_is_not_read(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_records_written_after_the_plan_are_not_read(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, range(10))
-    one = reader(stratalog_broker, stratalog_topic)
-    task = task_of(one)
+    each = reader(stratalog_broker, stratalog_topic)
+    task = task_of(each)
     send(stratalog_broker, stratalog_topic, range(10, 20))
-    found = [row for batch in one.read(task) for row in rows_in(batch)]
-    assert [row["offset"] for row in found] == list(range(10))
+    actual = [row for batch in each.read(task) for row in rows_in(batch)]
+    assert [row["offset"] for row in actual] == list(range(10))
 
 
 @pytest.mark.stratalog_topic(config={"segment.bytes": 1000})
-def test_files_that_vanish_half_way_are_followed_by_the_wire(
+def test_scan_continues_over_the_wire_if_files_disappear(
     stratalog_broker: BrokerProcess, stratalog_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for start in range(0, 200, 20):
         send(stratalog_broker, stratalog_topic, range(start, start + 20))
-    one = reader(stratalog_broker, stratalog_topic)
-    task = task_of(one)
+    each = reader(stratalog_broker, stratalog_topic)
+    task = task_of(each)
     assert task.data_dirs
     seen: list[int] = []
     original = os.open
@@ -112,23 +112,23 @@ def test_files_that_vanish_half_way_are_followed_by_the_wire(
         return original(path, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", unmounted_later)
-    found = [row for batch in one.read(task) for row in rows_in(batch)]
+    actual = [row for batch in each.read(task) for row in rows_in(batch)]
     assert len(seen) == 4
-    assert [row["offset"] for row in found] == list(range(200))
+    assert [row["offset"] for row in actual] == list(range(200))
 
 
 def _gone(*_: object) -> object:
     raise FilesUnavailableError("not mounted any more")
 
 
-def test_directories_that_were_named_must_have_the_files(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_missing_files_in_named_directories_are_an_error(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, range(3))
-    one = reader(stratalog_broker, stratalog_topic, log__dirs="/nowhere")
+    each = reader(stratalog_broker, stratalog_topic, log__dirs="/nowhere")
     with pytest.raises(FilesUnavailableError, match=f"/nowhere/{stratalog_topic}-0 does not exist"):
-        rows(one)
+        rows(each)
 
 
-def test_a_topic_made_again_is_not_taken_for_the_old_one(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_files_of_a_recreated_topic_are_not_read(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, range(10))
     strict, lenient = (reader(stratalog_broker, stratalog_topic, failOnDataLoss=flag) for flag in ("true", "false"))
     task = task_of(strict)

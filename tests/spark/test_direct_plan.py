@@ -1,5 +1,5 @@
-"""Which files, and from where: the right directory, all segments that can have a wanted row, nothing skipped on a
-doubtful index."""
+"""The files and the start position of a scan: the right directory, all segments that can match, and no use of a damaged
+index."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_partition(data_dir: Path, topic_id: uuid.UUID = TOPIC_ID, name: str = "
     return partition
 
 
-def test_the_directory_is_the_one_with_the_topic_s_id(tmp_path: Path) -> None:
+def test_directory_with_the_topic_id_is_chosen(tmp_path: Path) -> None:
     make_partition(tmp_path / "one", uuid.UUID(int=6))
     right = make_partition(tmp_path / "two")
     dirs = [str(tmp_path / name) for name in ("none", "one", "two")]
@@ -40,7 +40,7 @@ def test_the_directory_is_the_one_with_the_topic_s_id(tmp_path: Path) -> None:
     assert partition_directory(dirs[:2], "orders", 0, None) == tmp_path / "one" / "orders-0"
 
 
-def test_a_directory_that_is_not_there_or_of_another_topic_is_named(tmp_path: Path) -> None:
+def test_missing_or_wrong_directory_is_reported(tmp_path: Path) -> None:
     make_partition(tmp_path / "one", uuid.UUID(int=6))
     (tmp_path / "two" / "orders-0").mkdir(parents=True)
     (tmp_path / "three" / "orders-0").mkdir(parents=True)
@@ -60,20 +60,20 @@ def test_a_directory_that_is_not_there_or_of_another_topic_is_named(tmp_path: Pa
 def test_only_the_segments_of_the_range_are_read(tmp_path: Path) -> None:
     with LogBuilder(tmp_path) as built:
         built.append(10).roll().append(10).roll().append(10).roll().append(10)
-        found = segments_of(built.log_path, 10, 20, read_committed=False)
-        assert [segment.base_offset for segment in found.files] == [10]
-        assert (found.first_offset, found.reaches_past_end, found.aborted) == (0, True, ())
-        found = segments_of(built.log_path, 9, 40, read_committed=False)
-        assert [segment.base_offset for segment in found.files] == [0, 10, 20, 30]
-        assert not found.reaches_past_end
+        actual = segments_of(built.log_path, 10, 20, read_committed=False)
+        assert [segment.base_offset for segment in actual.files] == [10]
+        assert (actual.first_offset, actual.reaches_past_end, actual.aborted) == (0, True, ())
+        actual = segments_of(built.log_path, 9, 40, read_committed=False)
+        assert [segment.base_offset for segment in actual.files] == [0, 10, 20, 30]
+        assert not actual.reaches_past_end
 
 
-def test_a_directory_that_is_gone_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(FilesUnavailableError, match="is gone"):
+def test_deleted_directory_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(FilesUnavailableError, match="does not exist any more"):
         segments_of(tmp_path / "orders-0", 0, 10, read_committed=False)
 
 
-def test_half_a_swap_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_swap_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = make_partition(tmp_path)
     swap = partition / f"{0:020d}.log.swap"
     swap.write_bytes(build_batch([(b"k", b"v")]))
@@ -94,11 +94,11 @@ def test_a_swap_that_never_ends_is_an_error(tmp_path: Path, monkeypatch: pytest.
     (partition / f"{0:020d}.log.swap").write_bytes(b"")
     monkeypatch.setattr(direct_plan, "_LISTINGS", 3)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    with pytest.raises(FilesUnavailableError, match="compaction was left unfinished"):
+    with pytest.raises(FilesUnavailableError, match="compaction is unfinished"):
         segments_of(partition, 0, 10, read_committed=False)
 
 
-def test_aborted_transactions_are_found_where_their_markers_are(tmp_path: Path) -> None:
+def test_aborted_transactions_are_read_from_the_segment_of_their_marker(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         transactional = {"producer_epoch": 0, "is_transactional": True}
         keyed.put("a=1", "b=1", producer_id=7, base_sequence=0, **transactional)
@@ -106,14 +106,14 @@ def test_aborted_transactions_are_found_where_their_markers_are(tmp_path: Path) 
         keyed.end_transaction(ControlType.ABORT, 7).end_transaction(ControlType.COMMIT, 8)
         keyed.put("d=1", producer_id=7, base_sequence=2, **transactional)
         keyed.end_transaction(ControlType.ABORT, 7)
-        found = segments_of(keyed.log_path, 0, keyed.log.log_end_offset, read_committed=True)
-        assert found.aborted == (Aborted(7, 0, 3), Aborted(7, 5, 6))
+        actual = segments_of(keyed.log_path, 0, keyed.log.log_end_offset, read_committed=True)
+        assert actual.aborted == (Aborted(7, 0, 3), Aborted(7, 5, 6))
         assert segments_of(keyed.log_path, 0, 2, read_committed=True).aborted == (Aborted(7, 0, 3),)
         assert segments_of(keyed.log_path, 0, 2, read_committed=False).aborted == ()
         index = keyed.log_path / f"{3:020d}.txnindex"
         with index.open("ab") as file:
-            file.write(b"\0\0\0")  # a writer is at work
-        assert segments_of(keyed.log_path, 0, 7, read_committed=True).aborted == found.aborted
+            file.write(b"\0\0\0")  # an incomplete entry
+        assert segments_of(keyed.log_path, 0, 7, read_committed=True).aborted == actual.aborted
 
 
 def dense(tmp_path: Path) -> LogBuilder:
@@ -121,7 +121,7 @@ def dense(tmp_path: Path) -> LogBuilder:
 
 
 def position_of(built: LogBuilder, start: int, predicate: Predicate = EVERYTHING) -> tuple[int, list[int]]:
-    """Where the scan of the first segment begins, and the base offsets of all batches from there on."""
+    """Return the start position in the first segment, and the base offsets of the batches after it."""
     reader = SegmentReader(list_partition(built.log_path).segments[0])
     try:
         position = first_position(reader, start, predicate)
@@ -130,7 +130,7 @@ def position_of(built: LogBuilder, start: int, predicate: Predicate = EVERYTHING
         reader.close()
 
 
-def test_an_offset_is_found_through_the_index(tmp_path: Path) -> None:
+def test_offset_is_looked_up_in_the_index(tmp_path: Path) -> None:
     with dense(tmp_path) as built:
         for _ in range(100):
             built.append(1, value_size=100)
@@ -140,7 +140,7 @@ def test_an_offset_is_found_through_the_index(tmp_path: Path) -> None:
         assert 50 < bases[0] <= 60
 
 
-def test_a_time_is_found_through_the_index(tmp_path: Path) -> None:
+def test_timestamp_is_looked_up_in_the_index(tmp_path: Path) -> None:
     with dense(tmp_path) as built:
         for step in range(100):
             built.log.append(batch_of(START_MS + step * 1000))
@@ -150,10 +150,10 @@ def test_a_time_is_found_through_the_index(tmp_path: Path) -> None:
         _, bases = position_of(built, 80, Predicate(from_timestamp=START_MS + 60_000))
         assert 70 < bases[0] <= 80
         _, bases = position_of(built, 0, Predicate(from_timestamp=START_MS + 1_000_000))
-        assert bases == [99]  # the last batch is all that has to be looked at
+        assert bases == [99]  # only the last batch has to be read
 
 
-def test_a_young_record_among_old_ones_is_not_skipped(tmp_path: Path) -> None:
+def test_new_record_among_old_ones_is_not_skipped(tmp_path: Path) -> None:
     with dense(tmp_path) as built:
         times = [step * 1000 for step in range(100)]
         times[20] = 90_000
@@ -166,7 +166,7 @@ def test_a_young_record_among_old_ones_is_not_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "zeros", "noise", "of another log"])
-def test_a_doubtful_index_is_not_used(tmp_path: Path, suffix: str, damage: str) -> None:
+def test_damaged_index_is_not_used(tmp_path: Path, suffix: str, damage: str) -> None:
     with dense(tmp_path / "log") as built, dense(tmp_path / "other") as other:
         for step in range(50):
             built.log.append(batch_of(START_MS + step * 1000))

@@ -1,11 +1,13 @@
-"""Rows straight off a partition's files: the same as the log's own reader gives, while the log lives on beside."""
+"""Rows read directly from a partition's files: the same as from the log's own reader, while the log changes."""
 
 from __future__ import annotations
 
 import itertools
+import mmap
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,10 +23,10 @@ from stratalog.spark.data_loss import DataLossError
 from stratalog.spark.direct_plan import FilesUnavailableError
 from stratalog.spark.direct_scan import scan
 from stratalog.spark.predicate import EVERYTHING, Predicate
-from stratalog.spark.scan_request import READ_COMMITTED, OffsetRange, ScanRequest
+from stratalog.spark.scan_request import MIB, READ_COMMITTED, OffsetRange, ScanRequest
 from stratalog.spark.schema import ALL_COLUMNS
 from stratalog.storage import Log
-from tests.spark.rows import Row, row_of, rows_in, wants
+from tests.spark.rows import Row, matches, row_of, rows_in
 from tests.storage.compaction.keyed_log import KeyedLog
 from tests.storage.faults.racing import Unsynced
 from tests.storage.log_builder import PARTITION, START_MS, LogBuilder
@@ -49,7 +51,7 @@ def rows_from(batches: Iterator[Any]) -> list[Row]:
 
 
 def expected(records: list[Record], predicate: Predicate = EVERYTHING) -> list[Row]:
-    return [row_of(record, topic=PARTITION.topic, partition=0) for record in records if wants(predicate, record)]
+    return [row_of(record, topic=PARTITION.topic, partition=0) for record in records if matches(predicate, record)]
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogBuilder]:
 
 
 @given(data=st.data())
-def test_rows_are_those_that_the_log_s_own_reader_gives(model: LogBuilder, data: st.DataObject) -> None:
+def test_rows_are_those_of_the_log_reader(model: LogBuilder, data: st.DataObject) -> None:
     start, end = sorted(data.draw(st.tuples(*[st.integers(0, model.next_offset)] * 2)))
     moments = st.integers(START_MS, START_MS + 10 * model.next_offset)
     predicate = Predicate(
@@ -81,14 +83,14 @@ def test_rows_are_those_that_the_log_s_own_reader_gives(model: LogBuilder, data:
         until_timestamp=data.draw(st.just(2**63 - 1) | moments),
         keys=data.draw(st.none() | st.just(frozenset(r.key for r in model.history[::3] if r.key is not None))),
     )
-    found = rows_from(scan(range_of(model.log, start, end), request_for(model.path, predicate)))
-    assert found == expected(model.history[start:end], predicate)
+    actual = rows_from(scan(range_of(model.log, start, end), request_for(model.path, predicate)))
+    assert actual == expected(model.history[start:end], predicate)
 
 
-def test_a_range_ends_at_its_end_inside_a_batch(built: LogBuilder) -> None:
+def test_range_can_end_inside_a_batch(built: LogBuilder) -> None:
     built.append(10).append(10)
-    found = rows_from(scan(range_of(built.log, 3, 15), request_for(built.path)))
-    assert found == expected(built.history[3:15])
+    actual = rows_from(scan(range_of(built.log, 3, 15), request_for(built.path)))
+    assert actual == expected(built.history[3:15])
 
 
 def test_an_empty_range_reads_nothing(tmp_path: Path) -> None:
@@ -103,14 +105,14 @@ def test_batches_larger_than_a_window_are_read(built: LogBuilder, monkeypatch: p
     assert rows_from(scan(range_of(built.log), request_for(built.path))) == expected(built.history)
 
 
-def test_what_is_torn_behind_the_end_of_the_range_is_not_looked_at(built: LogBuilder) -> None:
+def test_torn_batch_after_the_range_is_not_read(built: LogBuilder) -> None:
     fill(built).flush()
     with built.files(".log")[-1].open("ab") as file:
         file.write(built.next_batch(5)[:70])
     assert rows_from(scan(range_of(built.log), request_for(built.path))) == expected(built.history)
 
 
-def test_a_segment_deleted_while_it_is_read_is_read_to_its_end(built: LogBuilder) -> None:
+def test_segment_deleted_during_the_scan_is_read_to_its_end(built: LogBuilder) -> None:
     fill(built, segments=2)
     whole = built.history
     batches = scan(range_of(built.log, 0, 70), request_for(built.path, rows_per_batch=10))
@@ -121,52 +123,52 @@ def test_a_segment_deleted_while_it_is_read_is_read_to_its_end(built: LogBuilder
     assert rows + rows_from(batches) == expected(whole[:70])
 
 
-def test_segments_deleted_before_they_were_opened_are_lost(built: LogBuilder, caplog: pytest.LogCaptureFixture) -> None:
+def test_segments_deleted_before_they_are_opened_are_lost(built: LogBuilder, caplog: pytest.LogCaptureFixture) -> None:
     fill(built, segments=3)
     whole = built.history
-    place = range_of(built.log)
-    strict = scan(place, request_for(built.path, rows_per_batch=10))
-    lenient = scan(place, request_for(built.path, rows_per_batch=10, fail_on_data_loss=False))
+    offset_range = range_of(built.log)
+    strict = scan(offset_range, request_for(built.path, rows_per_batch=10))
+    lenient = scan(offset_range, request_for(built.path, rows_per_batch=10, fail_on_data_loss=False))
     first = [rows_in(next(strict)), rows_in(next(lenient))]
     built.advance_start(140).apply_retention()
     built.directory.turn()
-    with pytest.raises(DataLossError, match=r"orders-0: the records from offset 70 to 139 are gone.*failOnDataL"):
+    with pytest.raises(DataLossError, match=r"orders-0: the records from offset 70 to 139 were deleted.*failOnDataL"):
         rows_from(strict)
     assert first[1] + rows_from(lenient) == expected(whole[:70] + whole[140:])
     assert "orders-0: the records from offset 70 to 139 are gone" in caplog.text
 
 
-def test_a_start_that_is_gone_already_is_lost_too(built: LogBuilder) -> None:
+def test_records_deleted_before_the_scan_are_lost(built: LogBuilder) -> None:
     fill(built, segments=2)
-    place = range_of(built.log)
+    offset_range = range_of(built.log)
     built.advance_start(70).apply_retention()
     built.directory.turn()
     with pytest.raises(DataLossError, match="from offset 0 to 69"):
-        rows_from(scan(place, request_for(built.path)))
+        rows_from(scan(offset_range, request_for(built.path)))
 
 
-def test_segments_rolled_meanwhile_are_found(built: LogBuilder) -> None:
+def test_segments_rolled_during_the_scan_are_read(built: LogBuilder) -> None:
     built.append(10)
-    place = range_of(built.log, 0, 30)
-    batches = scan(place, request_for(built.path, rows_per_batch=5))
+    offset_range = range_of(built.log, 0, 30)
+    batches = scan(offset_range, request_for(built.path, rows_per_batch=5))
     rows = rows_in(next(batches))
     built.append(10).roll().append(10)
     assert rows + rows_from(batches) == expected(built.history)
 
 
-def test_files_that_stay_behind_the_broker_are_unavailable(built: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_lag_behind_the_broker_are_unavailable(built: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_scan, "_LOOKS", 3)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     built.append(10)
     rows: list[Row] = []
-    with pytest.raises(FilesUnavailableError, match="files end at offset 10; the broker has more") as caught:
+    with pytest.raises(FilesUnavailableError, match="files end at offset 10, but the broker has later") as caught:
         for batch in scan(range_of(built.log, 0, 30), request_for(built.path)):
             rows += rows_in(batch)
     assert rows == expected(built.history)
     assert caught.value.next_offset == 10
 
 
-def test_compaction_between_two_segments_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_compaction_during_the_scan_loses_and_repeats_no_record(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         for turn in range(6):
             keyed.put_each(*(f"{key}={turn}" for key in "abcdef")).roll()
@@ -180,22 +182,22 @@ def test_compaction_between_two_segments_loses_and_doubles_nothing(tmp_path: Pat
             rows += rows_from(batches)
             offsets = [row["offset"] for row in rows]
             assert offsets == sorted(set(offsets))
-            # What survives is there, whatever else still was.
+            # All surviving records are read, and possibly some removed ones.
             latest = {row["key"]: row["value"] for row in rows}
             assert {key: latest[key] for key in (b"a", b"f", b"z")} == {b"a": b"5", b"f": b"5", b"z": b"1"}
 
 
-def test_a_compacted_log_has_gaps_and_no_loss(tmp_path: Path) -> None:
+def test_gaps_of_a_compacted_log_are_not_a_loss(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         for turn in range(4):
             keyed.put_each(*(f"{key}={turn}" for key in "abcdef")).roll()
         keyed.put("z=1").clean()
-        found = rows_from(scan(range_of(keyed.log, 0), request_for(tmp_path)))
-        assert [row["offset"] for row in found] == keyed.offsets()
-        assert len(found) < keyed.log.log_end_offset
+        actual = rows_from(scan(range_of(keyed.log, 0), request_for(tmp_path)))
+        assert [row["offset"] for row in actual] == keyed.offsets()
+        assert len(actual) < keyed.log.log_end_offset
 
 
-def test_aborted_transactions_are_left_out_across_segments(tmp_path: Path) -> None:
+def test_aborted_transactions_are_skipped_across_segments(tmp_path: Path) -> None:
     with KeyedLog(tmp_path, cleanup_policy=("delete",)) as keyed:
         transactional = {"producer_epoch": 0, "is_transactional": True}
         keyed.put("a=1", "b=1", producer_id=7, base_sequence=0, **transactional)
@@ -212,7 +214,7 @@ def test_aborted_transactions_are_left_out_across_segments(tmp_path: Path) -> No
         assert [row["key"] for row in everything] == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_damage_is_named_by_file_position_and_offset(built: LogBuilder) -> None:
+def test_corrupt_batch_is_reported_with_file_position_and_offset(built: LogBuilder) -> None:
     fill(built, segments=1, batches=3).flush()
     path = built.files(".log")[0]
     content = bytearray(path.read_bytes())
@@ -222,40 +224,40 @@ def test_damage_is_named_by_file_position_and_offset(built: LogBuilder) -> None:
         rows_from(scan(range_of(built.log), request_for(built.path)))
 
 
-def test_a_base_offset_that_would_hide_what_follows_is_damage(built: LogBuilder) -> None:
+def test_base_offset_that_would_hide_records_is_an_error(built: LogBuilder) -> None:
     built.append(5).append(5).roll().append(5).append(5).flush()
     path = built.files(".log")[0]
     content = bytearray(path.read_bytes())
     second = build_batch(built.history[:5])
-    content[len(second) + 2] ^= 1  # of the second batch's base offset: it is large now
+    content[len(second) + 2] ^= 1  # makes the base offset of the second batch large
     path.write_bytes(content)
     with pytest.raises(CorruptBatchError, match="successor starts at 10"):
         rows_from(scan(range_of(built.log), request_for(built.path)))
 
 
-def test_a_sealed_segment_that_ends_in_half_a_batch_is_damage(built: LogBuilder) -> None:
+def test_torn_batch_in_a_sealed_segment_is_an_error(built: LogBuilder) -> None:
     built.append(5).append(5).roll().append(5).flush()
     path = built.files(".log")[0]
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(CorruptBatchError, match="not a whole batch"):
+    with pytest.raises(CorruptBatchError, match="not a complete batch"):
         rows_from(scan(range_of(built.log), request_for(built.path)))
 
 
-def test_no_directory_is_an_error_before_the_first_row(tmp_path: Path) -> None:
+def test_missing_directory_is_an_error_before_the_first_row(tmp_path: Path) -> None:
     batches = scan(OffsetRange("orders", 0, 2, 5), request_for(tmp_path))
     with pytest.raises(FilesUnavailableError, match="orders-0 does not exist") as caught:
         next(batches)
     assert caught.value.next_offset == 2
 
 
-def test_a_topic_made_anew_meanwhile_is_not_read(built: LogBuilder) -> None:
+def test_topic_that_was_created_again_is_not_read(built: LogBuilder) -> None:
     fill(built, segments=2)
-    place = OffsetRange("orders", 0, 0, built.next_offset, topic_id=uuid.uuid4())
-    with pytest.raises(FilesUnavailableError, match="it was made anew"):
-        rows_from(scan(place, request_for(built.path)))
+    offset_range = OffsetRange("orders", 0, 0, built.next_offset, topic_id=uuid.uuid4())
+    with pytest.raises(FilesUnavailableError, match="it was created again"):
+        rows_from(scan(offset_range, request_for(built.path)))
 
 
-def test_a_reader_that_leaves_early_leaves_no_file_open(built: LogBuilder) -> None:
+def test_reader_that_stops_early_closes_its_files(built: LogBuilder) -> None:
     fill(built)
     before = len(list(Path("/proc/self/fd").iterdir()))
     batches = scan(range_of(built.log), request_for(built.path, rows_per_batch=5))
@@ -264,16 +266,31 @@ def test_a_reader_that_leaves_early_leaves_no_file_open(built: LogBuilder) -> No
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def peak_kb() -> int:
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0])
+class TrackedMap(mmap.mmap):
+    """A mapping that counts the bytes that are mapped at the same time."""
+
+    mapped = 0
+    most = 0
+
+    def __init__(self, fileno: int, length: int, **_: int) -> None:
+        self._length = length
+        TrackedMap.mapped += length
+        TrackedMap.most = max(TrackedMap.most, TrackedMap.mapped)
+
+    def __exit__(self, *error: object) -> None:
+        TrackedMap.mapped -= self._length
+        self.close()
 
 
-def test_memory_stays_flat_over_a_large_segment(built: LogBuilder) -> None:
-    for _ in range(100):
+def test_scan_holds_a_window_and_one_batch_at_a_time(built: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct_scan, "WINDOW", 2 * MIB)
+    constants = {name: getattr(mmap, name) for name in ("PROT_READ", "ALLOCATIONGRANULARITY")}
+    monkeypatch.setattr(direct_scan, "mmap", SimpleNamespace(mmap=TrackedMap, **constants))
+    for _ in range(20):
         built.append(10, value_size=100_000)
-    request = request_for(built.path, columns=("value",), bytes_per_batch=2**20)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is from here on
-    before = peak_kb()
-    assert sum(batch.num_rows for batch in scan(range_of(built.log), request)) == 1000
-    assert peak_kb() - before < 50_000  # of 100 MB
+    request = request_for(built.path, columns=("value",), bytes_per_batch=MIB)
+    sizes = [(batch.num_rows, batch.nbytes) for batch in scan(range_of(built.log), request)]
+    assert sum(rows for rows, _ in sizes) == 200
+    assert max(size for _, size in sizes) < 1.2 * MIB
+    assert 0 < TrackedMap.most <= 2 * MIB + mmap.ALLOCATIONGRANULARITY
+    assert TrackedMap.mapped == 0

@@ -1,4 +1,4 @@
-"""A failure of Spark's own is one line with its cause and what to do, before any trace."""
+"""A known failure of Spark is reported in one line with cause and remedy, before any trace."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stratalog.testing import BrokerProcess
 
 
 @pytest.mark.parametrize(
-    ("said", "cause", "remedy"),
+    ("text", "cause", "remedy"),
     [
         (
             "py4j.protocol.Py4JJavaError: An error occurred while calling o38.count.\n: org.apache.spark."
             "SparkException: Python worker failed to connect back.\n\tat org.apache.spark",
-            "a Python worker of Spark's did not start within ten seconds",
+            "a Python worker of Spark did not start within ten seconds",
             "local[1]",
         ),
         (
@@ -31,18 +31,22 @@ from stratalog.testing import BrokerProcess
         ("java.net.UnknownHostException: box: box: Name or service not known", "(box)", "/etc/hosts"),
         ("Caused by: java.lang.OutOfMemoryError: Java heap space", "(Java heap space)", "spark.driver.memory"),
         ('Cannot run program "python9": error=2, No such file', "(python9)", "PYSPARK_PYTHON"),
-        ("[JAVA_GATEWAY_EXITED] Java gateway process exited before", "Java ended before Spark was up", "JAVA_HOME"),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited before",
+            "Java exited before Spark had started",
+            "JAVA_HOME",
+        ),
     ],
 )
-def test_known_failure_is_its_cause_and_a_remedy(said: str, cause: str, remedy: str) -> None:
-    line = known_failure(said)
+def test_known_failure_becomes_cause_and_remedy(text: str, cause: str, remedy: str) -> None:
+    line = known_failure(text)
     assert line is not None
     assert cause in line.partition(";")[0]
     assert remedy in line.partition(";")[2]
-    assert first_line(Exception(said)) == line
+    assert first_line(Exception(text)) == line
 
 
-def test_what_is_not_known_is_left_to_the_first_line() -> None:
+def test_unknown_failure_has_no_remedy() -> None:
     assert known_failure("[CAST_INVALID_INPUT] The value 'a' cannot be cast") is None
 
 
@@ -54,11 +58,13 @@ def test_what_is_not_known_is_left_to_the_first_line() -> None:
         "'spark.driver.extraJavaOptions=-agentlib:nosuchthing']; from stratalog.cli.main import run; run()",
     ],
 )
-def test_java_that_does_not_start_is_told_before_what_it_says(program: str, stratalog_broker: BrokerProcess) -> None:
+def test_failed_start_of_java_is_explained_before_its_output(program: str, stratalog_broker: BrokerProcess) -> None:
     env = {**os.environ, "STRATALOG_BOOTSTRAP_SERVER": stratalog_broker.bootstrap_servers}
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
     lines = [line for line in ran.stderr.splitlines() if not line.startswith("starting Spark")]
     assert ran.returncode != 0
-    assert lines[0].startswith("stratalog: Spark did not start: Java ended before Spark was up; what it said is below")
+    assert lines[0].startswith(
+        "stratalog: Spark did not start: Java exited before Spark had started; its output is below"
+    )
     assert "JAVA_HOME" in lines[0]
-    assert any("nosuchthing" in line for line in lines[1:])  # Java's own words
+    assert any("nosuchthing" in line for line in lines[1:])  # Java's output

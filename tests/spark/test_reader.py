@@ -1,4 +1,4 @@
-"""Batches: what is planned, and what Spark makes of it."""
+"""Batch reads: their plans, and their execution by Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stratalog.spark import broker_client
 from stratalog.spark.options import batch_options
 from stratalog.spark.reader import StratalogBatchReader, describe_read
 from stratalog.spark.scan_task import ScanPartition, read_partition
-from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, arrow_schema, ddl, wanted_columns
+from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, arrow_schema, columns_of, ddl
 from stratalog.testing import BrokerProcess
 
 
@@ -30,19 +30,19 @@ def _connections_end_with_the_test() -> Iterator[None]:
 
 
 def reader(broker: BrokerProcess, topic: str, **options: str) -> StratalogBatchReader:
-    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
-    given |= {name.replace("__", "."): value for name, value in options.items()}
-    return StratalogBatchReader(batch_options(given), StructType().add("value", "binary"))
+    read_options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": topic}
+    read_options |= {name.replace("__", "."): value for name, value in options.items()}
+    return StratalogBatchReader(batch_options(read_options), StructType().add("value", "binary"))
 
 
 def planned(broker: BrokerProcess, topic: str, **options: str) -> list[ScanPartition]:
-    found = reader(broker, topic, **options).partitions()
-    return [one for one in found if isinstance(one, ScanPartition)]
+    actual = reader(broker, topic, **options).partitions()
+    return [each for each in actual if isinstance(each, ScanPartition)]
 
 
 def ranges(broker: BrokerProcess, topic: str, **options: str) -> list[tuple[int, int, int]]:
-    found = planned(broker, topic, **options)
-    return [(one.range.partition, one.range.start, one.range.end) for one in found]
+    actual = planned(broker, topic, **options)
+    return [(each.range.partition, each.range.start, each.range.end) for each in actual]
 
 
 def send(broker: BrokerProcess, topic: str, count: int, partition: int = 0, first_time: int = 1000) -> None:
@@ -56,9 +56,7 @@ def send(broker: BrokerProcess, topic: str, count: int, partition: int = 0, firs
 
 
 @pytest.mark.stratalog_topic(partitions=2)
-def test_a_plan_has_a_task_for_each_partition_with_records(
-    stratalog_broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_plan_has_a_task_for_each_partition_with_records(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 10, 1)
     assert ranges(stratalog_broker, stratalog_topic) == [(1, 0, 10)]
     assert ranges(stratalog_broker, stratalog_topic, maxRecordsPerPartition="4") == [(1, 0, 3), (1, 3, 6), (1, 6, 10)]
@@ -75,7 +73,7 @@ def test_offsets_must_name_all_partitions_and_no_others(stratalog_broker: Broker
         ranges(stratalog_broker, stratalog_topic, endingOffsets=wrong)
 
 
-def test_times_become_offsets(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_timestamps_become_offsets(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 100)
     between = {"startingTimestamp": "1020", "endingTimestamp": "1030"}
     assert ranges(stratalog_broker, stratalog_topic, **between) == [(0, 20, 30)]
@@ -86,35 +84,33 @@ def test_times_become_offsets(stratalog_broker: BrokerProcess, stratalog_topic: 
     assert ranges(stratalog_broker, stratalog_topic, endingTimestamp="5000") == [(0, 0, 100)]
 
 
-def test_a_filter_on_time_spares_what_lies_before_it(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_filter_on_timestamp_raises_the_start_offset(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 100)
     assert ranges(stratalog_broker, stratalog_topic, filterFromTimestamp="1090") == [(0, 90, 100)]
     assert ranges(stratalog_broker, stratalog_topic, filterFromTimestamp="9999") == []
 
 
-def test_files_that_can_be_seen_are_read_without_being_named(
-    stratalog_broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_accessible_files_are_read_by_default(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 10)
     here = (str(stratalog_broker.data_dir.resolve()),)
-    assert [one.data_dirs for one in planned(stratalog_broker, stratalog_topic)] == [here]
-    assert [one.data_dirs for one in planned(stratalog_broker, stratalog_topic, log__dirs="none")] == [()]
-    assert [one.data_dirs for one in planned(stratalog_broker, stratalog_topic, log__dirs="/else")] == [("/else",)]
+    assert [each.data_dirs for each in planned(stratalog_broker, stratalog_topic)] == [here]
+    assert [each.data_dirs for each in planned(stratalog_broker, stratalog_topic, log__dirs="none")] == [()]
+    assert [each.data_dirs for each in planned(stratalog_broker, stratalog_topic, log__dirs="/else")] == [("/else",)]
 
 
-def test_a_task_that_does_not_see_the_files_takes_the_wire(
+def test_task_without_access_to_the_files_reads_over_the_wire(
     stratalog_broker: BrokerProcess, stratalog_topic: str
 ) -> None:
-    """As on an executor of another machine, where the driver's does."""
+    """Run a task without access to the files that the driver sees, as on another machine."""
     send(stratalog_broker, stratalog_topic, 10)
-    one = reader(stratalog_broker, stratalog_topic)
+    each = reader(stratalog_broker, stratalog_topic)
     (task,) = planned(stratalog_broker, stratalog_topic)
     elsewhere = ScanPartition(task.range, ("/nowhere",))
-    (batch,) = read_partition(elsewhere, one.request)
+    (batch,) = read_partition(elsewhere, each.request)
     assert batch.column("value").to_pylist() == [b"%d" % index for index in range(10)]
 
 
-def test_what_was_planned_can_be_told(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_plan_can_be_described(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 10)
     options = {"kafka.bootstrap.servers": stratalog_broker.bootstrap_servers, "subscribe": stratalog_topic}
     assert describe_read(options).startswith(f"stratalog[subscribe={stratalog_topic}] direct: 10 offsets in 1 task")
@@ -122,24 +118,24 @@ def test_what_was_planned_can_be_told(stratalog_broker: BrokerProcess, stratalog
     assert "where key in 1 value" in describe_read(options | {"filterKeys": '["a"]'})
 
 
-def test_readers_and_tasks_go_to_executors(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_readers_and_tasks_can_be_pickled(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     send(stratalog_broker, stratalog_topic, 3)
-    one = reader(stratalog_broker, stratalog_topic)
-    again = pickle.loads(pickle.dumps(one))
-    for task in pickle.loads(pickle.dumps(one.partitions())):
+    each = reader(stratalog_broker, stratalog_topic)
+    again = pickle.loads(pickle.dumps(each))
+    for task in pickle.loads(pickle.dumps(each.partitions())):
         (batch,) = again.read(task)
         assert batch.num_rows == 3
 
 
 def test_a_plan_of_many_partitions_is_small(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
-    """Ten thousand tasks are sent one by one: what they share is not in them."""
+    """Tasks are pickled one by one, so they must not contain what they share."""
     send(stratalog_broker, stratalog_topic, 1)
     keys = '["' + '","'.join("k" * 100 for _ in range(1000)) + '"]'
     (task,) = planned(stratalog_broker, stratalog_topic, filterKeys=keys)
     assert len(pickle.dumps(task)) < 1000
 
 
-def test_a_topic_that_does_not_exist_is_named_at_once(stratalog_broker: BrokerProcess) -> None:
+def test_missing_topic_is_reported_immediately(stratalog_broker: BrokerProcess) -> None:
     with pytest.raises(ClientError, match=r"topic 'nowhere'.*create it, or correct the name"):
         planned(stratalog_broker, "nowhere")
     with pytest.raises(ClientError, match=r"orders-7|topic 'orders'"):
@@ -149,7 +145,7 @@ def test_a_topic_that_does_not_exist_is_named_at_once(stratalog_broker: BrokerPr
         ).partitions()
 
 
-def test_a_broker_that_is_away_at_the_start_ends_in_a_clear_error(stratalog_fresh_broker: BrokerProcess) -> None:
+def test_unreachable_broker_is_an_error_at_the_start(stratalog_fresh_broker: BrokerProcess) -> None:
     stratalog_fresh_broker.stop()
     with pytest.raises(ClientError, match="refused"):
         planned(stratalog_fresh_broker, "t", kafka__default__api__timeout__ms="300")
@@ -159,7 +155,7 @@ def test_a_broker_that_is_away_at_the_start_ends_in_a_clear_error(stratalog_fres
 
 
 def test_a_schema_may_have_any_columns_in_any_order() -> None:
-    assert wanted_columns(StructType().add("offset", "long").add("key", "binary")) == ("offset", "key")
+    assert columns_of(StructType().add("offset", "long").add("key", "binary")) == ("offset", "key")
     assert arrow_schema(("offset", "key")).names == ["offset", "key"]
     assert ddl(include_headers=True).startswith("key binary, value binary, topic string, partition int")
     assert len(ALL_COLUMNS) == len(COLUMNS) + 1
@@ -174,9 +170,9 @@ def test_a_schema_may_have_any_columns_in_any_order() -> None:
         ("partition", "long", "'partition' as bigint; it is int"),
     ],
 )
-def test_a_schema_that_no_topic_has_is_refused_by_column(name: str, kind: str, message: str) -> None:
+def test_invalid_schema_is_refused_by_column(name: str, kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        wanted_columns(StructType().add(name, kind))
+        columns_of(StructType().add(name, kind))
 
 
 # Spark
@@ -202,8 +198,8 @@ def test_spark_finds_the_source_and_reads_a_topic(
     few = spark.read.format("stratalog").schema("offset bigint, key binary").options(**options).load()
     assert few.columns == ["offset", "key"]
     assert few.groupBy().sum("offset").collect()[0][0] == 4950
-    given = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW records USING stratalog OPTIONS ({given})")
+    listed = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW records USING stratalog OPTIONS ({listed})")
     assert spark.sql("SELECT count(*) FROM records WHERE offset >= 90").collect()[0][0] == 10
 
 
@@ -235,9 +231,9 @@ def test_records_deleted_after_the_plan_are_an_error_of_the_task(
     stratalog_broker: BrokerProcess, stratalog_topic: str
 ) -> None:
     send(stratalog_broker, stratalog_topic, 10)
-    one = reader(stratalog_broker, stratalog_topic, log__dirs="none")
-    (task,) = one.partitions()
+    each = reader(stratalog_broker, stratalog_topic, log__dirs="none")
+    (task,) = each.partitions()
     with Admin(stratalog_broker.bootstrap_servers) as admin:
         admin.delete_records({TopicPartition(stratalog_topic, 0): 5}).check()
     with pytest.raises(Exception, match="offsets 0 to 5"):
-        list(one.read(task))
+        list(each.read(task))

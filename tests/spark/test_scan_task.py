@@ -1,4 +1,4 @@
-"""What goes to the executors, and what comes with it."""
+"""The reader as it is pickled to executors, and the modules that it imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ print(type(reader).__name__, sorted({"stratalog.client", "kio", "pyarrow.compute
 
 
 def test_a_task_that_reads_files_imports_no_client() -> None:
-    """Each Python worker that Spark starts would spend more time on that than on a small scan."""
+    """A new Python worker would need more time for that import than for a small scan."""
     source = StratalogDataSource({"kafka.bootstrap.servers": "localhost:1", "subscribe": "orders"})
     schema = StructType().add("value", "binary")
     for reader in (source.reader(schema), source.streamReader(schema)):

@@ -56,7 +56,7 @@ def test_schemas_are_fetched_by_their_ids(registry: str) -> None:
     assert schemas_of_ids(registry + "/", [7]) == {7: TEXT}
 
 
-def test_newest_version_of_a_subject_comes_last_whatever_its_id(registry: str) -> None:
+def test_newest_version_of_a_subject_is_last(registry: str) -> None:
     assert list(schemas_of_subject(registry, "tea/cups-value").items()) == [(300, LONG), (7, TEXT)]
 
 
@@ -64,23 +64,23 @@ def test_newest_version_of_a_subject_comes_last_whatever_its_id(registry: str) -
     ("number", "message"),
     [(8, "PROTOBUF"), (9, "refers to other"), (10, "a schema, but"), (11, "JSON"), (12, "more than"), (13, "404")],
 )
-def test_what_can_not_be_used_is_refused(registry: str, number: int, message: str) -> None:
+def test_unusable_schemas_are_refused(registry: str, number: int, message: str) -> None:
     with pytest.raises(SchemaRegistryError, match=message):
         schemas_of_ids(registry, [number])
 
 
 @pytest.mark.parametrize(("subject", "message"), [("odd", "list of versions"), ("many", "101 versions"), ("no", "404")])
-def test_subjects_that_can_not_be_used_are_refused(registry: str, subject: str, message: str) -> None:
+def test_unusable_subjects_are_refused(registry: str, subject: str, message: str) -> None:
     with pytest.raises(SchemaRegistryError, match=message):
         schemas_of_subject(registry, subject)
 
 
-def test_only_http_is_spoken() -> None:
+def test_only_http_urls_are_accepted() -> None:
     for url in ("file:///etc/passwd", "localhost:8081", "ftp://localhost", "http://"):
         with pytest.raises(ConfigError, match="http://localhost:8081"):
             schemas_of_ids(url, [1])
 
 
-def test_registry_that_is_not_there_is_an_error_that_names_it() -> None:
-    with pytest.raises(SchemaRegistryError, match=r"http://127\.0\.0\.1:1 can't be asked"):
+def test_unreachable_registry_is_an_error_with_its_url() -> None:
+    with pytest.raises(SchemaRegistryError, match=r"http://127\.0\.0\.1:1 is not reachable"):
         schemas_of_ids("http://127.0.0.1:1", [1])

@@ -1,4 +1,4 @@
-"""The session helper's settings, and that it needs PySpark only when it is called."""
+"""The settings of a session; importing the package does not import PySpark."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def test_local_session_listens_on_loopback_only() -> None:
     assert "spark.driver.bindAddress" not in settings_for("spark://master:7077", {})
 
 
-def test_given_setting_counts_before_ours() -> None:
+def test_setting_of_the_caller_takes_precedence() -> None:
     assert settings_for(None, {})[PUSH_DOWN] == "true"
     assert settings_for(None, {PUSH_DOWN: False})[PUSH_DOWN] == "false"
 
 
-def test_options_for_the_drivers_java_are_kept_beside_ours() -> None:
+def test_java_options_of_the_caller_are_kept() -> None:
     options = settings_for(None, {"spark.driver.extraJavaOptions": "-Da=b"})["spark.driver.extraJavaOptions"]
     assert options.startswith("-Da=b -Dlog4j2.configurationFile=")
 
 
-def test_setting_that_is_not_sparks_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="memory is no setting of Spark"):
+def test_setting_without_the_spark_prefix_is_refused() -> None:
+    with pytest.raises(ConfigError, match="memory is not a setting of Spark"):
         settings_for(None, {"memory": "4g"})
 
 
@@ -39,7 +39,7 @@ def test_import_brings_no_pyspark() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_missing_pyspark_is_said_with_what_to_install() -> None:
+def test_missing_pyspark_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['pyspark'] = None\nfrom stratalog.spark import session\nsession()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'stratalog[spark]'" in ran.stderr.splitlines()[-1]

@@ -14,18 +14,18 @@ def test_hash_is_javas() -> None:
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_any_text_gets_the_hash_of_any_other(text: str, other: str) -> None:
-    found = with_hash_of(text, other)
-    assert java_hash(found) == java_hash(other)
-    assert found.startswith(text)
-    assert all("A" <= letter <= "_" for letter in found[len(text) :])
+def test_text_gets_the_hash_of_another(text: str, other: str) -> None:
+    actual = with_hash_of(text, other)
+    assert java_hash(actual) == java_hash(other)
+    assert actual.startswith(text)
+    assert all("A" <= letter <= "_" for letter in actual[len(text) :])
 
 
 @given(st.text("abc-._09", min_size=1, max_size=30), st.integers(0, 10**6), st.integers(0, 9), st.integers(1, 1000))
 def test_tasks_of_a_sink_share_its_partition(name: str, task: int, attempt: int, partitions: int) -> None:
     ids = SinkIds(name)
-    one = ids.attempt(task, attempt, 0)
-    assert partition_of(one, partitions) == partition_of(ids.own, partitions)
-    assert one.startswith(ids.prefix)
+    each = ids.attempt(task, attempt, 0)
+    assert partition_of(each, partitions) == partition_of(ids.own, partitions)
+    assert each.startswith(ids.prefix)
     assert not ids.own.startswith(ids.prefix)
-    assert len({one, ids.attempt(task, attempt, 1), ids.attempt(task + 1, attempt, 0)}) == 3
+    assert len({each, ids.attempt(task, attempt, 1), ids.attempt(task + 1, attempt, 0)}) == 3

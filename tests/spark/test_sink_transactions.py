@@ -1,7 +1,7 @@
-"""The exactly-once protocol of the sink, without Spark: what dies when, and who comes too late.
+"""The exactly-once protocol of the sink, without Spark: kills at every point, and late drivers and tasks.
 
-A broker in a process of its own; drivers and tasks are objects. One that dies is left as it is, with what it has open.
-Real deaths, of real processes of Spark, are in test_exactly_once.py.
+The broker is a process; drivers and tasks are objects. An object that "dies" is abandoned with its open transactions.
+test_exactly_once.py kills real processes of Spark.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from tests.spark.committed import nothing_is_open, values
 PARTITIONS = 2
 TASKS = 2
 QUERY = "query-1"
-POINTS = ("before the note", "noted", "before the decision", "decided", "before cleaning up")
+POINTS = ("before progress", "progress prepared", "before the decision", "decided", "before cleaning up")
 
 
 class DiedError(Exception):
-    """A driver or a task is gone."""
+    """Stands for the death of a driver or a task."""
 
 
 class DyingSink(StreamSink):
-    """`reached` is called at each of POINTS."""
+    """A sink that calls `reached` at each of POINTS."""
 
     reached: Callable[[str], None] = staticmethod(lambda point: None)
 
-    def _note(self, batch_id: int) -> PreparedTransaction:
-        self.reached("before the note")
-        own = super()._note(batch_id)
-        self.reached("noted")
+    def _prepare_progress(self, batch_id: int) -> PreparedTransaction:
+        self.reached("before progress")
+        own = super()._prepare_progress(batch_id)
+        self.reached("progress prepared")
         return own
 
     def _decide(self, prepared: Sequence[PreparedTransaction]) -> None:
@@ -65,7 +65,7 @@ class DyingSink(StreamSink):
 
 
 class Query:
-    """What Spark does with a sink: batches of numbered rows, each batch the same again when it is done again."""
+    """Uses a sink like Spark: batches of numbered rows. A repeated batch has the same rows."""
 
     def __init__(self, broker: BrokerProcess, topic: str, sink_id: str) -> None:
         self.broker = broker
@@ -88,7 +88,7 @@ class Query:
         return write_in_transactions([self.batch_of(batch, task)], self.options, attempt)[1]
 
     def dying_task(self, batch: int, task: int, number: int = 0) -> None:
-        """All rows are acknowledged, and nothing is prepared."""
+        """Send all rows without preparing the transaction."""
         transactions = TaskTransactions(self.options, Attempt(self.ids, task, number))
         self.dead.append(transactions)
         transactions.send(self.batch_of(batch, task))
@@ -96,7 +96,7 @@ class Query:
         transactions._producer.flush()
 
     def tasks(self, batch: int) -> list[PreparedTransaction]:
-        return [one for task in range(TASKS) for one in self.task(batch, task)]
+        return [each for task in range(TASKS) for each in self.task(batch, task)]
 
     def driver(self) -> DyingSink:
         if self.sink is None:
@@ -115,7 +115,7 @@ class Query:
         return sorted(row for batch in range(batches) for task in range(TASKS) for row in self.rows(batch, task))
 
     def check(self, batches: int) -> None:
-        """Each row once, and nothing left open."""
+        """Check that each row is there once, and that no transaction is open."""
         servers = self.broker.bootstrap_servers
         assert values(servers, self.topic, PARTITIONS) == self.expected(batches)
         assert nothing_is_open(servers, self.topic, PARTITIONS)
@@ -125,8 +125,8 @@ class Query:
 
     def close(self) -> None:
         self.die()
-        for one in self.dead:
-            one.close()
+        for each in self.dead:
+            each.close()
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ pytestmark = pytest.mark.stratalog_topic(PARTITIONS)
 
 class TestDeath:
     @pytest.mark.parametrize("point", POINTS)
-    def test_of_the_driver_at_any_point_leaves_each_row_once(self, query: Query, point: str) -> None:
+    def test_driver_killed_at_any_point_leaves_each_row_once(self, query: Query, point: str) -> None:
         query.run(0)
         query.driver().reached = _die_at(point)
         with pytest.raises(DiedError):
@@ -152,7 +152,7 @@ class TestDeath:
         query.check(3)
 
     @pytest.mark.parametrize("point", POINTS)
-    def test_of_the_broker_at_any_point_leaves_each_row_once(self, query: Query, point: str) -> None:
+    def test_broker_killed_at_any_point_leaves_each_row_once(self, query: Query, point: str) -> None:
         query.run(0)
         driver = query.driver()
         died: list[str] = []
@@ -170,7 +170,7 @@ class TestDeath:
         query.check(3)
 
     @pytest.mark.parametrize("point", POINTS)
-    def test_of_broker_and_driver_at_once_leaves_each_row_once(self, query: Query, point: str) -> None:
+    def test_broker_and_driver_killed_together_leave_each_row_once(self, query: Query, point: str) -> None:
         query.run(0)
         query.driver().reached = _die_at(point)
         with pytest.raises(DiedError):
@@ -181,13 +181,13 @@ class TestDeath:
         query.run(1)
         query.check(2)
 
-    def test_of_a_task_before_and_after_it_prepared_is_made_good_by_the_next_attempt(self, query: Query) -> None:
+    def test_next_attempt_replaces_a_task_killed_before_or_after_it_prepared(self, query: Query) -> None:
         query.dying_task(0, 0)
-        query.task(0, 1)  # prepared; its executor dies before the driver hears of it
+        query.task(0, 1)  # prepared, but its executor dies before the driver knows it
         query.driver().commit(0, [*query.task(0, 0, 1), *query.task(0, 1, 1)])
         query.check(1)
 
-    def test_of_all_tasks_and_the_driver_is_made_good_by_the_next_run(self, query: Query) -> None:
+    def test_next_run_replaces_killed_tasks_and_driver(self, query: Query) -> None:
         query.run(0)
         query.dying_task(1, 0)
         query.task(1, 1)
@@ -210,14 +210,14 @@ class TestTooLate:
         old = query.driver()
         query.die()
         prepared = query.tasks(1)
-        query.run(1)  # by a new driver; its tasks fence those of the old one
+        query.run(1)  # by a new driver, whose tasks fence those of the old one
         with pytest.raises(ClientError):
             old.commit(1, prepared)
         query.run(2)
         query.check(3)
 
-    def test_old_driver_can_not_decide_its_own_batch_beside_the_new_one(self, query: Query) -> None:
-        """Also where its tasks are all its own: the note is not."""
+    def test_old_driver_can_not_decide_while_a_new_one_runs(self, query: Query) -> None:
+        """This holds even if all prepared tasks are its own, because the sink's transaction is not."""
         query.run(0)
         old = query.driver()
         query.die()
@@ -231,26 +231,26 @@ class TestTooLate:
     def test_old_drivers_tasks_can_only_delay_the_new_one(self, query: Query) -> None:
         query.run(0)
         prepared = query.tasks(1)
-        query.task(1, 0)  # of an executor that was thought dead, under the same id
+        query.task(1, 0)  # by an executor that seemed dead, with the same id
         with pytest.raises(BrokerError):
             query.driver().commit(1, prepared)
         query.die()
         query.run(1)
         query.check(2)
 
-    def test_attempt_that_lost_against_another_is_aborted(self, query: Query) -> None:
+    def test_superseded_attempt_is_aborted(self, query: Query) -> None:
         winner, _ = query.task(0, 0, 1), query.task(0, 0, 0)
         query.driver().commit(0, [*winner, *query.task(0, 1)])
         query.check(1)
 
-    def test_attempt_that_is_done_after_the_commit_is_aborted_with_the_next(self, query: Query) -> None:
+    def test_attempt_that_ends_after_the_commit_is_aborted_by_the_next_commit(self, query: Query) -> None:
         query.run(0)
         query.task(0, 0, 1)
         assert not nothing_is_open(query.broker.bootstrap_servers, query.topic, PARTITIONS)
         query.run(1)
         query.check(2)
 
-    def test_attempt_that_nobody_comes_back_for_is_aborted_when_its_time_is_over(
+    def test_abandoned_attempt_is_aborted_after_its_timeout(
         self, stratalog_new_broker: Callable[..., BrokerProcess]
     ) -> None:
         broker = stratalog_new_broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 50})
@@ -265,7 +265,7 @@ class TestTooLate:
         assert values(broker.bootstrap_servers, "orders", PARTITIONS) == query.expected(1)
         query.close()
 
-    def test_abort_of_an_old_driver_harms_no_transaction_of_the_new_one(self, query: Query) -> None:
+    def test_abort_by_an_old_driver_keeps_transactions_of_the_new_one(self, query: Query) -> None:
         old = query.tasks(0)
         new = query.tasks(0)
         with Admin(query.broker.bootstrap_servers) as admin:
@@ -275,7 +275,7 @@ class TestTooLate:
 
 
 class TestNote:
-    def test_batch_that_comes_again_is_not_written_again(self, query: Query) -> None:
+    def test_repeated_batch_is_not_written_again(self, query: Query) -> None:
         query.run(0)
         query.run(1)
         query.run(1)
@@ -285,34 +285,34 @@ class TestNote:
 
     def test_sink_of_another_query_is_refused(self, query: Query) -> None:
         query.run(0)
-        with pytest.raises(SinkError, match="is that of query query-1, and this is query-2"):
+        with pytest.raises(SinkError, match="belongs to query query-1, and this is query query-2"):
             StreamSink(query.options, query.ids, "query-2")
 
     def test_offset_that_no_sink_wrote_is_refused(self, query: Query) -> None:
-        place = TopicPartition("__transaction_state", 0)
+        partition = TopicPartition("__transaction_state", 0)
         query.run(0)
         with Admin(query.broker.bootstrap_servers) as admin:
-            admin.alter_group_offsets(query.ids.group, {place: OffsetAndMetadata(5, "mine")}).check()
+            admin.alter_group_offsets(query.ids.group, {partition: OffsetAndMetadata(5, "mine")}).check()
             with pytest.raises(SinkError, match="that no sink has written"):
                 next_batch(admin, query.ids, QUERY)
 
-    def test_note_that_is_missing_is_said(self, query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    def test_missing_record_of_progress_is_logged(self, query: Query, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", "stratalog.spark.sink")
         query.driver().commit(7, query.tasks(0))
         assert "has no note of any batch, and batch 7 is not the first" in caplog.text
 
 
 class TestBatch:
-    def test_all_count_or_none(self, query: Query) -> None:
+    def test_batch_write_is_atomic(self, query: Query) -> None:
         ids = SinkIds("batch-1")
         servers = query.broker.bootstrap_servers
 
         def tasks(ids: SinkIds) -> list[PreparedTransaction]:
-            found: list[PreparedTransaction] = []
+            actual: list[PreparedTransaction] = []
             for task in range(TASKS):
                 batch = query.batch_of(0, task)
-                found += write_in_transactions([batch, batch.slice(0, 0)], query.options, Attempt(ids, task, 0))[1]
-            return found
+                actual += write_in_transactions([batch, batch.slice(0, 0)], query.options, Attempt(ids, task, 0))[1]
+            return actual
 
         abort_batch(query.options, ids, tasks(ids)[:1])
         assert values(servers, query.topic, PARTITIONS) == []
@@ -328,18 +328,18 @@ class TestBatch:
         assert values(servers, query.topic, PARTITIONS) == query.expected(1)
         assert nothing_is_open(servers, query.topic, PARTITIONS)
         with Admin(servers) as admin:
-            listed = [one.transactional_id for one in admin.list_transactions()]
-        assert [one for one in listed if one.startswith("stratalog-spark-batch-")] == []
+            listed = [each.transactional_id for each in admin.list_transactions()]
+        assert [each for each in listed if each.startswith("stratalog-spark-batch-")] == []
 
     def test_more_tasks_than_can_be_ended_together_are_refused(self, query: Query) -> None:
         many = [PreparedTransaction(f"t{number}", 1, 0) for number in range(10_000)]
-        with pytest.raises(SinkError, match="10000 transactions hold the rows, and 9999 can be"):
+        with pytest.raises(SinkError, match="the rows are in 10000 transactions, but at most 9999 can be"):
             commit_batch(query.options, query.ids, many)
 
 
 class TestTasks:
-    def test_task_that_takes_long_has_several_transactions(self, query: Query) -> None:
-        """As it would after minutes: the timer's work is done by hand."""
+    def test_long_task_has_several_transactions(self, query: Query) -> None:
+        """Prepare as the timer would after minutes."""
         transactions = TaskTransactions(query.options, Attempt(query.ids, 0, 0))
         for task in range(TASKS):
             transactions.send(query.batch_of(0, task))
@@ -364,7 +364,7 @@ class TestTasks:
         query.driver().commit(0, prepared)
         query.check(1)
 
-    def test_task_that_fails_leaves_nothing_open(self, query: Query) -> None:
+    def test_failed_task_leaves_no_open_transaction(self, query: Query) -> None:
         def rows() -> Iterator[pa.RecordBatch]:
             yield query.batch_of(0, 0)
             raise DiedError
@@ -389,15 +389,15 @@ class TestDelivery:
     def options(self, broker: BrokerProcess, **more: str) -> WriteOptions:
         return parse({"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t", **more})
 
-    def test_is_exactly_once_where_the_broker_can(self, stratalog_broker: BrokerProcess) -> None:
+    def test_delivery_is_exactly_once_if_the_broker_supports_it(self, stratalog_broker: BrokerProcess) -> None:
         assert resolved(self.options(stratalog_broker)).delivery is Delivery.EXACTLY_ONCE
         plain = self.options(stratalog_broker, delivery="at-least-once")
         assert resolved(plain).delivery is Delivery.AT_LEAST_ONCE
 
-    def test_where_the_broker_can_not_is_said_or_refused(
+    def test_unsupported_exactly_once_is_logged_or_refused(
         self, stratalog_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """An Apache Kafka does not serve the API: test_sink_compat.py asks one."""
+        """Apache Kafka does not support the API; test_sink_compat.py tests that."""
 
         def unsupported(*_: Any, **__: Any) -> None:
             raise UnsupportedVersionError("the broker does not serve STRATALOG")
@@ -406,5 +406,5 @@ class TestDelivery:
         monkeypatch.setattr(Admin, "prepared_transactions", unsupported)
         assert resolved(self.options(stratalog_broker)).delivery is Delivery.AT_LEAST_ONCE
         assert "writes its rows again (delivery is at-least-once)" in caplog.text
-        with pytest.raises(SinkError, match=r"delivery is exactly-once, and .* takes a Stratalog broker"):
+        with pytest.raises(SinkError, match=r"delivery is exactly-once, but .* needs a Stratalog broker"):
             resolved(self.options(stratalog_broker, delivery="exactly-once"))

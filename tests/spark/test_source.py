@@ -1,4 +1,4 @@
-"""What each of the processes pays for that Spark starts to look up a source, and to ask it for its schema."""
+"""The imports in the processes that Spark starts to look up a data source and its schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def test_name_and_schema_are_told_without_arrow_and_the_client() -> None:
+def test_name_and_schema_need_neither_arrow_nor_the_client() -> None:
     code = """
 import sys
 import pyspark_stratalog

@@ -1,4 +1,4 @@
-"""docs/spark.md: its snippets run one after the other, as a reader would, and its tables have every option there is."""
+"""docs/spark.md: its snippets run one after the other, and its tables list every option."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SNIPPET = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.timeout(600)
-def test_snippets_run_in_their_order_on_a_broker_that_has_no_topics(
+def test_snippets_run_in_order_on_a_broker_without_topics(
     spark: SparkSession, stratalog_new_broker: Callable[[], BrokerProcess], tmp_path: Path
 ) -> None:
     snippets = SNIPPET.findall(PAGE.read_text())
@@ -30,11 +30,11 @@ def test_snippets_run_in_their_order_on_a_broker_that_has_no_topics(
     names: dict[str, object] = {"__name__": "__snippet__"}
     for number, code in enumerate(snippets):
         located = code.replace(ADDRESS, broker.bootstrap_servers)
-        located = located.replace('"checkpoints/', f'"{tmp_path}/')  # a relative one counts from where Java was started
+        located = located.replace('"checkpoints/', f'"{tmp_path}/')  # a relative path depends on Java's directory
         exec(compile(located, f"docs/spark.md, snippet {number}", "exec"), names)
 
 
-def test_readme_sums_up_what_the_producer_above_it_sent(
+def test_readme_example_sums_up_the_records_of_its_producer(
     spark: SparkSession, stratalog_new_broker: Callable[[], BrokerProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     address = stratalog_new_broker().bootstrap_servers
@@ -50,7 +50,7 @@ def test_readme_sums_up_what_the_producer_above_it_sent(
     ("heading", "options"),
     [("## Reading: options", READ_OPTIONS), ("## Writing", ("kafka.bootstrap.servers", *WRITE_OPTIONS))],
 )
-def test_table_has_every_option_and_no_other(heading: str, options: tuple[str, ...]) -> None:
+def test_table_lists_exactly_the_options(heading: str, options: tuple[str, ...]) -> None:
     section = PAGE.read_text().split(f"{heading}\n")[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     described = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]

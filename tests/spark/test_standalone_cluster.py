@@ -60,7 +60,7 @@ spark.stop()
 
 @contextmanager
 def running(directory: Path, name: str, main_class: str, *arguments: str) -> Iterator[Path]:
-    """A Java process of Spark's; its log."""
+    """Run a Java process of Spark, and yield its log."""
     log = directory / f"{name}.log"
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
     environment = os.environ | {
@@ -90,14 +90,14 @@ def running(directory: Path, name: str, main_class: str, *arguments: str) -> Ite
             process.wait(30)
 
 
-def said(log: Path, pattern: str) -> str:
-    """What a process writes sooner or later."""
+def written_match(log: Path, pattern: str) -> str:
+    """Wait until a process has written a match, and return it."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        if found := re.search(pattern, log.read_text(errors="replace")):
-            return found[1]
+        if actual := re.search(pattern, log.read_text(errors="replace")):
+            return actual[1]
         time.sleep(0.1)
-    raise AssertionError(f"{log.name} never said {pattern!r}:\n{log.read_text(errors='replace')[-3000:]}")
+    raise AssertionError(f"{log.name} never contained {pattern!r}:\n{log.read_text(errors='replace')[-3000:]}")
 
 
 @pytest.mark.timeout(900)
@@ -114,14 +114,14 @@ def test_a_cluster_of_two_workers_reads_writes_and_streams(
             producer.send("read", value=b"%d" % index, partition=index % 2)
     local = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with running(tmp_path, "master", "master.Master", *local) as master_log:
-        master = said(master_log, r"(spark://127\.0\.0\.1:[1-9]\d*)")
+        master = written_match(master_log, r"(spark://127\.0\.0\.1:[1-9]\d*)")
         small = ("--cores", "1", "--memory", "512m", *local, master)
         with (
-            running(tmp_path, "one", "worker.Worker", *small) as one,
+            running(tmp_path, "one", "worker.Worker", *small) as each,
             running(tmp_path, "two", "worker.Worker", *small) as two,
         ):
-            for log in (one, two):
-                said(log, r"(Successfully registered with master)")
+            for log in (each, two):
+                written_match(log, r"(Successfully registered with master)")
             done = subprocess.run(
                 [sys.executable, "-c", DRIVER, master, servers, "read", str(tmp_path)],
                 capture_output=True,

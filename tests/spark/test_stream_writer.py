@@ -1,4 +1,4 @@
-"""`df.writeStream.format("stratalog")` in one session: batches, restarts from the checkpoint, and what is refused."""
+"""`df.writeStream.format("stratalog")` in one session: batches, restarts from the checkpoint, refused options."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PARTITIONS = 2
-ROWS = 10  # a batch
+ROWS = 10  # per batch
 pytestmark = pytest.mark.stratalog_topic(PARTITIONS)
 
 
 def start(spark: SparkSession, broker: BrokerProcess, topic: str, checkpoint: Path, **options: str) -> StreamingQuery:
-    """Numbered rows, ten a batch, the same ones when a batch comes again, through an operator that keeps state."""
+    """Stream numbered rows, ten per batch, through a stateful operator. A repeated batch has the same rows."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
     writer = (
         rows.selectExpr("cast(value as string) as value")
@@ -49,7 +49,7 @@ def numbers(count: int) -> list[str]:
     return sorted(map(str, range(count)))
 
 
-def test_batches_are_written_once_over_restarts_and_when_one_comes_again(
+def test_batches_are_written_once_over_restarts_and_repetitions(
     spark: SparkSession, stratalog_broker: BrokerProcess, stratalog_topic: str, tmp_path: Path
 ) -> None:
     servers = stratalog_broker.bootstrap_servers
@@ -62,7 +62,7 @@ def test_batches_are_written_once_over_restarts_and_when_one_comes_again(
         (noted,) = admin.list_group_offsets(group).values()
     assert values(servers, stratalog_topic, PARTITIONS) == numbers(noted.offset * ROWS)
 
-    # As after a driver that died behind the decision: Spark does not know that the batch is written.
+    # Simulates a driver that died after the decision: Spark does not know that the batch is written.
     for commit in (checkpoint / "commits").glob(f"*{noted.offset - 1}*"):
         commit.unlink()
     query = start(spark, stratalog_broker, stratalog_topic, checkpoint)
@@ -78,22 +78,22 @@ def test_batches_are_written_once_over_restarts_and_when_one_comes_again(
 def test_sink_id_of_another_query_is_refused(
     spark: SparkSession, stratalog_broker: BrokerProcess, stratalog_topic: str, tmp_path: Path
 ) -> None:
-    """Its batches begin at 0 again, and would be taken for those that are written."""
+    """Its batches start at 0 again, and would count as written already."""
     query = start(spark, stratalog_broker, stratalog_topic, tmp_path / "one", sinkId="the-sink")
     wait_for(query, 0)
     query.stop()
     other = start(spark, stratalog_broker, stratalog_topic, tmp_path / "other", sinkId="the-sink")
-    with pytest.raises(Exception, match="sinkId 'the-sink' is that of query"):
+    with pytest.raises(Exception, match="sinkId 'the-sink' belongs to query"):
         wait_for(other, 0)
 
 
-def test_without_transactions_rows_arrive_too(
+def test_at_least_once_stream_writes_its_rows(
     spark: SparkSession, stratalog_broker: BrokerProcess, stratalog_topic: str, tmp_path: Path
 ) -> None:
     query = start(spark, stratalog_broker, stratalog_topic, tmp_path / "one", delivery="at-least-once")
     wait_for(query, 0)
     query.stop()
-    found = values(stratalog_broker.bootstrap_servers, stratalog_topic, PARTITIONS)
-    assert set(numbers(ROWS)) <= set(found)
+    actual = values(stratalog_broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+    assert set(numbers(ROWS)) <= set(actual)
     with Admin(stratalog_broker.bootstrap_servers) as admin:
-        assert not [one for one in admin.list_transactions() if query.id in one.transactional_id]
+        assert not [each for each in admin.list_transactions() if query.id in each.transactional_id]

@@ -1,4 +1,4 @@
-"""Ranges over the wire: real brokers, their faults, and topics that change while they are read. No Spark."""
+"""Scans over the wire: real brokers, faults, and topics that change during the scan. No Spark."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def test_rows_have_all_columns_and_exactly_sparks_types(stratalog_broker: Broker
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {(stratalog_topic, 0, 0)}
 
 
-def test_a_range_is_read_from_its_start_to_before_its_end(
-    stratalog_broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_range_includes_its_start_and_excludes_its_end(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     fill(stratalog_broker, stratalog_topic, 500)
     request = request_to(stratalog_broker)
     assert offsets_in(scan(OffsetRange(stratalog_topic, 0, 123, 456), request)) == list(range(123, 456))
@@ -85,7 +83,7 @@ def test_many_small_fetches_are_joined_to_one_arrow_batch(
     assert len(batches) > 1
 
 
-def test_ten_megabytes_in_one_record(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_record_of_ten_megabytes_is_read(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     value = b"x" * 10_000_000
     with Admin(stratalog_broker.bootstrap_servers) as admin:
         admin.alter_config(ConfigResource(ResourceKind.TOPIC, stratalog_topic), {"max.message.bytes": 20_000_000})
@@ -95,10 +93,10 @@ def test_ten_megabytes_in_one_record(stratalog_broker: BrokerProcess, stratalog_
         producer.send(stratalog_topic, value=value)
         producer.send(stratalog_topic, value=b"small")
     batches = list(scan(OffsetRange(stratalog_topic, 0, 0, 2), request_to(stratalog_broker, ("value",))))
-    assert [one for batch in batches for one in batch.column("value").to_pylist()] == [value, b"small"]
+    assert [each for batch in batches for each in batch.column("value").to_pylist()] == [value, b"small"]
 
 
-def test_who_stops_early_leaves_the_connection_to_the_next(
+def test_scan_that_stops_early_leaves_its_connection_usable(
     stratalog_broker: BrokerProcess, stratalog_topic: str
 ) -> None:
     fill(stratalog_broker, stratalog_topic, 3000, size=100)
@@ -112,17 +110,17 @@ def test_who_stops_early_leaves_the_connection_to_the_next(
     assert threading.active_count() <= before + 1
 
 
-def test_keys_that_are_not_wanted_never_become_rows(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_records_with_other_keys_are_skipped(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     fill(stratalog_broker, stratalog_topic, 300)
     request = replace(request_to(stratalog_broker), predicate=Predicate(keys=frozenset({b"7", b"250"})))
     assert offsets_in(scan(OffsetRange(stratalog_topic, 0, 0, 300), request)) == [7, 250]
 
 
-# Transactions and compaction: gaps that are no loss
+# Transactions and compaction: gaps that are not a loss
 
 
 def write_transactions(servers: str, topic: str) -> None:
-    """0-2 committed, marker 3, 4-6 aborted, marker 7, 8-9 plain."""
+    """Write offsets 0-2 committed, marker 3, 4-6 aborted, marker 7, 8-9 without a transaction."""
     producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": f"t-{topic}"})
     producer.init_transactions(30)
     for end in (producer.commit_transaction, producer.abort_transaction):
@@ -137,18 +135,18 @@ def write_transactions(servers: str, topic: str) -> None:
     plain.flush(30)
 
 
-def test_aborted_records_and_markers_are_left_out(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_aborted_records_and_markers_are_skipped(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     write_transactions(stratalog_broker.bootstrap_servers, stratalog_topic)
-    place = OffsetRange(stratalog_topic, 0, 0, 10)
+    offset_range = OffsetRange(stratalog_topic, 0, 0, 10)
     request = request_to(stratalog_broker)
-    assert offsets_in(scan(place, request)) == [0, 1, 2, 4, 5, 6, 8, 9]
+    assert offsets_in(scan(offset_range, request)) == [0, 1, 2, 4, 5, 6, 8, 9]
     committed = replace(request, isolation="read_committed")
-    assert offsets_in(scan(place, committed)) == [0, 1, 2, 8, 9]
-    assert offsets_in(scan(replace(place, start=5), committed)) == [8, 9]
-    assert offsets_in(scan(replace(place, start=3, end=8), committed)) == []
+    assert offsets_in(scan(offset_range, committed)) == [0, 1, 2, 8, 9]
+    assert offsets_in(scan(replace(offset_range, start=5), committed)) == [8, 9]
+    assert offsets_in(scan(replace(offset_range, start=3, end=8), committed)) == []
 
 
-def test_what_compaction_left_of_a_range_is_all_of_it(stratalog_new_broker: Callable[..., BrokerProcess]) -> None:
+def test_compacted_range_is_read_without_an_error(stratalog_new_broker: Callable[..., BrokerProcess]) -> None:
     broker = stratalog_new_broker(EAGER_BROKER)
     broker.create_topic("t", config=COMPACTED)
     with Producer(broker.bootstrap_servers) as producer:
@@ -168,7 +166,7 @@ def test_what_compaction_left_of_a_range_is_all_of_it(stratalog_new_broker: Call
 # Faults
 
 
-def test_a_connection_that_breaks_off_is_made_again(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_broken_connection_is_replaced(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     fill(stratalog_broker, stratalog_topic, 500, size=100)
     request = request_to(stratalog_broker, max_partition_fetch_bytes="5000")
     with stratalog_broker.disconnect(api="Fetch", count=3) as fault:
@@ -176,34 +174,36 @@ def test_a_connection_that_breaks_off_is_made_again(stratalog_broker: BrokerProc
         assert fault.met == 3
 
 
-def test_a_broker_that_restarts_in_the_middle_is_waited_for(stratalog_fresh_broker: BrokerProcess) -> None:
+def test_restart_of_the_broker_does_not_fail_the_scan(stratalog_fresh_broker: BrokerProcess) -> None:
     broker = stratalog_fresh_broker
     broker.create_topic("t")
     fill(broker, "t", 1000, size=100)
     request = replace(request_to(broker, max_partition_fetch_bytes="2000"), rows_per_batch=50)
     rows = scan(OffsetRange("t", 0, 0, 1000), request)
-    found = next(rows).column("offset").to_pylist()
+    actual = next(rows).column("offset").to_pylist()
     broker.kill()
     starting = threading.Thread(target=broker.start)
     starting.start()
     try:
-        found += offsets_in(rows)
+        actual += offsets_in(rows)
     finally:
         starting.join()
-    assert found == list(range(1000))
+    assert actual == list(range(1000))
 
 
-def test_a_broker_that_stays_away_ends_in_a_clear_error(stratalog_fresh_broker: BrokerProcess) -> None:
+def test_broker_that_stays_away_is_an_error(stratalog_fresh_broker: BrokerProcess) -> None:
     broker = stratalog_fresh_broker
     broker.create_topic("t")
     fill(broker, "t", 10)
     broker.stop()
     request = replace(request_to(broker), patience_seconds=0.5)
-    with pytest.raises(RequestTimeoutError, match=r"t-0 \[0, 10\): nothing more came for 0\.5 s, at offset 0.*refused"):
+    with pytest.raises(
+        RequestTimeoutError, match=r"t-0 \[0, 10\): no records arrived within 0\.5 s, at offset 0.*refused"
+    ):
         list(scan(OffsetRange("t", 0, 0, 10), request))
 
 
-def test_a_topic_that_does_not_exist_is_named(stratalog_broker: BrokerProcess) -> None:
+def test_missing_topic_is_reported(stratalog_broker: BrokerProcess) -> None:
     request = replace(request_to(stratalog_broker), patience_seconds=0.5)
     with pytest.raises(ClientError, match="nowhere-0"):
         list(scan(OffsetRange("nowhere", 0, 0, 10), request))
@@ -220,11 +220,13 @@ def delete_before(broker: BrokerProcess, topic: str, offset: int) -> None:
 def test_deleted_records_are_an_error(stratalog_broker: BrokerProcess, stratalog_topic: str) -> None:
     fill(stratalog_broker, stratalog_topic, 100)
     delete_before(stratalog_broker, stratalog_topic, 60)
-    with pytest.raises(DataLossError, match=r"offsets 10 to 60 of .* it begins at 60 now.*failOnDataLoss=false"):
+    with pytest.raises(
+        DataLossError, match=r"offsets 10 to 60 of .* the log starts at offset 60.*failOnDataLoss=false"
+    ):
         list(scan(OffsetRange(stratalog_topic, 0, 10, 100), request_to(stratalog_broker)))
 
 
-def test_deleted_records_are_passed_over_on_demand(
+def test_deleted_records_are_skipped_on_request(
     stratalog_broker: BrokerProcess, stratalog_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(stratalog_broker, stratalog_topic, 100)
@@ -237,32 +239,28 @@ def test_deleted_records_are_passed_over_on_demand(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_records_deleted_while_they_are_read(
-    stratalog_broker: BrokerProcess, stratalog_topic: str, fails: bool
-) -> None:
-    """What was fetched ahead is read on; what was not is lost, and that is said."""
+def test_records_deleted_during_the_scan(stratalog_broker: BrokerProcess, stratalog_topic: str, fails: bool) -> None:
+    """Prefetched records are still read; the others are lost, which is reported."""
     fill(stratalog_broker, stratalog_topic, 3000, size=100)
     request = replace(
         request_to(stratalog_broker, max_partition_fetch_bytes="5000"), rows_per_batch=50, fail_on_data_loss=fails
     )
     rows = scan(OffsetRange(stratalog_topic, 0, 0, 3000), request)
-    found = next(rows).column("offset").to_pylist()
+    actual = next(rows).column("offset").to_pylist()
     delete_before(stratalog_broker, stratalog_topic, 2500)
     if fails:
-        with pytest.raises(DataLossError, match=r"offsets \d+ to 2500 of .* it begins at 2500 now"):
+        with pytest.raises(DataLossError, match=r"offsets \d+ to 2500 of .* the log starts at offset 2500"):
             list(rows)
     else:
-        found += offsets_in(rows)
-        before = found[: found.index(2500)]
+        actual += offsets_in(rows)
+        before = actual[: actual.index(2500)]
         assert before == list(range(len(before)))
         assert len(before) < 2500
-        assert found[len(before) :] == list(range(2500, 3000))
+        assert actual[len(before) :] == list(range(2500, 3000))
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(
-    stratalog_new_broker: Callable[..., BrokerProcess], fails: bool
-) -> None:
+def test_recreated_topic_is_not_read(stratalog_new_broker: Callable[..., BrokerProcess], fails: bool) -> None:
     broker = stratalog_new_broker()
     broker.create_topic("t")
     fill(broker, "t", 100)
@@ -271,10 +269,10 @@ def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(
     broker.delete_topic("t")
     broker.create_topic("t")
     fill(broker, "t", 50)
-    place = OffsetRange("t", 0, 40, 100, topic_id)
+    offset_range = OffsetRange("t", 0, 40, 100, topic_id)
     request = replace(request_to(broker), fail_on_data_loss=fails)
     if fails:
-        with pytest.raises(DataLossError, match="made again"):
-            list(scan(place, request))
+        with pytest.raises(DataLossError, match="created again"):
+            list(scan(offset_range, request))
     else:
-        assert offsets_in(scan(place, request)) == []
+        assert offsets_in(scan(offset_range, request)) == []

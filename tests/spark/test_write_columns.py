@@ -37,7 +37,7 @@ _TYPES: dict[str, DataType] = {
 
 
 def schema(columns: str) -> StructType:
-    """Spark's own reader of such text needs a session."""
+    """Parse a schema without Spark's parser, which needs a session."""
     pairs = [column.split() for column in columns.split(", ")]
     return StructType([StructField(name, _TYPES[kind]) for name, kind in pairs])
 
@@ -52,7 +52,7 @@ def schema(columns: str) -> StructType:
         "value string, timestamp timestamp_ntz",
     ],
 )
-def test_what_the_stock_connector_takes_is_taken(columns: str) -> None:
+def test_columns_of_sparks_kafka_connector_are_accepted(columns: str) -> None:
     check_columns(schema(columns), "orders")
     check_columns(schema(columns + ", topic string"), None)
 
@@ -60,27 +60,27 @@ def test_what_the_stock_connector_takes_is_taken(columns: str) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("key string", "there is no column 'value'; select something as `value`. The columns are key"),
-        ("Value string", "there is no column 'value'; 'Value' is another"),
-        ("value int", "the column 'value' is int; string or binary is wanted: cast it"),
-        ("value string, key bigint", "the column 'key' is bigint; string or binary is wanted"),
-        ("value string, partition string", "the column 'partition' is string; int is wanted"),
-        ("value string, headers map", "the column 'headers' is map<string,binary>; array<struct"),
-        ("value string, timestamp bigint", "the column 'timestamp' is bigint; timestamp or timestamp_ntz"),
-        ("value string, topic binary", "the column 'topic' is binary; string is wanted"),
+        ("key string", "there is no column 'value'; select a column or expression as `value`. The columns are key"),
+        ("Value string", "there is no column 'value'; 'Value' differs"),
+        ("value int", "the column 'value' is int; cast it to string or binary"),
+        ("value string, key bigint", "the column 'key' is bigint; cast it to string or binary"),
+        ("value string, partition string", "the column 'partition' is string; cast it to int"),
+        ("value string, headers map", "the column 'headers' is map<string,binary>; cast it to array<struct"),
+        ("value string, timestamp bigint", "the column 'timestamp' is bigint; cast it to timestamp or timestamp_ntz"),
+        ("value string, topic binary", "the column 'topic' is binary; cast it to string"),
     ],
 )
-def test_what_can_not_be_written_is_said_before_it_begins(columns: str, message: str) -> None:
+def test_invalid_columns_are_refused_before_the_write(columns: str, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         check_columns(schema(columns), "orders")
 
 
-def test_topic_has_to_come_from_somewhere() -> None:
+def test_topic_is_required() -> None:
     with pytest.raises(ConfigError, match="set the option `topic`, or add a column `topic`"):
         check_columns(schema("value string"), None)
 
 
-def test_option_counts_before_the_column() -> None:
+def test_option_takes_precedence_over_the_column() -> None:
     batch = pa.record_batch({"value": ["a", "b"], "topic": ["x", None], "offset": [1, 2]})
     ((topic, rows),) = by_topic(batch, "orders")
     assert (topic, rows.schema.names) == ("orders", ["value"])
@@ -93,11 +93,11 @@ def test_null_topic_is_an_error() -> None:
 
 
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=50))
-def test_rows_go_to_their_topics_in_their_order(topics: list[str]) -> None:
+def test_rows_keep_their_order_in_each_topic(topics: list[str]) -> None:
     values = [str(number) for number in range(len(topics))]
     batch = pa.record_batch({"topic": topics, "value": values})
-    found = {topic: rows.column("value").to_pylist() for topic, rows in by_topic(batch, None)}
-    wanted: dict[str, list[str]] = {}
+    actual = {topic: rows.column("value").to_pylist() for topic, rows in by_topic(batch, None)}
+    expected: dict[str, list[str]] = {}
     for topic, value in zip(topics, values, strict=True):
-        wanted.setdefault(topic, []).append(value)
-    assert found == wanted
+        expected.setdefault(topic, []).append(value)
+    assert actual == expected

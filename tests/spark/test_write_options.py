@@ -8,8 +8,8 @@ from stratalog.spark.write_options import Delivery, parse
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 
 
-def test_what_is_given_is_taken_whatever_its_case() -> None:
-    found = parse(
+def test_options_are_case_insensitive() -> None:
+    actual = parse(
         {
             **SERVERS,
             "Topic": " orders ",
@@ -21,17 +21,17 @@ def test_what_is_given_is_taken_whatever_its_case() -> None:
             "includeHeaders": "true",
         }
     )
-    assert (found.topic, found.delivery, found.sink_id) == ("orders", Delivery.EXACTLY_ONCE, "orders-1")
-    assert found.decision_timeout_ms == 7_200_000
-    assert found.producer_config("t")["linger.ms"] == "7"
-    assert "linger.ms" not in found.admin_config()
-    assert found.admin_config()["bootstrap.servers"] == "localhost:9092"
+    assert (actual.topic, actual.delivery, actual.sink_id) == ("orders", Delivery.EXACTLY_ONCE, "orders-1")
+    assert actual.decision_timeout_ms == 7_200_000
+    assert actual.producer_config("t")["linger.ms"] == "7"
+    assert "linger.ms" not in actual.admin_config()
+    assert actual.admin_config()["bootstrap.servers"] == "localhost:9092"
 
 
-def test_little_has_to_be_given() -> None:
-    found = parse(SERVERS)
-    assert (found.topic, found.delivery, found.sink_id) == (None, Delivery.BEST, None)
-    assert "transactional.id" not in found.producer_config(None)
+def test_defaults_of_a_write() -> None:
+    actual = parse(SERVERS)
+    assert (actual.topic, actual.delivery, actual.sink_id) == (None, Delivery.BEST, None)
+    assert "transactional.id" not in actual.producer_config(None)
 
 
 @pytest.mark.parametrize(
@@ -57,16 +57,16 @@ def test_little_has_to_be_given() -> None:
         ("kafka.linger", "1", "kafka.*linger"),
     ],
 )
-def test_what_can_not_be_is_refused_by_name(option: str, value: str, message: str) -> None:
+def test_invalid_options_are_refused_by_name(option: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse({**SERVERS, option: value})
 
 
-def test_servers_are_needed() -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers must say"):
+def test_servers_are_required() -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers is missing"):
         parse({"topic": "orders"})
 
 
-def test_acknowledgements_are_free_where_nothing_is_promised() -> None:
-    found = parse({**SERVERS, "delivery": "at-least-once", "kafka.acks": "1"})
-    assert found.producer_config(None)["acks"] == "1"
+def test_any_acks_are_allowed_at_least_once() -> None:
+    actual = parse({**SERVERS, "delivery": "at-least-once", "kafka.acks": "1"})
+    assert actual.producer_config(None)["acks"] == "1"

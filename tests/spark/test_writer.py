@@ -1,4 +1,4 @@
-"""`df.write.format("stratalog")`: what a topic holds then, and that it is all rows or none."""
+"""`df.write.format("stratalog")`: the records in the topic; a write is atomic."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def broker(stratalog_broker: BrokerProcess) -> Iterator[BrokerProcess]:
 
 
 def writer(broker: BrokerProcess, rows: DataFrame, **options: str) -> DataFrameWriter:
-    found = rows.write.format("stratalog").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    actual = rows.write.format("stratalog").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     for name, value in options.items():
-        found = found.option(name, value)
-    return found
+        actual = actual.option(name, value)
+    return actual
 
 
-def test_every_column_arrives_as_it_is(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_every_column_is_written_unchanged(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
     when = datetime(2024, 2, 29, 12, 30, 15, 123_000, tzinfo=UTC)
     header = [("a", b"1"), ("a", None), ("ü", b"")]
     rows: list[Any] = [
@@ -52,13 +52,13 @@ def test_every_column_arrives_as_it_is(spark: SparkSession, broker: BrokerProces
     assert first == [(b"k", b"v", header, milliseconds), (b"", b"", [], milliseconds)]
     assert second[0] == (None, None, [], milliseconds)
     assert second[1][:3] == (b"\x00\xff", "ä".encode(), [])
-    assert second[1][3] > milliseconds  # what has no time gets the present
+    assert second[1][3] > milliseconds  # rows without a timestamp get the current time
 
 
-def test_thousands_of_rows_with_headers_go_where_their_keys_say(
+def test_rows_with_headers_go_to_the_partitions_of_their_keys(
     spark: SparkSession, broker: BrokerProcess, stratalog_topic: str
 ) -> None:
-    """Also of tasks that have no rows."""
+    """Also covers tasks without rows."""
     rows = spark.range(0, 10_000, 1, 3).selectExpr(
         "cast(id % 100 as string) as key",
         "cast(id as string) as value",
@@ -66,11 +66,11 @@ def test_thousands_of_rows_with_headers_go_where_their_keys_say(
     )
     before = transactional_ids(broker)
     writer(broker, rows.where("value < '7'"), topic=stratalog_topic).save()
-    found = committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
+    actual = committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
     expected = [str(number) for number in range(10_000) if str(number) < "7"]
-    assert sorted(str(one[1], "ascii") for part in found for one in part if one[1]) == sorted(expected)
-    assert all(one[2] == [("n", one[1])] for part in found for one in part)
-    keys = [{one[0] for one in part} for part in found]
+    assert sorted(str(each[1], "ascii") for part in actual for each in part if each[1]) == sorted(expected)
+    assert all(each[2] == [("n", each[1])] for part in actual for each in part)
+    keys = [{each[0] for each in part} for part in actual]
     assert not keys[0] & keys[1]
     assert nothing_is_open(broker.bootstrap_servers, stratalog_topic, PARTITIONS)
     assert transactional_ids(broker) <= before
@@ -78,17 +78,19 @@ def test_thousands_of_rows_with_headers_go_where_their_keys_say(
 
 def transactional_ids(broker: BrokerProcess) -> set[str]:
     with Admin(broker.bootstrap_servers) as admin:
-        return {one.transactional_id for one in admin.list_transactions()}
+        return {each.transactional_id for each in admin.list_transactions()}
 
 
-def test_column_says_the_topic_of_each_row(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
+def test_column_sets_the_topic_of_each_row(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
     other = f"{stratalog_topic}-other"
     broker.create_topic(other)
     rows = spark.createDataFrame(
         [(stratalog_topic, "a"), (other, "b"), (stratalog_topic, "c")], "topic string, value string"
     )
     writer(broker, rows.coalesce(1)).save()
-    here = [one[1] or b"" for part in committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS) for one in part]
+    here = [
+        each[1] or b"" for part in committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS) for each in part
+    ]
     ((there,),) = committed(broker.bootstrap_servers, other, 1)
     assert (sorted(here), there[1]) == ([b"a", b"c"], b"b")
     broker.delete_topic(other)
@@ -101,8 +103,8 @@ def test_records_of_ten_megabytes_are_written_and_read(
     rows = spark.range(2).selectExpr(f"repeat(cast(id as string), {TEN_MEGABYTES}) as value")
     options = {"topic": stratalog_topic, "kafka.max.request.size": str(2 * TEN_MEGABYTES)}
     writer(broker, rows, **options).save()
-    (found,) = committed(broker.bootstrap_servers, stratalog_topic, 1)
-    assert sorted((len(one[1] or b""), (one[1] or b"")[:1]) for one in found) == [
+    (actual,) = committed(broker.bootstrap_servers, stratalog_topic, 1)
+    assert sorted((len(each[1] or b""), (each[1] or b"")[:1]) for each in actual) == [
         (TEN_MEGABYTES, b"0"),
         (TEN_MEGABYTES, b"1"),
     ]
@@ -111,12 +113,10 @@ def test_records_of_ten_megabytes_are_written_and_read(
         read = (
             frame.option("subscribe", stratalog_topic).option("log.dirs", dirs).load().selectExpr("md5(value) as sum")
         )
-        assert {row.sum for row in read.collect()} == {hashlib.md5(one[1] or b"").hexdigest() for one in found}
+        assert {row.sum for row in read.collect()} == {hashlib.md5(each[1] or b"").hexdigest() for each in actual}
 
 
-def test_task_that_fails_spoils_the_whole_write(
-    spark: SparkSession, broker: BrokerProcess, stratalog_topic: str
-) -> None:
+def test_failed_task_fails_the_whole_write(spark: SparkSession, broker: BrokerProcess, stratalog_topic: str) -> None:
     rows = spark.range(0, 1000, 1, 2).selectExpr(
         "cast(if(id = 999, raise_error('the last row'), id) as string) as value"
     )
@@ -133,12 +133,12 @@ def test_null_topic_fails_the_write(spark: SparkSession, broker: BrokerProcess, 
     assert committed(broker.bootstrap_servers, stratalog_topic, PARTITIONS) == [[], []]
 
 
-def test_what_can_not_be_is_said_when_the_write_is_planned(spark: SparkSession, broker: BrokerProcess) -> None:
+def test_invalid_write_is_refused_when_it_is_planned(spark: SparkSession, broker: BrokerProcess) -> None:
     rows = spark.range(1).selectExpr("id as value")
-    with pytest.raises(Exception, match="the column 'value' is bigint; string or binary is wanted: cast it"):
+    with pytest.raises(Exception, match="the column 'value' is bigint; cast it to string or binary"):
         writer(broker, rows, topic="t").save()
     text = spark.range(1).selectExpr("'v' as value")
     with pytest.raises(Exception, match="'topics' is not an option of a write; did you mean topic"):
         writer(broker, text, topics="t").save()
-    with pytest.raises(Exception, match="a topic can only be appended to"):
+    with pytest.raises(Exception, match="topics are append-only"):
         writer(broker, text, topic="t").mode("overwrite").save()

@@ -1,7 +1,7 @@
-"""What was fetched and not taken yet, in the order in which it came: filled by the I/O thread, emptied by the polling
-one.
+"""Fetched records that the application has not taken yet, in the order in which they came. The I/O thread fills the
+buffer, the polling thread empties it.
 
-Each counter has one thread that writes it, and appends and pops of a deque are atomic: there is no lock.
+It needs no lock: each counter is written by one thread, and appending to and popping from a deque are atomic.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from stratalog.client.subscription import Subscription
 
 
 class FetchFailure:
-    """What happened to a partition behind the records before it: raised, or handled, when those are taken."""
+    """A failure of a partition, queued after the records that were fetched before it."""
 
     __slots__ = ("handle", "partition", "progress", "size")
 
     def __init__(self, partition: TopicPartition, progress: Progress, handle: Callable[[], None]) -> None:
         self.partition = partition
         self.progress = progress
-        self.handle = handle  # in the polling thread; raises what the user has to know
+        self.handle = handle  # called in the polling thread; raises what the application has to know
         self.size = 0
 
 
@@ -35,19 +35,19 @@ class FetchBuffer:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._queue: deque[Fetched] = deque()
-        self._held: list[Fetched] = []  # of paused partitions; the polling thread's
+        self._held: list[Fetched] = []  # of paused partitions; used by the polling thread only
         self._held_bytes = 0
         self._put_bytes = 0
         self._done_bytes = 0
         self._current: Fetched | None = None
         self.interrupt = Interrupt()
-        self._news = threading.Event()
-        self.is_waited_for = False  # by the I/O thread: there was no room
+        self._has_changed = threading.Event()
+        self.is_waited_for = False  # the I/O thread found no room and stopped fetching
 
     @property
     def bytes(self) -> int:
-        """That stand in the way of fetching more. What is held for paused partitions does not: it could stay for
-        ever."""
+        """The bytes that count against the limit for prefetching. Records of paused partitions don't count: they could
+        stay permanently."""
         return self._put_bytes - self._done_bytes - self._held_bytes
 
     # The I/O thread
@@ -55,25 +55,25 @@ class FetchBuffer:
     def put(self, fetched: Fetched) -> None:
         self._put_bytes += fetched.size
         self._queue.append(fetched)
-        self._news.set()
+        self._has_changed.set()
 
     def announce(self) -> None:
-        """Something else than records waits for the polling thread."""
+        """Wake the polling thread for something other than records."""
         self.interrupt.is_set = True
-        self._news.set()
+        self._has_changed.set()
 
     # The polling thread
 
     def wait(self, seconds: float | None) -> None:
-        """Until something was put or announced since the last call of `look`."""
-        self._news.wait(seconds)
+        """Wait until something has been put or announced since the last call of `look`."""
+        self._has_changed.wait(seconds)
 
     def look(self) -> None:
-        """Before looking for what there is: what comes from here on ends the next wait."""
-        self._news.clear()
+        """Call before checking the buffer: anything that comes from now on ends the next wait."""
+        self._has_changed.clear()
 
     def current(self) -> Fetched | None:
-        """What to take from next; None: there is nothing. Leaves out what belongs to older assignments and seeks."""
+        """Return the records or the failure to take next, or None. Skips those of older assignments and seeks."""
         while True:
             fetched = self._current
             if fetched is None:
@@ -91,19 +91,19 @@ class FetchBuffer:
                 return fetched
 
     def done(self, fetched: Fetched) -> None:
-        """All of it was taken, or nobody wants it. Said twice, it counts once."""
+        """Remove what was taken completely or is no longer needed. A second call for it has no effect."""
         if self._current is fetched:
             self._done_bytes += fetched.size
             self._current = None
 
     def release(self) -> None:
-        """After a pause or a seek: what was held is looked at again, before all that came later; an iteration too looks
-        what comes next."""
+        """Queue the held records again, before all later ones. Call after a pause, a resume or a seek; an iteration
+        also checks again what comes next."""
         self.interrupt.is_set = True
         self._queue.extendleft(reversed(self._held))
         self._held = []
         self._held_bytes = 0
         if self._current is not None:
-            # It is looked at again as well: its partition may be paused, or elsewhere, by now.
+            # Check it again too: its partition may be paused by now, or its position may have changed.
             self._queue.appendleft(self._current)
             self._current = None

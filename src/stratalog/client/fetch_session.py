@@ -1,8 +1,8 @@
-"""The consumer's side of an incremental fetch session (KIP-227) with one broker: what it knows already is not said
-again.
+"""The consumer's side of an incremental fetch session (KIP-227) with one broker: a request names only what has changed.
 
-Pure. `next_request` gives what to send so that the broker fetches `wanted`; the answer's error and session id go into
-`answered`. A session that the broker has forgotten, or a request that failed, makes the next request a full one.
+Pure. `next_request` returns what to send so that the broker fetches the given positions; pass the response's error code
+and session id to `answered`. After a request that failed, or a session that the broker has forgotten, the next request
+is a full one.
 """
 
 from __future__ import annotations
@@ -33,42 +33,37 @@ class FetchSession:
         self._epoch = INITIAL_EPOCH
         self._known: dict[Key, WantedPartition] = {}
 
-    def next_request(self, wanted: Mapping[Key, WantedPartition]) -> SessionRequest:
+    def next_request(self, positions: Mapping[Key, WantedPartition]) -> SessionRequest:
         forgotten: dict[Topic, list[int]] = {}
         if self._epoch == INITIAL_EPOCH:
-            changed = dict(wanted)
+            changed = dict(positions)
         else:
-            changed = {key: one for key, one in wanted.items() if self._known.get(key) != one}
-            for topic, partition in self._known.keys() - wanted.keys():
+            changed = {key: position for key, position in positions.items() if self._known.get(key) != position}
+            for topic, partition in self._known.keys() - positions.keys():
                 forgotten.setdefault(topic, []).append(partition)
-        self._known = dict(wanted)
-        topics: dict[Topic, list[tuple[int, WantedPartition]]] = {}
-        for (topic, partition), one in changed.items():
-            topics.setdefault(topic, []).append((partition, one))
-        return SessionRequest(self._id, self._epoch, topics, forgotten)
+        self._known = dict(positions)
+        return SessionRequest(self._id, self._epoch, by_topic(changed), forgotten)
 
     def answered(self, session_id: int, error_code: int) -> None:
-        """`error_code` is the answer's own, not a partition's."""
+        """Record a response. `error_code` is that of the whole response, not of a partition."""
         if error_code:
-            # The id goes along with the next request, which then closes that session, if there is one.
+            # The next request still has the id, so the broker closes that session if it exists.
             self._epoch = INITIAL_EPOCH
             return
         if session_id == NO_SESSION:
-            self.reset()
+            self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
         elif self._epoch == INITIAL_EPOCH:
             self._id, self._epoch = session_id, 1
         else:
             self._epoch = 1 if self._epoch == _HIGHEST_EPOCH else self._epoch + 1
 
     def failed(self) -> None:
-        """No answer: whether the broker saw the request is not known."""
+        """Record that no response came: the broker may or may not have seen the request."""
         self._epoch = INITIAL_EPOCH
 
-    def reset(self) -> None:
-        self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
 
-    def closing_request(self) -> SessionRequest | None:
-        """Tells the broker that the session is over; None where there is none."""
-        if self._id == NO_SESSION:
-            return None
-        return SessionRequest(self._id, FINAL_EPOCH, {}, {})
+def by_topic(positions: Mapping[Key, WantedPartition]) -> dict[Topic, list[tuple[int, WantedPartition]]]:
+    topics: dict[Topic, list[tuple[int, WantedPartition]]] = {}
+    for (topic, partition), position in positions.items():
+        topics.setdefault(topic, []).append((partition, position))
+    return topics

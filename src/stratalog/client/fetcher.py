@@ -1,8 +1,8 @@
-"""Fetches ahead of the polling thread, within bounds: one request at a time to each broker, the next as soon as it is
-answered and there is room. All in the I/O thread.
+"""Prefetches for the polling thread, within limits. Everything here runs in the I/O thread.
 
-What the broker says of a partition that the user has to know, or that changes where to read on, waits in the buffer
-behind the records that came before it. What passes by itself (a leader that moved) is retried here.
+Each broker has one request in flight, and gets the next one when it has answered and the buffer has room. An error that
+the application has to know, or that changes the position, is queued in the buffer after the records that were fetched
+before it. Errors that pass without the application, such as a leader that moved, are retried here.
 """
 
 from __future__ import annotations
@@ -10,51 +10,46 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from stratalog.client._consumer_records import FetchedRecords
 from stratalog.client._fetched_batches import Progress
 from stratalog.client.backoff import Backoff
 from stratalog.client.cluster import Cluster
 from stratalog.client.consumer_settings import ConsumerSettings
-from stratalog.client.errors import REFRESHES_METADATA, error_of
+from stratalog.client.errors import error_of
 from stratalog.client.fetch_buffer import FetchBuffer, FetchFailure
-from stratalog.client.fetch_session import FetchSession, Key, SessionRequest
-from stratalog.client.metadata import ClusterMetadata
+from stratalog.client.fetch_exchange import (
+    FetchErrorAction,
+    FetchExchange,
+    FetchParameters,
+    PartitionResponse,
+    action_for,
+)
+from stratalog.client.fetch_session import FetchSession
+from stratalog.client.metadata import ClusterMetadata, TopicPartition
 from stratalog.client.subscription import PartitionState, Subscription
 from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
-from stratalog.protocol._fetch_response import parse_fetch_response
 from stratalog.protocol.api_keys import ApiKey
-from stratalog.protocol.error_codes import ErrorCode
-from stratalog.protocol.fetch import FIRST_BY_ID, HIGHEST, LOWEST, WantedPartition, encode_fetch_request
-
-if TYPE_CHECKING:
-    from stratalog.protocol._fetch_response import FetchResponsePartition
+from stratalog.protocol.fetch import WantedPartition
 
 logger = logging.getLogger(__name__)
 
-_RETRIED = REFRESHES_METADATA | {
-    int(code)
-    for code in (
-        ErrorCode.offset_not_available,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.unknown_server_error,
-        ErrorCode.request_timed_out,
-    )
-}
 
-
-class Sent(NamedTuple):
-    """What was asked for of a partition, to know whether the answer still counts."""
+class FetchPosition(NamedTuple):
+    """The position of a partition when it was requested, to see whether the response still applies."""
 
     state: PartitionState
     progress: Progress
     offset: int
 
 
+FetchPositions = dict[TopicPartition, FetchPosition]
+
+
 class FailureHandlers(NamedTuple):
-    """What the polling thread does when it comes to such a failure: they may raise."""
+    """The calls with which the polling thread handles queued failures. They may raise."""
 
     out_of_range: Callable[[PartitionState], None]
     truncated: Callable[[PartitionState, int, int], None]
@@ -62,14 +57,14 @@ class FailureHandlers(NamedTuple):
 
 
 class _Broker:
-    """What goes on with one broker."""
+    """The state of fetching from one broker."""
 
     def __init__(self) -> None:
         self.session = FetchSession()
         self.is_busy = False
         self.failures = 0
         self.retry: asyncio.TimerHandle | None = None
-        self.told: Progress | None = None  # where its failure waits for the polling thread
+        self.reported_to: Progress | None = None  # its failure is queued there, and not handled yet
 
 
 class Fetcher:
@@ -87,6 +82,13 @@ class Fetcher:
         self._buffer = buffer
         self._handlers = handlers
         self._read_committed = settings.isolation_level == "read_committed"
+        self._parameters = FetchParameters(
+            settings.fetch_max_wait_ms,
+            settings.fetch_min_bytes,
+            settings.fetch_max_bytes,
+            self._read_committed,
+            settings.client_rack,
+        )
         self._room = settings.queued_max_messages_kbytes * 1024
         self._backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._brokers: dict[int, _Broker] = {}
@@ -99,46 +101,55 @@ class Fetcher:
         self.go_on()
 
     def go_on(self) -> None:
-        """Something has changed: ask each broker that has nothing to answer for what is wanted of it."""
+        """Start a request to each broker that has none in flight and something to fetch. Call after every change."""
         if self._is_closed:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        by_node = self._wanted()
-        for node_id in by_node:
+        by_node = self._positions_by_node()
+        for node_id, positions in by_node.items():
             broker = self._brokers.setdefault(node_id, _Broker())
             if not broker.is_busy and broker.retry is None:
-                if not self._has_room(len(by_node[node_id])):
-                    self._buffer.is_waited_for = True
-                    if not self._has_room(len(by_node[node_id])):
-                        return  # the polling thread calls again when there is
-                    self._buffer.is_waited_for = False
+                if not self._has_room_or_waits(len(positions)):
+                    return  # the polling thread calls again when there is room
                 broker.is_busy = True
                 task = asyncio.get_running_loop().create_task(self._fetch(node_id, broker))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
+    def _has_room_or_waits(self, partitions: int) -> bool:
+        """If there is no room, have the polling thread call `go_on` when there is. It may make room at any moment, so
+        check once more after announcing the wait."""
+        if self._has_room(partitions):
+            return True
+        self._buffer.is_waited_for = True
+        if not self._has_room(partitions):
+            return False
+        self._buffer.is_waited_for = False
+        return True
+
     def _has_room(self, partitions: int) -> bool:
-        """For all that a broker may answer; or for one answer, where nothing is there."""
+        """Return whether the largest possible response fits. An empty buffer has room for any response."""
         largest = min(self._settings.fetch_max_bytes, partitions * self._settings.max_partition_fetch_bytes)
         held = self._buffer.bytes
         return held <= 0 or held + largest <= self._room
 
-    def _wanted(self) -> dict[int, dict[Key, Sent]]:
-        """By node, what to fetch; the topic's key is its id where there is one."""
+    def _positions_by_node(self) -> dict[int, FetchPositions]:
+        """Return the positions to fetch from each node. Schedules the next call for partitions that back off, and a
+        refresh of the metadata for those whose leader is unknown."""
         now = asyncio.get_running_loop().time()
         metadata = self._cluster.metadata
-        by_node: dict[int, dict[Key, Sent]] = {}
-        next_try = None
+        by_node: dict[int, FetchPositions] = {}
+        next_retry = None
         is_unknown = False
-        for place, state in self._subscription.partitions.items():
+        for partition, state in self._subscription.partitions.items():
             if state.is_paused or state.is_stopped or state.fetch_offset < 0:
                 continue
             if state.retry_at > now:
-                next_try = min(next_try or state.retry_at, state.retry_at)
+                next_retry = min(next_retry or state.retry_at, state.retry_at)
                 continue
-            leader = metadata.leader_of(*place)
+            leader = metadata.leader_of(*partition)
             if leader is None or leader.leader not in metadata.nodes:
                 is_unknown = True
                 continue
@@ -148,30 +159,25 @@ class Fetcher:
                     node = state.nearby_replica
                 else:
                     state.nearby_replica = -1
-            by_node.setdefault(node, {})[place.topic, place.partition] = Sent(state, state.progress, state.fetch_offset)
+            by_node.setdefault(node, {})[partition] = FetchPosition(state, state.progress, state.fetch_offset)
         if is_unknown:
-            self._cluster.track_topics(place.topic for place in self._subscription.partitions)
+            self._cluster.track_topics(partition.topic for partition in self._subscription.partitions)
             self._cluster.refresh_soon()
-        if next_try is not None:
+        if next_retry is not None:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(next_try, self.go_on)
+            self._timer = asyncio.get_running_loop().call_at(next_retry, self.go_on)
         return by_node
 
     async def _fetch(self, node_id: int, broker: _Broker) -> None:
-        """Requests and answers, one after the other, for as long as there is something to ask for and room for it."""
+        """Send one request after the other, until there is nothing to fetch or no room."""
         try:
             while not self._is_closed:
                 connection = await self._cluster.connection(node_id)
-                wanted = self._wanted().get(node_id, {})
-                if not wanted:
+                positions = self._positions_by_node().get(node_id, {})
+                if not positions or not self._has_room_or_waits(len(positions)):
                     return
-                if not self._has_room(len(wanted)):
-                    self._buffer.is_waited_for = True
-                    if not self._has_room(len(wanted)):
-                        return
-                    self._buffer.is_waited_for = False
-                await self._fetch_once(connection, broker, wanted)
+                await self._fetch_once(connection, broker, positions)
                 broker.failures = 0
         except ClientError as error:
             broker.failures += 1
@@ -179,24 +185,24 @@ class Fetcher:
             logger.debug("fetch from node %d failed: %s", node_id, error)
             self._cluster.refresh_soon()
             if not error.is_retriable:
-                self._tell(node_id, broker, error)
+                self._report(node_id, broker, error)
             wait = self._backoff.seconds(broker.failures)
             broker.retry = asyncio.get_running_loop().call_later(wait, self._retry, broker)
         finally:
             broker.is_busy = False
 
-    def _tell(self, node_id: int, broker: _Broker, error: ClientError) -> None:
-        """What a broker answers can't be read: it is asked again, but who polls has to know. Once, until he does."""
-        wanted = self._wanted().get(node_id)
-        if not wanted:
+    def _report(self, node_id: int, broker: _Broker, error: ClientError) -> None:
+        """Queue an error for the application, once until it is handled. The fetcher retries in the meantime."""
+        positions = self._positions_by_node().get(node_id)
+        if not positions:
             return
-        state = next(iter(wanted.values())).state
-        if broker.told is state.progress:
+        state = next(iter(positions.values())).state
+        if broker.reported_to is state.progress:
             return
-        broker.told = state.progress
+        broker.reported_to = state.progress
 
         def handle() -> None:
-            broker.told = None
+            broker.reported_to = None
             self._handlers.failed(state, error)
 
         self._buffer.put(FetchFailure(state.partition, state.progress, handle))
@@ -205,117 +211,91 @@ class Fetcher:
         broker.retry = None
         self.go_on()
 
-    async def _fetch_once(self, connection: BrokerConnection, broker: _Broker, wanted: dict[Key, Sent]) -> None:
-        metadata = self._cluster.metadata
-        ids = {str(topic): metadata.topics[str(topic)].id for topic, _ in wanted if topic in metadata.topics}
-        by_id = all(ids.get(str(topic)) is not None for topic, _ in wanted)
-        version = connection.version_of(ApiKey.FETCH, LOWEST, HIGHEST if by_id else FIRST_BY_ID - 1)
-        by_id = version >= FIRST_BY_ID
-        asked: dict[Key, WantedPartition] = {}
-        sent: dict[Key, Sent] = {}
-        for (topic, partition), one in wanted.items():
-            topic_id = ids.get(str(topic))
-            key: Key = (topic_id.bytes, partition) if by_id and topic_id is not None else (topic, partition)
-            leader = metadata.leader_of(str(topic), partition)
-            epoch = -1 if leader is None else leader.leader_epoch
-            asked[key] = WantedPartition(
-                one.offset, epoch, self._settings.max_partition_fetch_bytes, one.state.last_epoch
-            )
-            sent[key] = one
-        request = broker.session.next_request(asked)
+    async def _fetch_once(self, connection: BrokerConnection, broker: _Broker, positions: FetchPositions) -> None:
+        topics = self._cluster.metadata.topics
+        exchange = FetchExchange(
+            self._parameters,
+            {partition: self._requested(partition, position) for partition, position in positions.items()},
+            {topic: topics[topic].id for topic, _ in positions if topic in topics},
+            broker.session,
+        )
+        version = connection.version_of(ApiKey.FETCH, *exchange.versions)
         timeout = self._settings.request_timeout_ms / 1000
-        answer = await connection.exchange(ApiKey.FETCH, version, [self._encoded(version, request)], timeout=timeout)
-        _, error_code, session_id, topics = parse_fetch_response(answer, version)
-        broker.session.answered(session_id, error_code)
-        if error_code:
-            logger.debug("fetch session: %s", error_of(error_code))
-            if error_code not in (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch):
-                self._cluster.refresh_soon()
-                raise error_of(error_code, about=f"fetch from {connection.host}:{connection.port}")
-            return
-        for topic, partitions in topics:
-            for told in partitions:
-                one_sent = sent.get((topic, told[0]))
-                if one_sent is not None:
-                    self._take(one_sent, told, answer)
+        response = await connection.exchange(ApiKey.FETCH, version, [exchange.request(version)], timeout=timeout)
+        about = f"fetch from {connection.host}:{connection.port}"
+        for partition, fetched in exchange.response(response, about=about):
+            self._take(positions[partition], fetched, response)
 
-    def _encoded(self, version: int, request: SessionRequest) -> bytearray:
-        settings = self._settings
-        return encode_fetch_request(
-            version,
-            max_wait_ms=settings.fetch_max_wait_ms,
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_max_bytes,
-            read_committed=self._read_committed,
-            session_id=request.session_id,
-            session_epoch=request.epoch,
-            topics=request.topics,
-            forgotten=request.forgotten,
-            rack_id=settings.client_rack,
+    def _requested(self, partition: TopicPartition, position: FetchPosition) -> WantedPartition:
+        leader = self._cluster.metadata.leader_of(*partition)
+        epoch = -1 if leader is None else leader.leader_epoch
+        return WantedPartition(
+            position.offset, epoch, self._settings.max_partition_fetch_bytes, position.state.last_epoch
         )
 
-    def _take(self, sent: Sent, told: FetchResponsePartition, answer: memoryview) -> None:
-        state = sent.state
+    def _take(self, position: FetchPosition, fetched: PartitionResponse, response: memoryview) -> None:
+        state = position.state
         if (
-            state.progress is not sent.progress
-            or state.fetch_offset != sent.offset
+            state.progress is not position.progress
+            or state.fetch_offset != position.offset
             or self._subscription.partitions.get(state.partition) is not state
         ):
-            return  # sought or taken away meanwhile
-        _, error_code, high_watermark, stable, start_offset, aborted, start, end, nearby, diverging = told
-        if error_code:
-            self._on_error(state, error_code)
+            return  # a seek or a rebalance came in between
+        if fetched.error_code:
+            self._on_error(state, fetched.error_code)
             return
-        state.high_watermark, state.last_stable_offset = high_watermark, stable
-        state.log_start_offset = start_offset
+        state.high_watermark, state.last_stable_offset = fetched.high_watermark, fetched.last_stable_offset
+        state.log_start_offset = fetched.log_start_offset
+        diverging = fetched.diverging
         if diverging is not None:
             self._stop(state, lambda: self._handlers.truncated(state, *diverging))
-        elif end > start:
-            fetched = FetchedRecords(
+        elif fetched.end > fetched.start:
+            records = FetchedRecords(
                 state.partition,
                 state.progress,
                 state.fetch_offset,
-                answer,
-                start,
-                end,
-                aborted=aborted,
+                response,
+                fetched.start,
+                fetched.end,
+                aborted=fetched.aborted,
                 read_committed=self._read_committed,
                 check_crcs=self._settings.check_crcs,
                 max_decompressed=self._settings.max_inflated_batch_bytes,
                 key_deserializer=self._settings.key_deserializer,
                 value_deserializer=self._settings.value_deserializer,
             )
-            state.fetch_offset = fetched.end_offset
-            state.last_epoch = fetched.end_epoch
-            state.is_stopped = not fetched.is_well_formed
-            self._buffer.put(fetched)
-        elif nearby >= 0:
-            state.nearby_replica = nearby
+            state.fetch_offset = records.end_offset
+            state.last_epoch = records.end_epoch
+            state.is_stopped = not records.is_well_formed
+            self._buffer.put(records)
+        elif fetched.nearby_replica >= 0:
+            state.nearby_replica = fetched.nearby_replica
             state.nearby_until = asyncio.get_running_loop().time() + self._settings.metadata_max_age_ms / 1000
 
     def _on_error(self, state: PartitionState, error_code: int) -> None:
-        if error_code == ErrorCode.offset_out_of_range:
+        action = action_for(error_code)
+        if action is FetchErrorAction.CHECK_OFFSET:
             if state.nearby_replica >= 0:
-                state.nearby_replica = -1  # that replica may be behind: its leader knows
+                state.nearby_replica = -1  # that replica may lag; ask the leader
             elif state.last_epoch >= 0:
-                state.last_epoch = -1  # it may be the epoch that the broker knows nothing of, not the offset
+                state.last_epoch = -1  # the broker may not know this epoch, although it has the offset
             else:
                 self._stop(state, lambda: self._handlers.out_of_range(state))
-        elif error_code in _RETRIED:
-            state.nearby_replica = -1
-            state.retry_at = asyncio.get_running_loop().time() + self._backoff.seconds(1)
-            if error_code in REFRESHES_METADATA:
-                self._cluster.refresh_soon()
-        else:
+        elif action is FetchErrorAction.FAIL:
             error = error_of(error_code, about=str(state.partition))
             self._stop(state, lambda: self._handlers.failed(state, error))
+        else:
+            state.nearby_replica = -1
+            state.retry_at = asyncio.get_running_loop().time() + self._backoff.seconds(1)
+            if action is not FetchErrorAction.RETRY:
+                self._cluster.refresh_soon()
 
     def _stop(self, state: PartitionState, handle: Callable[[], None]) -> None:
         state.is_stopped = True
         self._buffer.put(FetchFailure(state.partition, state.progress, handle))
 
     async def close(self) -> None:
-        """Tell the brokers that their sessions are over, where that goes at once."""
+        """Cancel all requests and retries. Brokers drop unused fetch sessions by themselves."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,9 @@
-"""Files loaded into a topic: Parquet, CSV, JSON or ORC, or a table that export has made. Keys and timestamps are kept.
+"""Loads files into a topic: Parquet, CSV, JSON or ORC, or a table that export has written. Keeps keys and timestamps.
 
-A stream over the files, oldest first, some of them a step. Its state says which are done: a job that was stopped goes
-on behind them, and what it wrote counts once; started again later, it loads the files that have come since. Files must
-not change once they are loaded. Of each key the records of one step are written in the order of their timestamps.
+A stream reads the files, oldest first, several per micro-batch. Its state records which files are done. A job that was
+stopped continues after them, and writes nothing twice; started again later, it loads the files that have been added.
+Files must not change once they are loaded. Within a micro-batch, each key's records are written in the order of their
+timestamps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stratalog.pipelines.job_state import JobState
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import ColumnChoice, record_columns
 from stratalog.pipelines.spark_errors import first_line
-from stratalog.pipelines.streams import in_order_of_time, options_text, run_stream
+from stratalog.pipelines.streams import in_order_of_time, option_texts, run_stream
 from stratalog.pipelines.table_files import absolute_path
 from stratalog.pipelines.target_topic import find_target
 
@@ -35,10 +36,10 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {"csv": {"header": "true"}}
 
 @dataclass(frozen=True)
 class BackfillOptions:
-    """`format`: None: as the path's end says, else parquet. `reading`: options of Spark's reader for it, like sep.
-    `step_bytes`: files of about so many bytes a step, at least one file.
-    `schema`: in Spark's DDL; without it, it is found out from the files, which for CSV and JSON reads them once.
-    `partitions`: of a topic that is created; None: as many as the broker gives a new topic."""
+    """`format` is by default derived from the path's suffix, else it is parquet. `reading` has options of Spark's
+    reader for that format, such as sep. `step_bytes` is the approximate size of the files in a micro-batch, which has
+    at least one. `schema` is Spark's DDL; without it, Spark infers the schema, for CSV and JSON by reading the files
+    once. `partitions` is the number for a topic that is created, by default the broker's."""
 
     format: str | None = None
     columns: ColumnChoice = field(default_factory=ColumnChoice)
@@ -53,9 +54,10 @@ class BackfillOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """`records`: by this run; in a dry run, all that the files have, also those that are loaded. `columns`: what
-    becomes what. `goes_on`: whether a run before this one has loaded files. `created`: whether this run created the
-    topic, or in a dry run would. `partitions`: of the topic; None where a dry run can't know."""
+    """`records` counts the records loaded by this run; in a dry run, all in the files, including those loaded before.
+    `columns` maps the columns of a record to expressions. `goes_on` is True if an earlier run has loaded files.
+    `created` is True if this run created the topic, or in a dry run would. `partitions` may be unknown in a
+    dry run."""
 
     records: int
     state: str
@@ -75,34 +77,37 @@ def backfill(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Loaded:
-    """Load files into a topic, which is created where it is missing; what is older than its retention goes again soon.
-    Raises ConfigError, and Spark's errors for the files."""
-    given, told = options or BackfillOptions(), progress or NoProgress()
-    if given.step_bytes < 1:
-        raise ConfigError(f"step_bytes is {given.step_bytes}; it must be 1 or more")
-    kind = format_of(path, given.format)
+    """Load files into a topic, which is created if it is missing. Records older than its retention are deleted soon.
+
+    Raises ConfigError, SparkFailedError, and Spark's errors for the files.
+    """
+    options = options or BackfillOptions()
+    progress = progress or NoProgress()
+    if options.step_bytes < 1:
+        raise ConfigError(f"step_bytes is {options.step_bytes}; it must be 1 or more")
+    kind = format_of(path, options.format)
     path = absolute_path(spark, path)
-    reading = {**_DEFAULTS.get(kind, {}), **given.reading}
-    state = JobState(spark, given.state, {"job": "backfill", "topic": topic}, "backfill", topic)
+    reading = {**_DEFAULTS.get(kind, {}), **options.reading}
+    state = JobState(spark, options.state, {"job": "backfill", "topic": topic}, "backfill", topic)
     with cluster.admin() as admin:
-        target = find_target(admin, topic, given.partitions, state)
-    partitions = given.partitions if target is None else len(target.partitions)
-    schema = _schema(spark, path, kind, reading, given)
-    if given.dry_run:
+        target = find_target(admin, topic, options.partitions, state)
+    partitions = options.partitions if target is None else len(target.partitions)
+    schema = _schema(spark, path, kind, reading, options)
+    if options.dry_run:
         frame = spark.read.format(kind).options(**reading).schema(schema).load(path)
-        columns = record_columns(frame, given.columns)
+        columns = record_columns(frame, options.columns)
         return Loaded(frame.count(), state.path, columns, state.is_started, target is None, partitions)
-    stepwise = options_text({**reading, "maxBytesPerTrigger": given.step_bytes})
+    stepwise = option_texts({**reading, "maxBytesPerTrigger": options.step_bytes})
     frame = spark.readStream.format(kind).options(**stepwise).schema(schema).load(_streamed(path))
-    columns = record_columns(frame, given.columns)
+    columns = record_columns(frame, options.columns)
     state.claim()
     if target is None:
-        # Not before: a mistake in the columns leaves no topic behind.
-        partitions = _create(cluster, topic, given.partitions)
-        told.note(f"topic {topic} is created, with {partitions} partition{'s' if partitions != 1 else ''}")
-    told.begin(f"loading {topic}", None, "records")
+        # After the columns were checked, so that a mistake in them leaves no topic behind.
+        partitions = _create(cluster, topic, options.partitions)
+        progress.note(f"created topic {topic} with {partitions} partition{'s' if partitions != 1 else ''}")
+    progress.begin(f"loading {topic}", None, "records")
     ordered = _in_order(frame.selectExpr(*(f"{sql} as {name}" for name, sql in columns.items())), columns)
-    records = run_stream(ordered, cluster, topic, state.path, told, every=given.every, stop=stop)
+    records = run_stream(ordered, cluster, topic, state.path, progress, every=options.every, stop=stop)
     return Loaded(records, state.path, columns, state.is_started, target is None, partitions)
 
 
@@ -112,40 +117,42 @@ def _create(cluster: ClusterAddress, topic: str, partitions: int | None) -> int:
         return len(admin.describe_topic(topic).partitions)
 
 
-def format_of(path: str, given: str | None) -> str:
-    if given is not None and given not in FORMATS:
-        raise ConfigError(f"the format is {given!r}; it must be one of: {', '.join(FORMATS)}")
+def format_of(path: str, format: str | None) -> str:
+    if format is not None and format not in FORMATS:
+        raise ConfigError(f"the format is {format!r}; it must be one of: {', '.join(FORMATS)}")
     ending = path.rstrip("/").rpartition(".")[2].lower()
-    return given or {"jsonl": "json", "ndjson": "json"}.get(ending, ending if ending in FORMATS else "parquet")
+    return format or {"jsonl": "json", "ndjson": "json"}.get(ending, ending if ending in FORMATS else "parquet")
 
 
 def _streamed(path: str) -> str:
-    """Spark streams folders and patterns, and no single file: so that is made a pattern that only it matches."""
+    """Turn a single file into a pattern that matches only it: Spark streams folders and patterns, but not one file."""
     return f"{path[:-1]}[{path[-1]}]" if Path(path).is_file() and path[-1].isalnum() else path
 
 
 def _schema(
-    spark: SparkSession, path: str, kind: str, reading: Mapping[str, str], given: BackfillOptions
+    spark: SparkSession, path: str, kind: str, reading: Mapping[str, str], options: BackfillOptions
 ) -> StructType:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import ParseException, PySparkException
 
     reader = spark.read.format(kind).options(**reading)
     try:
-        return (reader.schema(given.schema) if given.schema else reader).load(path).schema
+        return (reader.schema(options.schema) if options.schema else reader).load(path).schema
     except (PySparkException, Py4JJavaError) as error:
         if isinstance(error, PySparkException) and error.getCondition() == _NOT_THERE:
-            raise ConfigError(f"{path}: there is no such file or folder, or nothing matches; check --from") from error
+            raise ConfigError(f"{path}: no file or folder matches; check --from") from error
         if isinstance(error, ParseException):
-            raise ConfigError(f"schema (--schema) is {given.schema!r}: {first_line(error)}") from error
-        if given.format is not None or path.endswith(f".{kind}"):
+            raise ConfigError(f"schema (--schema) is {options.schema!r}: {first_line(error)}") from error
+        if options.format is not None or path.endswith(f".{kind}"):
             raise
-        what = f"{path} can't be read as {kind}, and its name does not say what it holds"
-        raise ConfigError(f"{what}; give the format (--format {'|'.join(FORMATS)})") from error
+        raise ConfigError(
+            f"{path} can't be read as {kind}, and its name does not show its format; set the format (--format "
+            f"{'|'.join(FORMATS)})"
+        ) from error
 
 
 def _in_order(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """Without a time there is no order but that of the files, which stays."""
+    """Sort by timestamp if there is one; otherwise the order of the files stays."""
     if "timestamp" not in columns or "key" not in columns:
         return frame
     return in_order_of_time(frame)

@@ -1,56 +1,64 @@
-"""The brokers that a job reads from and writes to, and how Spark's source and sink are told of them."""
+"""The brokers that a job reads from and writes to, and how Spark's reader and writer reach them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stratalog.client.admin import Admin, OffsetSpec
 from stratalog.client.metadata import TopicInfo, TopicPartition
-from stratalog.pipelines.export_plan import Bounds
-from stratalog.spark.scan_request import OffsetRange
+from stratalog.pipelines.export_plan import PartitionBounds
+from stratalog.spark.option_values import data_dirs
+from stratalog.spark.options import consumer_settings
+from stratalog.spark.read_options import ReadOptions, options_for_ranges
+from stratalog.spark.scan_request import READ_COMMITTED, OffsetRange
 
 FORMAT = "stratalog"
 
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """`settings`: a client's, by Kafka's names. `log_dirs`: data directories that executors see, to read files from."""
+    """`settings` are the client's, by Kafka's names. `log_dirs` are data directories that the executors can read."""
 
     bootstrap_servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
     log_dirs: Sequence[str] = ()
 
     def admin(self) -> Admin:
-        return Admin.from_config({"bootstrap.servers": self.bootstrap_servers, **self.settings})
+        return Admin.from_config(self._client_settings())
 
     def options(self) -> dict[str, str]:
-        """For a reader or a writer of Spark's."""
-        own = {f"kafka.{name}": value for name, value in self.settings.items()}
-        return {"kafka.bootstrap.servers": self.bootstrap_servers, **own}
+        """Return the options for a Spark reader or writer."""
+        return {f"kafka.{name}": value for name, value in self._client_settings().items()}
 
     def read_options(self) -> dict[str, str]:
-        """For a reader: records of transactions that were aborted, or are open, are no records."""
-        read = {**self.options(), "includeHeaders": "true", "isolation.level": "read_committed"}
+        """Return the options for a Spark reader. It skips records of open and aborted transactions."""
+        read = {**self.options(), "includeHeaders": "true", "isolation.level": READ_COMMITTED}
         return read | ({"log.dirs": ",".join(self.log_dirs)} if self.log_dirs else {})
 
+    def range_options(
+        self, ranges: Iterable[OffsetRange], *, fail_on_data_loss: bool, min_partitions: int | None
+    ) -> ReadOptions:
+        """Return the options of a batch that reads exactly these ranges, otherwise as `read_options`."""
+        return options_for_ranges(
+            ranges,
+            consumer_settings(self._client_settings()),
+            isolation=READ_COMMITTED,
+            include_headers=True,
+            fail_on_data_loss=fail_on_data_loss,
+            data_dirs=data_dirs("log.dirs", ",".join(self.log_dirs)) if self.log_dirs else None,
+            min_partitions=min_partitions,
+        )
 
-def bounds_of(admin: Admin, topics: Iterable[TopicInfo]) -> dict[tuple[str, int], Bounds]:
-    """Where each partition begins, and where what is committed of it ends."""
-    places = [TopicPartition(topic.name, one.partition) for topic in topics for one in topic.partitions]
-    first = admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST)).check()
-    last = admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST), read_committed=True).check()
-    return {(place.topic, place.partition): Bounds(first[place].offset, last[place].offset) for place in places}
+    def _client_settings(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap_servers, **self.settings}
 
 
-def range_options(ranges: Iterable[OffsetRange]) -> dict[str, str]:
-    """Options that read exactly these offsets."""
-    by_topic: dict[str, list[OffsetRange]] = {}
-    for one in ranges:
-        by_topic.setdefault(one.topic, []).append(one)
+def bounds_of(admin: Admin, topics: Iterable[TopicInfo]) -> dict[TopicPartition, PartitionBounds]:
+    """Return the log start offset of each partition, and its last stable offset."""
+    partitions = [TopicPartition(topic.name, info.partition) for topic in topics for info in topic.partitions]
+    earliest = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST)).check()
+    latest = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), read_committed=True).check()
     return {
-        "assign": json.dumps({topic: [one.partition for one in of] for topic, of in by_topic.items()}),
-        "startingOffsets": json.dumps({t: {str(one.partition): one.start for one in of} for t, of in by_topic.items()}),
-        "endingOffsets": json.dumps({t: {str(one.partition): one.end for one in of} for t, of in by_topic.items()}),
+        partition: PartitionBounds(earliest[partition].offset, latest[partition].offset) for partition in partitions
     }

@@ -1,9 +1,9 @@
-"""A data directory that no broker has open, held so that none can open it while tasks change its partitions.
+"""Holds a data directory that no broker has open, so that none can open it while tasks change its partitions.
 
-The lock is the broker's, on the same file: taken whole first, so nobody else has it, then reduced to its first byte.
-Each task takes the byte of its partition, in its own process: a broker, which wants the whole file, waits for the last
-of them even when the driver has died, and two attempts at a partition exclude each other. The marker of a clean
-shutdown is taken away, and comes back only when every task ended in order.
+It uses the broker's lock file. The driver first locks the whole file, so no other process has it, and then keeps only
+its first byte. Each task locks the byte of its partition, in its own process. A broker needs the whole file, so it
+can't start before the last task has ended, even if the driver has died; two attempts at one partition exclude each
+other. The marker of a clean shutdown is removed, and restored only if every task succeeded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHECKPOINTS = (
 
 
 class ColdDirectory:
-    """The driver's hold on a directory. `was_clean`: whether it was closed in order, by whoever had it last."""
+    """The driver's hold on a directory. `was_clean` is True if the last process that used it shut down cleanly."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +49,7 @@ class ColdDirectory:
     @classmethod
     @contextmanager
     def held(cls, path: Path) -> Iterator[ColdDirectory]:
-        """Raises DirectoryLockedError where a broker, or another job, has the directory."""
+        """Hold the directory inside the block. Raises DirectoryLockedError if a broker or another job has it."""
         try:
             lock = DirectoryLock(path)
         except OSError as error:
@@ -59,17 +59,16 @@ class ColdDirectory:
             directory = cls(path)
             directory._take_marker()
             yield directory
-            directory._put_marker_back()  # only here: an error or an interrupt may have come at any line of a task
+            directory._restore_marker()  # not after an error or an interrupt: a task may have stopped anywhere
         finally:
             lock.release()
 
     def partitions(self) -> list[TopicPartition]:
-        found = (names.parse_partition_directory(entry.name) for entry in self.path.iterdir() if entry.is_dir())
-        wanted = (one for one in found if one is not None and one.topic != names.CLUSTER_METADATA_TOPIC)
-        return sorted(wanted)
+        parsed = (names.parse_partition_directory(entry.name) for entry in self.path.iterdir() if entry.is_dir())
+        return sorted(each for each in parsed if each is not None and each.topic != names.CLUSTER_METADATA_TOPIC)
 
     def note(self, clean_up_to: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-        """Save what tasks reported of logs that they closed in order. Durable when it returns."""
+        """Save the offsets of logs that tasks have closed cleanly. They are durable when the call returns."""
         self._recovery_points.update(ends)
         self._cleaner_offsets.update(clean_up_to)
 
@@ -78,7 +77,7 @@ class ColdDirectory:
             self._disk.remove(self.path / names.CLEAN_SHUTDOWN)
             self._disk.sync_directory(self.path)
 
-    def _put_marker_back(self) -> None:
+    def _restore_marker(self) -> None:
         if self.was_clean:
             self._disk.replace(self.path / names.CLEAN_SHUTDOWN, checkpoints.format_clean_shutdown())
 
@@ -87,9 +86,10 @@ class ColdDirectory:
 def opened_in_task(
     directory: Path, partition: TopicPartition, slot: int, config: LogConfig, *, clean: bool
 ) -> Iterator[Log]:
-    """A partition's log, for one task. `slot`: a number that no other partition of the directory has.
+    """Open a partition's log for one task. `slot` is a number that no other partition of the directory has.
 
-    Checkpoints are the directory's, but what the log notes in them stays in the task: the driver writes them.
+    The log reads copies of the directory's checkpoints. Its own changes to them stay in the task; the driver writes the
+    directory's.
     """
     lock = os.open(directory / names.LOCK, os.O_RDWR | os.O_CLOEXEC)
     scratch = Path(tempfile.mkdtemp(prefix="stratalog-task-"))
@@ -117,5 +117,6 @@ def _lock_byte(lock: int, byte: int, path: Path, partition: TopicPartition) -> N
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
     except OSError as error:
-        what = f"another task works at {partition}, or a broker has started"
-        raise DirectoryLockedError(f"{path}: {what}; run the job again when that has ended") from error
+        raise DirectoryLockedError(
+            f"{path}: another task has {partition} open, or a broker has started; run the job again when that has ended"
+        ) from error

@@ -1,8 +1,8 @@
-"""Compacts the partitions of a cold data directory over Spark, one task each: of each key the last record stays.
+"""Compacts the partitions of a cold data directory on Spark, one task each: only the last record of each key remains.
 
-The broker's own compaction, on the same files, for directories that no broker has open: backups, archives, a broker
-that is down. The segment that grows is left as it is. What is done is done: an interrupted run leaves every partition
-as it was, or partly compacted, and the next goes on from there. Executors must see the directory under the same path.
+This is the broker's own compaction, for directories that no broker has open: backups, archives, the directory of a
+stopped broker. The active segment stays as it is. An interrupted run leaves each partition uncompacted, partly or
+completely compacted, and the next run continues from there. Executors must see the directory under the same path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.clock import SystemClock
 from stratalog.errors import ConfigError, StorageError, StratalogError, UnknownTopicError
 from stratalog.pipelines.cold_directory import ColdDirectory, opened_in_task
 from stratalog.pipelines.progress import NoProgress, Progress
-from stratalog.pipelines.sharing_out import share_out
+from stratalog.pipelines.task_rounds import run_in_rounds
 from stratalog.storage import checkpoints, names
 from stratalog.storage.compaction.compactor import Budget, Cleaned, Compactor
 from stratalog.storage.compaction.plan import Dirt, assess
@@ -29,12 +29,12 @@ from stratalog.storage.names import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KEY_MEMORY = 128 * 1024**2  # a task's, for its map of keys; what does not fit takes another pass
+KEY_MEMORY = 128 * 1024**2  # for the keys of one task; if they do not fit, it makes several passes
 _POLICY = "cleanup.policy"
 
 
 @dataclass(frozen=True)
-class Piece:
+class CompactPiece:
     """One partition, for one task."""
 
     directory: Path
@@ -50,7 +50,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class CompactedPartition:
-    """What a task did, or would do."""
+    """The outcome of a task, or its expected outcome in a dry run."""
 
     partition: TopicPartition
     bytes_before: int
@@ -59,7 +59,7 @@ class CompactedPartition:
     segments_after: int
     clean_up_to: int
     log_end_offset: int
-    failure: str = ""  # why it is not done; the others are
+    failure: str = ""  # the error of this partition; it does not affect the others
 
     @property
     def bytes_saved(self) -> int:
@@ -77,22 +77,26 @@ def compact(
     key_memory: int = KEY_MEMORY,
     progress: Progress | None = None,
 ) -> list[CompactedPartition]:
-    """`topics`: only these; by default all whose cleanup.policy is compact. `settings` on top of the topics' own.
-    `force`: also topics that are not to be compacted, which loses their older records, and all without a key.
+    """Compact the partitions of `topics`, by default of all topics whose cleanup.policy is compact.
 
-    Raises DirectoryLockedError where a broker has the directory, UnknownTopicError, ConfigError.
+    `settings` override those of the topics. With `force`, topics with another policy are compacted too: they lose all
+    but the last record of each key, and all records without a key.
+
+    Raises DirectoryLockedError if a broker has the directory open, UnknownTopicError, ConfigError, StorageError.
     """
     if not directory.is_dir():
-        raise StorageError(f"{directory}: is not a directory; give the data directory of a broker that is down")
+        raise StorageError(f"{directory}: is not a directory; name the data directory of a stopped broker")
     with ColdDirectory.held(directory) as held:
         if dry_run and not held.was_clean:
-            what = "was not closed in order, so reading it would mean to recover it, which is no dry run"
-            raise StorageError(f"{directory}: {what}; run without --dry-run, or start a broker on it once")
+            raise StorageError(
+                f"{directory}: had no clean shutdown, so opening its logs would change them, which a dry run must not; "
+                "run without --dry-run, or start and stop a broker on it"
+            )
         metadata = MetadataStore(directory, Disk()).metadata
         chosen = choose(held.partitions(), metadata, topics, settings or {}, force=force)
         first_dirty = _clean_offsets(directory)
         pieces = [
-            Piece(
+            CompactPiece(
                 directory.absolute(),
                 partition,
                 slot,
@@ -106,17 +110,17 @@ def compact(
             for slot, (partition, own) in enumerate(chosen.items())
         ]
         done: list[CompactedPartition] = []
-        for some in share_out(spark, pieces, compact_partition, _size, progress or NoProgress(), "compacting"):
-            results = [result for _, result in some]
+        for finished in run_in_rounds(spark, pieces, compact_partition, _size, progress or NoProgress(), "compacting"):
+            results = [result for _, result in finished]
             done += results
             if not dry_run:
-                sound = [result for result in results if not result.failure]
+                succeeded = [result for result in results if not result.failure]
                 held.note(
-                    {result.partition: result.clean_up_to for result in sound},
-                    {result.partition: result.log_end_offset for result in sound},
+                    {result.partition: result.clean_up_to for result in succeeded},
+                    {result.partition: result.log_end_offset for result in succeeded},
                 )
         if any(result.failure for result in done):
-            held.was_clean = False  # that log may be in any state, and is looked at when it is next opened
+            held.was_clean = False  # a failed log may be in any state, so the next start has to recover it
     return sorted(done, key=lambda result: result.partition)
 
 
@@ -128,14 +132,16 @@ def choose(
     *,
     force: bool,
 ) -> dict[TopicPartition, dict[str, str]]:
-    """The partitions to compact, with the settings of each."""
-    there = {partition.topic for partition in partitions}
+    """Return the partitions to compact, with the settings of each."""
+    existing = {partition.topic for partition in partitions}
     for topic in topics:
-        if topic not in there:
-            raise UnknownTopicError(f"topic {topic!r} has no partition here; there are: {', '.join(sorted(there))}")
+        if topic not in existing:
+            raise UnknownTopicError(
+                f"topic {topic!r} has no partition in this directory; its topics are: {', '.join(sorted(existing))}"
+            )
     if not topics and not metadata.topics:
         raise ConfigError(
-            "the directory does not say which topics are compacted (Kafka's never does); name them (--topic)"
+            "the directory does not record which topics are compacted (Kafka's never do); name them (--topic)"
         )
     chosen: dict[TopicPartition, dict[str, str]] = {}
     for partition in partitions:
@@ -145,17 +151,17 @@ def choose(
         if partition.topic not in topics if topics else not is_compacted:
             continue
         if known is not None and not is_compacted and not force:
-            what = f"topic {partition.topic!r} has {_POLICY}={own.get(_POLICY, 'delete')}"
             raise ConfigError(
-                f"{what}: compacting would lose its older records, and all without a key; force (--force) does it"
+                f"topic {partition.topic!r} has {_POLICY}={own.get(_POLICY, 'delete')}: compacting it would delete all "
+                "but the last record of each key, and all records without a key; use --force to do that"
             )
         chosen[partition] = own | {_POLICY: "compact"}
-        LogConfig.parse(chosen[partition])  # a bad setting is told here, not by a task
+        LogConfig.parse(chosen[partition])  # so that a bad setting fails here and not in a task
     return chosen
 
 
-def compact_partition(piece: Piece) -> CompactedPartition:
-    """In a task. What goes wrong with one log is its own: the others are compacted."""
+def compact_partition(piece: CompactPiece) -> CompactedPartition:
+    """Compact one partition, in a task. Its error is part of the outcome, so that the other partitions go on."""
     try:
         config = LogConfig.parse(piece.settings)
         with opened_in_task(piece.directory, piece.partition, piece.slot, config, clean=piece.clean) as log:
@@ -174,8 +180,8 @@ def compact_partition(piece: Piece) -> CompactedPartition:
     )
 
 
-def _compact(log: Log, piece: Piece) -> tuple[Cleaned, int]:
-    """As many passes as the memory for keys makes it; what they did together."""
+def _compact(log: Log, piece: CompactPiece) -> tuple[Cleaned, int]:
+    """Run as many passes as the memory for keys requires. Return their total and the first dirty offset after them."""
     total: Cleaned | None = None
     first_dirty = max(piece.first_dirty_offset, log.log_start_offset)
     while True:
@@ -195,7 +201,7 @@ def _compact(log: Log, piece: Piece) -> tuple[Cleaned, int]:
 def _dirt(log: Log, first_dirty: int, now_ms: int) -> Dirt:
     segments = log.segments
     if first_dirty > segments[-1].base_offset:
-        first_dirty = log.log_start_offset  # from another life of this log
+        first_dirty = log.log_start_offset  # the offset belongs to an earlier log of this partition
     return assess(
         [segment.retention_facts() for segment in segments],
         log.config,
@@ -209,12 +215,12 @@ def _clean_offsets(directory: Path) -> Mapping[TopicPartition, int]:
     try:
         return checkpoints.read_offsets(directory / names.CLEANER_OFFSET_CHECKPOINT)
     except StratalogError:
-        return {}  # all of it is dirty then, which is always right
+        return {}  # then everything counts as dirty, which is always correct
 
 
 def _log_bytes(partition: Path) -> int:
     return sum(file.stat().st_size for file in partition.glob(f"*{names.LOG}"))
 
 
-def _size(piece: Piece) -> int:
+def _size(piece: CompactPiece) -> int:
     return piece.size

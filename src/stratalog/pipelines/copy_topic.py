@@ -1,12 +1,12 @@
-"""A topic copied into another: with other keys (rekey), or over another number of partitions (repartition).
+"""Copies a topic into another one: with new keys (rekey), or with a new number of partitions (repartition).
 
-Values, headers and timestamps are kept; offsets are the target's own. Each record is written once, also when the job is
-stopped and started again (on a broker of ours; on others see the sink's page).
+Values, headers and timestamps are kept; the target assigns new offsets. Each record is written once, even if the job is
+stopped and started again. This holds for Stratalog brokers; docs/spark.md describes others.
 
-Order: records of one source partition are written in the order of their offsets. So with keys as they were, where all
-records of a key are in one partition, each key's records stay in order. With new keys, records of a key that come from
-several partitions have no order between them to keep; `sort_by_time` puts those of one step in the order of their
-timestamps, and then records of one partition with timestamps out of order change places.
+Order: records of one source partition are written in the order of their offsets. If all records of a key are in one
+partition and keep their key, they stay in order. With new keys, the records of a key may come from several partitions,
+which have no common order. `sort_by_time` sorts each key's records of one micro-batch by timestamp; this also reorders
+records of one partition whose timestamps are out of order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stratalog.client.admin import Admin, ConfigResource
+from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ConfigError, TopicExistsError
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress, bounds_of
-from stratalog.pipelines.export_plan import Bounds
+from stratalog.pipelines.export_plan import PartitionBounds
 from stratalog.pipelines.job_state import JobState
 from stratalog.pipelines.progress import NoProgress, Progress
 from stratalog.pipelines.record_columns import as_bytes
@@ -34,8 +35,9 @@ _KEPT_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes", "max.mess
 
 @dataclass(frozen=True)
 class CopyOptions:
-    """`key`: SQL over the columns key, value, headers, partition, offset, timestamp; None: as it is. `partitions`: of a
-    target that is made, by default as many as the source has. `append`: also to a target that has records."""
+    """`key` is SQL over the columns key, value, headers, partition, offset, timestamp, or None to keep keys.
+    `partitions` is the number for a new target, by default that of the source. `append` allows a target with records.
+    """
 
     key: str | None = None
     partitions: int | None = None
@@ -49,7 +51,8 @@ class CopyOptions:
 
 @dataclass(frozen=True)
 class Copied:
-    """`records`: written by this run; in a dry run, offsets that are left to copy. `made`: whether the target was."""
+    """`records` counts the records written by this run; in a dry run, the offsets left to copy. `made` is True if the
+    target was created, or in a dry run would be."""
 
     records: int
     state: str
@@ -69,7 +72,7 @@ def rekey(
 ) -> Copied:
     """Copy with the key that `options.key` gives. Raises ConfigError, UnknownTopicError, TopicExistsError."""
     if not options.key or not options.key.strip():
-        raise ConfigError("key is empty; give an expression in SQL, like get_json_object(string(value), '$.customer')")
+        raise ConfigError("key is empty; set an SQL expression, like get_json_object(string(value), '$.customer')")
     return _copy("rekey", spark, cluster, source, target, options, progress or NoProgress(), stop)
 
 
@@ -85,7 +88,7 @@ def repartition(
 ) -> Copied:
     """Copy into a topic of `options.partitions` partitions. Raises ConfigError, UnknownTopicError, TopicExistsError."""
     if options.key is not None:
-        raise ConfigError("key is given; repartition keeps keys as they are, rekey gives new ones")
+        raise ConfigError(f"key is {options.key!r}; repartition keeps the keys, rekey sets new ones")
     return _copy("repartition", spark, cluster, source, target, options, progress or NoProgress(), stop)
 
 
@@ -100,29 +103,29 @@ def _copy(
     stop: threading.Event | None,
 ) -> Copied:
     if source == target:
-        raise ConfigError(f"source and target are both {source!r}; copy into another topic, then let readers move over")
+        raise ConfigError(f"source and target are both {source!r}; copy into another topic, then move the readers")
     if options.step_records < 1:
         raise ConfigError(f"step_records is {options.step_records}; it must be 1 or more")
-    whose = {"job": job, "source": source, "target": target, "key": options.key}
-    state = JobState(spark, options.state, whose, job, source, target)
+    identity = {"job": job, "source": source, "target": target, "key": options.key}
+    state = JobState(spark, options.state, identity, job, source, target)
     with cluster.admin() as admin:
-        found = admin.describe_topic(source)
-        left = _left(bounds_of(admin, [found]), state.offsets().get(source, {}))
+        info = admin.describe_topic(source)
+        left = _left(bounds_of(admin, [info]), state.offsets().get(source, {}))
         frame = _frame(spark, cluster, source, options)
-        partitions, is_there = _check_target(admin, target, len(found.partitions), options, state)
+        partitions, exists = _check_target(admin, target, len(info.partitions), options, state)
         if options.dry_run:
-            return Copied(left, state.path, partitions, made=not is_there)
+            return Copied(left, state.path, partitions, made=not exists)
         state.claim()
-        if not is_there:
+        if not exists:
             admin.create_topic(target, partitions, config=_settings_of(admin, source))
     progress.begin(f"{job} {source}", None if options.every else left, "records")
     records = run_stream(frame, cluster, target, state.path, progress, every=options.every, stop=stop)
-    return Copied(records, state.path, partitions, made=not is_there)
+    return Copied(records, state.path, partitions, made=not exists)
 
 
-def _left(bounds: Mapping[tuple[str, int], Bounds], done: Mapping[int, int]) -> int:
-    starts = {place: max(bound.earliest, done.get(place[1], 0)) for place, bound in bounds.items()}
-    return sum(max(bound.latest - starts[place], 0) for place, bound in bounds.items())
+def _left(bounds: Mapping[TopicPartition, PartitionBounds], done: Mapping[int, int]) -> int:
+    starts = {partition: max(bound.earliest, done.get(partition.partition, 0)) for partition, bound in bounds.items()}
+    return sum(max(bound.latest - starts[partition], 0) for partition, bound in bounds.items())
 
 
 def _frame(spark: SparkSession, cluster: ClusterAddress, source: str, options: CopyOptions) -> DataFrame:
@@ -141,18 +144,20 @@ def _frame(spark: SparkSession, cluster: ClusterAddress, source: str, options: C
 def _check_target(
     admin: Admin, target: str, source_partitions: int, options: CopyOptions, state: JobState
 ) -> tuple[int, bool]:
-    """How many partitions it has or is to get, and whether it is there."""
-    found = find_target(admin, target, options.partitions, state)
-    if found is None:
+    """Return the number of partitions of the existing or future target, and whether it exists."""
+    info = find_target(admin, target, options.partitions, state)
+    if info is None:
         return options.partitions or source_partitions, False
-    is_empty = all(bound.latest == 0 for bound in bounds_of(admin, [found]).values())
+    is_empty = all(bound.latest == 0 for bound in bounds_of(admin, [info]).values())
     if not is_empty and not state.is_started and not options.append:
-        what = f"topic {target!r} has records already, and no state of this job says that they are its own"
-        raise TopicExistsError(f"{what}; name another target, or append to it (--append)")
-    return len(found.partitions), True
+        raise TopicExistsError(
+            f"topic {target!r} contains records, and this job has no state that shows that it wrote them; name another "
+            "target, or append to it (--append)"
+        )
+    return len(info.partitions), True
 
 
 def _settings_of(admin: Admin, topic: str) -> dict[str, object]:
-    """Those that its owner chose, for a copy that is kept as long."""
-    found = admin.describe_config(ConfigResource.topic(topic), names=_KEPT_SETTINGS)
-    return {name: entry.value for name, entry in found.items() if not entry.is_default and entry.value is not None}
+    """Return the settings to copy: those of _KEPT_SETTINGS that differ from the default."""
+    entries = admin.describe_config(ConfigResource.topic(topic), names=_KEPT_SETTINGS)
+    return {name: entry.value for name, entry in entries.items() if not entry.is_default and entry.value is not None}

@@ -1,6 +1,6 @@
-"""How a query would run, for people: Spark's plan, with the values that were pushed down readable.
+"""Spark's plan of a query, with readable pushed-down filters.
 
-Spark writes a filter's bytes as Java does, by where they lie in memory: [B@1f2e3d. They are asked of the filters here.
+Spark prints the bytes of a filter as a Java address: [B@1f2e3d. This module reads the values from the filters instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def explained(frame: DataFrame) -> str:
     try:
         (filters,) = [_filters(leaf.scan()) for leaf in _list(execution.sparkPlan().collectLeaves()) if _is_scan(leaf)]
     except (Py4JError, ValueError):
-        return plan  # a Spark whose inside is another
+        return plan  # the internals of this Spark version differ
     return _PUSHED.sub(lambda _: f"PushedFilters: [{', '.join(map(_text, filters))}]", plan)
 
 
@@ -34,7 +34,7 @@ def _is_scan(leaf: Any) -> bool:
 
 
 def _filters(scan: Any) -> list[Any]:
-    """Of a Python source's scan: what it was built with, and keeps to itself."""
+    """Return the pushed filters of a Python source's scan, which are in a private field."""
     for field in scan.getClass().getDeclaredFields():
         if str(field.getType().getSimpleName()) == "Filter[]":
             field.setAccessible(True)
@@ -47,7 +47,7 @@ def _list(sequence: Any) -> list[Any]:
 
 
 def _text(part: Any) -> str:
-    """A filter, or what is in it: EqualTo(key, 'ada'), In(key, ['ada', X'00FF'])."""
+    """Format a filter or a part of it: EqualTo(key, 'ada'), In(key, ['ada', X'00FF'])."""
     if isinstance(part, bytes | bytearray):
         return _bytes(bytes(part))
     if not hasattr(part, "getClass"):

@@ -1,4 +1,4 @@
-"""What the next step of an export reads, and which small files it merges. Pure: facts in, a plan out."""
+"""Plans what the next step of an export reads, and which small files it merges. Pure."""
 
 from __future__ import annotations
 
@@ -13,68 +13,72 @@ from stratalog.spark.planning import limit_rows
 from stratalog.spark.scan_request import OffsetRange
 
 
-class Bounds(NamedTuple):
-    """Of a partition: the first offset that it has, and the one behind its last that counts."""
+class PartitionBounds(NamedTuple):
+    """The log start offset of a partition, and the offset at which an export ends: the last stable offset."""
 
     earliest: int
     latest: int
 
 
 class Step(NamedTuple):
-    """`lost`: records that went before they were exported, by partition."""
+    """The ranges to read. `lost` counts, by partition, the records that were deleted before they were exported."""
 
     ranges: list[OffsetRange]
-    lost: dict[tuple[str, int], int]
+    lost: dict[TopicPartition, int]
 
     @property
     def size(self) -> int:
-        return sum(one.size for one in self.ranges)
+        return sum(each.size for each in self.ranges)
 
 
-def plan_step(done: Offsets, bounds: Mapping[tuple[str, int], Bounds], max_offsets: int) -> Step:
-    """Of each partition what lies behind what is done, at most `max_offsets` of all together, in shares of what each
-    has. Raises OffsetOutOfRangeError where a partition ends before what is done: it is not the one it was."""
+def plan_step(done: Offsets, bounds: Mapping[TopicPartition, PartitionBounds], max_offsets: int) -> Step:
+    """Plan the ranges after the exported offsets, at most `max_offsets` in total, in proportion to each backlog.
+
+    Raises OffsetOutOfRangeError if a partition ends before its exported offsets: it is not the same partition.
+    """
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
-    lost: dict[tuple[str, int], int] = {}
-    for (topic, partition), (earliest, latest) in sorted(bounds.items()):
-        start = done.get(topic, {}).get(partition, earliest)
+    lost: dict[TopicPartition, int] = {}
+    for partition, (earliest, latest) in sorted(bounds.items()):
+        start = done.get(partition.topic, {}).get(partition.partition, earliest)
         if start > latest:
-            what = f"{topic}-{partition} ends at offset {latest}, the table has it up to {start} already"
-            raise OffsetOutOfRangeError(f"{what}: it was cut, or made anew; export to another table")
+            raise OffsetOutOfRangeError(
+                f"{partition} ends at offset {latest}, but the table already contains it up to offset {start}: the "
+                "partition was truncated or created again; export to another table"
+            )
         if start < earliest:
-            lost[topic, partition] = earliest - start
+            lost[partition] = earliest - start
             start = earliest
         if start < latest:
-            place = TopicPartition(topic, partition)
-            starts[place], ends[place] = start, latest
+            starts[partition], ends[partition] = start, latest
     ends = limit_rows(starts, ends, max_offsets)
-    return Step([OffsetRange(*place, start, ends[place]) for place, start in starts.items()], lost)
+    return Step([OffsetRange(*partition, start, ends[partition]) for partition, start in starts.items()], lost)
 
 
 def after(done: Offsets, step: Step) -> dict[str, dict[int, int]]:
-    """Up to where the table goes once the step is done."""
+    """Return the exported offsets after the step."""
     offsets = {topic: dict(partitions) for topic, partitions in done.items()}
-    for one in step.ranges:
-        offsets.setdefault(one.topic, {})[one.partition] = one.end
+    for each in step.ranges:
+        offsets.setdefault(each.topic, {})[each.partition] = each.end
     return offsets
 
 
 def plan_merges(files: Sequence[TableFile], target_bytes: int, fewest: int) -> list[list[TableFile]]:
-    """Groups of small neighbours in a folder, each of `fewest` or more, that make one file of about the target.
+    """Group small files that follow each other in a folder. Each group has at least `fewest` files and makes one file
+    of about `target_bytes`.
 
-    A file of more than half the target is left alone: so each byte is written again only a few times.
+    A file of more than half the target is left as it is, so each byte is rewritten only a few times.
     """
     folders: dict[str, list[TableFile]] = {}
     for file in sorted(files):
         folders.setdefault(file.path.rpartition("/")[0], []).append(file)
     groups = []
-    for of_folder in folders.values():
+    for folder_files in folders.values():
         group: list[TableFile] = []
-        for file in of_folder:
+        for file in folder_files:
             if file.size > target_bytes // 2:
                 continue
-            if group and sum(one.size for one in group) + file.size > target_bytes:
+            if group and sum(member.size for member in group) + file.size > target_bytes:
                 groups.append(group)
                 group = []
             group.append(file)

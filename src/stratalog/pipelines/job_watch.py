@@ -1,7 +1,7 @@
-"""How far Spark is within a job: the records that its tasks have read, moved and written so far.
+"""Watches a running Spark job: the records that its tasks have read, shuffled and written so far.
 
-Asked of Spark's own status every now and then, from a thread, as the one that waits for the job hears nothing before
-its end. A task's figures come when it ends, and with the heartbeats of its executor before.
+A thread polls Spark's status, because the thread that runs the job is blocked until the end. A task's figures arrive
+with the heartbeats of its executor, and when the task ends.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _GROUP = "spark.jobGroup.id"
 
 
 class Counts(NamedTuple):
-    """Records that went into a job from its source, through its shuffles, and out to files."""
+    """The records that a job has read from its source, moved through shuffles, and written to files."""
 
     read: int = 0
-    moved: int = 0
+    shuffled: int = 0
     written: int = 0
 
 
 def counts_of(spark: SparkSession, group: str, *, only_running: bool = False) -> Counts:
-    """Of all jobs of a group that Spark still remembers. `only_running`: of those that have not ended."""
+    """Return the sums over the jobs of a group that Spark still remembers, or with `only_running` that still run."""
     tracker = spark.sparkContext.statusTracker()
     jobs: Iterable[int] = tracker.getJobIdsForGroup(group)
     if only_running:
         running = set(tracker.getActiveJobsIds())
         jobs = [job for job in jobs if job in running]
-    found = [tracker.getJobInfo(job) for job in jobs]
-    # A job names those stages too that it took over from the one before.
-    stages = {stage for info in found if info is not None for stage in info.stageIds}
+    infos = [tracker.getJobInfo(job) for job in jobs]
+    # A set, because a job also names the stages that it reuses from an earlier job.
+    stages = {stage for info in infos if info is not None for stage in info.stageIds}
     counts = [_counts_of_stage(spark, stage) for stage in stages]
     return Counts(*(sum(column) for column in zip(*counts, strict=True))) if counts else Counts()
 
@@ -47,28 +47,28 @@ def _counts_of_stage(spark: SparkSession, stage: int) -> Counts:
     try:
         data = spark.sparkContext._jsc.sc().statusStore().lastStageAttempt(stage)
     except Py4JJavaError:
-        return Counts()  # not begun, skipped, or forgotten
+        return Counts()  # not started, skipped, or no longer remembered
     return Counts(data.inputRecords(), data.shuffleReadRecords(), data.outputRecords())
 
 
 @contextmanager
-def watched(spark: SparkSession, tell: Callable[[Counts], None]) -> Iterator[None]:
-    """Around an action of this thread: its counts so far are told again and again, from another thread."""
+def watched(spark: SparkSession, report: Callable[[Counts], None]) -> Iterator[None]:
+    """Call `report` from another thread, repeatedly, with the counts of the jobs that this thread runs in the block."""
     context = spark.sparkContext
     group, before = f"stratalog-{uuid.uuid4().hex}", context.getLocalProperty(_GROUP)
     context.setLocalProperty(_GROUP, group)
     try:
-        with Polling(lambda: tell(counts_of(spark, group))):
+        with Polling(lambda: report(counts_of(spark, group))):
             yield
     finally:
         context._jsc.setLocalProperty(_GROUP, before)
 
 
 class Polling:
-    """Calls something now and then from a thread, until the block ends; not once more after that."""
+    """Makes a call repeatedly from a thread until the block ends, and never after that."""
 
-    def __init__(self, look: Callable[[], None], seconds: float = _POLL_SECONDS) -> None:
-        self._look = look
+    def __init__(self, call: Callable[[], None], seconds: float = _POLL_SECONDS) -> None:
+        self._call = call
         self._seconds = seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stratalog-progress", daemon=True)
@@ -84,6 +84,6 @@ class Polling:
     def _run(self) -> None:
         while not self._ended.wait(self._seconds):
             try:
-                self._look()
-            except Exception:  # progress is for people: a Spark that is being stopped has none to tell
+                self._call()
+            except Exception:  # Spark is being stopped; missing progress must not fail the job
                 return

@@ -1,6 +1,6 @@
-"""Results of pieces that are done, kept in a file so that a job which was stopped goes on after them.
+"""A file of the results of finished pieces, so that a job that was stopped can continue after them.
 
-One JSON object a line, appended and synced. A line that a crash tore is left out: its piece is done again.
+Each line is a JSON object, appended and synced. A line that a crash cut short is ignored, and its piece runs again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stratalog.errors import StorageError
 
 
 class KeptResults:
-    """`job`: what a file belongs to, so that results of another are never taken for this one's."""
+    """The results of one job. `job` describes it, so that a file with the results of a different job is refused."""
 
     def __init__(self, path: Path, job: Mapping[str, object]) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class KeptResults:
         return self._results.get(piece)
 
     def keep(self, results: Mapping[str, object]) -> None:
-        """Durable when it returns."""
+        """Append results. They are durable when the call returns."""
         for piece, result in results.items():
             self._append({"piece": piece, "result": result})
         self._file.flush()
@@ -59,11 +59,12 @@ class KeptResults:
             lines = self._path.read_bytes().splitlines()
         except FileNotFoundError:
             return {}
-        found = [line for line in map(_parsed, lines) if line is not None]
-        if lines and (not found or found[0].get("job") != self._job):
-            what = "does not hold results of this job with these options"
-            raise StorageError(f"{self._path}: {what}; give another file, or delete it")
-        return {line["piece"]: line["result"] for line in found[1:] if "piece" in line and "result" in line}
+        parsed = [line for line in map(_parsed, lines) if line is not None]
+        if lines and (not parsed or parsed[0].get("job") != self._job):
+            raise StorageError(
+                f"{self._path}: contains results of another job or of other options; name another file, or delete it"
+            )
+        return {line["piece"]: line["result"] for line in parsed[1:] if "piece" in line and "result" in line}
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:

@@ -1,5 +1,5 @@
-"""Times in the Parquet files that Spark writes: microseconds in UTC. Spark's default is INT96, which names no time
-zone: other readers give such times without one."""
+"""Makes Spark write timestamps to Parquet as microseconds in UTC. Its default, INT96, has no time zone, so other
+readers return such timestamps without one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SETTING = "spark.sql.parquet.outputTimestampType"
 
 @contextmanager
 def utc_times(spark: SparkSession) -> Iterator[None]:
-    """Around a write. It is a setting of the session; there is no option of a write for it."""
+    """Write with UTC timestamps inside the block. This is a setting of the session; a write has no option for it."""
     before = spark.conf.get(_SETTING)
     spark.conf.set(_SETTING, "TIMESTAMP_MICROS")
     try:

@@ -1,4 +1,4 @@
-"""How a job says how far it is. Jobs know nothing of terminals: they tell a Progress, by default nobody."""
+"""The interface through which a job reports its progress. By default the reports go nowhere."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Who is told. May be told from another thread than the job's."""
+    """A receiver of progress reports. Reports may come from other threads than the job's."""
 
     def begin(self, what: str, total: int | None, unit: str) -> None:
-        """Something starts that is `total` units long, if that is known."""
+        """Start an activity of `total` units, or of unknown length."""
 
     def reached(self, done: int) -> None:
-        """So many units of what began last are done."""
+        """Report that `done` units of the current activity are complete."""
 
     def within(self, done: int) -> None:
-        """About so many are done, with what has been done so far of a step that has not ended, and may be undone."""
+        """Report an estimate that includes the running step, which may still fail and be undone."""
 
     def note(self, text: str) -> None:
-        """One line worth reading, while it goes on."""
+        """Show one line without ending the activity."""
 
 
 class NoProgress:

@@ -1,6 +1,6 @@
-"""A stream that reads all there is, or goes on for ever, with its progress told and its state in a folder.
+"""Runs a stream once over all existing input, or continuously. It reports progress and keeps its state in a folder.
 
-The state is Spark's checkpoint: a job that was stopped goes on from it, and what it wrote before counts once.
+The state is Spark's checkpoint. A job that was stopped continues from it, and writes nothing twice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 from stratalog.pipelines.cluster import FORMAT, ClusterAddress
 from stratalog.pipelines.job_watch import counts_of
 from stratalog.pipelines.progress import Progress
+from stratalog.pipelines.spark_errors import failures_explained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 1
 _MOST_STARTS = 3
-# Of Spark's, where a worker takes more than ten seconds to start: the machine is busy, and nothing has happened yet.
+# Spark's message if a worker takes more than ten seconds to start. The machine is busy; nothing has been written yet.
 _SLOW_START = "Python worker failed to connect back"
 _TIME = "timestamp"
-_ROWS_A_BATCH = 10_000
+_ROWS_PER_BATCH = 10_000
 
 
 def run_stream(
@@ -38,21 +39,23 @@ def run_stream(
     every: float | None = None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Write a streaming frame to a topic, once or `every` so many seconds until `stop`; the records written."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
+    """Write a streaming frame to a topic, once, or every `every` seconds until `stop`. Return the number of records.
 
+    If a Python worker starts too slowly, the stream is started again, up to three times. Raises SparkFailedError for
+    known failures of Spark, and Spark's errors for others.
+    """
     options = {**cluster.options(), "topic": topic, "checkpointLocation": state}
     writer = frame.writeStream.format(FORMAT).options(**options)
     writer = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
     rows = _Rows(frame.sparkSession, progress)
-    for start in range(_MOST_STARTS):
-        try:
-            _wait(writer.start(), rows, stop)
-            break
-        except (PySparkException, Py4JJavaError) as error:
-            if _SLOW_START not in str(error) or start == _MOST_STARTS - 1:
-                raise
+    with failures_explained():
+        for start in range(_MOST_STARTS):
+            try:
+                _wait(writer.start(), rows, stop)
+                break
+            except Exception as error:
+                if _SLOW_START not in str(error) or start == _MOST_STARTS - 1:
+                    raise
     return rows.total
 
 
@@ -62,52 +65,53 @@ def _wait(query: StreamingQuery, rows: _Rows, stop: threading.Event | None) -> N
             rows.add(query)
             rows.add_running(query)
     finally:
-        # Also on an interrupt: the step under way is not committed, and is done again by the next run.
+        # Also on an interrupt: the running micro-batch is not committed, so the next run repeats it.
         query.stop()
         rows.add(query)
 
 
 class _Rows:
-    """Adds up the rows that a query reports for its steps. Spark keeps the last hundred reports. It reports a step
-    several times, and once more with 0 rows when it has become idle."""
+    """The sum of the rows that a query reports for its micro-batches. Spark keeps the last hundred reports. It reports
+    a micro-batch several times, and once more with 0 rows when it becomes idle."""
 
     def __init__(self, spark: SparkSession, progress: Progress) -> None:
         self.total = 0
         self._spark = spark
         self._progress = progress
-        self._by_step: dict[int, int] = {}
+        self._by_batch: dict[int, int] = {}
 
     def add(self, query: StreamingQuery) -> None:
         for report in query.recentProgress:
-            step, rows = report["batchId"], int(report["numInputRows"])
-            self._by_step[step] = max(rows, self._by_step.get(step, 0))
-        self.total = sum(self._by_step.values())
+            batch, rows = report["batchId"], int(report["numInputRows"])
+            self._by_batch[batch] = max(rows, self._by_batch.get(batch, 0))
+        self.total = sum(self._by_batch.values())
         self._progress.reached(self.total)
 
     def add_running(self, query: StreamingQuery) -> None:
-        """And what the step under way has read so far."""
+        """Report also the rows that the running micro-batch has read so far."""
         running = counts_of(self._spark, str(query.runId), only_running=True)
         if running.read:
             self._progress.within(self.total + running.read)
 
 
 def in_order_of_time(frame: DataFrame) -> DataFrame:
-    """All rows of a key of one step in one task, in the order of their timestamps; rows of one time as they come.
+    """Sort the rows of each key by timestamp within a micro-batch; rows with equal timestamps keep their order.
 
-    Spark sorts no streams, so tasks do it, each its share of a step in memory.
+    Spark does not sort streams, so each task sorts its share of a micro-batch in memory. All rows of a key go to one
+    task.
     """
     tasks = frame.sparkSession.sparkContext.defaultParallelism
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of a pandas that is newer than PySpark; none is used here
+        warnings.simplefilter("ignore", FutureWarning)  # of a pandas newer than PySpark; this uses none
         return frame.repartition(tasks, "key").mapInArrow(_sorted_by_time, frame.schema)
 
 
 def _sorted_by_time(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    found = list(batches)
-    if found:
-        yield from pa.Table.from_batches(found).sort_by(_TIME).combine_chunks().to_batches(_ROWS_A_BATCH)
+    rows = list(batches)
+    if rows:
+        yield from pa.Table.from_batches(rows).sort_by(_TIME).combine_chunks().to_batches(_ROWS_PER_BATCH)
 
 
-def options_text(options: Mapping[str, object]) -> dict[str, str]:
-    """As Spark takes them."""
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return option values as the strings that Spark expects."""
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}

@@ -1,5 +1,5 @@
-"""The files of a table, by paths relative to it: on this machine's file systems, or through Hadoop on any that Spark
-knows (hdfs, s3a, gs, abfs). Few operations, each safe to do again after a crash."""
+"""The files of a table, by paths relative to it: in a local file system, or through Hadoop in any that Spark supports
+(hdfs, s3a, gs, abfs). Each operation can be repeated after a crash."""
 
 from __future__ import annotations
 
@@ -25,103 +25,104 @@ class TableFile(NamedTuple):
 class TableFiles(Protocol):
     @property
     def root(self) -> str:
-        """As Spark takes it."""
+        """The table's address, as Spark expects it."""
 
-    def place(self, path: str) -> str:
-        """Where that is, for people."""
+    def display_path(self, path: str) -> str:
+        """Return the absolute path, for messages."""
 
-    def beside(self) -> str | None:
-        """A folder next to the table, by its path from the table; None where there can be none from which a file is
-        moved into the table: the table is a bucket or a disk, or the folder above it can't be written to."""
+    def sibling(self) -> str | None:
+        """Return the path of the state folder next to the table, relative to the table. Return None if files can't be
+        moved from there into the table: the table is a bucket or a mount point, or the folder above is not writable."""
 
     def exists(self, path: str) -> bool:
-        """A file or a folder."""
+        """Return whether there is such a file or folder."""
 
     def files(self, folder: str) -> list[TableFile]:
-        """All in a folder and below, sorted; none where it is not there. Hidden ones (._) are left out."""
+        """Return all files in a folder and below it, sorted, without hidden ones (. or _). A folder that does not exist
+        has none."""
 
     def make_folder(self, folder: str) -> None:
-        """And those above it; fine where it is there. Raises StorageError where that can't be."""
+        """Create a folder and its parents if they are missing. Raises StorageError if it is not writable."""
 
     def folders(self, folder: str) -> list[str]:
-        """The names of those in a folder; none where it is not there."""
+        """Return the names of the folders in a folder. A folder that does not exist has none."""
 
     def read(self, path: str) -> bytes | None:
-        """None where there is no such file."""
+        """Return the content, or None if there is no such file."""
 
     def create(self, path: str, content: bytes) -> None:
-        """Whole and durable, or not at all. Raises FileExistsError where the name is taken."""
+        """Create a file atomically and durably. Raises FileExistsError if it exists."""
 
     def move(self, source: str, target: str) -> None:
-        """Fine where it is done already."""
+        """Move a file. A move that is already done succeeds."""
 
     def delete(self, path: str) -> None:
-        """A file or a folder with all in it; fine where it is gone."""
+        """Delete a file, or a folder with its content. It may be missing."""
 
 
 class LocalFiles:
     def __init__(self, root: Path) -> None:
-        # Without links: Spark takes `..` for the folder above in the path's text, Linux for the one above on the disk.
+        # Without symbolic links: Spark resolves `..` in the path's text, Linux on the disk.
         self._root = root.resolve()
 
     @property
     def root(self) -> str:
         return self._root.as_uri()
 
-    def place(self, path: str) -> str:
-        return str(self._at(path))
+    def display_path(self, path: str) -> str:
+        return str(self._absolute(path))
 
-    def _at(self, path: str) -> Path:
-        return Path(os.path.normpath(self._root / path))  # Linux finds no way back up from a folder that is not there
+    def _absolute(self, path: str) -> Path:
+        return Path(os.path.normpath(self._root / path))  # Linux can't resolve `..` after a folder that does not exist
 
-    def beside(self) -> str | None:
-        above = self._root.parent
+    def sibling(self) -> str | None:
+        parent = self._root.parent
         if not self._root.name or self._root.is_mount():
             return None
-        found = above / _beside(self._root.name)
-        while not above.exists():
-            above = above.parent
-        return f"../{found.name}" if found.exists() or os.access(above, os.W_OK | os.X_OK) else None
+        sibling = parent / _sibling_name(self._root.name)
+        while not parent.exists():
+            parent = parent.parent
+        return f"../{sibling.name}" if sibling.exists() or os.access(parent, os.W_OK | os.X_OK) else None
 
     def exists(self, path: str) -> bool:
-        return self._at(path).exists()
+        return self._absolute(path).exists()
 
     def files(self, folder: str) -> list[TableFile]:
-        found = []
-        top = self._at(folder)
+        listed = []
+        top = self._absolute(folder)
         for directory, folders, files in os.walk(top):
             folders[:] = [name for name in folders if not _is_hidden(name)]
             for name in files:
                 path = Path(directory, name)
                 if not _is_hidden(name):
                     below = str(path.relative_to(top))
-                    found.append(TableFile(f"{folder}/{below}" if folder else below, path.stat().st_size))
-        return sorted(found)
+                    listed.append(TableFile(f"{folder}/{below}" if folder else below, path.stat().st_size))
+        return sorted(listed)
 
     def make_folder(self, folder: str) -> None:
-        path = self._at(folder)
+        path = self._absolute(folder)
         try:
             path.mkdir(parents=True, exist_ok=True)
             reason = "" if os.access(path, os.W_OK | os.X_OK) else "permission denied"
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
         if reason:
-            raise StorageError(f"{path}: can't be written to ({reason}); give another folder, or see to its rights")
+            raise StorageError(f"{path}: is not writable ({reason}); name another folder, or fix its permissions")
 
     def folders(self, folder: str) -> list[str]:
         try:
-            return sorted(entry.name for entry in self._at(folder).iterdir() if entry.is_dir())
+            return sorted(entry.name for entry in self._absolute(folder).iterdir() if entry.is_dir())
         except FileNotFoundError:
             return []
 
     def read(self, path: str) -> bytes | None:
         try:
-            return self._at(path).read_bytes()
+            return self._absolute(path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, path: str, content: bytes) -> None:
-        target = self._at(path)
+        target = self._absolute(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         written = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
@@ -129,23 +130,23 @@ class LocalFiles:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(written, target)  # unlike a rename, it fails where the name is taken
+            os.link(written, target)  # unlike a rename, this fails if the target exists
             _sync(target.parent)
         finally:
             written.unlink(missing_ok=True)
 
     def move(self, source: str, target: str) -> None:
-        wanted = self._at(target)
-        wanted.parent.mkdir(parents=True, exist_ok=True)
+        destination = self._absolute(target)
+        destination.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._at(source).rename(wanted)
+            self._absolute(source).rename(destination)
         except FileNotFoundError:
-            if not wanted.exists():
+            if not destination.exists():
                 raise
-        _sync(wanted.parent)
+        _sync(destination.parent)
 
     def delete(self, path: str) -> None:
-        doomed = self._at(path)
+        doomed = self._absolute(path)
         if doomed.is_dir():
             shutil.rmtree(doomed, ignore_errors=True)
         else:
@@ -153,8 +154,8 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Through the driver's JVM. On object stores a rename is a copy, and `create` relies on nobody else's luck: two
-    exports of one table at the same time are only told apart where the store refuses to rename onto a name."""
+    """Files through the driver's JVM. In object stores a rename is a copy. `create` detects a second export of the same
+    table only if the store refuses to rename onto an existing name."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._jvm: Any = spark._jvm
@@ -165,13 +166,13 @@ class HadoopFiles:
     def root(self) -> str:
         return self._root
 
-    def place(self, path: str) -> str:
+    def display_path(self, path: str) -> str:
         return str(self._path(path).toString())
 
-    def beside(self) -> str | None:
+    def sibling(self) -> str | None:
         root = self._path("")
-        is_below_another = root.getParent() is not None and not root.getParent().isRoot()
-        return f"../{_beside(root.getName())}" if is_below_another else None
+        has_parent = root.getParent() is not None and not root.getParent().isRoot()
+        return f"../{_sibling_name(root.getName())}" if has_parent else None
 
     def exists(self, path: str) -> bool:
         return bool(self._system.exists(self._path(path)))
@@ -184,29 +185,29 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise ConfigError(
                 f"{self._root}: Spark has no file system for this address ({first_line(error)}); start it with the "
-                "package that has, like spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION for s3a (--conf)"
+                "package for it, such as spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION for s3a (--conf)"
             ) from error
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}" if path else self._root)
 
     def files(self, folder: str) -> list[TableFile]:
-        found = []
-        waiting = [folder]
-        while waiting:
-            inside = waiting.pop()
-            if not self._system.exists(self._path(inside)):
+        listed = []
+        pending = [folder]
+        while pending:
+            parent = pending.pop()
+            if not self._system.exists(self._path(parent)):
                 continue
-            for status in self._system.listStatus(self._path(inside)):
+            for status in self._system.listStatus(self._path(parent)):
                 name = status.getPath().getName()
-                path = f"{inside}/{name}" if inside else name
+                path = f"{parent}/{name}" if parent else name
                 if _is_hidden(name):
                     continue
                 if status.isDirectory():
-                    waiting.append(path)
+                    pending.append(path)
                 else:
-                    found.append(TableFile(path, status.getLen()))
-        return sorted(found)
+                    listed.append(TableFile(path, status.getLen()))
+        return sorted(listed)
 
     def make_folder(self, folder: str) -> None:
         from py4j.protocol import Py4JJavaError
@@ -215,13 +216,13 @@ class HadoopFiles:
             self._system.mkdirs(self._path(folder))
         except Py4JJavaError as error:
             reason = first_line(error)
-            raise StorageError(f"{self._root}/{folder}: can't be written to ({reason}); give another folder") from error
+            raise StorageError(f"{self._root}/{folder}: is not writable ({reason}); name another folder") from error
 
     def folders(self, folder: str) -> list[str]:
         if not self._system.exists(self._path(folder)):
             return []
-        found = self._system.listStatus(self._path(folder))
-        return sorted(status.getPath().getName() for status in found if status.isDirectory())
+        statuses = self._system.listStatus(self._path(folder))
+        return sorted(status.getPath().getName() for status in statuses if status.isDirectory())
 
     def read(self, path: str) -> bytes | None:
         if not self._system.exists(self._path(path)):
@@ -256,7 +257,8 @@ class HadoopFiles:
 
 
 def table_files(spark: SparkSession, table: str) -> TableFiles:
-    """For a path or an address like s3a://bucket/table; one without a scheme is meant as Spark means it."""
+    """Return the files of a table at a path or an address like s3a://bucket/table. A path without a scheme belongs to
+    Spark's default file system."""
     address = urlsplit(table)
     if address.scheme == "file":
         return LocalFiles(Path(unquote(address.path)))
@@ -267,18 +269,18 @@ def table_files(spark: SparkSession, table: str) -> TableFiles:
 
 
 def absolute_path(spark: SparkSession, path: str) -> str:
-    """A path of this machine from here on, and not from where Java was started; others as they are."""
+    """Make a local path absolute, because Java may run in another directory. Other addresses stay as they are."""
     files = table_files(spark, path)
     return path if isinstance(files, HadoopFiles) or urlsplit(path).scheme else str(Path(path).expanduser().absolute())
 
 
-def _beside(name: str) -> str:
-    """Hidden, so that readers of all tables of a folder pass it by."""
+def _sibling_name(name: str) -> str:
+    """Return a hidden name, so that readers of all tables in a folder ignore it."""
     return f".{name}.stratalog"
 
 
 def _is_hidden(name: str) -> bool:
-    """What Spark does not look at when it reads a table."""
+    """Return whether Spark ignores the name when it reads a table."""
     return name.startswith((".", "_"))
 
 

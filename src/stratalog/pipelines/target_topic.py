@@ -1,4 +1,4 @@
-"""The topic that a job writes to: looked up before anything is written, and created where it is missing."""
+"""Looks up the topic that a job writes to, before the job writes anything."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ if TYPE_CHECKING:
 
 
 def find_target(admin: Admin, topic: str, partitions: int | None, state: JobState) -> TopicInfo | None:
-    """None: it is to be created. `partitions`: how many the caller wants it to have, None: any number.
+    """Return the topic, or None if it must be created. `partitions` is the expected number, or None for any.
 
-    Raises ConfigError where it has another number, or is gone since the job wrote to it.
+    Raises ConfigError if the number differs, or if the topic was deleted after the job wrote to it.
     """
     if partitions is not None and partitions < 1:
         raise ConfigError(f"partitions is {partitions}; it must be 1 or more")
     try:
-        found = admin.describe_topic(topic)
+        info = admin.describe_topic(topic)
     except UnknownTopicError:
         if state.is_started:
-            what = f"the state in {state.path} says that records were written to {topic!r}, and there is no such topic"
-            raise ConfigError(f"{what}; remove the state to write all again, or name another cluster") from None
+            raise ConfigError(
+                f"according to the state in {state.path}, records were written to topic {topic!r}, which does not "
+                "exist; remove the state to write everything again, or name another cluster"
+            ) from None
         return None
-    if partitions is not None and partitions != len(found.partitions):
-        count = "1 partition" if len(found.partitions) == 1 else f"{len(found.partitions)} partitions"
-        what = f"topic {topic!r} has {count}, not {partitions}"
-        raise ConfigError(f"{what}; leave the number out (--partitions), or name another topic")
-    return found
+    if partitions is not None and partitions != len(info.partitions):
+        count = "1 partition" if len(info.partitions) == 1 else f"{len(info.partitions)} partitions"
+        raise ConfigError(
+            f"topic {topic!r} has {count}, not {partitions}; leave the number out (--partitions), or name another topic"
+        )
+    return info

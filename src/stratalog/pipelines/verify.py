@@ -1,7 +1,7 @@
-"""Whole data directories verified over Spark: every checksum, offset, record and index, as `stratalog verify` does.
+"""Verifies whole data directories on Spark: every checksum, offset, record and index, like `stratalog verify`.
 
-Segments are shared out, neighbours together up to some size, so that one large partition takes all cores too. What lies
-around them is looked at on the driver. Only reads; executors must see the directories under the same paths.
+Each task gets neighbouring segments up to a size, so that even one large partition uses all cores. The driver checks
+the files around the segments. Nothing is changed. Executors must see the directories under the same paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stratalog.inspect.verify import (
 from stratalog.inspect.verify_segment import Walked
 from stratalog.pipelines.kept_results import KeptResults
 from stratalog.pipelines.progress import NoProgress, Progress
-from stratalog.pipelines.sharing_out import share_out
+from stratalog.pipelines.task_rounds import run_in_rounds
 from stratalog.storage import names
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ PIECE_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True)
-class Piece:
+class VerifyPiece:
     """Neighbouring segments of a partition, for one task."""
 
     partition: Path
     base_offsets: tuple[int, ...]
     size: int
-    newest_ns: int  # when the youngest of the files was changed
+    newest_ns: int  # the latest change of one of the files
     deep: bool
     is_live: bool
 
@@ -68,65 +68,70 @@ def verify(
     resume_file: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Report]:
-    """One report a directory; findings go to the observer. With `resume_file`, what was verified in a run that was
-    stopped, and has not changed since, is not read again. Raises StorageError where there is nothing to verify."""
+    """Return a report per directory; findings go to the observer.
+
+    With `resume_file`, pieces that an interrupted run has verified are skipped if they have not changed. Raises
+    StorageError if there is nothing to verify.
+    """
     partitions = {directory: _partitions(directory) for directory in directories}
-    listed = {path: list_partition(path) for found in partitions.values() for path in found}
+    listed = {path: list_partition(path) for paths in partitions.values() for path in paths}
     live = {path: has_writer(path) for path in listed}
     pieces = [piece for path, files in listed.items() for piece in cut(files, deep=deep, is_live=live[path])]
-    results: dict[Piece, PieceResult] = {}
+    results: dict[VerifyPiece, PieceResult] = {}
     if resume_file is None:
-        for some in share_out(spark, pieces, walk, _size, progress or NoProgress(), "verifying"):
-            results.update(some)
+        for finished in run_in_rounds(spark, pieces, walk, _size, progress or NoProgress(), "verifying"):
+            results.update(finished)
     else:
         job = {"job": "verify", "deep": deep, "version": 1}
         with KeptResults(resume_file, job) as kept:
-            results = {piece: _from_json(found) for piece in pieces if (found := kept.get(piece.key)) is not None}
+            results = {piece: _from_json(saved) for piece in pieces if (saved := kept.get(piece.key)) is not None}
             left = [piece for piece in pieces if piece not in results]
-            for some in share_out(spark, left, walk, _size, progress or NoProgress(), "verifying"):
-                results.update(some)
-                kept.keep({piece.key: _to_json(result) for piece, result in some})
+            for finished in run_in_rounds(spark, left, walk, _size, progress or NoProgress(), "verifying"):
+                results.update(finished)
+                kept.keep({piece.key: _to_json(result) for piece, result in finished})
     return [
-        _conclude(directory, [listed[path] for path in found], results, live, observer)
-        for directory, found in partitions.items()
+        _conclude(directory, [listed[path] for path in paths], results, live, observer)
+        for directory, paths in partitions.items()
     ]
 
 
-def cut(partition: PartitionFiles, *, deep: bool, is_live: bool, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
-    """A partition's segments in pieces of neighbours, none larger than `piece_bytes` unless one segment is."""
+def cut(
+    partition: PartitionFiles, *, deep: bool, is_live: bool, piece_bytes: int = PIECE_BYTES
+) -> Iterator[VerifyPiece]:
+    """Yield a partition's segments in pieces of neighbours. Only a single segment may exceed `piece_bytes`."""
     bases: list[int] = []
     size = newest = 0
     for segment in partition.segments:
         try:
             status = segment.path(names.LOG).stat()
         except FileNotFoundError:
-            continue  # a process at work has just deleted it
+            continue  # a running broker has just deleted it
         if bases and size + status.st_size > piece_bytes:
-            yield Piece(partition.path, tuple(bases), size, newest, deep, is_live)
+            yield VerifyPiece(partition.path, tuple(bases), size, newest, deep, is_live)
             bases, size, newest = [], 0, 0
         bases.append(segment.base_offset)
         size += status.st_size
         newest = max(newest, _newest_ns(partition.path, segment.base_offset))
     if bases:
-        yield Piece(partition.path, tuple(bases), size, newest, deep, is_live)
+        yield VerifyPiece(partition.path, tuple(bases), size, newest, deep, is_live)
 
 
-def walk(piece: Piece) -> PieceResult:
-    """In a task: verify the segments of a piece."""
-    heard = _Heard()
-    findings = Findings(heard)
+def walk(piece: VerifyPiece) -> PieceResult:
+    """Verify the segments of a piece, in a task."""
+    collected = _CollectedFindings()
+    findings = Findings(collected)
     partition = list_partition(piece.partition)
     segments = [segment for segment in partition.segments if segment.base_offset in piece.base_offsets]
-    epochs = check_names_and_epochs(partition, Findings(_Heard()))  # the driver tells what is wrong with them
+    epochs = check_names_and_epochs(partition, Findings(_CollectedFindings()))  # the driver reports these findings
     walked = walk_segments(partition, segments, epochs, findings, deep=piece.deep, is_live=piece.is_live)
     for missing in sorted(set(piece.base_offsets) - {segment.base_offset for segment in segments}):
         file = names.segment_file(piece.partition, missing, names.LOG)
         findings.note(file, None, "was deleted while the rest was being read")
-    return PieceResult(walked, heard.findings, dict(findings.counts))
+    return PieceResult(walked, collected.findings, dict(findings.counts))
 
 
 def joined(results: Sequence[PieceResult], findings: Findings, path: Path) -> Walked:
-    """What is known of a partition of which each piece is. What no piece can see is between two of them."""
+    """Combine the results of a partition's pieces, and check what no piece can see: the leader epochs between them."""
     total: Walked | None = None
     for result in results:
         walked = result.walked
@@ -134,8 +139,10 @@ def joined(results: Sequence[PieceResult], findings: Findings, path: Path) -> Wa
             total = replace(walked)
             continue
         if walked.leader_epoch != -1 and walked.leader_epoch < total.leader_epoch:
-            what = f"leader epoch {walked.leader_epoch} follows epoch {total.leader_epoch} in a segment before"
-            findings.warning(path, None, what, "compare the log with its other replicas")
+            message = (
+                f"leader epoch {walked.leader_epoch} follows leader epoch {total.leader_epoch} of an older segment"
+            )
+            findings.warning(path, None, message, "compare the log with its other replicas")
         total.last_offset = max(total.last_offset, walked.last_offset)
         total.leader_epoch = max(total.leader_epoch, walked.leader_epoch)
         total.max_timestamp = max(total.max_timestamp, walked.max_timestamp)
@@ -144,7 +151,7 @@ def joined(results: Sequence[PieceResult], findings: Findings, path: Path) -> Wa
     return total or Walked(last_offset=-1)
 
 
-class _Heard:
+class _CollectedFindings:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
@@ -156,11 +163,12 @@ class _Heard:
 
 
 def _partitions(directory: Path) -> list[Path]:
-    found = find_partitions(directory)
-    if not found:
-        what = "is neither a partition nor a data directory: it has no directory like orders-0"
-        raise StorageError(f"{directory}: {what}")
-    return found
+    partitions = find_partitions(directory)
+    if not partitions:
+        raise StorageError(
+            f"{directory}: is neither a partition nor a data directory: it contains no directory like orders-0"
+        )
+    return partitions
 
 
 def _newest_ns(partition: Path, base_offset: int) -> int:
@@ -173,24 +181,24 @@ def _newest_ns(partition: Path, base_offset: int) -> int:
     return newest
 
 
-def _size(piece: Piece) -> int:
+def _size(piece: VerifyPiece) -> int:
     return piece.size
 
 
 def _conclude(
     directory: Path,
     partitions: list[PartitionFiles],
-    results: dict[Piece, PieceResult],
+    results: dict[VerifyPiece, PieceResult],
     live: dict[Path, bool],
     observer: Observer,
 ) -> Report:
-    by_partition: dict[Path, list[tuple[Piece, PieceResult]]] = {}
+    by_partition: dict[Path, list[tuple[VerifyPiece, PieceResult]]] = {}
     for piece, result in results.items():
         by_partition.setdefault(piece.partition, []).append((piece, result))
     summaries = []
     for partition in partitions:
-        of_it = sorted(by_partition.get(partition.path, ()), key=lambda one: one[0].base_offsets)
-        summaries.append(_summary(partition, [result for _, result in of_it], observer, is_live=live[partition.path]))
+        pieces = sorted(by_partition.get(partition.path, ()), key=lambda pair: pair[0].base_offsets)
+        summaries.append(_summary(partition, [result for _, result in pieces], observer, is_live=live[partition.path]))
     around = Findings(observer)
     if [partition.path for partition in partitions] != [directory]:
         check_data_directory(directory, {summary.path.name: summary for summary in summaries}, around)
@@ -221,12 +229,12 @@ def _to_json(result: PieceResult) -> dict[str, Any]:
     }
 
 
-def _from_json(found: dict[str, Any]) -> PieceResult:
+def _from_json(saved: dict[str, Any]) -> PieceResult:
     return PieceResult(
-        Walked(**found["walked"]),
+        Walked(**saved["walked"]),
         [
             Finding(Severity(severity), Path(file), position, what, advice)
-            for severity, file, position, what, advice in found["findings"]
+            for severity, file, position, what, advice in saved["findings"]
         ],
-        {Severity(name): count for name, count in found["counts"].items()},
+        {Severity(name): count for name, count in saved["counts"].items()},
     )

@@ -1,16 +1,16 @@
-"""Topics in Spark, through PySpark's Python data source API: no jar. The format is called `stratalog`.
+"""Topics in Spark, through PySpark's Python data source API, without a jar. The format is `stratalog`.
 
     from stratalog.spark import session
 
     spark = session()
     spark.read.format("stratalog").option("kafka.bootstrap.servers", "localhost:9092").option("subscribe", "orders")
 
-Importing this imports no PySpark: that happens when something needs it.
+Importing this package does not import PySpark; its functions do.
 """
 
 from typing import TYPE_CHECKING, Any
 
-# Here and not on demand: the module has the function's name, and would take its place when somebody imports it later.
+# Not on demand: the module has the function's name, and importing it later would replace the function.
 from stratalog.spark.session import session
 
 if TYPE_CHECKING:

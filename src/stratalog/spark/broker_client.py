@@ -1,6 +1,6 @@
-"""One connection layer a process: a Python worker reads many ranges, one task after the other, over the same
-connections. It is made by who first needs it, again after a fork, and goes when nobody has used it for a while, so that
-idle workers do not look for a broker that is away."""
+"""One client per process and settings. A Python worker reads many ranges, one task after the other, over the same
+connections. The client is created at its first use, and again after a fork. It is closed when it has been idle for a
+while, so that idle workers do not try to reach a broker that is away."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class BrokerClient:
-    """Made by `using`. The last three are the pool's, and changed under its lock."""
+    """A client, created by `using`. The pool changes the last three attributes under its lock."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self.settings = ConsumerSettings.parse(dict(kafka))
@@ -33,7 +33,8 @@ class BrokerClient:
         self.is_watched = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Its result, from any thread but the client's own. What interrupts the wait, cancels it."""
+        """Run a coroutine and return its result. Call from any thread except the client's own. An interrupt of the wait
+        cancels the coroutine."""
         return self.io.run(coroutine)
 
     def close(self) -> None:
@@ -46,7 +47,7 @@ _clients: dict[Key, BrokerClient] = {}
 
 @contextmanager
 def using(kafka: Mapping[str, str]) -> Iterator[BrokerClient]:
-    """The process's client with these settings."""
+    """Yield the process's client with these settings."""
     key = tuple(sorted(kafka.items()))
     with _lock:
         client = _clients.get(key)
@@ -65,7 +66,7 @@ def using(kafka: Mapping[str, str]) -> Iterator[BrokerClient]:
 
 
 def _watch(key: Key, client: BrokerClient) -> None:
-    """In the client's thread, from time to time: nobody has to be woken up for each use."""
+    """Close the client if it is idle. Runs in the client's thread, periodically, so that a use needs no wake-up."""
     with _lock:
         idle = time.monotonic() - client.last_used
         if _clients.get(key) is not client:
@@ -87,7 +88,7 @@ _retiring: set[asyncio.Task[None]] = set()
 
 
 def close_all() -> None:
-    """End all connections that nobody uses. For tests, and before a process is left alone for long."""
+    """Close all clients that are not in use. For tests, and for processes that will be idle for long."""
     with _lock:
         idle = {key: client for key, client in _clients.items() if not client.users}
         for key in idle:

@@ -1,7 +1,7 @@
-"""What brokers say of topics: which partitions there are, where they begin and end, what lies at a time, how large they
-are. Blocking calls, over the process's one client; nothing is kept here.
+"""Looks up topics at the brokers: their partitions, start and end offsets, offsets of timestamps, and sizes.
 
-Where the broker is away it is asked again, for as long as default.api.timeout.ms allows; then the error says so.
+The calls block, use the process's client, and cache nothing. While the broker is away they retry, up to
+default.api.timeout.ms, and then raise an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stratalog.client.offset_lookup import OffsetLookup
 from stratalog.errors import ConfigError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.spark.broker_client import using
-from stratalog.spark.options import (
+from stratalog.spark.read_options import (
     EARLIEST,
     LATEST,
     Assigned,
@@ -41,9 +41,9 @@ Offsets = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class Partitions:
-    """What there is to read, in order. A topic whose id is not known has None."""
+    """Existing partitions, sorted. Topics have no id if the broker supports none."""
 
-    places: tuple[TopicPartition, ...]
+    partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, UUID | None] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
 
@@ -57,38 +57,41 @@ class BrokerOffsets:
     # Partitions
 
     def partitions(self, *, missing_ok: bool = False) -> Partitions:
-        """Of the topics that are subscribed to or match, or those assigned. One that does not exist is an error, or
-        with `missing_ok` left out."""
+        """Return the partitions that the strategy selects. A missing topic or partition is an error, or with
+        `missing_ok` left out."""
         strategy = self._strategy
         if isinstance(strategy, Matching):
             return self._matching(re.compile(strategy.pattern))
-        names = strategy.topics if isinstance(strategy, Subscribed) else {one.topic for one in strategy.partitions}
+        if isinstance(strategy, Subscribed):
+            names = set(strategy.topics)
+        else:
+            names = {partition.topic for partition in strategy.partitions}
         metadata = self._metadata(sorted(names))
-        places: list[TopicPartition] = []
+        partitions: list[TopicPartition] = []
         for name in sorted(names):
             info = metadata.topics.get(name)
             code = ErrorCode.unknown_topic_or_partition if info is None else info.error_code
             if info is None or code:
                 if missing_ok and code == ErrorCode.unknown_topic_or_partition:
                     continue
-                raise _no_topic(name, int(code))
-            places += [TopicPartition(name, one.partition) for one in info.partitions]
+                raise _missing_topic(name, int(code))
+            partitions += [TopicPartition(name, each.partition) for each in info.partitions]
         if isinstance(strategy, Assigned):
-            absent = sorted(set(strategy.partitions) - set(places))
-            if absent and not missing_ok:
-                raise error_of(int(ErrorCode.unknown_topic_or_partition), about=f"{absent[0]}, which assign names")
-            places = [place for place in places if place in set(strategy.partitions)]
-        return _partitions(metadata, places)
+            missing = sorted(set(strategy.partitions) - set(partitions))
+            if missing and not missing_ok:
+                raise error_of(int(ErrorCode.unknown_topic_or_partition), about=f"{missing[0]}, which assign names")
+            partitions = [partition for partition in partitions if partition in set(strategy.partitions)]
+        return _partitions(metadata, partitions)
 
     def _matching(self, pattern: re.Pattern[str]) -> Partitions:
         metadata = self._metadata(None)
-        places = [
-            TopicPartition(name, one.partition)
+        partitions = [
+            TopicPartition(name, each.partition)
             for name, info in sorted(metadata.topics.items())
             if pattern.fullmatch(name) and not info.is_internal and not info.error_code
-            for one in info.partitions
+            for each in info.partitions
         ]
-        return _partitions(metadata, places)
+        return _partitions(metadata, partitions)
 
     def _metadata(self, names: list[str] | None) -> ClusterMetadata:
         with using(self._kafka) as client:
@@ -96,106 +99,107 @@ class BrokerOffsets:
 
     # Offsets
 
-    def earliest(self, places: Iterable[TopicPartition]) -> Offsets:
-        return self.lookup(dict.fromkeys(places, EARLIEST))
+    def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        return self.lookup(dict.fromkeys(partitions, EARLIEST))
 
-    def latest(self, places: Iterable[TopicPartition]) -> Offsets:
-        """High watermarks; for read_committed the last stable offsets."""
-        return self.lookup(dict.fromkeys(places, LATEST))
+    def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
+        """Return the high watermarks, or for read_committed the last stable offsets."""
+        return self.lookup(dict.fromkeys(partitions, LATEST))
 
-    def lookup(self, wanted: Mapping[TopicPartition, int]) -> Offsets:
-        """For each partition what LATEST or EARLIEST stands for, or the first offset at or after a time."""
-        if not wanted:
+    def lookup(self, specs: Mapping[TopicPartition, int]) -> Offsets:
+        """Return for each partition the offset that LATEST or EARLIEST stands for, or the first one at or after a
+        timestamp. NONE_FOUND means that there is no such record."""
+        if not specs:
             return {}
         with using(self._kafka) as client:
-            found = client.run(list_offsets(client.cluster, wanted, self._read_committed, None)).check()
-        return {place: found[place].offset for place in wanted}
+            listed = client.run(list_offsets(client.cluster, specs, self._read_committed, None)).check()
+        return {partition: listed[partition].offset for partition in specs}
 
-    def latest_again(self, places: Iterable[TopicPartition], seconds: float) -> Offsets:
-        """As `latest`, of partitions whose leaders were known a moment ago: one request a leader, and no metadata.
-        Gives up after so many seconds, with a ClientError; then `partitions` and `latest` know more."""
-        wanted = dict.fromkeys(places, LATEST)
+    def latest_again(self, partitions: Iterable[TopicPartition], seconds: float) -> Offsets:
+        """Return the same as `latest`, with one request per leader and none for metadata: the leaders must be known.
+        Raises ClientError after `seconds`; then call `partitions` and `latest`."""
+        specs = dict.fromkeys(partitions, LATEST)
         with using(self._kafka) as client:
             lookup = OffsetLookup(client.cluster, client.settings, read_committed=self._read_committed)
-            found = client.run(client.cluster.retry(lambda left: lookup.offsets(wanted, left), seconds))
-        return {place: one.offset for place, one in found.items()}
+            offsets = client.run(client.cluster.retry(lambda left: lookup.offsets(specs, left), seconds))
+        return {partition: listed.offset for partition, listed in offsets.items()}
 
-    def resolve(self, limit: Limit, places: tuple[TopicPartition, ...], *, is_start: bool) -> Offsets:
-        """The offsets that a limit stands for, all of them known numbers."""
+    def resolve(self, limit: Limit, partitions: tuple[TopicPartition, ...], *, is_start: bool) -> Offsets:
+        """Return the offsets that a limit stands for."""
         name = "startingOffsets" if is_start else "endingOffsets"
         if isinstance(limit, AtEdge):
-            return self.lookup(dict.fromkeys(places, limit.edge))
+            return self.lookup(dict.fromkeys(partitions, limit.edge))
         if isinstance(limit, AtTimestamps):
-            return self._at_timestamps(limit, places, is_start, name)
-        _check_named(name, limit.offsets, places)
-        edges = self.lookup({place: offset for place, offset in limit.offsets.items() if offset < 0})
-        return {place: edges.get(place, limit.offsets[place]) for place in places}
+            return self._at_timestamps(limit, partitions, is_start, name)
+        _check_named(name, limit.offsets, partitions)
+        edges = self.lookup({partition: offset for partition, offset in limit.offsets.items() if offset < 0})
+        return {partition: edges.get(partition, limit.offsets[partition]) for partition in partitions}
 
     def _at_timestamps(
-        self, limit: AtTimestamps, places: tuple[TopicPartition, ...], is_start: bool, name: str
+        self, limit: AtTimestamps, partitions: tuple[TopicPartition, ...], is_start: bool, name: str
     ) -> Offsets:
         if limit.everywhere is not None:
-            times: Mapping[TopicPartition, int] = dict.fromkeys(places, limit.everywhere)
+            times: Mapping[TopicPartition, int] = dict.fromkeys(partitions, limit.everywhere)
         else:
             times = limit.timestamps
-            _check_named(f"{name}ByTimestamp", times, places)
-        found = self.lookup(times)
-        nothing = [place for place, offset in found.items() if offset == NONE_FOUND]
-        if nothing and is_start and not limit.or_latest:
+            _check_named(f"{name}ByTimestamp", times, partitions)
+        offsets = self.lookup(times)
+        without = [partition for partition, offset in offsets.items() if offset == NONE_FOUND]
+        if without and is_start and not limit.or_latest:
             raise ConfigError(
-                f"{nothing[0]} has no record at or after {times[nothing[0]]} ms; with "
-                f"startingOffsetsByTimestampStrategy=latest such partitions are read from their end on"
+                f"{without[0]} has no record at or after {times[without[0]]} ms; set "
+                "startingOffsetsByTimestampStrategy=latest to start such partitions at their end"
             )
-        return found | self.latest(nothing)
+        return offsets | self.latest(without)
 
     # Sizes, and groups
 
-    def sizes(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Bytes on the leaders' disks, or of the largest replica; partitions that no broker tells of are left out."""
-        found: dict[TopicPartition, int] = {}
-        for dirs in self._log_dirs(places).succeeded().values():
+    def sizes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the bytes on disk of each partition's largest replica, for the partitions that brokers report."""
+        sizes: dict[TopicPartition, int] = {}
+        for dirs in self._log_dirs(partitions).succeeded().values():
             for directory in dirs.values():
-                for place, replica in directory.replicas.items():
+                for partition, replica in directory.replicas.items():
                     if not replica.is_future:
-                        found[place] = max(found.get(place, 0), replica.size)
-        return found
+                        sizes[partition] = max(sizes.get(partition, 0), replica.size)
+        return sizes
 
-    def directories(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, list[str]]:
-        """The data directories that brokers have these in, as they see them."""
-        found: dict[TopicPartition, list[str]] = {}
-        for dirs in self._log_dirs(places).succeeded().values():
+    def directories(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[str]]:
+        """Return the data directories of the partitions, as the brokers see them."""
+        directories: dict[TopicPartition, list[str]] = {}
+        for dirs in self._log_dirs(partitions).succeeded().values():
             for path, directory in dirs.items():
-                for place in directory.replicas:
-                    found.setdefault(place, []).append(path)
-        return found
+                for partition in directory.replicas:
+                    directories.setdefault(partition, []).append(path)
+        return directories
 
-    def _log_dirs(self, places: Iterable[TopicPartition]) -> Outcomes[int, dict[str, LogDir]]:
+    def _log_dirs(self, partitions: Iterable[TopicPartition]) -> Outcomes[int, dict[str, LogDir]]:
         with using(self._kafka) as client:
-            return client.run(describe_log_dirs(client.cluster, None, list(places), None))
+            return client.run(describe_log_dirs(client.cluster, None, list(partitions), None))
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> Outcomes[TopicPartition, None]:
-        """In the group's name, without being a member of it."""
+        """Commit offsets for a group without being a member of it."""
         with using(self._kafka) as client:
             return client.run(alter_group_offsets(client.cluster, group, offsets, None))
 
 
-def _partitions(metadata: ClusterMetadata, places: list[TopicPartition]) -> Partitions:
-    ids = {place.topic: metadata.topics[place.topic].id for place in places}
-    return Partitions(tuple(sorted(places)), ids, tuple(metadata.nodes.values()))
+def _partitions(metadata: ClusterMetadata, partitions: list[TopicPartition]) -> Partitions:
+    ids = {partition.topic: metadata.topics[partition.topic].id for partition in partitions}
+    return Partitions(tuple(sorted(partitions)), ids, tuple(metadata.nodes.values()))
 
 
-def _no_topic(name: str, code: int) -> ClientError:
-    said = "create it, or correct the name" if code == ErrorCode.unknown_topic_or_partition else None
-    return error_of(code, said, about=f"topic {name!r}")
+def _missing_topic(name: str, code: int) -> ClientError:
+    advice = "create it, or correct the name" if code == ErrorCode.unknown_topic_or_partition else None
+    return error_of(code, advice, about=f"topic {name!r}")
 
 
-def _check_named(name: str, named: Mapping[TopicPartition, int], places: tuple[TopicPartition, ...]) -> None:
-    """All, and no others: one that was forgotten would otherwise be read from who knows where."""
-    missing = [place for place in places if place not in named]
+def _check_named(name: str, named: Mapping[TopicPartition, int], partitions: tuple[TopicPartition, ...]) -> None:
+    """Raise ConfigError unless the option names exactly the partitions that are read."""
+    missing = [partition for partition in partitions if partition not in named]
     if missing:
         raise ConfigError(
             f"{name} does not name {missing[0]}; it must name each partition that is read (-2: its start, -1: its end)"
         )
-    unknown = sorted(set(named) - set(places))
+    unknown = sorted(set(named) - set(partitions))
     if unknown:
         raise ConfigError(f"{name} names {unknown[0]}, which is not among the partitions that are read")

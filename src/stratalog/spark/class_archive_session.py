@@ -1,5 +1,5 @@
-"""The session whose classes are archived (class_archive.py): it does a little of what jobs do, then waits for its Java
-to end, as that writes the archive then. Run as a module, in a process of its own."""
+"""The session whose classes are archived (class_archive.py). It runs a few typical queries, and then waits until Java
+exits, because Java writes the archive at its exit. Run as a module, in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratalog.spark.session import session
 
 
 class FewRecords(DataSource):
-    """A source like ours, but without a broker."""
+    """A data source like `stratalog`, but without a broker."""
 
     @classmethod
     def name(cls) -> str:

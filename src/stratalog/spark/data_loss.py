@@ -1,4 +1,4 @@
-"""What is done about records that were to be read and are gone: an error, or with failOnDataLoss=false a warning."""
+"""Reports records that were deleted before they were read: as an error, or with failOnDataLoss=false as a warning."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ logger = logging.getLogger("stratalog.spark")
 
 
 class DataLossError(StratalogError):
-    """Records that a read was to give can't be had any more: retention, or who deleted the topic, was faster."""
+    """Records of a read no longer exist: retention or a user deleted them, or the topic."""
 
 
 def report_data_loss(what: str, fail: bool) -> None:
     if fail:
-        raise DataLossError(f"{what}. To go on without them, set failOnDataLoss=false")
-    logger.warning("%s; failOnDataLoss=false: going on without them", what)
+        raise DataLossError(f"{what}. Set failOnDataLoss=false to continue without them")
+    logger.warning("%s; continuing without them, because failOnDataLoss is false", what)

@@ -1,4 +1,4 @@
-"""Avro for from_stratalog: one schema for all values, or a schema by the id in each value's frame."""
+"""Decodes Avro for from_stratalog: with one schema for all values, or by the schema id in each value's frame."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from stratalog.spark import framing, schema_registry
 if TYPE_CHECKING:
     from stratalog.spark.decode import Decoding
 
-# A field that no writer has and whose default every reader fills in: it is null only where decoding failed. Spark's own
-# answer to a bad value is a row of nulls, which a good one can be as well.
+# A field that no writer has. Readers fill in its default, so it is null only if decoding failed. Spark itself returns a
+# row of nulls for a bad value, and a good value can look the same.
 _SENTINEL = "__stratalog_decoded"
 
 
 @dataclass(frozen=True)
 class AvroSchemas:
-    """`reader`: what values are read as. `writers`: what they were written as, by id; None: the same, unframed."""
+    """`reader` is the schema of the result. `writers` are the schemas of the values, by id; None means that all values
+    have the reader schema and no frame."""
 
     reader: str
     writers: Mapping[int, str] | None
@@ -40,22 +41,22 @@ def avro_schemas(
     subject: str | None,
 ) -> AvroSchemas:
     if schema is not None and not isinstance(schema, str):
-        raise ConfigError(f"schema is a {type(schema).__name__}; for format avro it must be Avro's, in JSON")
+        raise ConfigError(f"schema is a {type(schema).__name__}; for format avro it must be an Avro schema in JSON")
     if schemas is not None and registry is not None:
-        raise ConfigError("schemas and registry are both given; give one")
+        raise ConfigError("schemas and registry are both set; set one of them")
     if subject is not None and registry is None:
-        raise ConfigError(f"subject is {subject!r}, and registry is not given; give its URL")
+        raise ConfigError(f"subject is {subject!r}, but registry is not set; set its URL")
     if schemas is None and registry is None:
         if schema is None:
-            raise ConfigError("schema is missing: give Avro's in JSON, or schemas by id, or the URL of a registry")
+            raise ConfigError("schema is missing; set an Avro schema in JSON, or schemas, or registry")
         if framed:
-            raise ConfigError("framed values have ids of schemas; give schemas, or registry")
+            raise ConfigError("framed is True, so values have schema ids; set schemas, or registry")
         return AvroSchemas(_checked(schema, "schema"), None)
     if framed is False:
-        raise ConfigError("framed is False, and schemas by id are given; without frames there are no ids")
+        raise ConfigError("framed is False, but schemas or registry is set; values without frames have no schema ids")
     writers = dict(schemas) if schemas is not None else _fetch(df, raw, str(registry), subject)
     if not 1 <= len(writers) <= schema_registry.MOST_SCHEMAS:
-        raise ConfigError(f"{len(writers)} schemas are given or found; it must be 1 to {schema_registry.MOST_SCHEMAS}")
+        raise ConfigError(f"there are {len(writers)} schemas; their number must be 1 to {schema_registry.MOST_SCHEMAS}")
     for number, writer in writers.items():
         _checked(writer, f"schema {number}")
     newest = list(writers.values())[-1] if subject is not None else writers[max(writers)]
@@ -68,15 +69,15 @@ def _fetch(df: DataFrame, raw: Column, registry: str, subject: str | None) -> di
         return schema_registry.schemas_of_subject(url, subject)
     if df.isStreaming:
         raise ConfigError(
-            "a stream's schemas can't be looked for in its data; give subject, usually the topic's name with -value"
+            "the schema ids of a stream are not known yet; set subject, usually the topic's name with -value"
         )
     number = framing.schema_id(raw).alias("id")
     rows = df.where(framing.is_framed(raw)).select(number).distinct().limit(schema_registry.MOST_SCHEMAS + 1).collect()
     if not rows:
-        raise ConfigError("no value is framed, so none has the id of a schema; give schema, and leave registry out")
+        raise ConfigError("no value has a frame with a schema id; set schema, and leave registry out")
     if len(rows) > schema_registry.MOST_SCHEMAS:
         raise ConfigError(
-            f"there are more than {schema_registry.MOST_SCHEMAS} ids of schemas; are values framed? give schema if not"
+            f"there are more than {schema_registry.MOST_SCHEMAS} schema ids; if values are not framed, set schema"
         )
     return schema_registry.schemas_of_ids(url, [row["id"] for row in rows])
 
@@ -111,9 +112,9 @@ def _by_id(raw: Column, writers: Mapping[int, str], options: dict[str, str]) -> 
         chosen = f.when(is_this, decoded) if chosen is None else chosen.when(is_this, decoded)
     assert chosen is not None
     if options["mode"] == "FAILFAST":
-        unknown = f.concat(f.lit("a value has a schema id that was not given: "), number.cast("string"))
-        complaint = f.when(is_framed, unknown).otherwise("a value has no frame of a schema registry")
-        chosen = chosen.when(raw.isNotNull(), f.raise_error(complaint))
+        unknown = f.concat(f.lit("a value has an unknown schema id: "), number.cast("string"))
+        message = f.when(is_framed, unknown).otherwise("a value has no frame of a schema registry")
+        chosen = chosen.when(raw.isNotNull(), f.raise_error(message))
     return chosen
 
 

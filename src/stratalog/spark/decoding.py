@@ -1,7 +1,8 @@
-"""Batches of one partition -> Arrow batches with exactly the types that Spark wants. Does no I/O.
+"""Decodes batches of one partition into Arrow batches with exactly the types that Spark expects. Does no I/O.
 
-Only wanted columns are decoded; what the predicate, the window [start, end), control batches and aborted transactions
-leave out never becomes a row. Rows are collected over any number of `decode` calls until an Arrow batch is full.
+Only requested columns are decoded. Records outside [start, end), records that the predicate excludes, control batches
+and aborted transactions never become rows. Rows are collected over any number of `decode` calls until an Arrow batch is
+full.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _BITS = {
 
 
 class Aborted(NamedTuple):
-    """A transaction whose records are left out. Fetch responses do not say where it ended: its marker does."""
+    """An aborted transaction, whose records are skipped. Fetch responses do not contain its last offset; it ends at its
+    marker."""
 
     producer_id: int
     first_offset: int
@@ -45,7 +47,7 @@ class Aborted(NamedTuple):
 
 
 class Decoder:
-    """`columns` are Spark's names, in the order of the rows. `decode` yields full Arrow batches, `finish` the rest."""
+    """Decodes `columns`, by Spark's names and in that order. `decode` yields full Arrow batches, `finish` the rest."""
 
     def __init__(
         self,
@@ -62,11 +64,11 @@ class Decoder:
         max_decompressed: int = DEFAULT_MAX_DECOMPRESSED,
     ) -> None:
         self.schema = _schema(columns)
-        self._place = f"{topic}-{partition}"
+        self._partition = f"{topic}-{partition}"
         if isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
-            raise ValueError(f"isolation is {isolation!r}; {READ_UNCOMMITTED} or {READ_COMMITTED} is wanted")
-        wants_partition = predicate.wants_partition(topic, partition) and not predicate.is_nothing
-        first, stop = predicate.clamp(start, end) if wants_partition else (start, start)
+            raise ValueError(f"isolation is {isolation!r}; it must be {READ_UNCOMMITTED} or {READ_COMMITTED}")
+        can_match = predicate.selects_partition(topic, partition) and not predicate.is_nothing
+        first, stop = predicate.clamp(start, end) if can_match else (start, start)
         self._end = end
         self._kernel = ScanDecoder(
             sum(_BITS.get(name, 0) for name in self.schema.names),
@@ -85,35 +87,35 @@ class Decoder:
 
     @property
     def next_offset(self) -> int:
-        """Where to go on: behind the last batch that was decoded, or where the first wanted record can be."""
+        """The offset to continue at: after the last decoded batch, or of the first record that can match."""
         return self._end if self.is_done else self._kernel.next_offset
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing that is still to come can be wanted."""
+        """True if no later record can match."""
         return self._kernel.is_done
 
     @property
     def position(self) -> int:
-        """Bytes used of what the last `decode` was given: what lies behind was cut off, or is not wanted."""
+        """The number of bytes that the last `decode` used. The rest is an incomplete batch, or can't match."""
         return self._kernel.position
 
     @property
     def last_fed(self) -> int:
-        """The last offset of the batch before, in the bytes of `decode`; -1: there was none yet."""
+        """The last offset of the previous batch in the bytes of `decode`, or -1."""
         return self._kernel.last_fed
 
     @property
     def at_offset(self) -> int:
-        """The base offset of the last batch that was looked at."""
+        """The base offset of the current batch."""
         return self._kernel.at_offset
 
     def decode(
         self, data: Buffer, aborted: Iterable[Aborted | tuple[int, int]] = (), *, continues: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Take whole batches (one that is cut off at the end is left out). `aborted` are the transactions that the
-        fetch response, or the .txnindex, lists for these bytes; they count for this call. `continues`: the bytes lie
-        behind those of the call before, in the same file.
+        """Decode complete batches; an incomplete one at the end is ignored. `aborted` are the transactions that the
+        fetch response or the .txnindex lists for these bytes; they apply to this call only. `continues` means that the
+        bytes follow those of the previous call in the same file.
 
         Exhaust the iterator before the next call. Raises CorruptBatchError, with topic, partition and offset.
         """
@@ -126,7 +128,7 @@ class Decoder:
             kernel.release()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left, in at most one batch."""
+        """Yield the remaining rows, in at most one batch."""
         if self._kernel.rows:
             yield self._record_batch()
 
@@ -138,7 +140,7 @@ class Decoder:
             if isinstance(error, CorruptBatchError):
                 reason, position = error.reason, error.position
             raise CorruptBatchError(
-                f"{self._place}, offset {self._kernel.at_offset}: {reason}; to leave it out, read around it with "
+                f"{self._partition}, offset {self._kernel.at_offset}: {reason}; to skip it, read around it with "
                 "startingOffsets and endingOffsets",
                 position=position,
             ) from error
@@ -152,7 +154,7 @@ class Decoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _constant(self, name: str, rows: int) -> pa.Array:
-        """The same value in each row: made once, and cut to length."""
+        """Return an array with the same value in each row. It is created once, and sliced to the length."""
         known = self._repeated.get(name)
         if known is None or len(known) < rows:
             value, kind = self._constants[name]
@@ -163,9 +165,9 @@ class Decoder:
 def _schema(columns: Sequence[str]) -> pa.Schema:
     for name in columns:
         if name not in schema.ALL_COLUMNS:
-            raise ValueError(f"column {name!r} does not exist; there are {', '.join(schema.ALL_COLUMNS)}")
+            raise ValueError(f"column {name!r} does not exist; the columns are {', '.join(schema.ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
-        raise ValueError(f"a column is asked for twice: {', '.join(columns)}")
+        raise ValueError(f"a column is named twice: {', '.join(columns)}")
     return schema.arrow_schema(columns)
 
 
@@ -178,8 +180,8 @@ def _array(field: pa.Field, buffers: Any, rows: int) -> pa.Array:
 
 
 def _headers(kind: pa.DataType, buffers: Any, rows: int) -> pa.Array:
-    """Null where a record has none, as the stock connector gives them."""
-    import pyarrow.compute as pc  # as long to import as all of ours, and headers are rarely asked for
+    """Return an array that is null for records without headers, as in Spark's Kafka connector."""
+    import pyarrow.compute as pc  # slow to import, and headers are rarely read
 
     offsets, header_rows, keys, values = buffers
     pairs = pa.StructArray.from_arrays(

@@ -1,12 +1,12 @@
-"""A range of a partition straight off its files: mapped, decoded window by window, beside a live broker.
+"""Reads a range of a partition directly from its files, mapped window by window, while a broker may be running.
 
-`scan(range, request)` has the signature of wire_scan.scan, and gives the same rows. It never reads past range.end,
-which the plan took from the broker: the high watermark or the last stable offset.
+`scan(range, request)` has the signature of wire_scan.scan and yields the same rows. It never reads past range.end,
+which the plan got from the broker: the high watermark or the last stable offset.
 
-A segment that is deleted or compacted while it is read stays readable: its file is open. One that is gone before it
-was opened has the directory listed again; what compaction made of it is read from where the scan stands. What
-retention took is lost, and failOnDataLoss says what follows. Memory is a window and a portion of rows, whatever the
-size of the topic.
+A segment that is deleted or compacted while it is read stays readable, because its file is open. If a segment is
+missing when it is opened, the directory is listed again, and the scan continues in the compacted segment. Records that
+retention has deleted are lost; failOnDataLoss decides whether that is an error. The scan needs memory for a window and
+an Arrow batch, whatever the size of the topic.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
     from stratalog.spark.scan_request import OffsetRange, ScanRequest
 
 WINDOW = 16 * 1024 * 1024
-_LOOKS = 100  # at files that end before the range does: a file system in the network may be behind its broker
+_ATTEMPTS = 100  # while the files end before the range: a network file system may lag behind its broker
 _PAUSE_SECONDS = 0.05
 
 
 def scan(range: OffsetRange, request: ScanRequest) -> Iterator[pa.RecordBatch]:
-    """Raises FilesUnavailableError where the files can't be used, or not any more: its `next_offset` says where the
-    caller may go on over the wire. Raises DataLossError where records are lost, CorruptBatchError on damage."""
+    """Yield the rows of the range that the request selects.
+
+    Raises FilesUnavailableError if the files are not or no longer accessible; the caller can continue over the wire at
+    its `next_offset`. Raises DataLossError if records are lost, and CorruptBatchError for corrupt ones.
+    """
     return _DirectScan(range, request).batches()
 
 
@@ -64,22 +67,22 @@ class _DirectScan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         decoder = self._decoder
-        looks = 0
+        attempts = 0
         try:
             while not decoder.is_done:
                 before = decoder.next_offset
                 segments = self._segments()
-                self._look_for_loss(segments)
-                is_read = yield from self._read(segments)
-                if is_read and segments.reaches_past_end:
+                self._check_for_loss(segments)
+                is_complete = yield from self._read(segments)
+                if is_complete and segments.reaches_past_end:
                     break
-                looks = 0 if decoder.next_offset > before else looks + 1
-                if looks > _LOOKS:
+                attempts = 0 if decoder.next_offset > before else attempts + 1
+                if attempts > _ATTEMPTS:
                     raise FilesUnavailableError(
-                        f"{self._range}: the files end at offset {decoder.next_offset}; the broker has more. Are these "
-                        "the directories of the broker that leads the partition?"
+                        f"{self._range}: the files end at offset {decoder.next_offset}, but the broker has later "
+                        "offsets; check that log.dirs names the directories of the partition's leader"
                     )
-                if looks:
+                if attempts:
                     time.sleep(_PAUSE_SECONDS)
         except FilesUnavailableError as error:
             error.next_offset = decoder.next_offset
@@ -88,25 +91,25 @@ class _DirectScan:
         yield from decoder.finish()
 
     def _segments(self) -> Segments:
-        """As they are now, from where the scan stands; of the right topic still."""
-        place = self._range
-        directory = partition_directory(self._request.data_dirs, place.topic, place.partition, place.topic_id)
+        """List the segments from the current offset on, and check that they belong to the planned topic."""
+        range = self._range
+        directory = partition_directory(self._request.data_dirs, range.topic, range.partition, range.topic_id)
         read_committed = self._request.isolation == READ_COMMITTED
-        return segments_of(directory, self._decoder.next_offset, place.end, read_committed=read_committed)
+        return segments_of(directory, self._decoder.next_offset, range.end, read_committed=read_committed)
 
-    def _look_for_loss(self, segments: Segments) -> None:
+    def _check_for_loss(self, segments: Segments) -> None:
         start = self._decoder.next_offset
         first = min(segments.first_offset, self._range.end)
         if first <= start:
             return
         report_data_loss(
-            f"{self._range.topic}-{self._range.partition}: the records from offset {start} to {first - 1} are gone, "
-            "deleted by retention or by hand before they were read",
+            f"{self._range.topic}-{self._range.partition}: the records from offset {start} to {first - 1} were "
+            "deleted, by retention or by a user, before they were read",
             self._request.fail_on_data_loss,
         )
 
     def _read(self, segments: Segments) -> Generator[pa.RecordBatch, None, bool]:
-        """True: all of them; False: one was gone."""
+        """Read the segments. Return False if one was missing."""
         for files in segments.files:
             try:
                 reader = SegmentReader(files)
@@ -125,7 +128,7 @@ class _DirectScan:
         position = first_position(reader, decoder.next_offset, self._request.predicate)
         size = reader.log.size
         window = WINDOW
-        continues = False  # the first bytes of a segment begin anew
+        continues = False  # the first bytes of a segment don't follow others
         while position < size and not decoder.is_done:
             origin = position - position % mmap.ALLOCATIONGRANULARITY
             length = min(position + window, size) - origin
@@ -141,7 +144,7 @@ class _DirectScan:
             if decoder.position:
                 continues, window = True, WINDOW
             elif origin + length < size:
-                window *= 2  # for a batch that is larger
+                window *= 2  # the batch is larger than the window
             else:
                 break
             position += decoder.position
@@ -149,17 +152,17 @@ class _DirectScan:
 
 
 def _check_end(reader: SegmentReader, decoder: Decoder, position: int) -> None:
-    """A sealed segment is whole, and its offsets lie below the next one's: a base offset that does not (it is outside
-    the checksum) would hide what follows."""
+    """Check that a sealed segment is complete, and that its offsets are below those of the next segment. A wrong base
+    offset, which the checksum does not cover, would hide the records after it."""
     following = reader.files.next_base_offset
     if following is None:
         return
     if decoder.last_fed >= following or (decoder.is_done and decoder.at_offset >= following):
         raise reader.corrupt(
-            f"the batch at offset {decoder.at_offset} lies in a segment whose successor starts at {following}", position
+            f"the batch at offset {decoder.at_offset} is in a segment whose successor starts at {following}", position
         )
     if position < reader.log.size and not decoder.is_done:
-        raise reader.corrupt(f"{reader.log.size - position} bytes at the end are not a whole batch", position)
+        raise reader.corrupt(f"{reader.log.size - position} bytes at the end are not a complete batch", position)
 
 
 def _located(error: CorruptBatchError, path: Path, origin: int) -> CorruptBatchError:

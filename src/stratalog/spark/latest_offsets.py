@@ -1,9 +1,9 @@
-"""How far partitions go, for who asks a hundred times a second, as an idle stream does.
+"""The end offsets of partitions, for an idle stream, which looks them up a hundred times a second.
 
-One small request to each leader, over connections that stay open. With many partitions it is not so small: an answer is
-then taken for known for five times as long as it took, so that asking takes a sixth of the time at most. With few it is
-always fresh, as processAllAvailable expects: what was acknowledged before is seen. Which partitions there are is asked
-once a second, and whenever a broker's answer says that something has changed.
+A lookup is one small request to each leader, over open connections. With many partitions it is larger: the result is
+then reused for five times as long as the lookup took, so lookups take at most a sixth of the time. With few partitions
+the result is always fresh, because processAllAvailable must see every acknowledged record. The list of partitions is
+refreshed once a second, and when a response shows that it has changed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from stratalog.spark.broker_offsets import BrokerOffsets, Offsets, Partitions
 logger = logging.getLogger("stratalog.spark")
 
 PARTITIONS_SECONDS = 1.0
-FEW = 100  # partitions whose ends are asked for each time
-REST = 5.0  # times as long as an answer took
-MOST_REST_SECONDS = 5.0
-QUICK_SECONDS = 2.0  # how long the leaders that are known are asked before all is asked anew
+FEW = 100  # partitions that are looked up each time
+REUSE = 5.0  # times the duration of a lookup
+MOST_REUSE_SECONDS = 5.0
+QUICK_SECONDS = 2.0  # for lookups at known leaders, before the partitions are refreshed
 
 
 class LatestOffsets:
@@ -34,30 +34,30 @@ class LatestOffsets:
         self._latest_until = float("-inf")
 
     def partitions(self) -> Partitions:
-        """Asked now; a topic that does not exist is an error."""
+        """Look up the partitions. A missing topic is an error."""
         self._partitions = self._broker.partitions()
         self._partitions_until = self._clock() + PARTITIONS_SECONDS
         return self._partitions
 
     def known(self) -> Partitions:
-        """As last heard."""
+        """Return the partitions of the last lookup."""
         return self._partitions if self._partitions is not None else self._refreshed()
 
-    def get(self, *, anew: bool = False) -> tuple[Offsets, Partitions]:
-        """The ends of all partitions that exist. Topics that are gone are left out. `anew`: all asked for now."""
+    def get(self, *, fresh: bool = False) -> tuple[Offsets, Partitions]:
+        """Return the end offsets of all existing partitions. With `fresh`, look up offsets and partitions now."""
         began = self._clock()
-        if anew:
+        if fresh:
             self._latest_until = self._partitions_until = float("-inf")
         if self._partitions is not None and began < self._latest_until:
             return self._latest, self._partitions
         latest = self._quickly() if began < self._partitions_until else None
         if latest is None:
-            latest = self._broker.latest(self._refreshed().places)
+            latest = self._broker.latest(self._refreshed().partitions)
         assert self._partitions is not None
         ended = self._clock()
         self._latest = latest
         if len(latest) > FEW:
-            self._latest_until = ended + min(MOST_REST_SECONDS, REST * (ended - began))
+            self._latest_until = ended + min(MOST_REUSE_SECONDS, REUSE * (ended - began))
         return latest, self._partitions
 
     def _refreshed(self) -> Partitions:
@@ -69,7 +69,7 @@ class LatestOffsets:
         if self._partitions is None:
             return None
         try:
-            return self._broker.latest_again(self._partitions.places, QUICK_SECONDS)
+            return self._broker.latest_again(self._partitions.partitions, QUICK_SECONDS)
         except ClientError as error:
-            logger.info("asking for the partitions again: %s", error)
+            logger.info("looking up the partitions again: %s", error)
             return None

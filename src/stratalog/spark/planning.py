@@ -1,6 +1,6 @@
-"""From offsets to tasks, and from a backlog to a micro-batch. Pure: what brokers know is given.
+"""Splits ranges of offsets into tasks, and limits the backlog to a micro-batch. Pure.
 
-Whatever is split, the parts together are exactly the whole, and no two overlap.
+The parts of a range cover it exactly, and never overlap.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Offsets = Mapping[TopicPartition, int]
 def split(
     ranges: Iterable[OffsetRange], min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """The ranges as tasks: none with more than `max_records` offsets, and about `min_partitions` in all, of which large
-    ranges get more than small ones. Empty ranges are left out."""
-    wanted = [one for one in ranges if one.size > 0]
+    """Split ranges into tasks of at most `max_records` offsets, about `min_partitions` in total. Larger ranges become
+    more tasks. Empty ranges are dropped."""
+    parts = [each for each in ranges if each.size > 0]
     if max_records is not None:
-        wanted = [part for one in wanted for part in _cut(one, ceil(one.size / max_records))]
-    if min_partitions is None or len(wanted) >= min_partitions:
-        return wanted
-    total = sum(one.size for one in wanted)
-    is_small = [_share(one.size, total, min_partitions) == 1 for one in wanted]
-    large_total = total - sum(one.size for one, small in zip(wanted, is_small, strict=True) if small)
-    left = max(1, min_partitions - sum(is_small))
+        parts = [part for each in parts for part in _cut(each, ceil(each.size / max_records))]
+    if min_partitions is None or len(parts) >= min_partitions:
+        return parts
+    total = sum(part.size for part in parts)
+    is_small = [_share(part.size, total, min_partitions) == 1 for part in parts]
+    large_total = total - sum(part.size for part, small in zip(parts, is_small, strict=True) if small)
+    remaining = max(1, min_partitions - sum(is_small))
     tasks: list[OffsetRange] = []
-    for one, small in zip(wanted, is_small, strict=True):
-        tasks += [one] if small else _cut(one, _share(one.size, large_total, left))
+    for part, small in zip(parts, is_small, strict=True):
+        tasks += [part] if small else _cut(part, _share(part.size, large_total, remaining))
     return tasks
 
 
@@ -41,22 +41,22 @@ def _share(size: int, total: int, parts: int) -> int:
     return max(1, floor(size / total * parts + 0.5))
 
 
-def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:
-    """In so many, the sizes of which differ by at most 1; fewer where there are not so many offsets."""
-    parts = min(parts, one.size)
-    bounds = [one.start + one.size * index // parts for index in range(parts + 1)]
-    return [replace(one, start=start, end=end) for start, end in pairwise(bounds)]
+def _cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Cut a range into parts whose sizes differ by at most 1; into fewer parts if it has fewer offsets."""
+    parts = min(parts, whole.size)
+    bounds = [whole.start + whole.size * index // parts for index in range(parts + 1)]
+    return [replace(whole, start=start, end=end) for start, end in pairwise(bounds)]
 
 
 def prune(ranges: Iterable[OffsetRange], predicate: Predicate) -> list[OffsetRange]:
-    """What can have wanted rows."""
+    """Reduce the ranges to the parts that can contain matching rows."""
     if predicate.is_nothing:
         return []
     kept = []
-    for one in ranges:
-        if predicate.wants_partition(one.topic, one.partition):
-            start, end = predicate.clamp(one.start, one.end)
-            kept.append(replace(one, start=start, end=end))
+    for each in ranges:
+        if predicate.selects_partition(each.topic, each.partition):
+            start, end = predicate.clamp(each.start, each.end)
+            kept.append(replace(each, start=start, end=end))
     return kept
 
 
@@ -64,37 +64,44 @@ def prune(ranges: Iterable[OffsetRange], predicate: Predicate) -> list[OffsetRan
 
 
 def limit_rows(start: Offsets, latest: Offsets, most: int) -> dict[TopicPartition, int]:
-    """Where a micro-batch of about `most` offsets ends: each partition gets its share of them, in proportion to its
-    backlog, and at least one offset, or a small partition beside large ones would never have its turn. `start` names
-    all partitions of `latest`."""
-    backlog = {place: latest[place] - start[place] for place in latest if latest[place] > start[place]}
-    total = sum(backlog.values())
+    """Return the end offsets of a micro-batch of about `most` offsets. Each partition gets a share in proportion to its
+    backlog, but at least one offset, so that small partitions make progress. `start` must contain all partitions of
+    `latest`."""
+    sizes = _backlogs(start, latest)
+    total = sum(sizes.values())
     ends = dict(latest)
-    for place, size in backlog.items():
-        # In whole numbers: backlogs may be larger than a float can count.
-        share = max(1, most * size // total)
-        ends[place] = start[place] + min(size, share)
+    for partition, size in sizes.items():
+        share = max(1, most * size // total)  # integers, because a float can't count the largest backlogs
+        ends[partition] = start[partition] + min(size, share)
     return ends
 
 
 def limit_bytes(
     start: Offsets, latest: Offsets, bytes_per_offset: Mapping[TopicPartition, float], most: int
 ) -> dict[TopicPartition, int]:
-    """Where a micro-batch of about `most` bytes ends: all partitions advance by the same part of their backlogs, by at
-    least one offset each. Exact where the records of a partition are of one size, as the sizes are averages."""
-    backlog = {place: latest[place] - start[place] for place in latest if latest[place] > start[place]}
-    total = sum(size * bytes_per_offset.get(place, 0.0) for place, size in backlog.items())
+    """Return the end offsets of a micro-batch of about `most` bytes. All partitions advance by the same fraction of
+    their backlogs, but by at least one offset. The sizes are averages, so the result is exact only for records of one
+    size.
+    """
+    sizes = _backlogs(start, latest)
+    total = sum(size * bytes_per_offset.get(partition, 0.0) for partition, size in sizes.items())
     if total <= most:
         return dict(latest)
-    part = most / total
+    fraction = most / total
     ends = dict(latest)
-    for place, size in backlog.items():
-        ends[place] = start[place] + min(size, max(1, floor(size * part)))
+    for partition, size in sizes.items():
+        ends[partition] = start[partition] + min(size, max(1, floor(size * fraction)))
     return ends
 
 
+def _backlogs(start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
+    return {
+        partition: latest[partition] - start[partition] for partition in latest if latest[partition] > start[partition]
+    }
+
+
 def backlog(start: Offsets, latest: Offsets) -> int:
-    return sum(max(0, end - start.get(place, end)) for place, end in latest.items())
+    return sum(max(0, end - start.get(partition, end)) for partition, end in latest.items())
 
 
 # Offsets in the checkpoint
@@ -103,11 +110,11 @@ Json = dict[str, dict[str, int]]
 
 
 def to_json(offsets: Offsets) -> Json:
-    """{"topic": {"0": 23}}, as the stock connector has it. Spark compares the text, so the order is always the same."""
-    found: Json = {}
-    for place in sorted(offsets):
-        found.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
-    return found
+    """Return {"topic": {"0": 23}}, the format of Spark's Kafka connector, sorted because Spark compares it as text."""
+    topics: Json = {}
+    for partition in sorted(offsets):
+        topics.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return topics
 
 
 def from_json(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:

@@ -1,8 +1,8 @@
-"""Which rows a scan wants: what the kernels, the indexes and the plan can leave out before Spark sees a row. Pure.
+"""The filter of a scan: rows that the plan, the indexes and the kernels can skip before Spark sees them. Pure.
 
-A `Predicate` is a conjunction. Each part is None where anything goes. It is made from the filters that Spark pushes
-down (`from_filters`), or from options, for sessions without push-down (`from_options`). It says exactly what Spark's
-own filter says, or, of a filter that can be met only in part, less: that one is given back to Spark as well.
+A `Predicate` is a conjunction; a part without a value selects everything. It is made from the filters that Spark pushes
+down (`from_filters`), or from options, for sessions without push-down (`from_options`). It selects exactly the rows of
+Spark's filters, or more of them: a filter that it can't express exactly is also left to Spark.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 FIRST, LAST = -(2**63), 2**63 - 1
-# A null in these would be a row that does not know where it is from.
+# These columns describe where a record is stored, and always have a value.
 NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
 
-# The same without push-down: `from` is inclusive, `until` is not.
+# Options with the same effect. `from` is inclusive, `until` exclusive.
 FILTER_KEYS = "filterKeys"
 FILTER_PARTITIONS = "filterPartitions"
 FILTER_FROM_OFFSET = "filterFromOffset"
@@ -40,13 +40,14 @@ OPTIONS = (
     FILTER_UNTIL_TIMESTAMP,
 )
 MOST_KEYS = 100_000
+_KEYS_FORMAT = 'it must be a JSON list, like ["a", {"base64": "AAE="}]'
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """Ranges are [from, until), timestamps in milliseconds, as records have them."""
+    """The selected rows. Ranges are [from, until); timestamps are in milliseconds, as in records."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -62,10 +63,10 @@ class Predicate:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no row can be wanted, so that nothing need be read."""
+        """True if no row can match, so that nothing has to be read."""
         sets = (self.topics, self.partitions, self.keys)
         return (
-            any(wanted is not None and not wanted for wanted in sets)
+            any(values is not None and not values for values in sets)
             or self.from_offset >= self.until_offset
             or self.from_timestamp >= self.until_timestamp
         )
@@ -74,29 +75,29 @@ class Predicate:
     def has_time_range(self) -> bool:
         return self.from_timestamp > FIRST or self.until_timestamp < LAST
 
-    def wants_partition(self, topic: str, partition: int) -> bool:
+    def selects_partition(self, topic: str, partition: int) -> bool:
         return (self.topics is None or topic in self.topics) and (
             self.partitions is None or partition in self.partitions
         )
 
     def clamp(self, start: int, end: int) -> tuple[int, int]:
-        """The part of [start, end) that can have wanted rows; empty as (start, start)."""
+        """Return the part of [start, end) that can contain matching rows, or (start, start)."""
         first, last = max(start, self.from_offset), min(end, self.until_offset)
         return (first, last) if first < last else (start, start)
 
     def __and__(self, other: Predicate) -> Predicate:
         return Predicate(
-            _both(self.topics, other.topics),
-            _both(self.partitions, other.partitions),
+            _intersection(self.topics, other.topics),
+            _intersection(self.partitions, other.partitions),
             max(self.from_offset, other.from_offset),
             min(self.until_offset, other.until_offset),
             max(self.from_timestamp, other.from_timestamp),
             min(self.until_timestamp, other.until_timestamp),
-            _both(self.keys, other.keys),
+            _intersection(self.keys, other.keys),
         )
 
     def __str__(self) -> str:
-        """For the plan's description."""
+        """Describe the predicate, for the plan."""
         parts = []
         if self.topics is not None:
             parts.append(f"topic in ({', '.join(sorted(self.topics))})")
@@ -114,9 +115,9 @@ NOTHING = Predicate(keys=frozenset())
 
 
 def from_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
-    """What the filters say together, and those of them that Spark has still to apply itself."""
+    """Return the conjunction of the filters, and the filters that Spark still has to apply."""
     predicate = EVERYTHING
-    left: list[Filter] = []
+    remaining: list[Filter] = []
     not_null_keys: list[Filter] = []
     for filter in filters:
         if _is_not_null(filter, "key"):
@@ -124,16 +125,16 @@ def from_filters(filters: Iterable[Filter]) -> tuple[Predicate, list[Filter]]:
             continue
         part = _from_filter(filter)
         if part is None:
-            left.append(filter)
-            part = _part_of(filter)
+            remaining.append(filter)
+            part = _bounds_of_in(filter)
         predicate &= part
     if predicate.keys is None or len(predicate.keys) > MOST_KEYS:
-        left += not_null_keys  # a key that is equal to something is not null
-    return predicate, left
+        remaining += not_null_keys  # otherwise the keys are compared with values, which excludes null
+    return predicate, remaining
 
 
 def _from_filter(filter: Filter) -> Predicate | None:
-    """None: it can't be told in a predicate exactly."""
+    """Return an equivalent predicate, or None for a filter without one."""
     kind = type(filter).__name__
     attribute: tuple[str, ...] = getattr(filter, "attribute", ())
     if len(attribute) != 1:
@@ -145,7 +146,7 @@ def _from_filter(filter: Filter) -> Predicate | None:
         return NOTHING if column in NEVER_NULL else None
     value: Any = getattr(filter, "value", None)
     if kind == "In":
-        # A null among the values never makes IN true.
+        # A null among the values never makes IN true, so it can be dropped.
         return _equal(column, [each for each in value if each is not None])
     if kind == "EqualTo" or (kind == "EqualNullSafe" and value is not None):
         return _equal(column, [value]) if value is not None else NOTHING
@@ -154,8 +155,8 @@ def _from_filter(filter: Filter) -> Predicate | None:
     return None
 
 
-def _part_of(filter: Filter) -> Predicate:
-    """What must hold where a filter does that can't be told exactly: values lie between the least and the greatest."""
+def _bounds_of_in(filter: Filter) -> Predicate:
+    """Return a condition that an IN filter implies: the value is between its lowest and its highest value."""
     attribute: tuple[str, ...] = getattr(filter, "attribute", ())
     if type(filter).__name__ != "In" or attribute not in (("offset",), ("timestamp",)):
         return EVERYTHING
@@ -221,17 +222,17 @@ def _is_integer(value: object) -> bool:
 
 
 def _microseconds(value: datetime) -> int:
-    """Since 1970, exactly: no float on the way. Spark's timestamps without a zone are UTC here."""
+    """Return microseconds since 1970, computed without floats. Spark's timestamps without a time zone are UTC here."""
     if value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     since = value - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _both(one: frozenset[T] | None, other: frozenset[T] | None) -> frozenset[T] | None:
-    if one is None:
-        return other
-    return one if other is None else one & other
+def _intersection(first: frozenset[T] | None, second: frozenset[T] | None) -> frozenset[T] | None:
+    if first is None:
+        return second
+    return first if second is None else first & second
 
 
 def _range_parts(name: str, first: int, end: int) -> list[str]:
@@ -240,15 +241,16 @@ def _range_parts(name: str, first: int, end: int) -> list[str]:
 
 
 def from_options(options: Mapping[str, str]) -> Predicate:
-    """Those of OPTIONS that are given; names are compared as Spark does, without case. Others are not looked at.
+    """Parse the options that OPTIONS lists, and ignore others. Names are case-insensitive, as in Spark.
 
-    `filterKeys` is a JSON list: a string stands for its UTF-8 bytes, {"base64": "..."} for any. `filterPartitions` is a
-    list of numbers: 0,3,7. Timestamps are milliseconds since 1970 or ISO 8601; without a zone they are UTC.
+    `filterKeys` is a JSON list: a string stands for its UTF-8 bytes, {"base64": "..."} for any bytes.
+    `filterPartitions` is a list of numbers: 0,3,7. Timestamps are milliseconds since 1970 or ISO 8601; without a time
+    zone they are UTC. Raises ConfigError.
     """
-    given = {name.lower(): value for name, value in options.items()}
+    lower = {name.lower(): value for name, value in options.items()}
     predicate = EVERYTHING
     for name in OPTIONS:
-        text = given.get(name.lower())
+        text = lower.get(name.lower())
         if text is not None:
             predicate &= _from_option(name, text)
     return predicate
@@ -268,19 +270,18 @@ def _from_option(name: str, text: str) -> Predicate:
 
 
 def _parse_keys(text: str) -> frozenset[bytes]:
-    wanted = 'a JSON list is wanted, as ["a", {"base64": "AAE="}]'
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"option {FILTER_KEYS}: {error}; {wanted}") from None
+        raise ConfigError(f"option {FILTER_KEYS}: {error}; {_KEYS_FORMAT}") from None
     if not isinstance(values, list):
-        raise ConfigError(f"option {FILTER_KEYS} is {text[:100]!r}; {wanted}")
+        raise ConfigError(f"option {FILTER_KEYS} is {text[:100]!r}; {_KEYS_FORMAT}")
     if len(values) > MOST_KEYS:
-        raise ConfigError(f"option {FILTER_KEYS} has {len(values)} keys; at most {MOST_KEYS} are taken")
-    return frozenset(_parse_key(value, wanted) for value in values)
+        raise ConfigError(f"option {FILTER_KEYS} has {len(values)} keys; the limit is {MOST_KEYS}")
+    return frozenset(_parse_key(value) for value in values)
 
 
-def _parse_key(value: object, wanted: str) -> bytes:
+def _parse_key(value: object) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
@@ -288,7 +289,7 @@ def _parse_key(value: object, wanted: str) -> bytes:
             return base64.b64decode(value["base64"], validate=True)
         except binascii.Error as error:
             raise ConfigError(f"option {FILTER_KEYS}: {value['base64'][:100]!r} is not base64: {error}") from None
-    raise ConfigError(f"option {FILTER_KEYS}: {str(value)[:100]!r} is not a key; {wanted}")
+    raise ConfigError(f"option {FILTER_KEYS}: {str(value)[:100]!r} is not a key; {_KEYS_FORMAT}")
 
 
 def _parse_integer(name: str, text: str) -> int:
@@ -309,6 +310,7 @@ def _parse_timestamp(name: str, text: str) -> int:
         when = datetime.fromisoformat(stripped)
     except ValueError:
         raise ConfigError(
-            f"option {name} is {text[:100]!r}; milliseconds since 1970 or ISO 8601 are wanted, as 2026-11-16T09:00:00Z"
+            f"option {name} is {text[:100]!r}; it must be milliseconds since 1970, or ISO 8601 like "
+            "2026-11-16T09:00:00Z"
         ) from None
     return -(-_microseconds(when) // 1000)

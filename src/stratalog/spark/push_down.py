@@ -1,11 +1,12 @@
-"""Batch readers that take Spark's filters, where the option `pushFilters` asks for it.
+"""Batch readers that accept Spark's filters, for the option `pushFilters`.
 
-Not by default: up to Spark 4.3.0 at least, what a filter was pushed into is kept with the frame that was loaded
-(PythonDataSourceV2.readInfo), and not with the scan. Each other use of that frame, in the same query too, then reads
-what the last filter left: `frame.where("offset < 2")`, and `frame.count()` is 2. So it is for who uses a frame once.
+This is not the default. Up to Spark 4.3.0 at least, Spark stores pushed filters with the loaded frame
+(PythonDataSourceV2.readInfo) and not with the scan. Every other use of that frame, even in the same query, then reads
+only the rows of the last filter: after `frame.where("offset < 2")`, `frame.count()` is 2. So push-down is for frames
+that are used once.
 
-Spark calls `pushFilters` only while spark.sql.python.filterPushdown.enabled is on (`stratalog.spark.session` sets it),
-and fails a query whose reader overrides it while that is off.
+Spark calls `pushFilters` only if spark.sql.python.filterPushdown.enabled is on, as in sessions of
+`stratalog.spark.session`. If it is off, Spark fails a query whose reader overrides the method.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stratalog.spark.reader import StratalogBatchReader
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from stratalog.spark.options import ReadOptions
+    from stratalog.spark.read_options import ReadOptions
 
 
 def batch_reader(options: ReadOptions, schema: StructType) -> StratalogBatchReader:
@@ -35,7 +36,7 @@ class PushDownReader(StratalogBatchReader):
 
 
 def push(reader: StratalogBatchReader, filters: list[Filter]) -> list[Filter]:
-    """Narrow what the reader asks for; the filters that Spark still has to apply."""
-    predicate, left = from_filters(filters)
+    """Add the filters to the reader's predicate. Return those that Spark still has to apply."""
+    predicate, remaining = from_filters(filters)
     reader.request = replace(reader.request, predicate=reader.request.predicate & predicate)
-    return left
+    return remaining

@@ -1,7 +1,7 @@
-"""What Java says on stderr while Spark starts is for those whose Spark did not start; what it says later is for all.
+"""Hides what Java, Ivy and Spark write to stderr while Spark starts, unless the start fails.
 
-Java, Ivy and Spark greet with warnings about modules, tables of jars and log levels, some before any setting of theirs
-can keep them quiet. So they are given a pipe for stderr, which is read by a thread for as long as they live.
+They print warnings about modules, tables of jars and log levels, some before any setting can silence them. So the JVM
+gets a pipe as its stderr, and a thread reads the pipe as long as the JVM lives. Later output passes through.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from contextlib import contextmanager
 
 _STDERR = 2
 _MOST_KEPT = 256 * 1024
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 _STARTED, _FAILED = b"\x00stratalog: started\n", b"\x00stratalog: failed\n"
-_IS_ERROR = b" ERROR "  # as log4j2.properties has it
+_IS_ERROR = b" ERROR "  # the layout of log4j2.properties
 
 
 @contextmanager
 def quiet_start(explain: Callable[[Exception, str], str] | None = None) -> Iterator[None]:
-    """Around what starts the JVM. Where that fails, all that was said is written to stderr, and before it the line that
-    `explain` makes of the error and what was said."""
+    """Hide stderr inside the block, which starts the JVM. If the block fails, write all hidden output to stderr, after
+    the line that `explain` makes of the error and that output."""
     sys.stderr.flush()
     reading, writing = os.pipe()
     shown = os.dup(_STDERR)
@@ -32,49 +32,50 @@ def quiet_start(explain: Callable[[Exception, str], str] | None = None) -> Itera
     try:
         yield
     except BaseException as error:
-        said = relay.start_is_over(_FAILED)
+        output = relay.end_start(_FAILED)
         if explain is not None and isinstance(error, Exception):
-            relay.write(f"stratalog: {explain(error, said.decode(errors='replace'))}\n".encode())
-        relay.write(said)
+            relay.write(f"stratalog: {explain(error, output.decode(errors='replace'))}\n".encode())
+        relay.write(output)
         raise
     else:
-        relay.start_is_over(_STARTED)
+        relay.end_start(_STARTED)
     finally:
         sys.stderr.flush()
         os.dup2(shown, _STDERR)
 
 
 class _Relay:
-    """Keeps back what is said before one of the marks comes through the pipe; what comes later goes on as it comes."""
+    """Keeps the output before one of the marks, and passes on all later output."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._reading = reading
         self._writing = writing
-        self._is_over = threading.Event()
-        self._said = b""
+        self._has_ended = threading.Event()
+        self._output = b""
         threading.Thread(target=self._run, name="stratalog-stderr", daemon=True).start()
 
-    def start_is_over(self, mark: bytes) -> bytes:
-        """While stderr is still the pipe. What was said up to now; of a start that went well, errors are shown."""
+    def end_start(self, mark: bytes) -> bytes:
+        """Write the mark while stderr is still the pipe, and return the kept output. After a successful start, its
+        error lines are shown."""
         os.write(_STDERR, mark)
-        self._is_over.wait(_PATIENCE_SECONDS)
-        return self._said
+        self._has_ended.wait(_TIMEOUT_SECONDS)
+        return self._output
 
     def _run(self) -> None:
         kept = b""
         while piece := os.read(self._reading, 65_536):
-            if self._is_over.is_set():
+            if self._has_ended.is_set():
                 self.write(piece)
                 continue
             kept = (kept + piece)[-_MOST_KEPT:]
             for mark in (_STARTED, _FAILED):
-                before, found, behind = kept.partition(mark)
-                if found:
-                    self._said = before
+                before, separator, after = kept.partition(mark)
+                if separator:
+                    self._output = before
                     if mark == _STARTED:
                         self.write(b"".join(line for line in before.splitlines(keepends=True) if _IS_ERROR in line))
-                    self.write(behind)
-                    self._is_over.set()
+                    self.write(after)
+                    self._has_ended.set()
         os.close(self._reading)
         os.close(self._writing)
 
@@ -82,4 +83,4 @@ class _Relay:
         try:
             os.write(self._writing, piece)
         except OSError:
-            pass  # nobody reads it any more
+            pass  # the reader of stderr has gone

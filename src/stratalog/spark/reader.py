@@ -1,7 +1,7 @@
 """A batch read: offsets are looked up once, when the query is planned, and each task scans its range.
 
-Each task takes the files where it sees them, and the wire where it does not: the rows are the same. Spark shows a
-Python source in its plans by name alone, so which way it is, is logged at level INFO, and `describe_read` tells it.
+A task reads the files if it can access them, and otherwise over the wire; the rows are the same. Spark's plans show
+only the name of a Python source. The way of reading is therefore logged at level INFO, and `describe_read` returns it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from stratalog.client.metadata import TopicPartition
 from stratalog.errors import ClientError
 from stratalog.spark.broker_offsets import NONE_FOUND, BrokerOffsets, Partitions
 from stratalog.spark.direct_plan import FilesUnavailableError, partition_directory
-from stratalog.spark.options import ReadOptions, batch_options
+from stratalog.spark.options import batch_options
 from stratalog.spark.planning import prune, split
+from stratalog.spark.read_options import ReadOptions
 from stratalog.spark.scan_request import OffsetRange, ScanRequest
 from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
-from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, wanted_columns
-from stratalog.spark.worker_memory import settle
+from stratalog.spark.schema import ALL_COLUMNS, COLUMNS, columns_of
+from stratalog.spark.worker_memory import freeze_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,7 @@ logger = logging.getLogger("stratalog.spark")
 
 
 def scan_request(options: ReadOptions, schema: StructType) -> ScanRequest:
-    return _request(options, wanted_columns(schema))
+    return _request(options, columns_of(schema))
 
 
 def _request(options: ReadOptions, columns: tuple[str, ...]) -> ScanRequest:
@@ -54,7 +55,7 @@ class StratalogBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         planned = plan_batch(self.options, self.request)
-        settle()
+        freeze_modules()
         return list(planned)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -65,56 +66,59 @@ class StratalogBatchReader(DataSourceReader):
 
 
 def plan_batch(options: ReadOptions, request: ScanRequest) -> list[ScanPartition]:
-    """The tasks of a batch. `request` has the predicate, which filters that Spark pushed down may have narrowed."""
+    """Plan the tasks of a batch. The request's predicate includes the filters that Spark pushed down."""
     broker = BrokerOffsets(options.kafka, options.strategy, options.isolation)
     partitions = broker.partitions()
-    start = broker.resolve(options.starting, partitions.places, is_start=True)
-    end = broker.resolve(options.ending, partitions.places, is_start=False)
+    start = broker.resolve(options.starting, partitions.partitions, is_start=True)
+    end = broker.resolve(options.ending, partitions.partitions, is_start=False)
     ranges = [
-        OffsetRange(place.topic, place.partition, start[place], end[place], partitions.topic_ids.get(place.topic))
-        for place in partitions.places
+        OffsetRange(*partition, start[partition], end[partition], partitions.topic_ids.get(partition.topic))
+        for partition in partitions.partitions
     ]
     ranges = _after_timestamp(broker, prune(ranges, request.predicate), request)
     tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
     dirs = data_dirs(options, broker, partitions)
-    planned = [ScanPartition(one, dirs) for one in tasks]
+    planned = [ScanPartition(task, dirs) for task in tasks]
     logger.info("%s", _described(options, request, planned))
     return planned
 
 
 def _after_timestamp(broker: BrokerOffsets, ranges: list[OffsetRange], request: ScanRequest) -> list[OffsetRange]:
-    """Nothing before the first record at or after a time can be wanted: the broker's index knows where that is."""
+    """Start the ranges at the first record at or after the predicate's timestamp, which the broker looks up. Drop
+    ranges without such a record."""
     first = request.predicate.from_timestamp
-    if first <= 0 or not ranges:  # a record without a time has -1, which no broker looks up
+    if first <= 0 or not ranges:  # a record without a timestamp has -1, which brokers can't look up
         return ranges
-    places = {TopicPartition(one.topic, one.partition): one for one in ranges}
-    found = broker.lookup(dict.fromkeys(places, first))
+    by_partition = {TopicPartition(each.topic, each.partition): each for each in ranges}
+    offsets = broker.lookup(dict.fromkeys(by_partition, first))
     return [
-        replace(one, start=max(one.start, found[place])) for place, one in places.items() if found[place] != NONE_FOUND
+        replace(each, start=max(each.start, offsets[partition]))
+        for partition, each in by_partition.items()
+        if offsets[partition] != NONE_FOUND
     ]
 
 
 def data_dirs(options: ReadOptions, broker: BrokerOffsets, partitions: Partitions) -> tuple[str, ...]:
-    """Where tasks look for files: what the option says. Where it says nothing, the brokers' own directories, if the
-    files of all partitions are to be seen there from here, and are those of the same topics."""
+    """Return the directories in which tasks look for files: those of the option, or by default those of the brokers, if
+    this process sees there the files of all partitions, with the same topic ids."""
     if options.data_dirs is not None:
         return options.data_dirs
     try:
-        told = broker.directories(partitions.places)
-        found = tuple(sorted({path for paths in told.values() for path in paths}))
-        for place in partitions.places:
-            topic_id = partitions.topic_ids.get(place.topic)
+        reported = broker.directories(partitions.partitions)
+        directories = tuple(sorted({path for paths in reported.values() for path in paths}))
+        for partition in partitions.partitions:
+            topic_id = partitions.topic_ids.get(partition.topic)
             if topic_id is None:
-                return ()  # nothing would tell these files from those of another broker
-            partition_directory(found, place.topic, place.partition, topic_id)
+                return ()  # without an id, these could be the files of another broker
+            partition_directory(directories, partition.topic, partition.partition, topic_id)
     except (FilesUnavailableError, ClientError, OSError) as error:
         logger.info("reading over the wire: %s", error)
         return ()
-    return found
+    return directories
 
 
 def describe_read(options: Mapping[str, str]) -> str:
-    """What a batch read with these options would do, in a line: which way, how much, in how many tasks."""
+    """Describe a batch read in one line: direct or over the wire, offsets, tasks, columns and filter."""
     parsed = batch_options(options)
     columns = ALL_COLUMNS if parsed.include_headers else COLUMNS
     request = _request(parsed, columns)
@@ -122,8 +126,8 @@ def describe_read(options: Mapping[str, str]) -> str:
 
 
 def _described(options: ReadOptions, request: ScanRequest, planned: list[ScanPartition]) -> str:
-    way = "direct" if any(one.data_dirs for one in planned) else "over the wire"
-    size = sum(one.range.size for one in planned)
+    way = "direct" if any(task.data_dirs for task in planned) else "over the wire"
+    size = sum(task.range.size for task in planned)
     return (
         f"stratalog[{options.strategy}] {way}: {size} offsets in {len(planned)} tasks, columns "
         f"{', '.join(request.columns)}, where {request.predicate}"

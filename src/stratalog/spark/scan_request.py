@@ -1,5 +1,4 @@
-"""What a task is told: which offsets of which partition, and what is wanted of them. Both go to executors as they are,
-so everything in them can be pickled and nothing in them ever changes."""
+"""The parameters of a task: a range of offsets, and how to read it. Both are immutable, and sent to executors."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ DEFAULT_PATIENCE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Offsets [start, end) of a partition. `topic_id`: of the topic that was planned; None from brokers without ids."""
+    """Offsets [start, end) of a partition. `topic_id` is that of the planned topic, if the broker supports ids."""
 
     topic: str
     partition: int
@@ -26,7 +25,7 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Offsets, of which some may have no record: compaction and transactions leave gaps."""
+        """The number of offsets. Some may have no record: compaction and transactions leave gaps."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -35,8 +34,8 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class ScanRequest:
-    """`kafka` are a client's settings by Kafka's names; `data_dirs` the directories to read files from, none: over the
-    wire. `patience_seconds`: how long a scan goes on without a record before it gives up."""
+    """`kafka` has the client's settings by Kafka's names. `data_dirs` are the directories to read files from; without
+    any, the scan reads over the wire. `patience_seconds` is how long a scan waits for a record before it fails."""
 
     columns: tuple[str, ...]
     kafka: Mapping[str, str]

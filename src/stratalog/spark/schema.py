@@ -1,6 +1,6 @@
-"""The columns of a topic in Spark: the stock Kafka connector's names, types and order, and any choice of them.
+"""The columns of a topic in Spark: names, types and order are those of Spark's Kafka connector. Pure.
 
-All are nullable, as the stock connector has them, although only key, value and headers are ever null. Pure.
+All are nullable, as in that connector, although only key, value and headers can be null.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import ConfigError
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # not before it is needed: Spark starts processes that ask for no more than a source's name
+    import pyarrow as pa  # imported on demand, because Spark starts processes that only look up a source's name
     from pyspark.sql.types import StructType
 
 KEY, VALUE, TOPIC, PARTITION = "key", "value", "topic", "partition"
@@ -34,12 +34,12 @@ _DDL = {
 
 
 def ddl(include_headers: bool) -> str:
-    """The whole schema as Spark's DDL."""
+    """Return the full schema as Spark's DDL."""
     return ", ".join(f"{name} {_DDL[name]}" for name in (ALL_COLUMNS if include_headers else COLUMNS))
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """What a scan of these columns yields: Spark takes batches of exactly these types, and no others."""
+    """Return the schema of the batches of a scan. Spark accepts exactly these types."""
     import pyarrow as pa
 
     types = _arrow_types()
@@ -62,21 +62,22 @@ def _arrow_types() -> dict[str, pa.DataType]:
     }
 
 
-def wanted_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns that a schema asks for: any of ALL_COLUMNS, in any order, each with its own type."""
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """Return the names of the columns in a schema: some of ALL_COLUMNS, in any order. Raises ConfigError for an unknown
+    or repeated column, or another type."""
     names: list[str] = []
     for field in schema.fields:
         name, kind = field.name, field.dataType.simpleString()
         if name not in _DDL:
-            lower = {one.lower(): one for one in ALL_COLUMNS}
+            lower = {column.lower(): column for column in ALL_COLUMNS}
             near = get_close_matches(name.lower(), lower, 1)
-            hint = f"did you mean {lower[near[0]]!r}?" if near else f"there are: {', '.join(ALL_COLUMNS)}"
-            raise ConfigError(f"the schema has a column {name!r}, which no topic has; {hint}")
+            hint = f"did you mean {lower[near[0]]!r}?" if near else f"the columns are: {', '.join(ALL_COLUMNS)}"
+            raise ConfigError(f"the schema contains a column {name!r}, which topics don't have; {hint}")
         if name in names:
-            raise ConfigError(f"the schema has the column {name!r} twice; name it once")
+            raise ConfigError(f"the schema contains the column {name!r} twice; name it once")
         if kind != _DDL[name]:
             raise ConfigError(
-                f"the schema has {name!r} as {kind}; it is {_DDL[name]}: read it as that, and cast it in the query"
+                f"the schema has {name!r} as {kind}; its type is {_DDL[name]}: use that type, and cast it in the query"
             )
         names.append(name)
     return tuple(names)

@@ -1,6 +1,6 @@
-"""Schemas out of a schema registry (Confluent's, Apicurio's, Karapace's: the same HTTP API), only where one was named.
+"""Fetches schemas from a schema registry (Confluent's, Apicurio's, Karapace's: the same HTTP API), if one is named.
 
-Everything that comes from it is bounded: the time, the size of an answer, the number of schemas.
+Time, size of a response and number of schemas are limited.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ AVRO = "AVRO"
 
 
 class SchemaRegistryError(StratalogError):
-    """The registry can't be reached, does not know what it was asked for, or answered something else."""
+    """The registry is not reachable, does not have the schema, or its response is not valid."""
 
 
 def schemas_of_ids(url: str, ids: Iterable[int]) -> dict[int, str]:
-    """The schemas with these ids, all of them Avro's."""
+    """Return the Avro schemas with these ids."""
     return {number: _avro(url, f"schemas/ids/{number}")["schema"] for number in sorted(ids)}
 
 
 def schemas_of_subject(url: str, subject: str) -> dict[int, str]:
-    """All versions of a subject, by their ids; the last in the dictionary is the newest version."""
+    """Return all versions of a subject, by id. The last one in the dictionary is the newest version."""
     path = f"subjects/{urllib.parse.quote(subject, safe='')}/versions"
     versions = _get(url, path)
     if not isinstance(versions, list) or not all(isinstance(version, int) for version in versions):
-        raise SchemaRegistryError(f"{url}/{path} did not answer with a list of versions, but {str(versions)[:100]!r}")
+        raise SchemaRegistryError(f"{url}/{path} returned {str(versions)[:100]!r} instead of a list of versions")
     if len(versions) > MOST_SCHEMAS:
         raise SchemaRegistryError(
-            f"subject {subject!r} has {len(versions)} versions, more than {MOST_SCHEMAS}; give schemas instead"
+            f"subject {subject!r} has {len(versions)} versions, more than {MOST_SCHEMAS}; set schemas instead"
         )
-    found = [_avro(url, f"{path}/{version}") for version in sorted(versions)]
-    return {int(version["id"]): version["schema"] for version in found}
+    fetched = [_avro(url, f"{path}/{version}") for version in sorted(versions)]
+    return {int(version["id"]): version["schema"] for version in fetched}
 
 
 def check_url(url: str) -> str:
@@ -51,15 +51,15 @@ def check_url(url: str) -> str:
 
 
 def _avro(url: str, path: str) -> dict[str, Any]:
-    answer = _get(url, path)
-    if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
-        raise SchemaRegistryError(f"{url}/{path} did not answer with a schema, but {str(answer)[:100]!r}")
-    kind = answer.get("schemaType", AVRO)
+    response = _get(url, path)
+    if not isinstance(response, dict) or not isinstance(response.get("schema"), str):
+        raise SchemaRegistryError(f"{url}/{path} returned {str(response)[:100]!r} instead of a schema")
+    kind = response.get("schemaType", AVRO)
     if kind != AVRO:
-        raise SchemaRegistryError(f"{url}/{path} is a schema of type {kind}; only Avro's are fetched")
-    if answer.get("references"):
-        raise SchemaRegistryError(f"{url}/{path} refers to other schemas, which is not supported; give it as schemas")
-    return answer
+        raise SchemaRegistryError(f"{url}/{path} is a schema of type {kind}; only Avro schemas are supported")
+    if response.get("references"):
+        raise SchemaRegistryError(f"{url}/{path} refers to other schemas, which is not supported; set schemas instead")
+    return response
 
 
 def _get(url: str, path: str) -> Any:
@@ -71,12 +71,12 @@ def _get(url: str, path: str) -> Any:
             body = response.read(MOST_BYTES + 1)
     except urllib.error.HTTPError as error:
         with error:
-            raise SchemaRegistryError(f"{url}/{path} answered {error.code} {error.reason}") from None
+            raise SchemaRegistryError(f"{url}/{path} returned {error.code} {error.reason}") from None
     except (urllib.error.URLError, OSError) as error:
-        raise SchemaRegistryError(f"the schema registry {url} can't be asked: {error}") from None
+        raise SchemaRegistryError(f"the schema registry {url} is not reachable: {error}") from None
     if len(body) > MOST_BYTES:
-        raise SchemaRegistryError(f"{url}/{path} answered with more than {MOST_BYTES} bytes")
+        raise SchemaRegistryError(f"{url}/{path} returned more than {MOST_BYTES} bytes")
     try:
         return json.loads(body)
     except ValueError:
-        raise SchemaRegistryError(f"{url}/{path} did not answer with JSON, but {body[:100]!r}") from None
+        raise SchemaRegistryError(f"{url}/{path} returned {body[:100]!r} instead of JSON") from None

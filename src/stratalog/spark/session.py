@@ -1,7 +1,7 @@
-"""A Spark session that is set up for topics: Java found, workers on this Python, push-down allowed, quiet.
+"""Creates a Spark session for topics: it finds Java, runs workers on this Python, allows push-down and is quiet.
 
-What it sets is a default each: whatever is given by name counts instead. Where a session is there already, a
-notebook's or that of spark-submit, that one is returned, with the settings that can still be changed.
+All its settings are defaults, which the caller can override by name. If a session exists already, in a notebook or
+under spark-submit, that one is returned, with the settings that can still be changed.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _LOGGERS_OF_RAISED_ERRORS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 DEFAULTS = {
-    # Without it Spark hands no filter to a Python source; with it, WHERE on key, offset and time prunes what is read.
+    # Lets Spark pass filters to a Python source, so that WHERE on key, offset and timestamp prunes the scan.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-# One machine: nobody else has a reason to connect, and a host name that does not resolve must not matter.
+# On one machine nothing else has to connect, and a host name that does not resolve must not matter.
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # With them tasks tell how far they are. Within one process they cost nothing.
+    # Tasks report their progress with heartbeats, which cost nothing within one process.
     "spark.executor.heartbeatInterval": "1s",
 }
 
@@ -47,15 +47,18 @@ class SparkMissingError(StratalogError):
 
 
 class SparkStartError(StratalogError):
-    """Spark did not start. The message is the cause, where that is known with a remedy."""
+    """Spark did not start. The message is the cause, with a remedy if the cause is known."""
 
 
 def session(master: str | None = None, app_name: str = "stratalog", **config: object) -> SparkSession:
-    """The session for `master`: by default local[*], or what spark-submit was told.
+    """Return a session for `master`, by default local[*] or the master of spark-submit.
 
-    `config`: Spark's settings by their names, `session(**{"spark.driver.memory": "4g"})`. Worth knowing for a sink of
-    small records: "spark.sql.execution.arrow.maxBytesPerBatch": 2147483647 spares Spark the measuring of each row, but
-    then ten thousand records of any size are one batch in memory.
+    `config` has Spark's settings by name: `session(**{"spark.driver.memory": "4g"})`. For a sink of small records,
+    "spark.sql.execution.arrow.maxBytesPerBatch": 2147483647 makes writes faster, because Spark does not measure each
+    row; a batch in memory is then ten thousand records of any size.
+
+    Raises SparkMissingError, JavaNotFoundError, SparkStartError, and ConfigError for a name that does not start with
+    "spark.".
     """
     settings = settings_for(master, config)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -69,9 +72,9 @@ def session(master: str | None = None, app_name: str = "stratalog", **config: ob
 
         java_home = find_java_home()
         os.environ["JAVA_HOME"] = str(java_home)
-        given = settings.get(_DRIVER_OPTIONS, "")
-        # First, so that what is given counts.
-        settings[_DRIVER_OPTIONS] = " ".join(filter(None, (java_options(java_home, given), given)))
+        driver_options = settings.get(_DRIVER_OPTIONS, "")
+        # Ours come first, so that the caller's take precedence.
+        settings[_DRIVER_OPTIONS] = " ".join(filter(None, (java_options(java_home, driver_options), driver_options)))
     builder = SparkSession.builder.appName(app_name)
     if master is not None or not is_submitted:
         builder = builder.master(master or LOCAL_MASTER)
@@ -85,7 +88,7 @@ def session(master: str | None = None, app_name: str = "stratalog", **config: ob
 
 
 def check_pyspark() -> None:
-    """Raises SparkMissingError."""
+    """Raise SparkMissingError if PySpark is not installed."""
     try:
         import pyspark.sql  # noqa: F401
     except ImportError as error:
@@ -95,9 +98,9 @@ def check_pyspark() -> None:
 def _start(builder: SparkSession.Builder) -> SparkSession:
     causes: list[str] = []
 
-    def explain(error: Exception, said: str) -> str:
+    def explain(error: Exception, output: str) -> str:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        causes.append("Spark did not start: " + (known_failure(said) or known_failure(str(error)) or first))
+        causes.append("Spark did not start: " + (known_failure(output) or known_failure(str(error)) or first))
         return causes[0]
 
     try:
@@ -108,24 +111,24 @@ def _start(builder: SparkSession.Builder) -> SparkSession:
 
 
 def silence_raised_errors() -> None:
-    """PySpark logs what a query did wrong, with Java's stack, beside raising it: who catches it has said enough."""
+    """Turn off PySpark's logging of errors that it also raises."""
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS_OF_RAISED_ERRORS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
-def settings_for(master: str | None, given: Mapping[str, object]) -> dict[str, str]:
-    """All settings of a new session, as Spark takes them. Raises ConfigError for a name that is none of Spark's."""
-    for name in given:
+def settings_for(master: str | None, overrides: Mapping[str, object]) -> dict[str, str]:
+    """Return all settings of a new session. Raises ConfigError for a name that does not start with "spark."."""
+    for name in overrides:
         if not name.startswith("spark."):
-            raise ConfigError(f"{name} is no setting of Spark: they begin with 'spark.', like spark.driver.memory")
+            raise ConfigError(f"{name} is not a setting of Spark; their names start with 'spark.': spark.driver.memory")
     local = LOCAL_DEFAULTS if (master or LOCAL_MASTER).startswith("local") else {}
-    settings = DEFAULTS | local | {name: _text(value) for name, value in given.items()}
+    settings = DEFAULTS | local | {name: _text(value) for name, value in overrides.items()}
     own = []
     if settings["spark.log.level"] == DEFAULTS["spark.log.level"]:
         own.append(f"-Dlog4j2.configurationFile=file:{_LOG_SETTINGS}")
-    own.append("-XX:+DisplayVMOutputToStderr")  # why Java did not start is no output of the program
+    own.append("-XX:+DisplayVMOutputToStderr")  # keeps Java's messages out of the program's output
     settings[_DRIVER_OPTIONS] = " ".join(filter(None, (settings.get(_DRIVER_OPTIONS), *own)))
     return settings
 

@@ -1,8 +1,8 @@
-"""The names that a sink has at the broker: its own transactional id, those of its tasks' attempts, and its group.
+"""The names of a sink at the broker: its transactional id, those of its tasks' attempts, and its group. Pure.
 
-All transactions of a sink have to lie in one partition of `__transaction_state`, as one append ends them all. Which
-partition an id lies in is up to its hash, Java's String.hashCode, so each id of a task ends with seven letters that
-give it the hash of the sink's own. That holds for any number of partitions. Pure.
+All transactions of a sink must be in one partition of `__transaction_state`, because one append ends them all. The hash
+of a transactional id, Java's String.hashCode, determines its partition. So each id of a task ends with seven letters
+that give it the same hash as the sink's id. This works for any number of partitions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _PREFIX = "stratalog-spark-"
 _BITS = 2**32
-_BASE = 31  # of the hash, and so of the seven letters: 31 of them, from A on
+_BASE = 31  # of the hash, and of the seven letters, which are digits of this base from A on
 _LETTERS = 7  # 31**7 is more than 2**32
 _FIRST = ord("A")
 
@@ -22,22 +22,22 @@ class SinkIds:
 
     @property
     def own(self) -> str:
-        """The transactional id that batches are decided with."""
+        """The transactional id with which the driver decides batches."""
         return _PREFIX + self.name
 
     @property
     def group(self) -> str:
-        """Whose committed offset says which batch is next."""
+        """The group whose committed offset is the number of the next batch."""
         return _PREFIX + self.name
 
     @property
     def prefix(self) -> str:
-        """What the ids of all tasks begin with, and of no other sink."""
+        """The common prefix of the ids of all tasks. Other sinks have other prefixes."""
         return f"{_PREFIX}{self.name}/"
 
     def attempt(self, partition: int, attempt: int, part: int) -> str:
-        """Of a task's attempt; `part`: one that takes long has several. The next batch uses it again, which ends
-        what an attempt that died has left open."""
+        """Return the transactional id of a task's attempt. A long attempt has several parts. The next batch uses the
+        same id, which aborts what a dead attempt has left open."""
         return with_hash_of(f"{self.prefix}{partition}-{attempt}-{part}-", self.own)
 
 
@@ -49,12 +49,12 @@ def java_hash(text: str) -> int:
 
 
 def with_hash_of(text: str, other: str) -> str:
-    """`text` with seven letters behind it, that has the hash of `other`."""
-    wanted = java_hash(other) - java_hash(text) * _BASE**_LETTERS
-    wanted -= sum(_FIRST * _BASE**place for place in range(_LETTERS))
-    left = wanted % _BITS
+    """Append seven letters to `text`, so that it gets the hash of `other`."""
+    difference = java_hash(other) - java_hash(text) * _BASE**_LETTERS
+    difference -= sum(_FIRST * _BASE**exponent for exponent in range(_LETTERS))
+    rest = difference % _BITS
     letters = []
-    for place in reversed(range(_LETTERS)):
-        digit, left = divmod(left, _BASE**place)
+    for exponent in reversed(range(_LETTERS)):
+        digit, rest = divmod(rest, _BASE**exponent)
         letters.append(chr(_FIRST + digit))
     return text + "".join(letters)

@@ -1,10 +1,10 @@
-"""The driver's side of a sink: what its tasks have prepared is ended by one append, all of it or none.
+"""The driver's side of a sink: one append ends all transactions that its tasks have prepared, atomically.
 
-A batch write is decided by that append alone. A stream's also holds, in a transaction of the sink's own, the committed
-offset of the sink's group: the number of the batch that is next. So what was written and that it was written are one
-fact, and a batch that Spark hands over again, after a death at any moment, is known to be there. The sink's own
-transactional id belongs to one driver, the last that claimed it: one that was thought dead can't decide any more.
-docs/decisions/013-one-append-decides.md has the proof.
+For a batch write, that append is the whole decision. For a stream, the append also ends a transaction of the sink
+itself, with the committed offset of the sink's group: the number of the next batch. So the rows and the record that
+they were written are one atomic fact. If Spark passes a batch again, after a crash at any moment, the sink knows that
+it was written. The sink's transactional id belongs to the last driver that claimed it; an older driver can't decide
+any more. docs/decisions/013-one-append-decides.md has the proof.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from stratalog.spark.write_options import Delivery, WriteOptions
 
 logger = logging.getLogger("stratalog.spark.sink")
 
-MOST_TRANSACTIONS = 9_999  # that a broker ends at once, beside the sink's own
-# A partition that is there whenever a transaction is, and that nobody deletes. Its number is all that is used of it.
-NOTED_AT = TopicPartition("__transaction_state", 0)
+MOST_TRANSACTIONS = 9_999  # a broker ends so many at once, and the sink's own transaction
+# The partition of the group's committed offset. It exists whenever a transaction does, and can't be deleted.
+PROGRESS_PARTITION = TopicPartition("__transaction_state", 0)
 
 
 class SinkError(StratalogError):
-    """What was written can't be made to count. Nothing of it does."""
+    """The written rows can't be committed. Readers see none of them."""
 
 
-# What the broker can
+# The broker's capabilities
 
 
 _can: dict[str, bool] = {}
@@ -44,15 +44,16 @@ _can_lock = threading.Lock()
 
 
 def resolved(options: WriteOptions) -> WriteOptions:
-    """With the delivery that it will be, by asking the broker once a process. Raises SinkError, ClientError."""
+    """Replace the delivery by the one that will be used, depending on the broker, which is queried once per process.
+    Raises SinkError, ClientError."""
     if options.delivery is Delivery.AT_LEAST_ONCE:
         return options
     if _can_end_together(options):
         return options.with_delivery(Delivery.EXACTLY_ONCE)
-    said = f"{options.servers} can't end transactions together, which takes a Stratalog broker"
+    reason = f"{options.servers} can't end several transactions atomically, which needs a Stratalog broker"
     if options.delivery is Delivery.EXACTLY_ONCE:
-        raise SinkError(f"delivery is exactly-once, and {said}; set it to at-least-once, or leave it out")
-    logger.warning("%s: a task that is done again writes its rows again (delivery is at-least-once)", said)
+        raise SinkError(f"delivery is exactly-once, but {reason}; set it to at-least-once, or leave it out")
+    logger.warning("%s: a task that runs again writes its rows again (delivery is at-least-once)", reason)
     return options.with_delivery(Delivery.AT_LEAST_ONCE)
 
 
@@ -68,7 +69,7 @@ def _can_end_together(options: WriteOptions) -> bool:
                 except BrokerError as error:
                     if error.code != ErrorCode.invalid_request:
                         raise
-                    _can[options.servers] = False  # an older one, which does not know the method
+                    _can[options.servers] = False  # an older broker without the method
         return _can[options.servers]
 
 
@@ -89,20 +90,21 @@ def abort_batch(options: WriteOptions, ids: SinkIds, prepared: Sequence[Prepared
 
 
 def _clean_up(admin: Admin, ids: SinkIds, prepared: Sequence[PreparedTransaction]) -> None:
-    """Abort what attempts that lost or died have left open, and forget all ids. A task that still runs, because Spark
-    has not killed it yet, can begin nothing from here on. The rows that count don't depend on any of this."""
+    """Abort the transactions of attempts that lost or died, and forget all ids. After that, a task that Spark has not
+    killed yet can't begin a transaction. The committed rows do not depend on this."""
     try:
         aborted = admin.abort_transactions(ids.prefix, close=True)
-        admin.forget_transactions(dict.fromkeys([*(one.transactional_id for one in prepared), *aborted]))
+        admin.forget_transactions(dict.fromkeys([*(each.transactional_id for each in prepared), *aborted]))
     except ClientError as error:
-        logger.warning("transactions of %s could not be cleaned up, and expire by themselves: %s", ids.prefix, error)
+        logger.warning("transactions of %s could not be cleaned up; they will expire: %s", ids.prefix, error)
 
 
 def check_count(prepared: Sequence[PreparedTransaction]) -> None:
     if len(prepared) > MOST_TRANSACTIONS:
         raise SinkError(
-            f"{len(prepared)} transactions hold the rows, and {MOST_TRANSACTIONS} can be ended together: coalesce() to "
-            f"fewer tasks, raise kafka.transaction.timeout.ms if they take long, or set delivery to at-least-once"
+            f"the rows are in {len(prepared)} transactions, but at most {MOST_TRANSACTIONS} can be ended together; "
+            f"coalesce() to fewer tasks, raise kafka.transaction.timeout.ms for long tasks, or set delivery to "
+            f"at-least-once"
         )
 
 
@@ -110,10 +112,10 @@ def check_count(prepared: Sequence[PreparedTransaction]) -> None:
 
 
 class StreamSink:
-    """A driver's hold on a sink, from its first commit on. One thread at a time."""
+    """A driver's hold on a sink, from its first commit on. Use it in one thread at a time."""
 
     def __init__(self, options: WriteOptions, ids: SinkIds, query_id: str) -> None:
-        """Claims the sink: an older driver can't decide from now on. What it has decided is known from here."""
+        """Claim the sink. From now on an older driver can't decide, and `next_batch` includes its decisions."""
         self._options = options
         self._ids = ids
         self._query_id = query_id
@@ -135,76 +137,82 @@ class StreamSink:
         self._admin.close()
 
     def has(self, batch_id: int) -> bool:
-        """Whether the batch is written."""
+        """Return whether the batch is written."""
         return self.next_batch is not None and batch_id < self.next_batch
 
     def commit(self, batch_id: int, prepared: Sequence[PreparedTransaction]) -> None:
-        """The batch counts when this returns: by this call, or by an earlier one, and then what was written again is
-        aborted."""
+        """Commit a batch. If it was committed before, abort the transactions that wrote it again."""
         if self.has(batch_id):
-            logger.warning("batch %d of %s is written already, and not written again", batch_id, self._ids.own)
+            logger.warning("batch %d of %s was written before, and is not written again", batch_id, self._ids.own)
             abort_each(self._admin, prepared)
             return
         if self.next_batch is None and batch_id > 0:
             logger.info(
-                "%s has no note of any batch, and batch %d is not the first: those before had no rows, the query wrote "
-                "elsewhere, or the note is older than the broker's offsets.retention.minutes",
+                "%s has no record of earlier batches, although batch %d is not the first: they had no rows, were "
+                "written to another broker, or their record has expired (the broker's offsets.retention.minutes)",
                 self._ids.own,
                 batch_id,
             )
         check_count(prepared)
-        own = self._note(batch_id)
+        own = self._prepare_progress(batch_id)
         self._decide([own, *prepared])
-        self._go_on()
+        self._continue()
         self.next_batch = batch_id + 1
         self._clean_up()
 
-    def _note(self, batch_id: int) -> PreparedTransaction:
-        """In the sink's own transaction: the batch behind this one is next."""
+    def _prepare_progress(self, batch_id: int) -> PreparedTransaction:
+        """Prepare the sink's own transaction, with the number of the batch after this one."""
         metadata = json.dumps({"query": self._query_id})
         self._producer.begin()
         self._producer.send_offsets_to_transaction(
-            {NOTED_AT: OffsetAndMetadata(batch_id + 1, metadata)}, GroupMetadata(self._ids.group, -1, ""), self._seconds
+            {PROGRESS_PARTITION: OffsetAndMetadata(batch_id + 1, metadata)},
+            GroupMetadata(self._ids.group, -1, ""),
+            self._seconds,
         )
         return self._producer.prepare_transaction(self._options.decision_timeout_ms, self._seconds)
 
     def _decide(self, prepared: Sequence[PreparedTransaction]) -> None:
-        """The append. Asked again where the answer is lost, for as long as a record may take."""
+        """End all transactions by one append. Retries if the response is lost, for the time that a record may take."""
         self._admin.finish_transactions(prepared, commit=True, timeout=self._seconds)
 
-    def _go_on(self) -> None:
-        """A commit that has happened already is asked for again, so that the producer learns its next epoch."""
+    def _continue(self) -> None:
+        """Repeat the commit, which has no effect, so that the producer learns its next producer epoch."""
         self._producer.commit(self._seconds)
 
     def _clean_up(self) -> None:
-        """No task of this sink runs now but such as lost, or belong to another driver. Nothing depends on it."""
+        """Abort what other attempts have left open: those of this sink that still run lost, or belong to another
+        driver. The committed rows do not depend on this."""
         try:
             self._admin.abort_transactions(self._ids.prefix)
         except ClientError as error:
-            logger.warning("left-over transactions of %s are aborted later: %s", self._ids.prefix, error)
+            logger.warning("unfinished transactions of %s will be aborted later: %s", self._ids.prefix, error)
 
 
 def abort_each(admin: Admin, prepared: Sequence[PreparedTransaction]) -> None:
-    """By who they are, as another driver's tasks may have the same ids by now. What was ended before stays as it is."""
-    for one in prepared:
+    """Abort exactly these transactions, and not later ones of the same transactional ids, which may belong to another
+    driver's tasks. Transactions that have ended stay as they are."""
+    for transaction in prepared:
         try:
-            admin.finish_transactions([one], commit=False)
+            admin.finish_transactions([transaction], commit=False)
         except BrokerError as error:
-            logger.info("the transaction of %s is not aborted: %s", one.transactional_id, error)
+            logger.info("the transaction of %s is not aborted: %s", transaction.transactional_id, error)
 
 
 def next_batch(admin: Admin, ids: SinkIds, query_id: str) -> int | None:
-    """What the sink's note says; None: there is none. Raises SinkError where it is another query's."""
-    noted = admin.list_group_offsets(ids.group, [NOTED_AT]).get(NOTED_AT)
-    if noted is None:
+    """Return the number of the next batch, or None if the sink has no record. Raises SinkError if the record belongs to
+    another query."""
+    committed = admin.list_group_offsets(ids.group, [PROGRESS_PARTITION]).get(PROGRESS_PARTITION)
+    if committed is None:
         return None
     try:
-        owner = json.loads(noted.metadata)["query"]
+        owner = json.loads(committed.metadata)["query"]
     except (ValueError, TypeError, KeyError) as error:
-        raise SinkError(f"group {ids.group!r} has an offset in {NOTED_AT} that no sink has written: {noted}") from error
+        raise SinkError(
+            f"group {ids.group!r} has a committed offset in {PROGRESS_PARTITION} that no sink has written: {committed}"
+        ) from error
     if owner != query_id:
         raise SinkError(
-            f"sinkId {ids.name!r} is that of query {owner}, and this is {query_id}, whose batches are numbered anew: "
-            f"take another sinkId, or, if the other is gone for good, delete the group {ids.group!r}"
+            f"sinkId {ids.name!r} belongs to query {owner}, and this is query {query_id}, with batch numbers of "
+            f"its own; choose another sinkId, or, if query {owner} will not run again, delete the group {ids.group!r}"
         )
-    return noted.offset
+    return committed.offset

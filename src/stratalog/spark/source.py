@@ -1,7 +1,7 @@
-"""The data source `stratalog`: what Spark asks for by `format("stratalog")`, put together from the parts.
+"""The data source `stratalog`, which Spark uses for `format("stratalog")`.
 
-It is made again in each process that plans, reads or writes, from its options alone, so it imports what a method needs
-in that method. Options are checked when a read or a write is planned, as it is known only then which it is.
+Each process that plans, reads or writes creates it again from its options, so each method imports only what it needs.
+Options are checked when a read or a write is planned: only then it is known which of the two it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from stratalog.spark import schema as schemas
-from stratalog.spark.worker_memory import settle
+from stratalog.spark.worker_memory import freeze_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -28,9 +28,9 @@ class StratalogDataSource(DataSource):
     def schema(self) -> str:
         from stratalog.spark.options import includes_headers
 
-        found = schemas.ddl(includes_headers(self.options))
-        settle()
-        return found
+        columns = schemas.ddl(includes_headers(self.options))
+        freeze_modules()
+        return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from stratalog.spark.options import batch_options

@@ -1,10 +1,11 @@
-"""A stream: what each micro-batch reads, and what becomes of topics that change meanwhile.
+"""The stream reader: plans micro-batches, and handles topics that change while the query runs.
 
-Offsets in the checkpoint have the stock connector's form, {"topic": {"0": 23}}, so that either can go on from the
-other's checkpoint. An end that lies before its start says that the topic was made again: all of the new one up to that
-end is read then. What has been read is committed to the consumer group `group.id`, so that its lag is to be seen.
+Offsets in the checkpoint have the format of Spark's Kafka connector, {"topic": {"0": 23}}, so each can continue from
+the other's checkpoint. If the end of a micro-batch is before its start, the topic was created again, and the new topic
+is read from its beginning to that end. Progress is committed to the consumer group `group.id`, so that tools can show
+its lag.
 
-Spark calls this in a process of its own, one call at a time; `read` in the executors.
+Spark calls the reader in a separate process, one call at a time, and `read` in the executors.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from stratalog.errors import ClientError
 from stratalog.spark.broker_offsets import BrokerOffsets, Offsets, Partitions
 from stratalog.spark.data_loss import report_data_loss
 from stratalog.spark.latest_offsets import LatestOffsets
-from stratalog.spark.options import LATEST, AtEdge, AtOffsets, AtTimestamps, ReadOptions
 from stratalog.spark.planning import Json, backlog, from_json, limit_bytes, limit_rows, prune, split, to_json
+from stratalog.spark.read_options import LATEST, AtEdge, AtOffsets, AtTimestamps, ReadOptions
 from stratalog.spark.reader import data_dirs, scan_request
 from stratalog.spark.scan_request import OffsetRange
 from stratalog.spark.scan_task import ScanPartition, TaskReader, read_partition
-from stratalog.spark.worker_memory import settle
+from stratalog.spark.worker_memory import freeze_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,19 +44,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("stratalog.spark")
 
-_SIZES_SECONDS = 10.0  # how long the average sizes of records are taken for known
+_SIZES_SECONDS = 10.0  # how long average record sizes are reused
 
 
 class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Does not connect: one is made to plan a query, too."""
+        """Create a reader without connecting, because Spark also creates one to plan a query."""
         self.options = options
         self.request = scan_request(options, schema)
         self._broker = BrokerOffsets(options.kafka, options.strategy, options.isolation)
         self._latest = LatestOffsets(self._broker)
         self._initial: Offsets | None = None
-        self._holds_initial = False  # whether the first micro-batch has to end where it begins
-        self._is_under_way = False  # whether micro-batches are being made, and not one of the checkpoint done again
+        self._holds_initial = False  # the first micro-batch must be empty
+        self._has_planned = False  # False while a micro-batch of the checkpoint may be repeated
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._is_available_now = False
         self._reported: Offsets | None = None
@@ -69,19 +70,22 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     # Offsets
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's names
-        """Spark asks for it again where the first micro-batch has not been done yet. One that would be another then, as
-        `latest` is, must not be the start of anything: so it is the end of a first, empty micro-batch."""
+        """Return the start of the first micro-batch.
+
+        Spark calls this again if the first micro-batch has not been completed. A start like `latest` would then differ.
+        So such a start becomes the end of an empty first micro-batch, and is in the checkpoint.
+        """
         partitions = self._latest.partitions()
-        self._initial = self._broker.resolve(self.options.starting, partitions.places, is_start=True)
+        self._initial = self._broker.resolve(self.options.starting, partitions.partitions, is_start=True)
         self._holds_initial = _varies(self.options)
-        self._is_under_way = False
+        self._has_planned = False
         self._remember(partitions)
-        settle()
+        freeze_modules()
         return to_json(self._initial)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         self._commit(start)
-        self._is_under_way = True
+        self._has_planned = True
         begin = from_json(start)
         holds, self._holds_initial = self._holds_initial, False
         if holds and begin == self._initial:
@@ -92,7 +96,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return start if end is None else to_json(end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """One of them; `latestOffset` keeps to all that are set."""
+        """Return one of the limits; `latestOffset` applies all that are set."""
         options = self.options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -110,7 +114,7 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target = None
 
     def _available(self, begin: Offsets) -> Offsets:
-        """How far there is something to read: of all that exist and of those that were being read."""
+        """Return the end offsets of all existing partitions, and of those that were read before."""
         if self._is_available_now:
             if self._target is None:
                 self._target = self._existing(begin)
@@ -118,46 +122,49 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._existing(begin)
 
     def _existing(self, begin: Offsets) -> Offsets:
-        latest, partitions = self._believable(begin)
-        again = self._made_again(partitions)
+        latest, partitions = self._plausible(begin)
+        recreated = self._recreated(partitions)
         ends = dict(latest)
-        for place, offset in begin.items():
-            if place not in latest:
-                self._gone(place, partitions)
-                ends[place] = offset  # nothing to read, and where to go on should it come back
-            elif place.topic in again and offset > 0:
-                ends[place] = min(latest[place], offset - 1)
-        for place, end in ends.items():
-            if end < begin.get(place, end):
-                what = "made again" if place.topic in again else "made again, or lost its last records"
+        for partition, offset in begin.items():
+            if partition not in latest:
+                self._report_missing(partition, partitions)
+                ends[partition] = offset  # nothing to read; if the partition comes back, reading continues here
+            elif partition.topic in recreated and offset > 0:
+                ends[partition] = min(latest[partition], offset - 1)
+        for partition, end in ends.items():
+            if end < begin.get(partition, end):
+                event = "created again" if partition.topic in recreated else "created again, or lost its last records"
                 report_data_loss(
-                    f"{place} was {what}: {begin[place]} had been read, and now it ends at {latest[place]}",
+                    f"{partition} was {event}: it was read up to offset {begin[partition]}, and now ends at offset "
+                    f"{latest[partition]}",
                     self.options.fail_on_data_loss,
                 )
         self._remember(partitions)
         return ends
 
-    def _believable(self, begin: Offsets) -> tuple[Offsets, Partitions]:
-        """A leader that has just taken over may not know its end yet: one that lies before what was read, of a topic
-        that is the same as far as is known, is asked for some times more."""
+    def _plausible(self, begin: Offsets) -> tuple[Offsets, Partitions]:
+        """Look up the end offsets. A new leader may not know its end yet, so an end before the offsets that were read
+        is looked up again a few times, unless the topic is known to be another one."""
         latest, partitions = self._latest.get()
         for _ in range(self.options.offset_attempts - 1):
-            again = self._made_again(partitions)
-            if all(end >= begin.get(place, end) or place.topic in again for place, end in latest.items()):
+            recreated = self._recreated(partitions)
+            if all(
+                end >= begin.get(partition, end) or partition.topic in recreated for partition, end in latest.items()
+            ):
                 break
             time.sleep(self.options.offset_interval_ms / 1000)
-            latest, partitions = self._latest.get(anew=True)
+            latest, partitions = self._latest.get(fresh=True)
         return latest, partitions
 
-    def _gone(self, place: TopicPartition, partitions: Partitions) -> None:
-        key = frozenset(partitions.places)
+    def _report_missing(self, partition: TopicPartition, partitions: Partitions) -> None:
+        key = frozenset(partitions.partitions)
         if key != self._warned_for:
-            report_data_loss(f"{place} does not exist any more", self.options.fail_on_data_loss)
+            report_data_loss(f"{partition} does not exist any more", self.options.fail_on_data_loss)
             self._warned_for = key
 
     _warned_for: frozenset[TopicPartition] | None = None
 
-    def _made_again(self, partitions: Partitions) -> set[str]:
+    def _recreated(self, partitions: Partitions) -> set[str]:
         return {
             topic
             for topic, topic_id in partitions.topic_ids.items()
@@ -167,15 +174,15 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def _remember(self, partitions: Partitions) -> None:
         self._seen_ids |= {topic: known for topic, known in partitions.topic_ids.items() if known is not None}
 
-    # How much at once
+    # Limits of a micro-batch
 
     def _limited(self, begin: Offsets, latest: Offsets, limit: ReadLimit) -> Offsets | None:
-        """None: not yet."""
+        """Return the end of the micro-batch, or None to wait for more records."""
         options = self.options
         if isinstance(limit, ReadAllAvailable):
             return latest
-        known = {place: begin[place] for place in latest if place in begin}
-        added = [place for place in latest if place not in begin]
+        known = {partition: begin[partition] for partition in latest if partition in begin}
+        added = [partition for partition in latest if partition not in begin]
         known |= self._broker.earliest(added) if added else {}
         if self._waits(backlog(known, latest)):
             return None
@@ -186,11 +193,12 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes_per_trigger
         if most is not None:
             by_bytes = limit_bytes(known, latest, self._bytes_per_offset(latest), most)
-            ends = {place: min(end, by_bytes[place]) for place, end in ends.items()}
+            ends = {partition: min(end, by_bytes[partition]) for partition, end in ends.items()}
         return ends
 
     def _waits(self, rows: int) -> bool:
-        """For minOffsetsPerTrigger, as long as maxTriggerDelay allows. What is available now is not waited for."""
+        """Return whether to wait for minOffsetsPerTrigger, which ends after maxTriggerDelay. A trigger availableNow
+        does not wait."""
         least = self.options.min_offsets_per_trigger
         if least is None or self._is_available_now:
             return False
@@ -202,12 +210,15 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return False
 
     def _bytes_per_offset(self, latest: Offsets) -> Mapping[TopicPartition, float]:
-        """Averages over what each partition has on its broker's disk, compressed as it is there."""
+        """Return the average size of a record in each partition, compressed as on the broker's disk."""
         now = time.monotonic()
-        if now >= self._sizes_until or any(place not in self._sizes for place in latest):
+        if now >= self._sizes_until or any(partition not in self._sizes for partition in latest):
             earliest = self._broker.earliest(latest)
             sizes = self._broker.sizes(latest)
-            self._sizes = {place: sizes.get(place, 0) / max(1, latest[place] - earliest[place]) for place in latest}
+            self._sizes = {
+                partition: sizes.get(partition, 0) / max(1, latest[partition] - earliest[partition])
+                for partition in latest
+            }
             self._sizes_until = now + _SIZES_SECONDS
         return self._sizes
 
@@ -217,41 +228,46 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin, until = from_json(start), from_json(end)
         if begin == until:
             return []
-        is_first = begin == self._initial and not self._is_under_way
+        is_first = begin == self._initial and not self._has_planned
         begin = self._starts(begin, until, is_first)
         known = self._latest.known()
         ranges = [
-            OffsetRange(place.topic, place.partition, begin[place], until[place], known.topic_ids.get(place.topic))
-            for place in sorted(until)
-            if place in begin
+            OffsetRange(*partition, begin[partition], until[partition], known.topic_ids.get(partition.topic))
+            for partition in sorted(until)
+            if partition in begin
         ]
         ranges = prune(ranges, self.request.predicate)
         tasks = split(ranges, self.options.min_partitions, self.options.max_records_per_partition)
         dirs = self._data_dirs(known) if tasks else ()
-        return [ScanPartition(one, dirs) for one in tasks]
+        return [ScanPartition(task, dirs) for task in tasks]
 
     def _starts(self, begin: Offsets, until: Offsets, is_first: bool) -> Offsets:
         fail = self.options.fail_on_data_loss
-        added = [place for place in until if place not in begin]
-        again = [place for place in until if until[place] < begin.get(place, 0)]
+        added = [partition for partition in until if partition not in begin]
+        recreated = [partition for partition in until if until[partition] < begin.get(partition, 0)]
         if is_first:
-            # The first micro-batch once more: it ended where it began, at another end of the log than now.
-            return {place: min(offset, until[place]) for place, offset in begin.items() if place in until}
-        starts = {place: begin[place] for place in until if place in begin}
-        for place in begin:
-            if place not in until:
-                report_data_loss(f"{place} does not exist any more", fail)
-        for place in again:
-            report_data_loss(f"{place} went from offset {begin[place]} back to {until[place]}: it was made again", fail)
-        for place, offset in self._broker.earliest([*added, *again]).items():
-            if offset and place in added:
-                report_data_loss(f"{place} is new and begins at {offset}, not at 0", fail)
-            starts[place] = min(offset, until[place])
+            # A repetition of the first, empty micro-batch, whose start was at another end of the log.
+            return {
+                partition: min(offset, until[partition]) for partition, offset in begin.items() if partition in until
+            }
+        starts = {partition: begin[partition] for partition in until if partition in begin}
+        for partition in begin:
+            if partition not in until:
+                report_data_loss(f"{partition} does not exist any more", fail)
+        for partition in recreated:
+            report_data_loss(
+                f"{partition} went back from offset {begin[partition]} to {until[partition]}: it was created again",
+                fail,
+            )
+        for partition, offset in self._broker.earliest([*added, *recreated]).items():
+            if offset and partition in added:
+                report_data_loss(f"{partition} is new, but starts at offset {offset} instead of 0", fail)
+            starts[partition] = min(offset, until[partition])
         return starts
 
     def _data_dirs(self, known: Partitions) -> tuple[str, ...]:
-        """Looked for once, and again when there are other partitions."""
-        key = frozenset(known.places)
+        """Return the data directories. They are looked up once, and again when the partitions have changed."""
+        key = frozenset(known.partitions)
         if self._dirs is None or self._dirs[0] != key:
             self._dirs = (key, data_dirs(self.options, self._broker, known))
         return self._dirs[1]
@@ -268,8 +284,8 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._commit(end)
 
     def _commit(self, done: Json) -> None:
-        """Spark asks for what comes after an offset only when all before it is done; so this is said at once, where its
-        own commit comes with the next micro-batch."""
+        """Commit progress to `group.id`. Spark requests the next offsets only when everything before is done, so this
+        does not wait for Spark's own commit, which comes with the next micro-batch."""
         group = self.options.group_id
         if group is None or done == self._committed:
             return
@@ -278,15 +294,15 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._broker.commit(group, from_json(done)).check()
         except ClientError as error:
             logger.warning(
-                "progress could not be committed to group.id %r, and will be with the next: %s", group, error
+                "progress could not be committed to group.id %r; the next commit will include it: %s", group, error
             )
 
     def stop(self) -> None:
-        """The process ends after this, and its connections with it."""
+        """Do nothing: the process ends after this call, and closes its connections."""
 
 
 def _varies(options: ReadOptions) -> bool:
-    """Whether the same options may give another start a moment later."""
+    """Return whether the same options may resolve to another start later."""
     starting = options.starting
     if isinstance(starting, AtEdge):
         return starting.edge == LATEST

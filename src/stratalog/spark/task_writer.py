@@ -1,9 +1,9 @@
-"""One attempt of a task writes its rows, in a transaction that it leaves prepared for the driver to end.
+"""Writes the rows of one attempt of a task, in a transaction that it leaves prepared for the driver to end.
 
-It begins with the first rows: a task that has none asks nobody for anything. A transaction that is open and not
-prepared is aborted by the broker after its timeout, so that nothing stays behind of an executor that died; a task that
-takes longer than half of that prepares what it has and goes on in another transaction, also while it waits for rows.
-Whatever goes wrong aborts what is open, and is raised.
+The transaction begins with the first rows, so a task without rows sends no request. The broker aborts an open
+transaction that is not prepared after its timeout, so nothing remains of an executor that died. A task that takes
+longer than half of that timeout prepares its transaction and continues in another one, even while it waits for rows.
+An error aborts the open transaction, and is raised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from stratalog.client.prepared_transaction import PreparedTransaction
 from stratalog.client.producer import Producer
 from stratalog.spark.sink_ids import SinkIds
-from stratalog.spark.worker_memory import settle
+from stratalog.spark.worker_memory import freeze_modules
 from stratalog.spark.write_columns import by_topic
 from stratalog.spark.write_options import WriteOptions
 
@@ -31,7 +31,7 @@ _ABORT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """Which attempt of which task of which sink writes."""
+    """An attempt of a task of a sink."""
 
     ids: SinkIds
     partition: int
@@ -44,8 +44,8 @@ class Attempt:
 def write_in_transactions(
     batches: Iterable[pa.RecordBatch], options: WriteOptions, attempt: Attempt
 ) -> tuple[int, tuple[PreparedTransaction, ...]]:
-    """How many rows there were, and the transactions that hold them."""
-    settle()
+    """Write the rows. Return their number, and the transactions that contain them."""
+    freeze_modules()
     rows = 0
     transactions = TaskTransactions(options, attempt)
     try:
@@ -59,29 +59,31 @@ def write_in_transactions(
 
 
 def write_plainly(batches: Iterable[pa.RecordBatch], options: WriteOptions) -> int:
-    """At least once: a task that is done again writes again."""
-    settle()
+    """Write the rows without a transaction, and return their number. A task that runs again writes them again."""
+    freeze_modules()
     rows = 0
     producer: Producer | None = None
-    under_way: deque[ArrowDelivery] = deque()
+    in_flight: deque[ArrowDelivery] = deque()
     try:
         for batch in batches:
             if not batch.num_rows:
                 continue
             producer = producer or Producer.from_config(options.producer_config(None))
             rows += batch.num_rows
-            under_way.extend(producer.send_arrow(*one) for one in by_topic(batch, options.topic))
-            while under_way and under_way[0].done():
-                under_way.popleft().result()
-        for delivery in under_way:
+            in_flight.extend(producer.send_arrow(topic, part) for topic, part in by_topic(batch, options.topic))
+            while in_flight and in_flight[0].done():
+                in_flight.popleft().result()
+        for delivery in in_flight:
             delivery.result()
         return rows
     finally:
         if producer is not None:
-            producer.close(0 if under_way and not under_way[-1].done() else None)
+            producer.close(0 if in_flight and not in_flight[-1].done() else None)
 
 
 class TaskTransactions:
+    """The transactions of an attempt. A thread prepares the open one in time."""
+
     prepared_after = 0.5  # of the transaction's timeout
 
     def __init__(self, options: WriteOptions, attempt: Attempt) -> None:
@@ -103,14 +105,14 @@ class TaskTransactions:
                 producer.send_arrow(topic, rows)
 
     def prepared(self) -> tuple[PreparedTransaction, ...]:
-        """All that was sent is acknowledged, and waits for the decision."""
+        """Prepare the open transaction, and return all. Every row is then acknowledged, and waits for the decision."""
         with self._lock:
             self._check()
             self._prepare()
             return tuple(self._prepared)
 
     def close(self) -> None:
-        """What is not prepared is aborted."""
+        """Abort the open transaction, if it is not prepared."""
         self._ended.set()
         if self._timer is not None:
             self._timer.join()
@@ -127,7 +129,7 @@ class TaskTransactions:
         transactional_id = self._attempt.transactional_id(self._parts)
         self._parts += 1
         producer = self._producer = Producer.from_config(self._options.producer_config(transactional_id))
-        seconds = producer.settings.delivery_timeout_ms / 1000  # as long as a record may take
+        seconds = producer.settings.delivery_timeout_ms / 1000  # the time that a record may take
         producer.init_transactions(seconds)
         producer.begin()
         if self._timer is None:
@@ -146,7 +148,7 @@ class TaskTransactions:
         producer.close()
 
     def _prepare_in_time(self, interval: float) -> None:
-        """So nothing is open for longer than half of the transaction's timeout."""
+        """Prepare the open transaction before half of its timeout is over."""
         while not self._ended.wait(interval):
             with self._lock:
                 try:

@@ -1,5 +1,8 @@
-"""PySpark's workers collect garbage after each task and each plan, which goes through every object that any module has
-made: with pandas, Arrow and the protocol's schemas some 50 ms, many times what a small micro-batch takes to read."""
+"""Makes garbage collection cheap in PySpark's workers.
+
+They collect after each task and each plan, and visit every object of every module. With pandas, Arrow and the
+protocol's schemas that takes some 50 ms, much longer than reading a small micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,17 @@ import sys
 
 from pyspark import TaskContext
 
-_settled = False
+_frozen = False
 
 
-def settle() -> None:
-    """Call in a task or a plan, when all is imported that it needs: what is there now is not looked at again by any
-    collection of this process. Once; what cycles there are in it are collected before. Nothing happens in a process
-    that is not PySpark's own."""
-    global _settled
-    if not _settled and _is_pyspark():
-        _settled = True
+def freeze_modules() -> None:
+    """Exclude all existing objects from later collections of this process. Call when a task or plan has imported what
+    it needs. Only the first call has an effect, and only in PySpark's own processes; it collects existing garbage
+    first.
+    """
+    global _frozen
+    if not _frozen and _is_pyspark():
+        _frozen = True
         gc.collect()
         gc.freeze()
 

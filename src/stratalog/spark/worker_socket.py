@@ -1,7 +1,10 @@
-"""Spark's JVM sends a task to its Python worker in pieces, and by Nagle's algorithm holds the next one back until the
-one before was acknowledged. A worker that has nothing to say yet leaves that to Linux, which takes its time: 40 ms,
-more than a small task takes. Unix sockets (spark.python.unix.domain.socket.enabled) know no such thing, but with them
-PySpark 4.3 prints an error whenever it ends a worker that was idle."""
+"""Avoids a delay of 40 ms per task, longer than a small task takes.
+
+Spark's JVM sends a task to its Python worker in pieces. By Nagle's algorithm it sends the next piece when the previous
+one is acknowledged, and Linux delays the acknowledgement while the worker sends nothing. Unix sockets
+(spark.python.unix.domain.socket.enabled) have no such delay, but with them PySpark 4.3 prints an error whenever it
+stops an idle worker.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 
 def acknowledge() -> None:
-    """Call in a task, where more of it is still to come: what has come is acknowledged now. Nothing happens outside of
-    a task, or where there is no such option."""
+    """Acknowledge immediately what has been received. Call in a task that has not been received completely. Outside of
+    a task, and on systems without the socket option, the call has no effect."""
     if TaskContext.get() is None or not hasattr(socket, "TCP_QUICKACK"):
         return
     with contextlib.suppress(OSError):
         for path in _OPEN_FILES.iterdir():
-            with contextlib.suppress(OSError):  # one that was open to list these
+            with contextlib.suppress(OSError):  # the descriptor that listed this directory is closed
                 _acknowledge(int(path.name))
 
 
 def _acknowledge(fd: int) -> None:
-    """On any connection that this process has: it does no harm to others, and holds for a moment only."""
+    """Acknowledge on any TCP connection of this process. The option is harmless on others, and does not last."""
     if not stat.S_ISSOCK(os.fstat(fd).st_mode):
         return
     connection = socket.socket(fileno=fd)

@@ -1,14 +1,14 @@
-"""What may be asked of a write: the options of the stock Kafka connector, with its names and meaning, and ours.
+"""The options of a write, parsed: those of Spark's Kafka connector, with its names and meaning, and our own. Pure.
 
-| option | what |
+| option | meaning |
 |---|---|
-| `kafka.bootstrap.servers`, `kafka.*` | settings of the producer, but for those that the sink has to decide |
-| `topic` | where all rows go; else the column `topic` says it for each |
-| `delivery` | `exactly-once`: an error where the broker can't; `at-least-once`: no transactions; else the best it can |
-| `sinkId` | a stream's name for what it has written, by default the query's id |
-| `decisionTimeout` | how long tasks that are done may wait for the others, by default a day |
+| `kafka.bootstrap.servers`, `kafka.*` | settings of the producer, except those that the sink sets itself |
+| `topic` | the topic for all rows; by default the column `topic` of each row |
+| `delivery` | `exactly-once` fails if the broker does not support it; `at-least-once`: no transactions; default: best |
+| `sinkId` | the name under which a stream records what it has written, by default the query's id |
+| `decisionTimeout` | how long finished tasks may wait for the others, by default a day |
 
-Names are compared without case, as Spark's are. One that is not known is refused. Pure.
+Names are case-insensitive, as in Spark. An unknown name is refused.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from stratalog.errors import ConfigError
 from stratalog.spark.options import KAFKA, READ_OPTIONS
 
 WRITE_OPTIONS = ("topic", "delivery", "sinkId", "decisionTimeout", "includeHeaders")
-_SPARKS_OWN = ("checkpointlocation", "queryname")  # handed on to every sink
+_SPARKS_OWN = ("checkpointlocation", "queryname")  # Spark passes these to every sink
 _SINK_ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _DURATION = re.compile(r"([0-9]{1,15})\s*(ms|s|m|min|h|d|)")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "": 1}
 _DAY_MS = 86_400_000
 _LONGEST_MS = 2**31 - 2
-_DECIDED_HERE = {
-    "key.serializer": "keys are written as they are: cast the column `key` to string or binary",
-    "value.serializer": "values are written as they are: cast the column `value` to string or binary",
-    "transactional.id": "every task has transactions of its own; sinkId names the sink",
+_SET_BY_SINK = {
+    "key.serializer": "keys are written unchanged: cast the column `key` to string or binary",
+    "value.serializer": "values are written unchanged: cast the column `value` to string or binary",
+    "transactional.id": "every task has its own transactions; sinkId names the sink",
     "interceptor.classes": "Java classes can't be loaded here",
 }
 
@@ -42,7 +42,7 @@ _DECIDED_HERE = {
 class Delivery(Enum):
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
-    BEST = ""  # exactly once where the broker can do it
+    BEST = ""  # exactly once if the broker supports it
 
 
 @dataclass(frozen=True)
@@ -71,30 +71,30 @@ class WriteOptions:
 
 
 def parse(options: Mapping[str, str]) -> WriteOptions:
-    """Raises ConfigError."""
-    given = {name.lower(): value for name, value in options.items()}
-    _check_names(given)
-    delivery = _delivery(given.get("delivery"))
-    include_headers = given.get("includeheaders", "true").strip().lower()
+    """Parse the options of a write. Raises ConfigError."""
+    lower = {name.lower(): value for name, value in options.items()}
+    _check_names(lower)
+    delivery = _delivery(lower.get("delivery"))
+    include_headers = lower.get("includeheaders", "true").strip().lower()
     if include_headers not in ("true", "false"):
-        raise ConfigError(f"includeHeaders is {given['includeheaders']!r}; it must be true or false")
-    topic = given.get("topic")
+        raise ConfigError(f"includeHeaders is {lower['includeheaders']!r}; it must be true or false")
+    topic = lower.get("topic")
     if topic is not None and not topic.strip():
-        raise ConfigError(f"topic is {topic!r}; it must name a topic, or be left out for the column `topic` to say it")
-    found = WriteOptions(
-        _kafka(given),
+        raise ConfigError(f"topic is {topic!r}; it must name a topic, or be left out to use the column `topic`")
+    parsed = WriteOptions(
+        _kafka(lower),
         topic if topic is None else topic.strip(),
         delivery,
-        _sink_id(given.get("sinkid")),
-        _milliseconds(given.get("decisiontimeout")),
+        _sink_id(lower.get("sinkid")),
+        _milliseconds(lower.get("decisiontimeout")),
     )
-    _check_producer(found)
-    return found
+    _check_producer(parsed)
+    return parsed
 
 
-def _check_names(given: Mapping[str, str]) -> None:
+def _check_names(options: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in WRITE_OPTIONS}
-    for name, value in given.items():
+    for name, value in options.items():
         if name in known or name in _SPARKS_OWN or name.startswith(KAFKA):
             continue
         if name == "path":
@@ -103,24 +103,24 @@ def _check_names(given: Mapping[str, str]) -> None:
         hint = f"did you mean {known.get(near[0], near[0])}?" if near else f"known are: {', '.join(WRITE_OPTIONS)}"
         if name in ProducerSettings.names():
             hint = f"did you mean kafka.{name}?"
-        elif name in (one.lower() for one in READ_OPTIONS):
-            hint = "it is one of a read"
+        elif name in (option.lower() for option in READ_OPTIONS):
+            hint = "it is an option of a read"
         raise ConfigError(f"{name!r} is not an option of a write; {hint}")
 
 
-def _kafka(given: Mapping[str, str]) -> Mapping[str, str]:
-    settings = {name[len(KAFKA) :]: value for name, value in given.items() if name.startswith(KAFKA)}
+def _kafka(options: Mapping[str, str]) -> Mapping[str, str]:
+    settings = {name[len(KAFKA) :]: value for name, value in options.items() if name.startswith(KAFKA)}
     if "bootstrap.servers" not in settings:
-        raise ConfigError("kafka.bootstrap.servers must say where the brokers are, as host:port")
+        raise ConfigError("kafka.bootstrap.servers is missing; set it to the brokers' addresses, as host:port")
     for name in settings:
-        if name in _DECIDED_HERE:
-            raise ConfigError(f"kafka.{name} can't be set: {_DECIDED_HERE[name]}")
+        if name in _SET_BY_SINK:
+            raise ConfigError(f"kafka.{name} can't be set: {_SET_BY_SINK[name]}")
     settings.setdefault("client.id", "stratalog-spark")
     return settings
 
 
 def _check_producer(options: WriteOptions) -> None:
-    """What the producer would say later, in every task, is said now."""
+    """Check the producer's settings now, instead of in every task."""
     transactional_id = None if options.delivery is Delivery.AT_LEAST_ONCE else "any"
     try:
         ProducerSettings.parse(options.producer_config(transactional_id))
@@ -134,9 +134,9 @@ def _check_producer(options: WriteOptions) -> None:
 def _delivery(value: str | None) -> Delivery:
     if value is None:
         return Delivery.BEST
-    for one in (Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE):
-        if value.strip().lower() == one.value:
-            return one
+    for delivery in (Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE):
+        if value.strip().lower() == delivery.value:
+            return delivery
     raise ConfigError(f"delivery is {value!r}; it must be exactly-once or at-least-once")
 
 
@@ -149,8 +149,8 @@ def _sink_id(value: str | None) -> str | None:
 def _milliseconds(value: str | None) -> int:
     if value is None:
         return _DAY_MS
-    found = _DURATION.fullmatch(value.strip().lower())
-    milliseconds = 0 if found is None else int(found[1]) * _UNITS[found[2]]
+    match = _DURATION.fullmatch(value.strip().lower())
+    milliseconds = 0 if match is None else int(match[1]) * _UNITS[match[2]]
     if not 0 < milliseconds <= _LONGEST_MS:
-        raise ConfigError(f"decisionTimeout is {value!r}; it must be a duration like 30m, 12h or 7d, 24 days at most")
+        raise ConfigError(f"decisionTimeout is {value!r}; it must be a duration like 30m, 12h or 7d, at most 24 days")
     return milliseconds

@@ -1,6 +1,6 @@
-"""Batches: `df.write.format("stratalog")`. All rows of a write count together, or none of them does.
+"""Batch writes: `df.write.format("stratalog")`. A write is atomic: readers see all of its rows or none.
 
-The writer is made on the driver, and copies of it run in the tasks and, for commit and abort, on the driver again.
+The writer is created on the driver. Copies of it run in the tasks, and for commit and abort on the driver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stratalog.errors import ConfigError
 from stratalog.spark.sink_ids import SinkIds
 from stratalog.spark.sink_transactions import abort_batch, commit_batch, resolved
 from stratalog.spark.task_writer import Attempt, write_in_transactions, write_plainly
-from stratalog.spark.worker_memory import settle
+from stratalog.spark.worker_memory import freeze_modules
 from stratalog.spark.write_columns import check_columns
 from stratalog.spark.write_options import Delivery, parse
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has written."""
+    """The result of a task."""
 
     rows: int
     prepared: tuple[PreparedTransaction, ...] = ()
@@ -37,13 +37,13 @@ class Written(WriterCommitMessage):
 
 class StratalogWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Raises ConfigError, SinkError, and ClientError where no broker is there."""
+        """Check options and columns. Raises ConfigError, SinkError, and ClientError if no broker is reachable."""
         if overwrite:
-            raise ConfigError("mode is overwrite; a topic can only be appended to: mode('append'), or delete the topic")
+            raise ConfigError("mode is overwrite; topics are append-only: use mode('append'), or delete the topic")
         parsed = parse(options)
         check_columns(schema, parsed.topic)
         self.options = resolved(parsed)
-        settle()
+        freeze_modules()
         self.ids = SinkIds(f"batch-{uuid.uuid4().hex}")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -66,4 +66,4 @@ class StratalogWriter(DataSourceArrowWriter):
 
 
 def prepared_of(messages: list[WriterCommitMessage | None]) -> list[PreparedTransaction]:
-    return [one for message in messages if isinstance(message, Written) for one in message.prepared]
+    return [transaction for message in messages if isinstance(message, Written) for transaction in message.prepared]

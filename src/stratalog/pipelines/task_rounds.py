@@ -1,7 +1,7 @@
-"""Pieces of work shared out over Spark, one task each, in rounds: after a round its results are there to be kept.
+"""Runs pieces of work on Spark, one task per piece, in rounds: the results of a round can be saved when it ends.
 
-Large pieces come first, so that a round ends with small ones and cores do not wait long for the last. An interrupt
-cancels what runs; the rounds before it are done.
+Large pieces come first, so each round ends with small ones, and no core waits long for the last. An interrupt cancels
+the running round; earlier rounds are complete.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stratalog.pipelines.job_watch import Polling
 from stratalog.pipelines.progress import Progress
+from stratalog.pipelines.spark_errors import failures_explained
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
-PIECES_A_CORE = 8  # a round; many enough that one that is slow matters little
+PIECES_PER_CORE = 8  # in a round; with so many, a slow piece matters little
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 
-def share_out(
+def run_in_rounds(
     spark: SparkSession,
     pieces: Sequence[P],
     work: Callable[[P], R],
@@ -30,17 +31,17 @@ def share_out(
     progress: Progress,
     what: str,
 ) -> Iterator[list[tuple[P, R]]]:
-    """Rounds of pieces with their results. `work` must be importable on the executors; what it raises ends the job."""
+    """Yield rounds of pieces with their results. Executors must be able to import `work`; its errors end the job."""
     context = spark.sparkContext
     progress.begin(what, sum(map(size_of, pieces)), "bytes")
     done = context.accumulator(0)
-    for some in rounds(pieces, size_of, context.defaultParallelism * PIECES_A_CORE):
-        sized = [(piece, size_of(piece)) for piece in some]
+    for batch in rounds(pieces, size_of, context.defaultParallelism * PIECES_PER_CORE):
+        sized = [(piece, size_of(piece)) for piece in batch]
         context.setJobDescription(f"stratalog: {what}")
-        with Polling(lambda: progress.within(done.value)):
+        with failures_explained(), Polling(lambda: progress.within(done.value)):
             results: list[R] = context.parallelize(sized, len(sized)).map(_Counted(work, done)).collect()
         progress.reached(done.value)
-        yield list(zip(some, results, strict=True))
+        yield list(zip(batch, results, strict=True))
 
 
 def rounds(pieces: Sequence[P], size_of: Callable[[P], int], length: int) -> list[list[P]]:
@@ -49,7 +50,7 @@ def rounds(pieces: Sequence[P], size_of: Callable[[P], int], length: int) -> lis
 
 
 class _Counted(Generic[P, R]):
-    """A task: the work, and its size added up on the driver when it is done."""
+    """A task: it does the work, and then adds its size to the total on the driver."""
 
     def __init__(self, work: Callable[[P], R], done: Accumulator[int]) -> None:
         self._work = work

@@ -1,4 +1,4 @@
-"""Pieces of work over a real Spark: every result comes back to its piece, progress is told, a failure ends it."""
+"""Pieces of work on a real Spark: each result belongs to its piece, progress is reported, a failure ends the job."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from stratalog.inspect.findings import Finding
 from stratalog.pipelines import compact, verify
 from stratalog.pipelines.progress import NoProgress
-from stratalog.pipelines.sharing_out import rounds, share_out
+from stratalog.pipelines.task_rounds import rounds, run_in_rounds
 from tests.pipelines.test_compact import left, write
 
 
-class Told(NoProgress):
+class Reported(NoProgress):
     def __init__(self) -> None:
         self.total: int | None = None
         self.last = 0
@@ -47,17 +47,18 @@ def test_large_pieces_come_first() -> None:
     assert rounds([1, 5, 3, 9, 7], lambda piece: piece, 2) == [[9, 7], [5, 3], [1]]
 
 
-def test_results_come_back_to_their_pieces_from_other_processes(spark: SparkSession) -> None:
-    told = Told()
-    found = [pair for some in share_out(spark, range(20), pid_and_double, int, told, "testing") for pair in some]
-    assert {piece: result[1] for piece, result in found} == {piece: piece * 2 for piece in range(20)}
-    assert os.getpid() not in {result[0] for _, result in found}
-    assert told.last == told.total == sum(range(20))
+def test_results_from_other_processes_belong_to_their_pieces(spark: SparkSession) -> None:
+    reported = Reported()
+    batches = run_in_rounds(spark, range(20), pid_and_double, int, reported, "testing")
+    pairs = [pair for batch in batches for pair in batch]
+    assert {piece: result[1] for piece, result in pairs} == {piece: piece * 2 for piece in range(20)}
+    assert os.getpid() not in {result[0] for _, result in pairs}
+    assert reported.last == reported.total == sum(range(20))
 
 
 def test_failed_task_ends_the_job(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="a negative piece"):
-        list(share_out(spark, [-1], pid_and_double, abs, NoProgress(), "testing"))
+        list(run_in_rounds(spark, [-1], pid_and_double, abs, NoProgress(), "testing"))
 
 
 def test_directory_is_verified_compacted_and_verified_by_tasks(spark: SparkSession, tmp_path: Path) -> None:

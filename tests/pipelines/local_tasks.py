@@ -1,6 +1,6 @@
-"""Stands in for Spark where a job only shares out pieces of work: they are done here, one after another.
+"""Replaces Spark for jobs that only run pieces of work as tasks: the pieces run here, one after another.
 
-What the real one does with them is in test_sharing_out.py.
+test_task_rounds.py runs them on a real Spark.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Context:
         return _Pieces(pieces)
 
 
-class LocalSharing:
+class LocalTasks:
     def __init__(self) -> None:
         self.context = _Context()
 
