@@ -10,12 +10,12 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import (
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     MemberIdentity,
     Now,
-    SyncAnswer,
     SyncRequest,
+    SyncResponse,
 )
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import GroupRecord
@@ -60,26 +60,26 @@ def join_request(
     )
 
 
-class Join(list[JoinAnswer]):
+class Join(list[JoinResponse]):
     """The answers to one JoinGroup: at most one may ever come."""
 
-    def __call__(self, answer: JoinAnswer) -> None:
+    def __call__(self, answer: JoinResponse) -> None:
         assert not self, "answered twice"
         self.append(answer)
 
     @property
-    def answer(self) -> JoinAnswer:
+    def answer(self) -> JoinResponse:
         assert self, "not answered yet"
         return self[0]
 
 
-class Sync(list[SyncAnswer]):
-    def __call__(self, answer: SyncAnswer) -> None:
+class Sync(list[SyncResponse]):
+    def __call__(self, answer: SyncResponse) -> None:
         assert not self, "answered twice"
         self.append(answer)
 
     @property
-    def answer(self) -> SyncAnswer:
+    def answer(self) -> SyncResponse:
         assert self, "not answered yet"
         return self[0]
 

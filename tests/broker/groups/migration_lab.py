@@ -12,7 +12,7 @@ from struct import pack
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import ClassicGroup
-from stratalog.broker.groups.classic_messages import JoinAnswer, MemberIdentity, SyncAnswer, SyncRequest
+from stratalog.broker.groups.classic_messages import JoinResponse, MemberIdentity, SyncRequest, SyncResponse
 from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_classic_members import with_ids
@@ -197,7 +197,7 @@ class ClassicConsumer:
         )
         return pack(">hi", 1, len(self.topics)) + names + pack(">ii", -1, len(owned)) + claims
 
-    def _joined(self, answer: JoinAnswer) -> None:
+    def _joined(self, answer: JoinResponse) -> None:
         if answer.error is ErrorCode.member_id_required:
             self.member_id, self._must_join = answer.member_id, True
         elif answer.error is ErrorCode.rebalance_in_progress:
@@ -213,7 +213,7 @@ class ClassicConsumer:
             self._sync = Sync()
             self.lab.classic_groups.sync("g", request, self._sync)
 
-    def _shares(self, answer: JoinAnswer) -> dict[str, bytes]:
+    def _shares(self, answer: JoinResponse) -> dict[str, bytes]:
         """Its work as the leader. What another still owns is given to nobody in this generation."""
         members = {one.member_id: parse_subscription(one.metadata) for one in answer.members}
         owner = {
@@ -233,7 +233,7 @@ class ClassicConsumer:
                         shares[taker][topic.name] = mine | {index}
         return {member_id: encode_assignment(share, 1) for member_id, share in shares.items()}
 
-    def _synced(self, answer: SyncAnswer) -> None:
+    def _synced(self, answer: SyncResponse) -> None:
         if answer.error is ErrorCode.rebalance_in_progress:
             self._must_join = True
         elif answer.error is not NONE:

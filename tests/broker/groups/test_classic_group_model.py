@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
-from stratalog.broker.groups.classic_messages import JoinAnswer, MemberIdentity, SyncAnswer
+from stratalog.broker.groups.classic_messages import JoinResponse, MemberIdentity, SyncResponse
 from stratalog.broker.groups.classic_rebalance import _PENDING_BYTES, ClassicGroupState
 from stratalog.broker.groups.offset_records import parse_group
 from stratalog.broker.state_budget import OBJECT_BYTES
@@ -53,7 +53,7 @@ class WatchedJoin(Join):
         self._model = model
         self._instance = instance
 
-    def __call__(self, answer: JoinAnswer) -> None:
+    def __call__(self, answer: JoinResponse) -> None:
         super().__call__(answer)
         self._model.check_join(answer, self._instance)
 
@@ -65,7 +65,7 @@ class WatchedSync(Sync):
         self._member = member
         self._generation = generation
 
-    def __call__(self, answer: SyncAnswer) -> None:
+    def __call__(self, answer: SyncResponse) -> None:
         super().__call__(answer)
         self._model.check_sync(answer, self._member, self._generation)
 
@@ -195,7 +195,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             self._rejoin(member_id)
         if self.group.state is ClassicGroupState.PREPARING_REBALANCE:
             for member in list(self.group._members):
-                if member.answer_join is None:
+                if member.join_callback is None:
                     self._rejoin(member.member_id, member.protocols)
             self.test.advance(self.test.config.group_initial_rebalance_delay_ms)
         if self.group.state is ClassicGroupState.COMPLETING_REBALANCE:
@@ -249,14 +249,14 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     # What must hold
 
-    def check_sync(self, answer: SyncAnswer, member: str, generation: int) -> None:
+    def check_sync(self, answer: SyncResponse, member: str, generation: int) -> None:
         if answer.error is NONE:
             assert generation == self.group.generation, "a share of another generation than the one asked for"
             shares = self.generations[generation].shares or self.assigning
             assert shares is not None, "a share that no leader gave"
             assert answer.assignment == shares.get(member, b"")
 
-    def check_join(self, answer: JoinAnswer, instance: str | None) -> None:
+    def check_join(self, answer: JoinResponse, instance: str | None) -> None:
         if answer.error is ErrorCode.member_id_required:
             self.known[answer.member_id] = (instance, 0)
         if answer.error is not NONE:
@@ -288,8 +288,8 @@ class ClassicGroupModel(RuleBasedStateMachine):
     @invariant()
     def states_are_what_they_say(self) -> None:
         members = list(self.group._members)
-        joining = [one for one in members if one.answer_join is not None]
-        syncing = [one for one in members if one.answer_sync is not None]
+        joining = [one for one in members if one.join_callback is not None]
+        syncing = [one for one in members if one.sync_callback is not None]
         assert self.group._members.awaiting_join == len(joining)
         match self.group.state:
             case ClassicGroupState.EMPTY:

@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.consumer_group import ConsumerGroup, metadata_hash, replay
 from stratalog.broker.groups.consumer_records import (
+    ConsumerGroupMetadata,
     CurrentMember,
-    GroupMetadata,
     MemberMetadata,
     MemberState,
     RecordType,
@@ -118,7 +118,7 @@ def test_tombstones_of_what_never_was_are_passed_over() -> None:
     for record_type in RecordType:
         replay(host, *encode(Tombstone(record_type, "g", "m")))
     assert host.group("g") is None
-    replay(host, *encode(GroupMetadata("g", 1)))
+    replay(host, *encode(ConsumerGroupMetadata("g", 1)))
     for record_type in RecordType:
         if record_type is not RecordType.GROUP_METADATA:
             replay(host, *encode(Tombstone(record_type, "g", "m")))
@@ -144,7 +144,7 @@ def test_a_copy_changes_without_the_original() -> None:
     group = world.group
     before = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(group).items()}
     twin = group.copy()
-    twin.apply(GroupMetadata("g", 99, 99))
+    twin.apply(ConsumerGroupMetadata("g", 99, 99))
     twin.apply(TargetMetadata("g", 99))
     twin.apply(TargetMember("g", "m9", {}))
     twin.apply(MemberMetadata("g", "m9", "j", None, "", "", (), "x", 1, None))
@@ -197,7 +197,7 @@ def test_a_group_goes_through_kafkas_states() -> None:
 def test_a_classic_group_of_the_same_id_gives_way_at_replay() -> None:
     host = FakeHost()
     host._groups["g"] = object()  # type: ignore[assignment]
-    replay(host, *encode(GroupMetadata("g", 1)))
+    replay(host, *encode(ConsumerGroupMetadata("g", 1)))
     assert isinstance(host.group("g"), ConsumerGroup)
 
 

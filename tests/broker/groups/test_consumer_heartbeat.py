@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_records import (
-    GroupMetadata,
+    ConsumerGroupMetadata,
     MemberState,
     PartitionMetadata,
     RecordType,
@@ -60,7 +60,7 @@ def test_what_a_join_changes_is_written_in_kafkas_order() -> None:
     world.join("m0", "a")
     assert [type(decode(*record)).__name__ for record in world.host.log] == [
         "MemberMetadata",
-        "GroupMetadata",
+        "ConsumerGroupMetadata",
         "TargetMember",
         "TargetMetadata",
         "CurrentMember",
@@ -546,7 +546,7 @@ def test_a_pattern_that_became_too_costly_keeps_its_topics(
 
 def test_epochs_are_written_with_what_they_are_of() -> None:
     world = two_members()
-    epochs = [record for record in (decode(*r) for r in world.host.log) if isinstance(record, GroupMetadata)]
+    epochs = [record for record in (decode(*r) for r in world.host.log) if isinstance(record, ConsumerGroupMetadata)]
     targets = [record for record in (decode(*r) for r in world.host.log) if isinstance(record, TargetMetadata)]
     assert [record.epoch for record in epochs] == [1, 2]
     assert epochs[0].metadata_hash == epochs[1].metadata_hash != 0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from stratalog.broker.groups.consumer_records import (
     ClassicMemberMetadata,
+    ConsumerGroupMetadata,
     ConsumerRecord,
     CurrentMember,
-    GroupMetadata,
     MemberMetadata,
     MemberState,
     PartitionMetadata,
@@ -31,8 +31,8 @@ ID = "00112233445566778899aabbccddeeff"
 
 # Written by hand from the schemas: key, value. Spaces between fields.
 GOLDEN: list[tuple[ConsumerRecord, str, str | None]] = [
-    (GroupMetadata("g", 5), "0003 000167", "0000 00000005 00"),
-    (GroupMetadata("g", 5, metadata_hash=-2), "0003 000167", "0000 00000005 01 00 08 fffffffffffffffe"),
+    (ConsumerGroupMetadata("g", 5), "0003 000167", "0000 00000005 00"),
+    (ConsumerGroupMetadata("g", 5, metadata_hash=-2), "0003 000167", "0000 00000005 01 00 08 fffffffffffffffe"),
     (PartitionMetadata("g", ((TOPIC, "a", 3),)), "0004 000167", f"0000 02 {ID} 0261 00000003 01 00 00"),
     (
         MemberMetadata("g", "m", None, "r", "c", "/h", ("a", "b"), "", 300_000, "uniform"),
@@ -108,7 +108,11 @@ def test_a_record_has_the_bytes_of_its_schema(record: ConsumerRecord, key: str, 
     ("key", "value", "expected"),
     [
         # Kafka 4.2: when the group was made
-        ("0003 000167", "0000 00000005 02 00 08 0000000000000009 01 08 0000000000000001", GroupMetadata("g", 5, 9)),
+        (
+            "0003 000167",
+            "0000 00000005 02 00 08 0000000000000009 01 08 0000000000000001",
+            ConsumerGroupMetadata("g", 5, 9),
+        ),
         ("0006 000167", "0000 00000007 01 00 08 0000000000000001", TargetMetadata("g", 7)),
         # Kafka 4.2: epochs at which partitions were assigned
         (
@@ -162,7 +166,7 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 assignments = st.dictionaries(st.uuids(), st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=3), max_size=3)
 texts = st.lists(text, max_size=3).map(tuple)
 records = st.one_of(
-    st.builds(GroupMetadata, text, int32, int64),
+    st.builds(ConsumerGroupMetadata, text, int32, int64),
     st.builds(PartitionMetadata, text, st.lists(st.tuples(st.uuids(), text, int32), max_size=2).map(tuple)),
     st.builds(
         MemberMetadata, text, text, st.none() | text, st.none() | text, text, text, texts, st.none() | text, int32, text

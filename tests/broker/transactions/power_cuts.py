@@ -15,7 +15,7 @@ from pathlib import Path
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions.admission import TransactionOperation
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
-from stratalog.broker.transactions.two_phase import PreparedTransaction, TwoPhase
+from stratalog.broker.transactions.two_phase import PreparedProducer, TwoPhase
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._framing import BatchHeader
 from stratalog.records.builder import build_batch
@@ -52,14 +52,14 @@ class World(AdminLab):
     def orders(self) -> list[Partition]:
         return list(self.topics.partitions(TOPIC))
 
-    def begin(self, transactional_id: str) -> PreparedTransaction:
+    def begin(self, transactional_id: str) -> PreparedProducer:
         for _ in range(3):  # what it had open is aborted first
             error, who = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
             if error is ErrorCode.none:
-                return PreparedTransaction(transactional_id, who)
+                return PreparedProducer(transactional_id, who)
         raise AssertionError(error)
 
-    def write(self, member: PreparedTransaction, rows: list[Row]) -> None:
+    def write(self, member: PreparedProducer, rows: list[Row]) -> None:
         """Two batches to each partition: not all of what a transaction has there is one append."""
         sequences: dict[int, int] = {}
         for partition, value in rows:
@@ -72,7 +72,7 @@ class World(AdminLab):
             sequences[partition] = sequence + 1
             place.log.append(batch_of(value, sequence, member.producer), leader_epoch=place.leader_epoch)
 
-    def finish(self, members: list[PreparedTransaction], *, commit: bool) -> None:
+    def finish(self, members: list[PreparedProducer], *, commit: bool) -> None:
         found = asyncio.run(self.two_phase.finish(members, commit=commit))
         assert isinstance(found, list), found
 

@@ -9,7 +9,7 @@ import pytest
 
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.broker.transactions.transactions_topic import NAME
-from stratalog.broker.transactions.two_phase import PreparedTransaction
+from stratalog.broker.transactions.two_phase import PreparedProducer
 from stratalog.storage import Log
 from tests.broker.metadata.registry_lab import killed_copy
 from tests.broker.transactions.power_cuts import (
@@ -82,7 +82,7 @@ def cut(data: Path, partition: str, end: int) -> None:
         log.truncate(end)
 
 
-def ended_once(world: World) -> tuple[PreparedTransaction, int]:
+def ended_once(world: World) -> tuple[PreparedProducer, int]:
     """A transaction that is committed, and where its decision lies in __transaction_state."""
     world.topics.create(TOPIC, PARTITIONS, {})
     member = world.begin("task-0")
@@ -109,7 +109,7 @@ def test_rows_of_the_next_transaction_do_not_end_with_the_one_before(scratch: Pa
     """Its decision is the last that is left in __transaction_state, and has the epoch of what came after it."""
     with World(scratch / "live") as world:
         member, decision = ended_once(world)
-        following = PreparedTransaction(
+        following = PreparedProducer(
             "task-0", ProducerIdAndEpoch(member.producer.producer_id, member.producer.epoch + 1)
         )
         world.write(following, [(0, b"never decided")])
@@ -124,7 +124,7 @@ def test_producer_whose_rows_were_ended_for_it_is_fenced(scratch: Path) -> None:
     """Else it would commit the rest of a transaction whose first rows are gone."""
     with World(scratch / "live") as world:
         member, decision = ended_once(world)
-        following = PreparedTransaction(
+        following = PreparedProducer(
             "task-0", ProducerIdAndEpoch(member.producer.producer_id, member.producer.epoch + 1)
         )
         world.write(following, [(0, b"lost")])

@@ -22,7 +22,7 @@ from stratalog.broker.transactions.state import (
     TransactionState,
 )
 from stratalog.broker.transactions.transactions_topic import NAME
-from stratalog.broker.transactions.two_phase import PreparedTransaction, Refusal, TwoPhase
+from stratalog.broker.transactions.two_phase import PreparedProducer, Refusal, TwoPhase
 from stratalog.errors import StorageError
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_batch
@@ -144,13 +144,13 @@ class World(AdminLab):
         self.coordinator = self.transactions.coordinator
         self.two_phase = TwoPhase(self.coordinator, self.transactions.ids, self.clock)
 
-    def begin(self, transactional_id: str) -> PreparedTransaction:
+    def begin(self, transactional_id: str) -> PreparedProducer:
         error, who = asyncio.run(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
         assert error is ErrorCode.none
-        self.write(PreparedTransaction(transactional_id, who))
-        return PreparedTransaction(transactional_id, who)
+        self.write(PreparedProducer(transactional_id, who))
+        return PreparedProducer(transactional_id, who)
 
-    def write(self, member: PreparedTransaction) -> None:
+    def write(self, member: PreparedProducer) -> None:
         who = member.producer
         places = [HERE, TopicPartition("orders", 1 + hash(member.transactional_id) % 2)]
         assert self.coordinator.add(member.transactional_id, who, places, 2) is ErrorCode.none
@@ -164,13 +164,13 @@ class World(AdminLab):
             )
             self.place(place).append(memoryview(batch))
 
-    def prepared(self, count: int = len(IDS)) -> list[PreparedTransaction]:
+    def prepared(self, count: int = len(IDS)) -> list[PreparedProducer]:
         members = [self.begin(name) for name in IDS[:count]]
         for member in members:
             assert self.two_phase.prepare(member, NEVER_MS) is None
         return members
 
-    def finish(self, members: list[PreparedTransaction], *, commit: bool) -> Refusal | list[ProducerIdAndEpoch]:
+    def finish(self, members: list[PreparedProducer], *, commit: bool) -> Refusal | list[ProducerIdAndEpoch]:
         return asyncio.run(self.two_phase.finish(members, commit=commit))
 
     def states(self) -> dict[str, TransactionState]:
@@ -229,7 +229,7 @@ class TestTogether:
         members = world.prepared(2)
         answer = world.finish(members, commit=True)
         assert isinstance(answer, list)
-        next_ones = [PreparedTransaction(one.transactional_id, who) for one, who in zip(members, answer, strict=True)]
+        next_ones = [PreparedProducer(one.transactional_id, who) for one, who in zip(members, answer, strict=True)]
         for member in next_ones:
             world.write(member)
         assert [one.timeout_ms for one in world.coordinator.all()] == [TIMEOUT_MS] * 2
@@ -305,7 +305,7 @@ class TestTogether:
             assert error is ErrorCode.none
             assert known is not None
             world.coordinator.take_together([known._replace(epoch=HIGHEST_EPOCH - 1)])
-            members.append(PreparedTransaction(name, ProducerIdAndEpoch(who.producer_id, HIGHEST_EPOCH - 1)))
+            members.append(PreparedProducer(name, ProducerIdAndEpoch(who.producer_id, HIGHEST_EPOCH - 1)))
             world.write(members[-1])
             assert world.two_phase.prepare(members[-1], NEVER_MS) is None
         answer = world.finish(members, commit=True)
@@ -318,7 +318,7 @@ class TestTogether:
 class TestRefused:
     """Nothing has changed after any of these."""
 
-    def refused(self, world: World, members: list[PreparedTransaction]) -> ErrorCode:
+    def refused(self, world: World, members: list[PreparedProducer]) -> ErrorCode:
         before = {one.transactional_id: one for one in world.coordinator.all()}
         refusal = world.finish(members, commit=True)
         assert {one.transactional_id: one for one in world.coordinator.all()} == before
@@ -328,14 +328,14 @@ class TestRefused:
         assert self.refused(world, [*world.prepared(2), world.begin(IDS[2])]) is ErrorCode.invalid_txn_state
 
     def test_one_that_is_not_known(self, world: World) -> None:
-        unknown = PreparedTransaction(IDS[3], WHO)
+        unknown = PreparedProducer(IDS[3], WHO)
         assert self.refused(world, [*world.prepared(2), unknown]) is ErrorCode.invalid_producer_id_mapping
 
     def test_one_with_the_producer_id_or_epoch_of_another(self, world: World) -> None:
         first, (name, who) = world.prepared(2)
-        foreign = PreparedTransaction(name, ProducerIdAndEpoch(who.producer_id + 5, who.epoch))
+        foreign = PreparedProducer(name, ProducerIdAndEpoch(who.producer_id + 5, who.epoch))
         assert self.refused(world, [first, foreign]) is ErrorCode.invalid_producer_id_mapping
-        fenced = PreparedTransaction(name, ProducerIdAndEpoch(who.producer_id, who.epoch - 1))
+        fenced = PreparedProducer(name, ProducerIdAndEpoch(who.producer_id, who.epoch - 1))
         assert self.refused(world, [first, fenced]) is ErrorCode.producer_fenced
 
     def test_one_that_was_ended_without_the_others(self, world: World) -> None:

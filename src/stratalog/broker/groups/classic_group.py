@@ -17,16 +17,16 @@ from typing import Final
 
 from stratalog.broker.groups.classic_members import ClassicMember, member_bytes, protocols_bytes, protocols_size
 from stratalog.broker.groups.classic_messages import (
-    AnswerJoin,
-    AnswerSync,
     DescribedGroup,
     DescribedMember,
-    JoinAnswer,
+    JoinCallback,
     JoinRequest,
+    JoinResponse,
     MemberIdentity,
     Now,
-    SyncAnswer,
+    SyncCallback,
     SyncRequest,
+    SyncResponse,
 )
 from stratalog.broker.groups.classic_rebalance import (
     CheckRoom,
@@ -171,17 +171,17 @@ class ClassicGroup(RebalancingGroup):
 
     # Joining
 
-    def join(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def join(self, request: JoinRequest, now: Now, answer: JoinCallback) -> None:
         if self.state is ClassicGroupState.DEAD:
-            answer(JoinAnswer(ErrorCode.coordinator_not_available, request.member_id))
+            answer(JoinResponse(ErrorCode.coordinator_not_available, request.member_id))
         elif not self._has_room_for(request):
             self._pending.pop(request.member_id, None)
             if request.member_id in self._members:
                 self._remove(request.member_id)
                 self._after_removal(now)
-            answer(JoinAnswer(ErrorCode.group_max_size_reached, ""))
+            answer(JoinResponse(ErrorCode.group_max_size_reached, ""))
         elif not self._supports(request):
-            answer(JoinAnswer(ErrorCode.inconsistent_group_protocol, request.member_id))
+            answer(JoinResponse(ErrorCode.inconsistent_group_protocol, request.member_id))
         elif not request.member_id:
             self._join_new(request, now, answer)
         elif request.member_id in self._pending and request.group_instance_id is None:
@@ -190,7 +190,7 @@ class ClassicGroup(RebalancingGroup):
             error = self._members.check(request.member_id, request.group_instance_id)
             member = self._members.get(request.member_id)
             if error is not ErrorCode.none or member is None:
-                answer(JoinAnswer(error, request.member_id))
+                answer(JoinResponse(error, request.member_id))
             else:
                 self._rejoin(member, request, now, answer)
 
@@ -204,7 +204,7 @@ class ClassicGroup(RebalancingGroup):
             return False
         if self.state is ClassicGroupState.PREPARING_REBALANCE:
             # By those that have joined, so that a group that is too large loses the last ones to come back.
-            return (member is not None and member.answer_join is not None) or self._members.awaiting_join < most
+            return (member is not None and member.join_callback is not None) or self._members.awaiting_join < most
         return self.state is ClassicGroupState.EMPTY or member is not None or len(self._members) < most
 
     def _fits_the_budget(self, request: JoinRequest, member: ClassicMember | None) -> bool:
@@ -226,7 +226,7 @@ class ClassicGroup(RebalancingGroup):
             return bool(request.protocol_type and request.protocols)
         return request.protocol_type == self._protocol_type and self._members.support(request.protocols)
 
-    def _join_new(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _join_new(self, request: JoinRequest, now: Now, answer: JoinCallback) -> None:
         member_id = self._make_member_id(request.group_instance_id or request.client_id)
         if request.group_instance_id is not None:
             holder = self._members.static_id(request.group_instance_id)
@@ -238,11 +238,11 @@ class ClassicGroup(RebalancingGroup):
             while len(self._pending) >= MAX_PENDING_MEMBERS:
                 del self._pending[next(iter(self._pending))]
             self._pending[member_id] = self._wake(now.monotonic_ms + request.session_timeout_ms)
-            answer(JoinAnswer(ErrorCode.member_id_required, member_id))
+            answer(JoinResponse(ErrorCode.member_id_required, member_id))
         else:
             self._add(member_id, request, now, answer)
 
-    def _add(self, member_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _add(self, member_id: str, request: JoinRequest, now: Now, answer: JoinCallback) -> None:
         member = ClassicMember(
             member_id,
             request.group_instance_id,
@@ -262,11 +262,11 @@ class ClassicGroup(RebalancingGroup):
         self._new_member_came = True
         self._rebalance(now)
 
-    def _rejoin(self, member: ClassicMember, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _rejoin(self, member: ClassicMember, request: JoinRequest, now: Now, answer: JoinCallback) -> None:
         unchanged = member.has_protocols(request.protocols)
         is_leader = self._members.leader == member.member_id
         if self.state is ClassicGroupState.EMPTY:
-            answer(JoinAnswer(ErrorCode.unknown_member_id, member.member_id))
+            answer(JoinResponse(ErrorCode.unknown_member_id, member.member_id))
         elif unchanged and self.state is ClassicGroupState.COMPLETING_REBALANCE:
             answer(self._current_generation(member))  # it did not get the answer the first time
         elif unchanged and self.state is ClassicGroupState.STABLE and not is_leader:
@@ -283,15 +283,15 @@ class ClassicGroup(RebalancingGroup):
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         self._members.set_client(member, request.client_id, request.client_host)
 
-    def _replace(self, old_id: str, new_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _replace(self, old_id: str, new_id: str, request: JoinRequest, now: Now, answer: JoinCallback) -> None:
         """A static member came back after a restart: it goes on where it was, and its former self is fenced."""
         member = self._members.get(old_id)
         assert member is not None
         old_leader = self._members.leader
         before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
         before_client = (member.client_id, member.client_host)
-        self._members.finish_join(member, JoinAnswer(ErrorCode.fenced_instance_id, old_id))
-        member.finish_sync(SyncAnswer(ErrorCode.fenced_instance_id))
+        self._members.finish_join(member, JoinResponse(ErrorCode.fenced_instance_id, old_id))
+        member.finish_sync(SyncResponse(ErrorCode.fenced_instance_id))
         self._rename(member, new_id)
         self._update(member, request)
         member.is_new = False
@@ -308,7 +308,7 @@ class ClassicGroup(RebalancingGroup):
             self._members.set_protocols(member, before[0])
             member.session_timeout_ms, member.rebalance_timeout_ms = before[1:]
             self._members.set_client(member, *before_client)
-            answer(JoinAnswer(append_error(error), ""))
+            answer(JoinResponse(append_error(error), ""))
             return
         self._set_topics()
         current = self._current_generation(member)
@@ -326,11 +326,11 @@ class ClassicGroup(RebalancingGroup):
 
     # Assigning
 
-    def sync(self, request: SyncRequest, now: Now, answer: AnswerSync) -> None:
+    def sync(self, request: SyncRequest, now: Now, answer: SyncCallback) -> None:
         error = self._check_sync(request)
         member = self._members.get(request.member_id)
         if error is not ErrorCode.none or member is None:
-            answer(SyncAnswer(error))
+            answer(SyncResponse(error))
             return
         self._yet_to_sync.discard(member.member_id)
         if not self._yet_to_sync:
@@ -338,8 +338,8 @@ class ClassicGroup(RebalancingGroup):
         if self.state is ClassicGroupState.STABLE:
             answer(self._assignment(member))
             return
-        member.finish_sync(SyncAnswer(ErrorCode.rebalance_in_progress))
-        member.answer_sync = answer
+        member.finish_sync(SyncResponse(ErrorCode.rebalance_in_progress))
+        member.sync_callback = answer
         if self._members.leader == member.member_id:
             self._assign(request.assignments, now)
 
@@ -398,11 +398,11 @@ class ClassicGroup(RebalancingGroup):
             self._remove(member_id)
         return error
 
-    def abandon_join(self, answer: AnswerJoin, now: Now) -> None:
+    def abandon_join(self, answer: JoinCallback, now: Now) -> None:
         """The client hung up while it waited. A member has its session timeout to come back; one that was in no
         generation yet has nothing to come back to, and joins as a new one."""
         for member in self._members:
-            if member.answer_join is answer:
+            if member.join_callback is answer:
                 self._members.stop_awaiting_join(member)
                 if member.is_new:
                     self._remove(member.member_id)
@@ -411,8 +411,8 @@ class ClassicGroup(RebalancingGroup):
                     self._renew(member, now)
                 return
 
-    def abandon_sync(self, answer: AnswerSync, now: Now) -> None:
+    def abandon_sync(self, answer: SyncCallback, now: Now) -> None:
         for member in self._members:
-            if member.answer_sync is answer:
-                member.answer_sync = None
+            if member.sync_callback is answer:
+                member.sync_callback = None
                 self._renew(member, now)

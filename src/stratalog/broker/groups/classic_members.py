@@ -6,7 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stratalog.broker.groups.classic_messages import AnswerJoin, AnswerSync, JoinAnswer, JoinedMember, SyncAnswer
+from stratalog.broker.groups.classic_messages import (
+    JoinCallback,
+    JoinedMember,
+    JoinResponse,
+    SyncCallback,
+    SyncResponse,
+)
 from stratalog.broker.groups.offset_records import StoredMember
 from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 from stratalog.protocol.error_codes import ErrorCode
@@ -41,8 +47,8 @@ class ClassicMember:
     assignment: bytes = b""
     is_new: bool = False  # has not been in a generation yet, so it sends no heartbeats
     expires_at_ms: int | None = None  # None: it waits for an answer of ours, and that does not count as silence
-    answer_join: AnswerJoin | None = None
-    answer_sync: AnswerSync | None = None
+    join_callback: JoinCallback | None = None
+    sync_callback: SyncCallback | None = None
     counted_bytes: int = 0  # what `ClassicMembers` has counted it as
 
     @property
@@ -52,7 +58,7 @@ class ClassicMember:
 
     @property
     def is_waiting(self) -> bool:
-        return self.answer_join is not None or self.answer_sync is not None
+        return self.join_callback is not None or self.sync_callback is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
         return b"" if protocol_name is None else self.protocols.get(protocol_name, b"")
@@ -61,19 +67,19 @@ class ClassicMember:
         """The same ones, in the same order of preference."""
         return list(self.protocols.items()) == list(protocols.items())
 
-    def finish_join(self, answer: JoinAnswer) -> None:
-        waiting, self.answer_join = self.answer_join, None
+    def finish_join(self, answer: JoinResponse) -> None:
+        waiting, self.join_callback = self.join_callback, None
         if waiting is not None:
             waiting(answer)
 
-    def finish_sync(self, answer: SyncAnswer) -> None:
-        waiting, self.answer_sync = self.answer_sync, None
+    def finish_sync(self, answer: SyncResponse) -> None:
+        waiting, self.sync_callback = self.sync_callback, None
         if waiting is not None:
             waiting(answer)
 
     def fail(self, join_error: ErrorCode, member_id: str, sync_error: ErrorCode) -> None:
-        self.finish_join(JoinAnswer(join_error, member_id))
-        self.finish_sync(SyncAnswer(sync_error))
+        self.finish_join(JoinResponse(join_error, member_id))
+        self.finish_sync(SyncResponse(sync_error))
 
     def joined(self, protocol_name: str | None) -> JoinedMember:
         return JoinedMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
@@ -143,7 +149,7 @@ class ClassicMembers:
             return None
         self._count(member.protocols, -1)
         self.state_bytes -= member.counted_bytes
-        if member.answer_join is not None:
+        if member.join_callback is not None:
             self._awaiting_join -= 1
         if member.group_instance_id is not None and self._static.get(member.group_instance_id) == member_id:
             del self._static[member.group_instance_id]
@@ -189,22 +195,22 @@ class ClassicMembers:
 
     # Waiting for the join phase
 
-    def await_join(self, member: ClassicMember, answer: AnswerJoin) -> None:
+    def await_join(self, member: ClassicMember, answer: JoinCallback) -> None:
         """An earlier request of the same member, which its client gave up on, is told to come again."""
-        self.finish_join(member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id))
-        member.answer_join = answer
+        self.finish_join(member, JoinResponse(ErrorCode.rebalance_in_progress, member.member_id))
+        member.join_callback = answer
         self._awaiting_join += 1
 
-    def finish_join(self, member: ClassicMember, answer: JoinAnswer) -> None:
-        if member.answer_join is not None:
+    def finish_join(self, member: ClassicMember, answer: JoinResponse) -> None:
+        if member.join_callback is not None:
             self._awaiting_join -= 1
             member.finish_join(answer)
 
     def stop_awaiting_join(self, member: ClassicMember) -> None:
         """Nobody is there any more to be answered."""
-        if member.answer_join is not None:
+        if member.join_callback is not None:
             self._awaiting_join -= 1
-            member.answer_join = None
+            member.join_callback = None
 
     @property
     def awaiting_join(self) -> int:
@@ -213,10 +219,10 @@ class ClassicMembers:
     def elect_joined_leader(self) -> bool:
         """The leader must be one that has joined; whether there is one."""
         leader = None if self.leader is None else self._by_id[self.leader]
-        if leader is not None and leader.answer_join is not None:
+        if leader is not None and leader.join_callback is not None:
             return True
         for member in self._by_id.values():
-            if member.answer_join is not None:
+            if member.join_callback is not None:
                 self.leader = member.member_id
                 return True
         return False

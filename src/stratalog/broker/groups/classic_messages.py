@@ -34,7 +34,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-class JoinAnswer(NamedTuple):
+class JoinResponse(NamedTuple):
     error: ErrorCode
     member_id: str
     generation: int = -1
@@ -54,7 +54,7 @@ class SyncRequest(NamedTuple):
     assignments: Mapping[str, bytes]  # from the leader only
 
 
-class SyncAnswer(NamedTuple):
+class SyncResponse(NamedTuple):
     error: ErrorCode
     assignment: bytes = b""
     protocol_type: str | None = None
@@ -66,8 +66,8 @@ class MemberIdentity(NamedTuple):
     group_instance_id: str | None = None
 
 
-AnswerJoin = Callable[[JoinAnswer], None]
-AnswerSync = Callable[[SyncAnswer], None]
+JoinCallback = Callable[[JoinResponse], None]
+SyncCallback = Callable[[SyncResponse], None]
 
 
 class DescribedMember(NamedTuple):

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from stratalog.broker.groups.classic_members import ClassicMember, ClassicMembers
-from stratalog.broker.groups.classic_messages import JoinAnswer, Now, SyncAnswer
+from stratalog.broker.groups.classic_messages import JoinResponse, Now, SyncResponse
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_protocol import MOST_TOPICS, PROTOCOL_TYPE, subscribed_topics
 from stratalog.broker.groups.group import GroupRecord
@@ -144,7 +144,7 @@ class RebalancingGroup:
         self._join_until_ms = None
         self._in_initial_delay = False
         for member in self._members:
-            if member.answer_join is None and member.group_instance_id is None:
+            if member.join_callback is None and member.group_instance_id is None:
                 self._members.remove(member.member_id)
         if self._members and not self._members.elect_joined_leader():
             # Only static members, none of which is back: their sessions decide.
@@ -201,9 +201,9 @@ class RebalancingGroup:
             return None
         return topics
 
-    def _current_generation(self, member: ClassicMember) -> JoinAnswer:
+    def _current_generation(self, member: ClassicMember) -> JoinResponse:
         leads = self._members.leader == member.member_id
-        return JoinAnswer(
+        return JoinResponse(
             ErrorCode.none,
             member.member_id,
             self.generation,
@@ -229,18 +229,18 @@ class RebalancingGroup:
         self._enter(ClassicGroupState.STABLE, now)
         for member in self._members:
             self._members.set_assignment(member, shares[member.member_id])
-            if member.answer_sync is not None:
+            if member.sync_callback is not None:
                 member.finish_sync(self._assignment(member))
                 self._renew(member, now)
 
-    def _assignment(self, member: ClassicMember) -> SyncAnswer:
-        return SyncAnswer(ErrorCode.none, member.assignment, self._protocol_type, self.protocol_name)
+    def _assignment(self, member: ClassicMember) -> SyncResponse:
+        return SyncResponse(ErrorCode.none, member.assignment, self._protocol_type, self.protocol_name)
 
     def _reset_assignments(self, error: ErrorCode, now: Now) -> None:
         for member in self._members:
             self._members.set_assignment(member, b"")
-            if member.answer_sync is not None:
-                member.finish_sync(SyncAnswer(error))
+            if member.sync_callback is not None:
+                member.finish_sync(SyncResponse(error))
                 self._renew(member, now)
 
     # Going

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import (
-    AnswerJoin,
-    AnswerSync,
-    JoinAnswer,
+    JoinCallback,
     JoinRequest,
+    JoinResponse,
     MemberIdentity,
-    SyncAnswer,
+    SyncCallback,
     SyncRequest,
+    SyncResponse,
 )
 from stratalog.broker.groups.classic_rebalance import append_error, group_bytes
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
@@ -47,7 +47,7 @@ class ClassicGroups:
             return self._consumer_groups, group
         return None
 
-    def join(self, group_id: str, request: JoinRequest, answer: AnswerJoin) -> None:
+    def join(self, group_id: str, request: JoinRequest, answer: JoinCallback) -> None:
         """Let a member join a group for which `prepare` returned no error. `answer` is called once: now, or when the
         rebalance is over."""
         error = self._check(request)
@@ -59,7 +59,7 @@ class ClassicGroups:
         if error is ErrorCode.none:
             group, error = self._group_to_join(group_id, request.member_id)
         if group is None:
-            answer(JoinAnswer(error, request.member_id))
+            answer(JoinResponse(error, request.member_id))
             return
         group.join(request, self._coordinator.now(), answer)
         self._coordinator.settle(group)
@@ -95,26 +95,26 @@ class ClassicGroups:
             return None, append_error(error)
         return self._coordinator.new_classic_group(group_id), ErrorCode.none
 
-    def abandon_join(self, group_id: str, answer: AnswerJoin) -> None:
+    def abandon_join(self, group_id: str, answer: JoinCallback) -> None:
         """Forget a member that disconnected while it waited."""
         group = self._find(group_id)
         if group is not None:
             group.abandon_join(answer, self._coordinator.now())
             self._coordinator.settle(group)
 
-    def sync(self, group_id: str, request: SyncRequest, answer: AnswerSync) -> None:
+    def sync(self, group_id: str, request: SyncRequest, answer: SyncCallback) -> None:
         mixed = self._mixed(group_id)
         if mixed is not None:
             answer(mixed[0].classic_sync(mixed[1], request))
             return
         group = self._find(group_id)
         if group is None:
-            answer(SyncAnswer(ErrorCode.unknown_member_id))
+            answer(SyncResponse(ErrorCode.unknown_member_id))
             return
         group.sync(request, self._coordinator.now(), answer)
         self._coordinator.settle(group)
 
-    def abandon_sync(self, group_id: str, answer: AnswerSync) -> None:
+    def abandon_sync(self, group_id: str, answer: SyncCallback) -> None:
         group = self._find(group_id)
         if group is not None:
             group.abandon_sync(answer, self._coordinator.now())

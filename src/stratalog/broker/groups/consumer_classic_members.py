@@ -15,7 +15,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
+from stratalog.broker.groups.classic_messages import (
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    SyncRequest,
+    SyncResponse,
+)
 from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
 from stratalog.broker.groups.consumer_heartbeat import (
     GroupChange,
@@ -30,8 +36,8 @@ from stratalog.broker.groups.consumer_heartbeat import (
 from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_protocol import (
     PROTOCOL_TYPE,
+    ConsumerSubscription,
     NamedPartitions,
-    Subscription,
     encode_assignment,
     parse_subscription,
 )
@@ -43,12 +49,12 @@ from stratalog.protocol.error_codes import ErrorCode
 MakeMemberId = Callable[[str], str]
 
 
-def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_member_id: MakeMemberId) -> JoinAnswer:
+def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_member_id: MakeMemberId) -> JoinResponse:
     """Raises GroupRefusedError, with the error to answer with."""
     member_id = request.member_id or make_member_id(request.group_instance_id or request.client_id)
     subscription = _check_protocols(change.group, request, member_id)
     if not request.member_id and request.needs_known_member_id and request.group_instance_id is None:
-        return JoinAnswer(ErrorCode.member_id_required, member_id)
+        return JoinResponse(ErrorCode.member_id_required, member_id)
     if subscription.owned and request.member_id not in change.group.members:
         raise GroupRefusedError(ErrorCode.unknown_member_id)  # it was removed: others may have those partitions by now
     before = _find_member(change, request, member_id, around.max_size)
@@ -74,12 +80,12 @@ def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_m
     owned = with_ids(subscription.owned, around.topics)
     reconcile_member(change, member_id, owned, around, subscription_changed=changed)
     after = change.group.members[member_id]
-    return JoinAnswer(
+    return JoinResponse(
         ErrorCode.none, member_id, after.member_epoch, PROTOCOL_TYPE, protocol_name=next(iter(request.protocols))
     )
 
 
-def _check_protocols(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Subscription:
+def _check_protocols(group: ConsumerGroup, request: JoinRequest, member_id: str) -> ConsumerSubscription:
     """What the member subscribes to. All classic members must have a protocol in common: the group may become a classic
     one again."""
     common = set(request.protocols)
@@ -156,7 +162,7 @@ def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
     )
 
 
-def sync(group: ConsumerGroup, request: SyncRequest, topics: GroupTopics) -> SyncAnswer:
+def sync(group: ConsumerGroup, request: SyncRequest, topics: GroupTopics) -> SyncResponse:
     """Raises GroupRefusedError, with the error to answer with."""
     member = find_classic(group, request.member_id, request.group_instance_id, request.generation)
     assert member.classic is not None
@@ -166,7 +172,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: GroupTopics) -> Syn
     if group.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         raise GroupRefusedError(ErrorCode.rebalance_in_progress)
     assignment = encode_assignment(with_names(member.assigned, topics), parse_subscription(metadata).version)
-    return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
+    return SyncResponse(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
 
 
 def with_ids(partitions: NamedPartitions, topics: GroupTopics) -> Assignment:

@@ -23,7 +23,13 @@ from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups import consumer_classic_members as classic_members
 from stratalog.broker.groups import group_migration
 from stratalog.broker.groups.classic_group import ClassicGroup, new_member_id
-from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
+from stratalog.broker.groups.classic_messages import (
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    SyncRequest,
+    SyncResponse,
+)
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
 from stratalog.broker.groups.consumer_heartbeat import (
@@ -287,14 +293,14 @@ class ConsumerGroups:
 
     # Members of the classic protocol
 
-    def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> JoinAnswer:
+    def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResponse:
         change, around = GroupChange(group), self._surroundings()
         try:
             answer = classic_members.join(change, request, around, new_member_id)
             self._check_room(group, change, is_new=answer.member_id not in group.members)
             self._commit(group, change)
         except GroupRefusedError as refused:
-            return JoinAnswer(_as_classic(refused.code), request.member_id)
+            return JoinResponse(_as_classic(refused.code), request.member_id)
         if answer.error is not ErrorCode.none:
             return answer
         group.topics_seen = around.topics_version
@@ -309,13 +315,13 @@ class ConsumerGroups:
                 _log.warning("group %s: not downgraded to a classic group now: %s", group.group_id, refused)
         return answer
 
-    def classic_sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
+    def classic_sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResponse:
         try:
             answer = classic_members.sync(group, request, self._topics)
         except GroupRefusedError as refused:
             if refused.code is ErrorCode.rebalance_in_progress:
                 self._await_rejoin(group, group.members[request.member_id])
-            return SyncAnswer(refused.code)
+            return SyncResponse(refused.code)
         self._sync_timers.stop(group.group_id, request.member_id)
         self._restart_session(group, request.member_id)
         return answer

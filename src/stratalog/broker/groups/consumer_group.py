@@ -20,9 +20,9 @@ from typing import Protocol
 from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_records import (
     Assignment,
+    ConsumerGroupMetadata,
     ConsumerRecord,
     CurrentMember,
-    GroupMetadata,
     MemberMetadata,
     PartitionMetadata,
     RecordType,
@@ -44,7 +44,7 @@ _REGEX_BYTES = 1_000  # of a regular expression without its text and the topics 
 _PARTITION_BYTES = 40  # in a set
 
 
-class TopicInfo(Protocol):
+class AssignableTopic(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -58,11 +58,11 @@ class TopicInfo(Protocol):
 class GroupTopics(Protocol):
     """What exists. The broker's TopicRegistry is one."""
 
-    def get(self, name: str) -> TopicInfo | None: ...
+    def get(self, name: str) -> AssignableTopic | None: ...
 
-    def by_id(self, topic_id: uuid.UUID) -> TopicInfo | None: ...
+    def by_id(self, topic_id: uuid.UUID) -> AssignableTopic | None: ...
 
-    def all(self) -> Iterable[TopicInfo]: ...
+    def all(self) -> Iterable[AssignableTopic]: ...
 
 
 class ConsumerGroup:
@@ -242,7 +242,7 @@ class ConsumerGroup:
 
     def _apply(self, record: ConsumerRecord) -> None:
         match record:
-            case GroupMetadata():
+            case ConsumerGroupMetadata():
                 self.epoch = record.epoch
                 self.metadata_hash = record.metadata_hash
             case PartitionMetadata():

@@ -28,8 +28,8 @@ from stratalog.broker.groups.consumer_member import (
 )
 from stratalog.broker.groups.consumer_records import (
     Assignment,
+    ConsumerGroupMetadata,
     ConsumerRecord,
-    GroupMetadata,
     MemberState,
     RecordType,
     RegularExpression,
@@ -112,7 +112,9 @@ def fence(change: GroupChange, member_id: str, topics: GroupTopics) -> None:
     _remove(change, member_id)
     if regex and not change.group.members_with_regex(regex):
         change.write(Tombstone(RecordType.REGULAR_EXPRESSION, group_id, regex))
-    change.write(GroupMetadata(group_id, change.group.epoch + 1, metadata_hash(change.group.topic_names(), topics)))
+    change.write(
+        ConsumerGroupMetadata(group_id, change.group.epoch + 1, metadata_hash(change.group.topic_names(), topics))
+    )
 
 
 def _remove(change: GroupChange, member_id: str) -> None:
@@ -263,7 +265,7 @@ def update_epoch(change: GroupChange, around: Surroundings, *, bump: bool) -> No
         return
     digest = metadata_hash(change.group.topic_names(), around.topics)
     if bump or group.epoch == 0 or digest != group.metadata_hash:
-        change.write(GroupMetadata(group.group_id, group.epoch + 1, digest))
+        change.write(ConsumerGroupMetadata(group.group_id, group.epoch + 1, digest))
         if change.group.has_partition_metadata:
             change.write(Tombstone(RecordType.PARTITION_METADATA, group.group_id))
 

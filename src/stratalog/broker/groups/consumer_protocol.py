@@ -25,14 +25,14 @@ _FIRST_WITH_RACK = 3
 NamedPartitions = Mapping[str, frozenset[int]]
 
 
-class Subscription(NamedTuple):
+class ConsumerSubscription(NamedTuple):
     version: int
     topics: tuple[str, ...]  # sorted, each once
     owned: NamedPartitions = MappingProxyType({})  # what it reads while it joins; older consumers give up all before
     rack_id: str | None = None
 
 
-class Assignment(NamedTuple):
+class ConsumerAssignment(NamedTuple):
     partitions: NamedPartitions
     has_user_data: bool = False  # of an assignor that tells its members more than their partitions
 
@@ -44,7 +44,7 @@ def subscribed_topics(metadata: bytes) -> set[str]:
     return set(fields.array(fields.string, MOST_TOPICS))
 
 
-def parse_subscription(metadata: bytes) -> Subscription:
+def parse_subscription(metadata: bytes) -> ConsumerSubscription:
     """Raises GroupRecordError where the bytes are something else."""
     fields = FieldReader(metadata, "a consumer's subscription")
     version = _read_version(fields)
@@ -54,16 +54,16 @@ def parse_subscription(metadata: bytes) -> Subscription:
     if version >= _FIRST_WITH_GENERATION:
         fields.int32()
     rack_id = fields.nullable_string() if version >= _FIRST_WITH_RACK else None
-    return Subscription(version, topics, owned, rack_id)
+    return ConsumerSubscription(version, topics, owned, rack_id)
 
 
-def parse_assignment(assignment: bytes) -> Assignment:
+def parse_assignment(assignment: bytes) -> ConsumerAssignment:
     """No bytes: no partitions. Raises GroupRecordError where the bytes are something else."""
     if not assignment:
-        return Assignment({})
+        return ConsumerAssignment({})
     fields = FieldReader(assignment, "a consumer's assignment")
     _read_version(fields)
-    return Assignment(_read_partitions(fields), bool(fields.nullable_byte_string()))
+    return ConsumerAssignment(_read_partitions(fields), bool(fields.nullable_byte_string()))
 
 
 def encode_assignment(partitions: NamedPartitions, version: int) -> bytes:

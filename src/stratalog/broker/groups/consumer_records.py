@@ -2,7 +2,7 @@
 
 | type | record | key | value |
 |---|---|---|---|
-| 3 | GroupMetadata | group | the group's epoch, a hash of the topics it reads |
+| 3 | ConsumerGroupMetadata | group | the group's epoch, a hash of the topics it reads |
 | 4 | PartitionMetadata | group | the topics it reads: Kafka 4.0 wrote them, 4.1 deletes them |
 | 5 | MemberMetadata | group, member | what the member said of itself |
 | 6 | TargetMetadata | group | the epoch of the target assignment |
@@ -62,7 +62,7 @@ class MemberState(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMetadata:
+class ConsumerGroupMetadata:
     group_id: str
     epoch: int
     metadata_hash: int = 0
@@ -138,7 +138,7 @@ class Tombstone:
 
 
 ConsumerRecord: TypeAlias = (
-    GroupMetadata
+    ConsumerGroupMetadata
     | PartitionMetadata
     | MemberMetadata
     | TargetMetadata
@@ -154,7 +154,7 @@ def encode(record: ConsumerRecord) -> GroupRecord:
     match record:
         case Tombstone():
             return _key(record.type, record.group_id, record.name), None
-        case GroupMetadata():
+        case ConsumerGroupMetadata():
             key = _key(RecordType.GROUP_METADATA, record.group_id)
             value.int32(record.epoch).tagged_fields(_hash_tag(record.metadata_hash))
         case PartitionMetadata():
@@ -189,7 +189,7 @@ def decode(key: bytes, value: bytes | None) -> ConsumerRecord:
         raise reader.error(f"has version {version}; only 0 is known")
     match record_type:
         case RecordType.GROUP_METADATA:
-            return GroupMetadata(group_id, reader.int32(), _hash_of(reader.tagged_fields()))
+            return ConsumerGroupMetadata(group_id, reader.int32(), _hash_of(reader.tagged_fields()))
         case RecordType.PARTITION_METADATA:
             return PartitionMetadata(group_id, tuple(reader.array(lambda: _read_topic(reader))))
         case RecordType.MEMBER_METADATA:

@@ -28,8 +28,8 @@ from stratalog.broker.groups.consumer_protocol import (
 )
 from stratalog.broker.groups.consumer_records import (
     ClassicMemberMetadata,
+    ConsumerGroupMetadata,
     ConsumerRecord,
-    GroupMetadata,
     TargetMember,
     TargetMetadata,
 )
@@ -78,7 +78,7 @@ def upgrade(
     names = {name for one in upgraded for name in one.subscribed_topic_names}
     group_id, epoch = group.group_id, group.generation
     records: list[ConsumerRecord] = [one.metadata_record(group_id) for one in upgraded]
-    records.append(GroupMetadata(group_id, epoch, metadata_hash(names, topics)))
+    records.append(ConsumerGroupMetadata(group_id, epoch, metadata_hash(names, topics)))
     records += [TargetMember(group_id, one.member_id, one.assigned) for one in upgraded]
     records.append(TargetMetadata(group_id, epoch))
     records += [one.current_record(group_id) for one in upgraded]

@@ -37,7 +37,7 @@ from stratalog.storage.names import TopicPartition
 
 log = logging.getLogger(__name__)
 
-NOBODY = ProducerIdAndEpoch(state.NO_PRODUCER_ID, state.NO_EPOCH)
+NO_PRODUCER = ProducerIdAndEpoch(state.NO_PRODUCER_ID, state.NO_EPOCH)
 _MARKERS_A_TURN = 100  # written before the loop has its turn
 _RETRY_SECONDS = 1.0
 _BUSY_SECONDS = 0.05  # until a partition is tried again that another thread held
@@ -62,7 +62,7 @@ class TransactionResponse(NamedTuple):
     """The result of a request, and the producer id and epoch that the producer goes on with."""
 
     error: ErrorCode
-    producer: ProducerIdAndEpoch = NOBODY
+    producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
 class TransactionCoordinator:
@@ -410,7 +410,7 @@ class TransactionCoordinator:
             for transaction in transactions:
                 self._put(transaction)
                 self._ids.mind(max(transaction.producer_id, transaction.next_id))
-        orphans = Orphans(self.all(), partitions if self.loading.is_whole else ())
+        orphans = Orphans(self.all(), partitions if self.loading.is_complete else ())
         orphans.end(self, partial(self.markers.write, may_wait=True), self._clock.now_ms())
         for transaction in self.all():
             if transaction.is_prepared:

@@ -36,11 +36,11 @@ class Loading:
         return partition_of(transactional_id, self._log.partition_count or 1)
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         return not self._ended
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all that there is was read."""
         is_loaded = self._ended and self._found is not None and len(self._loaded) == self._found
         return is_loaded and not self._passed_over

@@ -31,7 +31,7 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
-class Partitions(Protocol):
+class PartitionTable(Protocol):
     """What of the TopicRegistry is used here."""
 
     def partition(self, name: str, index: int) -> Partition | None: ...
@@ -47,7 +47,9 @@ class Groups(Protocol):
 
 
 class MarkerWriter:
-    def __init__(self, topics: Partitions, groups: Groups, clock: Clock, run_in_background: RunInBackground) -> None:
+    def __init__(
+        self, topics: PartitionTable, groups: Groups, clock: Clock, run_in_background: RunInBackground
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._clock = clock

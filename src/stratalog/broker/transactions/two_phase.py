@@ -36,7 +36,7 @@ MOST_MEMBERS = 10_000  # of one decision
 _VERSION = 2  # of transactions: an end takes the epoch away from whoever had it
 
 
-class PreparedTransaction(NamedTuple):
+class PreparedProducer(NamedTuple):
     """A transactional id, and its producer id and producer epoch at the time it was prepared."""
 
     transactional_id: str
@@ -105,16 +105,16 @@ class TwoPhase:
         self._ids = ids
         self._clock = clock
 
-    def prepare(self, member: PreparedTransaction, within_ms: int) -> Refusal | None:
+    def prepare(self, member: PreparedProducer, within_ms: int) -> Refusal | None:
         known = self._known(member)
         if isinstance(known, Refusal):
             return known
         error = self._coordinator.take(prepare(known, member.producer, within_ms, self._clock.now_ms()))
         return None if error is ErrorCode.none else Refusal(error, _reason(known, member))
 
-    def not_all_known(self) -> Refusal | None:
+    def refuse_while_loading(self) -> Refusal | None:
         """After a start, until all that there is has been read. Who looks for ids by prefix would miss some."""
-        if not self._coordinator.loading.is_under_way:
+        if not self._coordinator.loading.is_in_progress:
             return None
         return Refusal(
             ErrorCode.coordinator_load_in_progress, "the broker has not read all transactions yet; ask again"
@@ -127,9 +127,7 @@ class TwoPhase:
             (one for one in found if one.transactional_id.startswith(prefix)), key=lambda one: one.transactional_id
         )
 
-    async def finish(
-        self, members: Sequence[PreparedTransaction], *, commit: bool
-    ) -> Refusal | list[ProducerIdAndEpoch]:
+    async def finish(self, members: Sequence[PreparedProducer], *, commit: bool) -> Refusal | list[ProducerIdAndEpoch]:
         """Who each producer is from now on."""
         refusal = self._share_a_partition(members)
         if refusal is not None:
@@ -152,7 +150,7 @@ class TwoPhase:
             return refusal
         return await self._finish(members)
 
-    def _share_a_partition(self, members: Sequence[PreparedTransaction]) -> Refusal | None:
+    def _share_a_partition(self, members: Sequence[PreparedProducer]) -> Refusal | None:
         if len({member.transactional_id for member in members}) < len(members):
             return Refusal(ErrorCode.invalid_request, "a transactional id is named twice")
         partition_of = self._coordinator.loading.partition_of
@@ -169,7 +167,7 @@ class TwoPhase:
         return None
 
     def _decisions(
-        self, members: Sequence[PreparedTransaction], *, commit: bool, new_ids: dict[str, int]
+        self, members: Sequence[PreparedProducer], *, commit: bool, new_ids: dict[str, int]
     ) -> list[TransactionStep] | Refusal:
         now_ms = self._clock.now_ms()
         steps = []
@@ -198,7 +196,7 @@ class TwoPhase:
             return Refusal(ErrorCode(error.code), f"the decision could not be written: {error}")
         return None
 
-    async def _finish(self, members: Sequence[PreparedTransaction]) -> list[ProducerIdAndEpoch]:
+    async def _finish(self, members: Sequence[PreparedProducer]) -> list[ProducerIdAndEpoch]:
         """The markers. It is decided: what the disk refuses is tried again later, and who hangs up stops nothing."""
         producers: list[ProducerIdAndEpoch] = []
         try:
@@ -260,7 +258,7 @@ class TwoPhase:
             return Refusal(ErrorCode(error.code), f"could not be written: {error}")
         return None
 
-    def _known(self, member: PreparedTransaction) -> Transaction | Refusal:
+    def _known(self, member: PreparedProducer) -> Transaction | Refusal:
         known = self._coordinator.known(member.transactional_id)
         if isinstance(known, Transaction):
             return known
@@ -275,7 +273,7 @@ def describe(known: Transaction) -> str:
     return "prepared" if known.awaits_decision else known.state.title
 
 
-def _reason(known: Transaction, member: PreparedTransaction) -> str:
+def _reason(known: Transaction, member: PreparedProducer) -> str:
     return (
         f"transactional id {known.transactional_id!r} is {describe(known)} with producer id {known.producer_id} and "
         f"epoch {known.epoch}; asked was for {member.producer.producer_id} and {member.producer.epoch}"
