@@ -185,7 +185,7 @@ def test_a_broker_that_stops_does_not_wait_for_patterns(caplog: pytest.LogCaptur
         await is_over.wait()
 
     asyncio.run(scenario())
-    assert "work for a group failed" in caplog.text
+    assert "a task of a group failed" in caplog.text
 
 
 def test_many_topics_of_many_patterns_do_not_make_a_batch_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

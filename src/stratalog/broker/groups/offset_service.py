@@ -58,7 +58,7 @@ class OffsetService:
         group = self._coordinator.group(committer.group_id) or self._coordinator.new_classic_group(committer.group_id)
         if isinstance(group, ClassicGroup):
             group.committed(committer.member_id, self._coordinator.now())
-            self._coordinator.settle(group)
+            self._coordinator.refresh(group)
         return errors
 
     def check_in_transaction(self, committer: Committer) -> ErrorCode:
