@@ -141,9 +141,9 @@ def test_a_member_state_of_a_later_kafka_is_read_as_unknown() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("0002 000167", None, "has type 2"),
-        ("0009 000167", "0000 00", "has type 9"),
-        ("0003 000167 00", None, "1 bytes too many"),
+        ("0002 000167", None, "has the unknown type 2"),
+        ("0009 000167", "0000 00", "has the unknown type 9"),
+        ("0003 000167 00", None, "has extra bytes at its end: 1"),
         ("0003 000967", None, "claims a field of 9 bytes"),
         ("0003 000167", "0001 00000005 00", "has version 1"),
         ("0007 000167 00016d", "0000 ffffffff0f", "claims 4294967294 items"),

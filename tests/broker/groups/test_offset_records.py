@@ -132,12 +132,12 @@ def test_unknown_tagged_field_is_passed_over() -> None:
 
 @pytest.mark.parametrize("value", ["0005" + OFFSET_VALUES[4][4:], "ffff" + OFFSET_VALUES[0][4:]])
 def test_offset_of_an_unknown_version_is_refused_by_number(value: str) -> None:
-    with pytest.raises(GroupRecordError, match=r"committed offset has version (5|-1); known are 0 to 4"):
+    with pytest.raises(GroupRecordError, match=r"committed offset has version (5|-1); versions 0 to 4 are known"):
         parse_offset(bytes.fromhex(value))
 
 
 def test_group_of_an_unknown_version_is_refused_by_number() -> None:
-    with pytest.raises(GroupRecordError, match="classic group has version 5; known are 0 to 4"):
+    with pytest.raises(GroupRecordError, match="classic group has version 5; versions 0 to 4 are known"):
         parse_group(bytes.fromhex("0005" + GROUP_VALUES[4][4:]))
 
 

@@ -144,7 +144,7 @@ def test_a_pattern_whose_topics_can_not_be_written_is_tried_again(caplog: pytest
     world.join("m0", subscribed_topic_regex="a.*")
     world.host.failure = StorageError("the disk is full")
     world.resolve()
-    assert "topics that its patterns match are not written: the disk is full" in caplog.text
+    assert "topics that its patterns match were not written: the disk is full" in caplog.text
     world.host.failure = None
     world.beat("m0", 1)
     assert not world.host.tasks, "not at every heartbeat"
