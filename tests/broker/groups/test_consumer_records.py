@@ -1,4 +1,4 @@
-"""Records of KIP-848 groups: their bytes, as the schemas of Kafka 4.1 say, and what becomes of broken ones."""
+"""Records of KIP-848 groups: their bytes, from the schemas of Kafka 4.1, and errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_record_has_the_bytes_of_its_schema(record: ConsumerRecord, key: str, 
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        # Kafka 4.2: when the group was made
+        # Kafka 4.2: when the group was created
         (
             "0003 000167",
             "0000 00000005 02 00 08 0000000000000009 01 08 0000000000000001",
@@ -150,7 +150,7 @@ def test_a_member_state_of_a_later_kafka_is_read_as_unknown() -> None:
         ("0007 000167 00016d", f"0000 02 {ID} 0a 00000000", "claims 9 items"),
     ],
 )
-def test_a_record_that_is_not_one_is_refused(key: str, value: str | None, problem: str) -> None:
+def test_a_record_that_is_not_valid_is_refused(key: str, value: str | None, problem: str) -> None:
     with pytest.raises(GroupRecordError, match=problem):
         decode(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
 
@@ -186,7 +186,7 @@ def test_every_record_is_read_back_as_it_was_written(record: ConsumerRecord) -> 
 
 
 @given(records, st.data())
-def test_damaged_records_are_refused_or_read_and_nothing_else(record: ConsumerRecord, data: st.DataObject) -> None:
+def test_damaged_records_are_refused_or_read_without_other_errors(record: ConsumerRecord, data: st.DataObject) -> None:
     key, value = encode(record)
     damaged = bytearray(value or b"")
     for _ in range(data.draw(st.integers(1, 3))):
