@@ -82,7 +82,7 @@ def test_unused_id_expires_after_the_session_timeout() -> None:
     test = GroupUnderTest()
     given = test.join(needs_known_member_id=True).answer.member_id
     test.advance(SESSION_MS)
-    assert not test.group.has_pending
+    assert not test.group.has_pending_members
     assert test.join(given).answer.error is ErrorCode.unknown_member_id
 
 

@@ -305,7 +305,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
         assert (self.group.leader is None) == (not members)
         for one in members:
             assert one.is_waiting or one.expires_at_ms is not None, "a member that would never expire"
-        if members or self.group.has_pending:
+        if members or self.group.has_pending_members:
             assert self.group.wake_at_ms is not None, "no timer would wake the group"
 
     @invariant()

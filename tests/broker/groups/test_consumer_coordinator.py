@@ -10,7 +10,7 @@ from stratalog.broker.groups.consumer_group import ConsumerGroup
 from stratalog.broker.groups.consumer_records import MemberState
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat
 from stratalog.broker.groups.group import GroupRecord
-from stratalog.broker.groups.group_settings import Effective
+from stratalog.broker.groups.group_settings import EffectiveGroupSettings
 from stratalog.errors import MessageTooLargeError, StorageError, StratalogError
 from tests.broker.groups.consumer_world import REBALANCE_TIMEOUT_MS, FakeTopics, World, joining
 
@@ -304,12 +304,12 @@ def test_timers_of_a_deleted_group_do_nothing() -> None:
 
 def test_settings_of_a_group_apply_at_once() -> None:
     world = World(FakeTopics(a=1))
-    own = {"g": Effective(60_000, 15_000)}
-    world.groups.settings_of = lambda group_id: own.get(group_id, Effective(45_000, 5_000))
+    own = {"g": EffectiveGroupSettings(60_000, 15_000)}
+    world.groups.settings_of = lambda group_id: own.get(group_id, EffectiveGroupSettings(45_000, 5_000))
     world.join("m", "a")
     world.host.advance(59_999)
     assert "m" in world.group.members
-    own["g"] = Effective(50_000, 5_000)
+    own["g"] = EffectiveGroupSettings(50_000, 5_000)
     world.groups.settings_changed("g")
     world.groups.settings_changed("another")
     world.host.advance(49_999)

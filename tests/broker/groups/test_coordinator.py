@@ -249,7 +249,7 @@ def test_group_that_no_member_joins_is_removed() -> None:
 
 
 def test_groups_that_no_member_joins_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_UNBORN_GROUPS", 3)
+    monkeypatch.setattr(coordinator_module, "MAX_PENDING_GROUPS", 3)
 
     async def test() -> None:
         coordinator = await started()

@@ -82,7 +82,7 @@ class ClassicGroup(RebalancingGroup):
         return self.state is ClassicGroupState.EMPTY
 
     @property
-    def has_pending(self) -> bool:
+    def has_pending_members(self) -> bool:
         return bool(self._pending)
 
     @property

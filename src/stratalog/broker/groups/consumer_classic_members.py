@@ -28,7 +28,7 @@ from stratalog.broker.groups.classic_messages import (
 from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
 from stratalog.broker.groups.consumer_heartbeat import (
     GroupChange,
-    Surroundings,
+    HeartbeatContext,
     new_member,
     reconcile_member,
     replace_static_member,
@@ -52,7 +52,9 @@ from stratalog.protocol.error_codes import ErrorCode
 MakeMemberId = Callable[[str], str]
 
 
-def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_member_id: MakeMemberId) -> JoinResponse:
+def join(
+    change: GroupChange, request: JoinRequest, context: HeartbeatContext, make_member_id: MakeMemberId
+) -> JoinResponse:
     """Handle JoinGroup. Raises GroupRefusedError with the error to respond with."""
     member_id = request.member_id or make_member_id(request.group_instance_id or request.client_id)
     subscription = _check_protocols(change.group, request, member_id)
@@ -60,7 +62,7 @@ def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_m
         return JoinResponse(ErrorCode.member_id_required, member_id)
     if subscription.owned and request.member_id not in change.group.members:
         raise GroupRefusedError(ErrorCode.unknown_member_id)  # it was removed: others may own those partitions
-    before = _find_member(change, request, member_id, around.max_size)
+    before = _find_member(change, request, member_id, context.max_size)
     member = replace(
         before,
         instance_id=before.instance_id if request.group_instance_id is None else request.group_instance_id,
@@ -75,13 +77,13 @@ def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_m
     )
     if member_id not in change.group.members or member != before:
         change.write(member.metadata_record(change.group.group_id))
-    regex_changed = update_regex(change, before, member, around)
+    regex_changed = update_regex(change, before, member, context)
     changed = member.subscribed_topic_names != before.subscribed_topic_names or regex_changed
-    update_epoch(change, around, bump=changed)
+    update_epoch(change, context, bump=changed)
     if change.group.epoch > change.group.assignment_epoch:
-        update_target(change, around)
-    owned = with_ids(subscription.owned, around.topics)
-    reconcile_member(change, member_id, owned, around, subscription_changed=changed)
+        update_target(change, context)
+    owned = with_ids(subscription.owned, context.topics)
+    reconcile_member(change, member_id, owned, context, subscription_changed=changed)
     after = change.group.members[member_id]
     return JoinResponse(
         ErrorCode.none, member_id, after.member_epoch, PROTOCOL_TYPE, protocol_name=next(iter(request.protocols))

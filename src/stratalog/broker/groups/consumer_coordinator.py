@@ -37,7 +37,7 @@ from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
 from stratalog.broker.groups.consumer_heartbeat import (
     GroupChange,
-    Surroundings,
+    HeartbeatContext,
     fence,
     heartbeat,
     leave,
@@ -48,7 +48,7 @@ from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STA
 from stratalog.broker.groups.consumer_records import CurrentMember, MemberState, RecordType, Tombstone, encode
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse, check_request
 from stratalog.broker.groups.group import Group, GroupHost, GroupRecord, TimerHandle
-from stratalog.broker.groups.group_settings import Effective
+from stratalog.broker.groups.group_settings import EffectiveGroupSettings
 from stratalog.broker.groups.offset_records import group_record
 from stratalog.broker.groups.pattern_resolution import PatternResolver, Resolved, TopicNames
 from stratalog.errors import StateBudgetError, StorageError, StratalogError
@@ -72,7 +72,7 @@ class ConsumerGroups:
         topics: WatchedTopics,
         config: GroupConfig,
         match_in_background: RunInBackground,
-        settings_of: Callable[[str], Effective] | None = None,
+        settings_of: Callable[[str], EffectiveGroupSettings] | None = None,
     ) -> None:
         self._host = host
         self._topics = topics
@@ -116,11 +116,11 @@ class ConsumerGroups:
             request = replace(request, member_id=member_id)
         group, to_replace = self._group_to_join(request)
         change = GroupChange(group)
-        around = self._surroundings()
-        response = heartbeat(change, request, around)
+        context = self._context()
+        response = heartbeat(change, request, context)
         self._check_room(group, change, is_new=request.member_id not in group.members)
         self._commit(group, change, to_replace)
-        group.topics_seen = around.topics_version
+        group.topics_seen = context.topics_version
         self._restart_session(group, response.member_id)
         self._patterns.resolve_if_due(group, response.member_id)
         return response
@@ -142,7 +142,7 @@ class ConsumerGroups:
     def _leave(self, request: Heartbeat) -> HeartbeatResponse:
         group = self._existing(request.group_id)
         change = GroupChange(group)
-        response = leave(change, request, self._surroundings())
+        response = leave(change, request, self._context())
         leaving = group.members.keys() - change.group.members.keys()
         if leaving and group_migration.is_due(group, leaving, self._config):
             self._downgrade(group, leaving)
@@ -175,8 +175,8 @@ class ConsumerGroups:
             return group
         raise _not_found(f"Group {group_id}", group)
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(
+    def _context(self) -> HeartbeatContext:
+        return HeartbeatContext(
             topics=self._topics,
             topics_version=self._topic_names.version,
             name_characters=self._topic_names.characters,
@@ -188,7 +188,7 @@ class ConsumerGroups:
     def _take_resolved(self, group: ConsumerGroup, resolved: Resolved) -> None:
         """Write the topics that patterns match. On GroupRefusedError the group keeps the earlier ones."""
         change = GroupChange(group)
-        take_resolved(change, resolved, self._surroundings())
+        take_resolved(change, resolved, self._context())
         self._check_room(group, change, is_new=False)
         self._commit(group, change)
 
@@ -244,7 +244,7 @@ class ConsumerGroups:
             timeout_ms = self.settings_of(group.group_id).session_timeout_ms
         else:
             timeout_ms = classic.session_timeout_ms
-        self._remove_after(timeout_ms, self._session_timers, group.group_id, member_id, "it was silent for")
+        self._remove_after(timeout_ms, self._session_timers, group.group_id, member_id, "it sent no heartbeat for")
 
     def _watch_revocation(self, group: ConsumerGroup, current: CurrentMember) -> None:
         """Start or stop the timer for the revocation of partitions. Each step of the member restarts it. For classic
@@ -301,16 +301,16 @@ class ConsumerGroups:
 
     def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResponse:
         """Serve JoinGroup, and then downgrade the group if only this member was missing for that."""
-        change, around = GroupChange(group), self._surroundings()
+        change, context = GroupChange(group), self._context()
         try:
-            response = classic_members.join(change, request, around, new_member_id)
+            response = classic_members.join(change, request, context, new_member_id)
             self._check_room(group, change, is_new=response.member_id not in group.members)
             self._commit(group, change)
         except GroupRefusedError as refused:
             return JoinResponse(_as_classic(refused.code), request.member_id)
         if response.error is not ErrorCode.none:
             return response
-        group.topics_seen = around.topics_version
+        group.topics_seen = context.topics_version
         self._join_timers.stop(group.group_id, response.member_id)
         self._restart_session(group, response.member_id)
         timeout_ms = request.rebalance_timeout_ms
@@ -371,17 +371,17 @@ class ConsumerGroups:
 
     def _notice_topics(self, group: ConsumerGroup) -> None:
         """Raise the group epoch if topics were created, deleted or got more partitions, as a KIP-848 heartbeat does."""
-        around = self._surroundings()
-        if group.topics_seen == around.topics_version:
+        context = self._context()
+        if group.topics_seen == context.topics_version:
             return
         change = GroupChange(group)
-        update_epoch(change, around, bump=False)
+        update_epoch(change, context, bump=False)
         try:
             self._commit(group, change)
         except GroupRefusedError as refused:
             _log.warning("group %s: changed topics could not be assigned: %s", group.group_id, refused)
         else:
-            group.topics_seen = around.topics_version
+            group.topics_seen = context.topics_version
 
     def _downgrade(self, group: ConsumerGroup, leaving: Collection[str]) -> None:
         """Turn the group into a classic group without the leaving members. On GroupRefusedError nothing has changed."""
@@ -399,8 +399,10 @@ class ConsumerGroups:
         _log.info("group %s: downgraded to a classic group with %d members", group_id, len(stored.members))
 
 
-def _broker_settings(config: GroupConfig) -> Callable[[str], Effective]:
-    return lambda _: Effective(config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms)
+def _broker_settings(config: GroupConfig) -> Callable[[str], EffectiveGroupSettings]:
+    return lambda _: EffectiveGroupSettings(
+        config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+    )
 
 
 def _as_classic(code: ErrorCode) -> ErrorCode:

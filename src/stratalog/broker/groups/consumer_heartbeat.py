@@ -46,7 +46,7 @@ from stratalog.protocol.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class HeartbeatContext:
     """The inputs of a heartbeat besides the group and the request."""
 
     topics: GroupTopics
@@ -71,27 +71,27 @@ class GroupChange:
         self.group.apply(record)
 
 
-def heartbeat(change: GroupChange, request: Heartbeat, around: Surroundings) -> HeartbeatResponse:
+def heartbeat(change: GroupChange, request: Heartbeat, context: HeartbeatContext) -> HeartbeatResponse:
     """Handle a member that joins, that is alive, or that has revoked partitions. Raises GroupRefusedError."""
-    before = _find_member(change, request, around.max_size)
+    before = _find_member(change, request, context.max_size)
     member = _update(before, request)
     if member.member_id not in change.group.members or member != before:
         change.write(member.metadata_record(change.group.group_id))
     names_changed = member.subscribed_topic_names != before.subscribed_topic_names
-    regex_changed = update_regex(change, before, member, around)
+    regex_changed = update_regex(change, before, member, context)
     # A pattern that is not resolved yet raises the group epoch when it is resolved.
     is_resolved = not member.subscribed_topic_regex or member.subscribed_topic_regex in change.group.resolved
-    update_epoch(change, around, bump=names_changed or (regex_changed and is_resolved))
+    update_epoch(change, context, bump=names_changed or (regex_changed and is_resolved))
     if change.group.epoch > change.group.assignment_epoch:
-        update_target(change, around)
+        update_target(change, context)
     subscription_changed = names_changed or regex_changed
-    reconcile_member(change, member.member_id, request.owned, around, subscription_changed=subscription_changed)
+    reconcile_member(change, member.member_id, request.owned, context, subscription_changed=subscription_changed)
     after = change.group.members[member.member_id]
     is_sent = request.member_epoch == JOIN_EPOCH or request.is_full or after.assigned != before.assigned
     return HeartbeatResponse(after.member_id, after.member_epoch, after.assigned if is_sent else None)
 
 
-def leave(change: GroupChange, request: Heartbeat, around: Surroundings) -> HeartbeatResponse:
+def leave(change: GroupChange, request: Heartbeat, context: HeartbeatContext) -> HeartbeatResponse:
     """Remove a member that leaves. A static member may leave with STATIC_LEAVE_EPOCH: it keeps its partitions until its
     session ends. Raises GroupRefusedError."""
     group = change.group
@@ -105,7 +105,7 @@ def leave(change: GroupChange, request: Heartbeat, around: Surroundings) -> Hear
         away = replace(member, member_epoch=STATIC_LEAVE_EPOCH, pending_revocation={})
         change.write(away.current_record(group.group_id))
     else:
-        fence(change, member.member_id, around.topics)
+        fence(change, member.member_id, context.topics)
     return HeartbeatResponse(request.member_id, request.member_epoch)
 
 
@@ -235,7 +235,9 @@ def _update(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
     )
 
 
-def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMember, around: Surroundings) -> bool:
+def update_regex(
+    change: GroupChange, before: ConsumerMember, member: ConsumerMember, context: HeartbeatContext
+) -> bool:
     """Handle a new pattern of a member, and return whether the pattern changed. Raises GroupRefusedError."""
     old, new = before.subscribed_topic_regex, member.subscribed_topic_regex
     if old == new:
@@ -244,7 +246,7 @@ def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMe
         change.write(Tombstone(RecordType.REGULAR_EXPRESSION, change.group.group_id, old))
     if new:
         try:
-            compile_pattern(new).check_work(around.name_characters())
+            compile_pattern(new).check_work(context.name_characters())
         except TopicPatternError as error:
             raise GroupRefusedError(
                 ErrorCode.invalid_regular_expression,
@@ -253,29 +255,29 @@ def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMe
     return True
 
 
-def take_resolved(change: GroupChange, resolved: Mapping[str, tuple[str, ...]], around: Surroundings) -> None:
+def take_resolved(change: GroupChange, resolved: Mapping[str, tuple[str, ...]], context: HeartbeatContext) -> None:
     """Take over the topics that patterns match. Members get their partitions with later heartbeats."""
     for regex in sorted(change.group.regexes() & resolved.keys()):
         if change.group.resolved.get(regex) != resolved[regex]:
             topics = resolved[regex]
-            change.write(RegularExpression(change.group.group_id, regex, topics, version=0, timestamp=around.now_ms))
+            change.write(RegularExpression(change.group.group_id, regex, topics, version=0, timestamp=context.now_ms))
     if change.records:
-        update_epoch(change, around, bump=True)
+        update_epoch(change, context, bump=True)
 
 
-def update_epoch(change: GroupChange, around: Surroundings, *, bump: bool) -> None:
+def update_epoch(change: GroupChange, context: HeartbeatContext, *, bump: bool) -> None:
     """Raise the group epoch if subscriptions have changed (`bump`), or topics to which the group subscribes."""
     group = change.group
-    if group.topics_seen == around.topics_version and not bump:
+    if group.topics_seen == context.topics_version and not bump:
         return
-    digest = metadata_hash(change.group.topic_names(), around.topics)
+    digest = metadata_hash(change.group.topic_names(), context.topics)
     if bump or group.epoch == 0 or digest != group.metadata_hash:
         change.write(ConsumerGroupMetadata(group.group_id, group.epoch + 1, digest))
         if change.group.has_partition_metadata:
             change.write(Tombstone(RecordType.PARTITION_METADATA, group.group_id))
 
 
-def update_target(change: GroupChange, around: Surroundings) -> None:
+def update_target(change: GroupChange, context: HeartbeatContext) -> None:
     """Compute the target assignment for the current group epoch."""
     group = change.group
     topic_ids: dict[tuple[tuple[str, ...], str], frozenset[uuid.UUID]] = {}  # most members have the same subscription
@@ -283,10 +285,10 @@ def update_target(change: GroupChange, around: Surroundings) -> None:
     for member_id, member in group.members.items():
         subscription = member.subscribed_topic_names, member.subscribed_topic_regex
         if subscription not in topic_ids:
-            topic_ids[subscription] = group.topic_ids_of(member, around.topics)
+            topic_ids[subscription] = group.topic_ids_of(member, context.topics)
         subscribers[member_id] = Subscriber(topic_ids[subscription], member.instance_id)
-    assign = ASSIGNORS[group.preferred_assignor(around.assignors)]
-    target = assign(subscribers, partition_counts(group.topic_names(), around.topics), group.target)
+    assign = ASSIGNORS[group.preferred_assignor(context.assignors)]
+    target = assign(subscribers, partition_counts(group.topic_names(), context.topics), group.target)
     for member_id, partitions in target.items():
         if group.target.get(member_id) != partitions:
             change.write(TargetMember(group.group_id, member_id, partitions))
@@ -294,7 +296,12 @@ def update_target(change: GroupChange, around: Surroundings) -> None:
 
 
 def reconcile_member(
-    change: GroupChange, member_id: str, owned: Assignment | None, around: Surroundings, *, subscription_changed: bool
+    change: GroupChange,
+    member_id: str,
+    owned: Assignment | None,
+    context: HeartbeatContext,
+    *,
+    subscription_changed: bool,
 ) -> None:
     """Take a member one step further towards its target. Raises GroupRefusedError."""
     group = change.group
@@ -309,7 +316,7 @@ def reconcile_member(
     goal = Goal(
         epoch=group.assignment_epoch,
         partitions=group.target.get(member_id, {}),
-        subscribed_topic_ids=group.topic_ids_of(member, around.topics),
+        subscribed_topic_ids=group.topic_ids_of(member, context.topics),
         owner_of=group.owner_of,
     )
     after = reconcile(member, goal, owned, subscription_changed=subscription_changed)

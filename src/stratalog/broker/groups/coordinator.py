@@ -41,7 +41,7 @@ from stratalog.protocol.error_codes import ErrorCode
 log = logging.getLogger(__name__)
 
 LONGEST_GROUP_ID = 2**15 - 1  # bytes; the limit of the key of a record
-MAX_UNBORN_GROUPS = 5_000  # groups with nothing but an assigned member id; at the limit, the oldest is dropped
+MAX_PENDING_GROUPS = 5_000  # groups with nothing but an assigned member id; at the limit, the oldest is dropped
 _CONSUMER_KEY_TYPES = frozenset((*range(3, 9), 16))
 _RECORDS_A_TURN = 500  # replayed before other tasks of the event loop run
 _MOST_BYTES_OF_TOMBSTONES = 256 * 1024  # in one batch
@@ -77,7 +77,7 @@ class GroupCoordinator:
         self._counted: dict[str, int] = {}  # by group id: its part of `_groups_bytes`
         self._groups_bytes = 0
         self._timers: dict[str, _Timer] = {}
-        self._unborn: dict[str, None] = {}  # ids of groups with nothing but an assigned member id, oldest first
+        self._pending_groups: dict[str, None] = {}  # ids of groups with nothing but an assigned member id, oldest first
         self._partition_count: int | None = None
         self._loaded: set[int] = set()
         self._load_ended = False
@@ -184,7 +184,7 @@ class GroupCoordinator:
         timer = self._timers.pop(group.group_id, None)
         if timer is not None:
             timer.handle.cancel()
-        self._unborn.pop(group.group_id, None)
+        self._pending_groups.pop(group.group_id, None)
         if isinstance(group, ClassicGroup):
             group.close(ErrorCode.unknown_member_id)
 
@@ -208,14 +208,14 @@ class GroupCoordinator:
             return
         self.recount(group)
         if group.is_empty and not group.is_stored and not self._has_offsets(group.group_id):
-            if not group.has_pending:
+            if not group.has_pending_members:
                 self.remove(group.group_id)
                 return
-            self._unborn[group.group_id] = None
-            while len(self._unborn) > MAX_UNBORN_GROUPS:
-                self.remove(next(iter(self._unborn)))
+            self._pending_groups[group.group_id] = None
+            while len(self._pending_groups) > MAX_PENDING_GROUPS:
+                self.remove(next(iter(self._pending_groups)))
         else:
-            self._unborn.pop(group.group_id, None)
+            self._pending_groups.pop(group.group_id, None)
         self._set_timer(group)
 
     def _has_offsets(self, group_id: str) -> bool:
@@ -454,7 +454,7 @@ def _log_failure(creating: asyncio.Task[None]) -> None:
 
 
 def _is_over(group: Group) -> bool:
-    return group.is_empty and not (isinstance(group, ClassicGroup) and group.has_pending)
+    return group.is_empty and not (isinstance(group, ClassicGroup) and group.has_pending_members)
 
 
 def _fits_a_record(text: str) -> bool:

@@ -44,7 +44,7 @@ class OwnGroupConfig(Settings):
     )
 
 
-class Effective(NamedTuple):
+class EffectiveGroupSettings(NamedTuple):
     """The values that apply to a group: its own, within the limits, or the broker's."""
 
     session_timeout_ms: int
@@ -73,7 +73,7 @@ class GroupSettings:
     def own(self, group_id: str) -> Mapping[str, str]:
         return self._store.metadata.group_settings.get(group_id, {})
 
-    def effective(self, group_id: str) -> Effective:
+    def effective(self, group_id: str) -> EffectiveGroupSettings:
         return _effective(self._parsed.get(group_id), self._config())
 
     def on_change(self, call: Callable[[str], None]) -> None:
@@ -150,7 +150,7 @@ class GroupSettings:
         return own
 
 
-def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> Effective:
+def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> EffectiveGroupSettings:
     session, heartbeat = config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
     if own is not None and own.consumer_session_timeout_ms is not None:
         least, most = config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms
@@ -158,7 +158,7 @@ def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> Effective:
     if own is not None and own.consumer_heartbeat_interval_ms is not None:
         least, most = config.group_consumer_min_heartbeat_interval_ms, config.group_consumer_max_heartbeat_interval_ms
         heartbeat = min(max(own.consumer_heartbeat_interval_ms, least), most)
-    return Effective(session, heartbeat)
+    return EffectiveGroupSettings(session, heartbeat)
 
 
 def _size(group_id: str, settings: Mapping[str, str]) -> int:
