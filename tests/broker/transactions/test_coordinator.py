@@ -157,8 +157,7 @@ def test_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(world: 
         world.coordinator.abort_timed_out()
         assert world.t().state is TransactionState.ONGOING
         world.transactions.timers.advance(10_000)  # the coordinator's own timer
-        while world.t().state is not TransactionState.COMPLETE_ABORT:
-            await asyncio.sleep(0)
+        await tasks_done(world.coordinator)
 
     asyncio.run(time_passes())
     assert world.aborted() == [1, 1, 1]
@@ -207,8 +206,7 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
 
     async def time_passes() -> None:
         world.transactions.timers.advance(1_000)
-        while world.t().is_ending:
-            await asyncio.sleep(0)
+        await tasks_done(world.coordinator)
 
     asyncio.run(time_passes())
     assert world.t().state is TransactionState.COMPLETE_COMMIT

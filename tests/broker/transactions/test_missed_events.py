@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 
 from stratalog.broker.transactions.coordinator import TransactionResponse
-from stratalog.broker.transactions.state import HIGHEST_EPOCH, ProducerIdAndEpoch, TransactionState, TransactionStep
+from stratalog.broker.transactions.state import (
+    HIGHEST_EPOCH,
+    NEVER_MS,
+    ProducerIdAndEpoch,
+    TransactionState,
+    TransactionStep,
+)
 from stratalog.broker.transactions.state import fence as fenced
 from stratalog.broker.transactions.transactions_topic import NAME
-from stratalog.broker.transactions.two_phase import NEVER_MS, PreparedProducer, Refusal
+from stratalog.broker.transactions.two_phase import PreparedProducer, Refusal
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
 from tests.broker.transactions.test_coordinator import TIMEOUT_MS, refuse_markers

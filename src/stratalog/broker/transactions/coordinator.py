@@ -351,8 +351,8 @@ class TransactionCoordinator:
         seconds until the retry."""
         try:
             epoch = self._log.coordinator_epoch(self.loading.partition_of(known.transactional_id))
-        except StratalogError as error:
-            log.error("transactional id %r: no markers were written; retrying: %s", known.transactional_id, error)
+        except StratalogError as failure:
+            log.error("transactional id %r: no markers were written; retrying: %s", known.transactional_id, failure)
             return _RETRY_SECONDS
         marker = Marker(known.producer_id, known.epoch, known.state is TransactionState.PREPARE_COMMIT, epoch)
         pause = _RETRY_SECONDS
