@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
-from stratalog.broker.groups.group_settings import BROKER_SETTING, Effective, OwnGroupConfig
+from stratalog.broker.groups.group_settings import BROKER_SETTING, EffectiveGroupSettings, OwnGroupConfig
 from stratalog.broker.live_settings import Layers
 from stratalog.broker.requests import Reply
 from stratalog.broker.settings import BrokerConfig
@@ -74,7 +74,7 @@ def cluster_entries(layers: Layers) -> list[Reply]:
     ]
 
 
-def group_entries(own: Mapping[str, str], effective: Effective, layers: Layers) -> list[Reply]:
+def group_entries(own: Mapping[str, str], effective: EffectiveGroupSettings, layers: Layers) -> list[Reply]:
     """Of a group that has these settings of its own, and with the broker's these in all."""
     entries = []
     for name, value in sorted(effective.texts().items()):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
-from stratalog.broker.transactions.two_phase import PreparedTransaction, TwoPhase
+from stratalog.broker.transactions.two_phase import PreparedProducer, TwoPhase
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records.builder import build_batch
@@ -112,7 +112,7 @@ def test_nothing_comes_into_a_transaction_that_was_prepared(lab: DataLab, versio
     add(lab, who)
     assert produce(lab, who, version=version) is ErrorCode.none
     two_phase = TwoPhase(lab.transactions.coordinator, lab.transactions.ids, lab.clock)
-    assert two_phase.prepare(PreparedTransaction("t", who), TIMEOUT_MS) is None
+    assert two_phase.prepare(PreparedProducer("t", who), TIMEOUT_MS) is None
     assert produce(lab, who, 1, version=version) is ErrorCode.invalid_txn_state
     assert lab.partition("orders").high_watermark == 1
 

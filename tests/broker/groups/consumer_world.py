@@ -1,4 +1,4 @@
-"""Around a KIP-848 group in tests: topics that can be changed, a coordinator's host with a log and timers in memory."""
+"""The surroundings of a KIP-848 group in tests: topics that can change, and a host with a log and timers in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REBALANCE_TIMEOUT_MS = 300_000
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never has to wait."""
+    """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -36,7 +36,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class InBackground(Awaitable[T]):
-    """RunInBackground: the call is made when the one that waits for it is resumed."""
+    """A RunInBackground that runs the call when the waiting task is resumed."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -160,11 +160,11 @@ class FakeHost:
         self.log.extend(records)
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        work.send(None)  # until it waits
+        work.send(None)  # up to its first await
         self.tasks.append(work)
 
     def step(self) -> None:
-        """Each task goes on until it waits again."""
+        """Run each task up to its next await."""
         for task in list(self.tasks):
             try:
                 task.send(None)
@@ -214,7 +214,7 @@ class World:
         self.groups = ConsumerGroups(self.host, self.topics, self.config, InBackground)
 
     def resolve(self) -> None:
-        """The patterns that are due are matched."""
+        """Run the resolution of all patterns that are due."""
         while self.host.tasks:
             self.host.step()
 

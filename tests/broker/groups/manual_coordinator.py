@@ -1,4 +1,4 @@
-"""A coordinator whose clock, timers and log are in the test's hands."""
+"""A coordinator whose clock, timers and log are controlled by the test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Timer:
 
 
 class ManualTimers:
-    """call_later of an event loop whose time passes with `advance`."""
+    """The `call_later` of an event loop whose time passes with `advance`."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -43,7 +43,7 @@ class ManualTimers:
         return len(self._timers)
 
     def advance(self, milliseconds: int) -> None:
-        """Time passes, and each timer fires at its time."""
+        """Let time pass, and fire each timer at its time."""
         end = self.clock.monotonic() + milliseconds / 1000
         while self.waiting:
             timer = min(self._timers, key=lambda one: one.at)

@@ -1,4 +1,4 @@
-"""Members of a classic group for tests: they remember what they were answered."""
+"""Members of a classic group for tests. They record the responses that they get."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import (
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     MemberIdentity,
     Now,
-    SyncAnswer,
     SyncRequest,
+    SyncResponse,
 )
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.group import GroupRecord
@@ -26,7 +26,7 @@ REBALANCE_MS = 60_000
 
 
 def subscription(*topics: str) -> bytes:
-    """As consumers encode it: version 1, topics, no user data, no owned partitions."""
+    """Encode a subscription as consumers do: version 1, topics, no user data, no owned partitions."""
     names = b"".join(pack(">h", len(topic)) + topic.encode() for topic in topics)
     return pack(">hi", 1, len(topics)) + names + pack(">ii", -1, 0)
 
@@ -60,32 +60,32 @@ def join_request(
     )
 
 
-class Join(list[JoinAnswer]):
-    """The answers to one JoinGroup: at most one may ever come."""
+class Join(list[JoinResponse]):
+    """The responses to one JoinGroup. A second one is an error."""
 
-    def __call__(self, answer: JoinAnswer) -> None:
+    def __call__(self, answer: JoinResponse) -> None:
         assert not self, "answered twice"
         self.append(answer)
 
     @property
-    def answer(self) -> JoinAnswer:
+    def answer(self) -> JoinResponse:
         assert self, "not answered yet"
         return self[0]
 
 
-class Sync(list[SyncAnswer]):
-    def __call__(self, answer: SyncAnswer) -> None:
+class Sync(list[SyncResponse]):
+    def __call__(self, answer: SyncResponse) -> None:
         assert not self, "answered twice"
         self.append(answer)
 
     @property
-    def answer(self) -> SyncAnswer:
+    def answer(self) -> SyncResponse:
         assert self, "not answered yet"
         return self[0]
 
 
 class GroupUnderTest:
-    """A classic group with a clock that the test moves, and a store that may be told to fail."""
+    """A classic group with a clock that the test moves, and a store that can be set to fail."""
 
     def __init__(self, **settings: int) -> None:
         self.stored: list[GroupRecord] = []
@@ -105,13 +105,13 @@ class GroupUnderTest:
         return f"{prefix}-{self._ids}"
 
     def advance(self, milliseconds: int) -> None:
-        """Time passes, and the group is woken when it asked to be."""
+        """Let time pass, and call the group at its `wake_at_ms`."""
         end = self.now.monotonic_ms + milliseconds
         wakes = 0
         while self.group.wake_at_ms is not None and self.group.wake_at_ms <= end:
             wait = max(self.group.wake_at_ms - self.now.monotonic_ms, 0)
             wakes = 0 if wait else wakes + 1
-            assert wakes < 100, "woken for nothing, for ever"
+            assert wakes < 100, "woken for nothing, without end"
             self._step(wait)
             self.group.expire(self.now)
         self._step(end - self.now.monotonic_ms)
@@ -149,7 +149,8 @@ class GroupUnderTest:
         return self.group.leave(identities, self.now)
 
     def stable(self, count: int = 2, **changes: Any) -> list[str]:
-        """A stable group of so many members, the leader first; each has its own id as assignment."""
+        """Create a stable group of so many members, and return their ids, the leader first. Each member's assignment is
+        its own id."""
         joins = [self.join(**changes) for _ in range(count)]
         self.advance(self.config.group_initial_rebalance_delay_ms * (count + 1))
         ids = [join.answer.member_id for join in joins]

@@ -1,7 +1,7 @@
 """A group that is upgraded and downgraded while it runs: a coordinator, and consumers of both protocols.
 
-The classic ones are honest: they stop reading before they join (eager), or before they join again without what was
-taken from them (cooperative). `reading` is what a consumer reads at the moment.
+Classic consumers follow the protocol. Eager ones stop reading before they join. Cooperative ones stop reading revoked
+partitions before they join again. `reading` has the partitions that a consumer reads at the moment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from struct import pack
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import ClassicGroup
-from stratalog.broker.groups.classic_messages import JoinAnswer, MemberIdentity, SyncAnswer, SyncRequest
+from stratalog.broker.groups.classic_messages import JoinResponse, MemberIdentity, SyncRequest, SyncResponse
 from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_classic_members import with_ids
@@ -47,7 +47,7 @@ class MigrationLab:
         asyncio.run(self.host.load())
 
     def restart(self) -> None:
-        """As after kill -9."""
+        """Restart the broker as after kill -9."""
         self.host._closed = True
         self.topics.forget_listeners()
         self._start(self.host)
@@ -80,7 +80,7 @@ class MigrationLab:
 
 
 class NewConsumer(Client):
-    """One that speaks KIP-848."""
+    """A consumer that uses the KIP-848 protocol."""
 
     def __init__(self, lab: MigrationLab, member_id: str, *topics: str) -> None:
         super().__init__(lab, member_id, (topics, ""), None)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ class NewConsumer(Client):
             self.give_up()
 
     def beat_in_vain(self) -> None:
-        """The answer is lost."""
+        """Send a heartbeat whose response is lost."""
         try:
             self.beat(answer_is_lost=True)
         except GroupRefusedError as refused:
@@ -123,7 +123,7 @@ class ClassicConsumer:
         self.member_id = ""
         self.generation = -1
         self.reading: set[Partition] = set()
-        self.lost = 0  # times that it was thrown out and could not commit what it had read
+        self.lost = 0  # how often it was removed and could not commit its position
         self._must_join = True
         self._join: Join | None = None
         self._sync: Sync | None = None
@@ -133,7 +133,7 @@ class ClassicConsumer:
         return not self._must_join and self._join is None and self._sync is None
 
     def step(self) -> None:
-        """Whatever it does next; nothing while it waits for an answer."""
+        """Do the consumer's next step. While it waits for a response, do nothing."""
         if self._join is not None:
             if self._join:
                 answer, self._join = self._join.answer, None
@@ -158,7 +158,7 @@ class ClassicConsumer:
         self.reading = set()
 
     def hang_up(self) -> None:
-        """The broker is another one: no answer will come."""
+        """Drop a waiting request, as the broker was restarted and will not respond."""
         if self._join is not None or self._sync is not None:
             self._join = self._sync = None
             self._must_join = True
@@ -197,7 +197,7 @@ class ClassicConsumer:
         )
         return pack(">hi", 1, len(self.topics)) + names + pack(">ii", -1, len(owned)) + claims
 
-    def _joined(self, answer: JoinAnswer) -> None:
+    def _joined(self, answer: JoinResponse) -> None:
         if answer.error is ErrorCode.member_id_required:
             self.member_id, self._must_join = answer.member_id, True
         elif answer.error is ErrorCode.rebalance_in_progress:
@@ -213,8 +213,9 @@ class ClassicConsumer:
             self._sync = Sync()
             self.lab.classic_groups.sync("g", request, self._sync)
 
-    def _shares(self, answer: JoinAnswer) -> dict[str, bytes]:
-        """Its work as the leader. What another still owns is given to nobody in this generation."""
+    def _shares(self, answer: JoinResponse) -> dict[str, bytes]:
+        """Assign the partitions as the leader. Partitions that another member still owns stay free in this
+        generation."""
         members = {one.member_id: parse_subscription(one.metadata) for one in answer.members}
         owner = {
             (topic, index): member_id
@@ -233,14 +234,14 @@ class ClassicConsumer:
                         shares[taker][topic.name] = mine | {index}
         return {member_id: encode_assignment(share, 1) for member_id, share in shares.items()}
 
-    def _synced(self, answer: SyncAnswer) -> None:
+    def _synced(self, answer: SyncResponse) -> None:
         if answer.error is ErrorCode.rebalance_in_progress:
             self._must_join = True
         elif answer.error is not NONE:
             self._start_anew()
         else:
             share = flat(with_ids(parse_assignment(answer.assignment).partitions, self.lab.topics))
-            self._must_join = bool(self.reading - share)  # it has given up something that others wait for
+            self._must_join = bool(self.reading - share)  # it has revoked partitions that others wait for
             self.reading = share
 
     def _start_anew(self) -> None:

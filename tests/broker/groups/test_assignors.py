@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stratalog.broker.groups.assignors import ASSIGNORS, Subscriber, assign_range, assign_uniform
 from stratalog.broker.groups.consumer_records import Assignment
 
-Group = tuple[dict[str, Subscriber], dict[uuid.UUID, int], dict[str, Assignment]]  # the last: what it was before
+Group = tuple[dict[str, Subscriber], dict[uuid.UUID, int], dict[str, Assignment]]  # the last: the target before
 
 TOPICS = [uuid.UUID(int=number) for number in range(1, 7)]
 A, B, C = TOPICS[:3]
@@ -37,7 +37,7 @@ def test_range_gives_co_partitioned_topics_the_same_owners() -> None:
     }
 
 
-def test_range_leaves_members_without_partitions_where_a_topic_has_too_few() -> None:
+def test_range_leaves_members_without_partitions_if_a_topic_has_too_few() -> None:
     assert assign_range(subscribers(m0=[A], m1=[A], m2=[A]), {A: 2}, {}) == {
         "m0": {A: frozenset((0,))},
         "m1": {A: frozenset((1,))},
@@ -68,41 +68,41 @@ def test_a_member_that_joins_takes_only_its_share() -> None:
     assert flat(second["m1"]) < flat(first["m1"])
 
 
-def test_when_a_member_leaves_the_others_keep_theirs() -> None:
+def test_other_members_keep_their_partitions_when_one_leaves() -> None:
     first = assign_uniform(subscribers(m0=[A], m1=[A], m2=[A]), {A: 9}, {})
     second = assign_uniform(subscribers(m0=[A], m2=[A]), {A: 9}, first)
     assert flat(first["m0"]) < flat(second["m0"])
     assert flat(first["m2"]) < flat(second["m2"])
 
 
-def test_who_has_one_more_keeps_it_when_the_shares_are_uneven() -> None:
+def test_member_with_the_larger_share_keeps_it() -> None:
     previous = {"m0": {A: frozenset((0,))}, "m1": {A: frozenset((1, 2))}}
     assert assign_uniform(subscribers(m0=[A], m1=[A]), {A: 3}, previous) == previous
 
 
-def test_members_with_other_subscriptions_make_up_for_each_other() -> None:
+def test_loads_even_out_across_different_subscriptions() -> None:
     target = assign_uniform(subscribers(m0=[A], m1=[A, B]), {A: 4, B: 2}, {})
     assert sizes(target) == {"m0": 3, "m1": 3}
     assert B not in target["m0"]
 
 
-def test_a_partition_goes_to_whoever_is_subscribed_however_uneven_that_is() -> None:
+def test_a_partition_goes_to_a_subscriber_even_if_loads_are_uneven() -> None:
     target = assign_uniform(subscribers(m0=[A], m1=[B]), {A: 8, B: 1}, {})
     assert sizes(target) == {"m0": 8, "m1": 1}
 
 
-def test_the_last_owner_loses_a_topic_it_left() -> None:
+def test_the_owner_loses_a_topic_from_which_it_unsubscribes() -> None:
     previous = {"m0": {A: frozenset((0,)), B: frozenset((0,))}, "m1": {}}
     target = assign_uniform(subscribers(m0=[B], m1=[A, B]), {A: 1, B: 1}, previous)
     assert target == {"m0": {B: frozenset((0,))}, "m1": {A: frozenset((0,))}}
 
 
-def test_partitions_that_do_not_exist_any_more_are_forgotten() -> None:
+def test_deleted_partitions_are_not_assigned() -> None:
     previous = {"m0": {A: frozenset((0, 5)), C: frozenset((0,))}}
     assert assign_uniform(subscribers(m0=[A]), {A: 2}, previous) == {"m0": {A: frozenset((0, 1))}}
 
 
-def test_nobody_and_nothing() -> None:
+def test_groups_without_members_or_topics_are_assigned() -> None:
     for assign in ASSIGNORS.values():
         assert assign({}, {A: 3}, {}) == {}
         assert assign(subscribers(m0=[], m1=[]), {}, {}) == {"m0": {}, "m1": {}}
@@ -114,7 +114,7 @@ member_ids = st.lists(st.sampled_from([f"m{number}" for number in range(7)]), mi
 
 @st.composite
 def groups(draw: st.DrawFn, *, alike: bool) -> Group:
-    """Members, topics and an earlier assignment, which may be of other members and topics, and overlap."""
+    """Draw members, topics and an earlier assignment, which may have other members and topics, and overlap."""
     partition_counts = draw(counts)
     subscriptions = st.frozensets(st.sampled_from(TOPICS)).map(lambda ids: ids.intersection(partition_counts))
     same = draw(subscriptions)
@@ -146,18 +146,18 @@ def test_every_partition_of_a_subscribed_topic_has_one_owner_that_subscribes_to_
 
 
 @given(any_group, st.sampled_from(sorted(ASSIGNORS)))
-def test_the_order_in_which_members_are_given_does_not_matter(group: Group, assignor: str) -> None:
+def test_the_order_of_members_does_not_matter(group: Group, assignor: str) -> None:
     members, partition_counts, previous = group
     backwards = dict(reversed(members.items())), dict(reversed(partition_counts.items()))
     assign = ASSIGNORS[assignor]
-    if assignor == "range":  # two members with one instance id can't be
+    if assignor == "range":  # two members can't share an instance id
         members = {member_id: Subscriber(member.topic_ids) for member_id, member in members.items()}
         backwards = dict(reversed(members.items())), backwards[1]
     assert assign(members, partition_counts, previous) == assign(*backwards, previous)
 
 
 @given(groups(alike=True))
-def test_loads_differ_by_one_at_most_where_all_subscribe_to_the_same(
+def test_loads_differ_by_at_most_one_if_all_subscribe_to_the_same_topics(
     group: Group,
 ) -> None:
     loads = sizes(assign_uniform(*group)).values()
@@ -165,7 +165,7 @@ def test_loads_differ_by_one_at_most_where_all_subscribe_to_the_same(
 
 
 @given(groups(alike=False))
-def test_no_single_move_would_make_loads_more_alike(
+def test_no_single_move_would_bring_two_loads_closer(
     group: Group,
 ) -> None:
     members, _, _ = group
@@ -179,7 +179,7 @@ def test_no_single_move_would_make_loads_more_alike(
 
 
 @given(any_group)
-def test_assigning_again_moves_nothing(
+def test_second_assignment_moves_nothing(
     group: Group,
 ) -> None:
     members, partition_counts, previous = group
@@ -188,7 +188,7 @@ def test_assigning_again_moves_nothing(
 
 
 @given(groups(alike=True))
-def test_no_more_moves_than_even_loads_need(
+def test_only_as_many_partitions_move_as_even_loads_require(
     group: Group,
 ) -> None:
     members, partition_counts, _ = group

@@ -1,4 +1,4 @@
-"""What members ask of a classic group: joining, assigning, heartbeats, leaving, committing."""
+"""The requests of a classic group's members: join, sync, heartbeat, leave and commit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_first_member_waits_for_the_initial_delay_and_leads() -> None:
     assert [one.metadata for one in answer.members] == [subscription("orders")]
 
 
-def test_only_the_leader_is_told_who_the_members_are() -> None:
+def test_only_the_leader_gets_the_list_of_members() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -62,7 +62,7 @@ def test_member_id_of_a_client_with_a_long_id_fits_every_version() -> None:
     assert new_member_id("x") != new_member_id("x")
 
 
-def test_new_member_is_told_its_id_first_where_its_version_asks_for_that() -> None:
+def test_new_member_gets_its_id_first_if_its_version_requires_it() -> None:
     test = GroupUnderTest()
     first = test.join(needs_known_member_id=True)
     assert first.answer.error is ErrorCode.member_id_required
@@ -72,21 +72,21 @@ def test_new_member_is_told_its_id_first_where_its_version_asks_for_that() -> No
     assert (second.answer.error, second.answer.member_id) == (NONE, first.answer.member_id)
 
 
-def test_id_that_nobody_was_given_is_unknown() -> None:
+def test_id_that_was_never_assigned_is_unknown() -> None:
     test = GroupUnderTest()
     test.stable(1)
     assert test.join("made-up").answer.error is ErrorCode.unknown_member_id
 
 
-def test_id_that_was_not_used_lapses_with_the_session_timeout() -> None:
+def test_unused_id_expires_after_the_session_timeout() -> None:
     test = GroupUnderTest()
     given = test.join(needs_known_member_id=True).answer.member_id
     test.advance(SESSION_MS)
-    assert not test.group.has_pending
+    assert not test.group.has_pending_members
     assert test.join(given).answer.error is ErrorCode.unknown_member_id
 
 
-def test_rebalance_waits_for_a_member_that_was_just_given_its_id() -> None:
+def test_rebalance_waits_for_a_member_that_just_got_its_id() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1)
     new = test.join(needs_known_member_id=True).answer.member_id
@@ -96,7 +96,7 @@ def test_rebalance_waits_for_a_member_that_was_just_given_its_id() -> None:
     assert again.answer.generation == joined.answer.generation == 2
 
 
-def test_rebalance_does_not_wait_for_an_id_that_lapsed() -> None:
+def test_rebalance_does_not_wait_for_an_expired_id() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1)
     test.join(needs_known_member_id=True)
@@ -105,14 +105,14 @@ def test_rebalance_does_not_wait_for_an_id_that_lapsed() -> None:
     assert again.answer.generation == 2
 
 
-def test_ids_given_out_are_bounded_and_the_oldest_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assigned_ids_are_limited_and_the_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classic_group, "MAX_PENDING_MEMBERS", 3)
     test = GroupUnderTest()
     given = [test.join(needs_known_member_id=True).answer.member_id for _ in range(5)]
     assert test.group.pending_ids == given[2:]
 
 
-def test_metadata_of_all_members_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_of_all_members_together_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classic_group, "MOST_BYTES_OF_PROTOCOLS", 100)
     test = GroupUnderTest()
     fits = test.join(protocols={"range": bytes(50)})
@@ -131,7 +131,7 @@ def test_member_beyond_the_largest_size_is_refused() -> None:
     assert test.group.state is ClassicGroupState.STABLE, "the others are not bothered"
 
 
-def test_last_to_rejoin_loses_its_place_where_new_ones_were_faster() -> None:
+def test_last_member_to_rejoin_a_full_group_is_refused() -> None:
     test = GroupUnderTest(group_max_size=2)
     leader, second = test.stable(2)
     again = test.join(leader)
@@ -156,7 +156,7 @@ def test_first_member_without_a_protocol_is_refused(changes: dict[str, Any]) -> 
     assert test.group.is_empty
 
 
-def test_protocol_that_most_prefer_is_chosen_among_those_that_all_know() -> None:
+def test_most_preferred_protocol_that_all_members_support_is_chosen() -> None:
     test = GroupUnderTest()
     joins = [
         test.join(protocols={"a": b"", "b": b"", "c": b""}),
@@ -175,7 +175,7 @@ def test_follower_that_rejoins_unchanged_gets_the_current_generation() -> None:
     assert test.group.state is ClassicGroupState.STABLE
 
 
-def test_leader_that_rejoins_has_the_group_assigned_anew() -> None:
+def test_leader_that_rejoins_starts_a_rebalance() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     again = test.join(leader)
@@ -184,7 +184,7 @@ def test_leader_that_rejoins_has_the_group_assigned_anew() -> None:
     assert again.answer.generation == 2
 
 
-def test_follower_with_other_topics_has_the_group_rebalanced() -> None:
+def test_follower_with_other_topics_starts_a_rebalance() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     test.join(follower, protocols={"range": subscription("payments")})
@@ -193,7 +193,7 @@ def test_follower_with_other_topics_has_the_group_rebalanced() -> None:
     assert [one.metadata for one in again.answer.members] == [subscription("orders"), subscription("payments")]
 
 
-def test_member_whose_answer_got_lost_asks_again_and_gets_the_same_generation() -> None:
+def test_retry_after_a_lost_response_gets_the_same_generation() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -202,7 +202,7 @@ def test_member_whose_answer_got_lost_asks_again_and_gets_the_same_generation() 
     assert test.join(second.answer.member_id).answer == second.answer
 
 
-def test_member_that_changes_its_topics_while_the_leader_assigns_has_the_group_rebalanced() -> None:
+def test_change_of_topics_while_the_leader_assigns_starts_a_rebalance() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -213,7 +213,7 @@ def test_member_that_changes_its_topics_while_the_leader_assigns_has_the_group_r
     assert again.answer.members[1].metadata == subscription("payments")
 
 
-def test_member_that_asks_twice_is_answered_on_its_newest_connection() -> None:
+def test_second_join_of_a_member_gets_the_response() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     given_up = test.join(leader)
@@ -223,7 +223,7 @@ def test_member_that_asks_twice_is_answered_on_its_newest_connection() -> None:
     assert again.answer.generation == 2
 
 
-def test_new_member_whose_client_hung_up_is_forgotten_at_once() -> None:
+def test_new_member_is_removed_at_once_when_its_client_disconnects() -> None:
     test = GroupUnderTest()
     join = test.join()
     test.group.abandon_join(join, test.now)
@@ -233,7 +233,7 @@ def test_new_member_whose_client_hung_up_is_forgotten_at_once() -> None:
     assert test.stored == [], "there was nothing to remember"
 
 
-def test_known_member_whose_client_hung_up_may_come_back_while_its_session_lasts() -> None:
+def test_disconnected_member_may_rejoin_within_its_session() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     hung_up = test.join(leader)
@@ -244,7 +244,7 @@ def test_known_member_whose_client_hung_up_may_come_back_while_its_session_lasts
     assert back.answer.generation == other.answer.generation == 2
 
 
-def test_rebalance_goes_on_without_a_member_whose_client_hung_up_for_good() -> None:
+def test_rebalance_completes_without_a_disconnected_member() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     test.group.abandon_join(test.join(leader), test.now)
@@ -253,7 +253,7 @@ def test_rebalance_goes_on_without_a_member_whose_client_hung_up_for_good() -> N
     assert (other.answer.generation, other.answer.leader) == (2, follower)
 
 
-def test_others_do_not_wait_for_a_newcomer_that_hung_up() -> None:
+def test_other_members_do_not_wait_for_a_disconnected_new_member() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     test.group.abandon_join(test.join(instance_id="i"), test.now)
@@ -261,7 +261,7 @@ def test_others_do_not_wait_for_a_newcomer_that_hung_up() -> None:
     assert [join.answer.generation for join in again] == [2, 2]
 
 
-def test_member_that_hangs_up_after_a_long_wait_is_removed_when_its_session_ends() -> None:
+def test_member_that_disconnects_after_a_long_wait_is_removed_when_its_session_ends() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     waiting = test.join(leader)
@@ -279,7 +279,7 @@ def test_member_that_hangs_up_after_a_long_wait_is_removed_when_its_session_ends
 # Assigning
 
 
-def test_member_that_syncs_twice_is_answered_on_its_newest_connection() -> None:
+def test_second_sync_of_a_member_gets_the_response() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -302,7 +302,7 @@ def test_every_member_gets_its_share_when_the_leader_has_assigned() -> None:
     assert test.group.state is ClassicGroupState.STABLE
 
 
-def test_member_that_the_leader_forgot_gets_an_empty_share() -> None:
+def test_member_without_an_assignment_of_the_leader_gets_an_empty_one() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -311,7 +311,7 @@ def test_member_that_the_leader_forgot_gets_an_empty_share() -> None:
     assert (waiting.answer.error, waiting.answer.assignment) == (NONE, b"")
 
 
-def test_late_member_gets_its_share_from_a_stable_group() -> None:
+def test_late_sync_gets_the_assignment_of_a_stable_group() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -319,14 +319,14 @@ def test_late_member_gets_its_share_from_a_stable_group() -> None:
     assert test.sync(second.answer.member_id).answer.assignment == b"1"
 
 
-def test_sync_during_the_join_phase_is_told_to_rejoin() -> None:
+def test_sync_during_the_join_phase_gets_rebalance_in_progress() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     test.join(leader)
     assert test.sync(follower).answer.error is ErrorCode.rebalance_in_progress
 
 
-def test_waiting_syncs_are_told_when_a_new_rebalance_begins() -> None:
+def test_waiting_syncs_get_rebalance_in_progress_when_a_rebalance_begins() -> None:
     test = GroupUnderTest()
     test.join()
     second = test.join()
@@ -353,12 +353,12 @@ def test_sync_is_checked(changes: dict[str, Any], error: ErrorCode) -> None:
     assert test.sync(member, **changes).answer.error is error
 
 
-def test_sync_of_a_stranger_is_unknown() -> None:
+def test_sync_of_an_unknown_member_is_refused() -> None:
     test = GroupUnderTest()
     assert test.sync("made-up").answer.error is ErrorCode.unknown_member_id
 
 
-def test_client_that_hung_up_while_it_waited_for_its_share_keeps_its_session() -> None:
+def test_member_that_disconnects_during_its_sync_keeps_its_session() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -400,7 +400,7 @@ def test_heartbeat_of_another_generation_is_refused() -> None:
     assert test.heartbeat(member, generation=7) is ErrorCode.illegal_generation
 
 
-def test_heartbeats_are_fine_while_the_leader_assigns() -> None:
+def test_heartbeats_succeed_while_the_leader_assigns() -> None:
     test = GroupUnderTest()
     join = test.join()
     test.advance(DELAY)
@@ -411,7 +411,7 @@ def test_heartbeats_are_fine_while_the_leader_assigns() -> None:
 # Static members
 
 
-def test_static_member_that_comes_back_goes_on_without_a_rebalance() -> None:
+def test_static_member_rejoins_without_a_rebalance() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1, instance_id="i")
     answer = test.join(instance_id="i", may_skip_assignment=True).answer
@@ -422,7 +422,7 @@ def test_static_member_that_comes_back_goes_on_without_a_rebalance() -> None:
     assert test.group.state is ClassicGroupState.STABLE
 
 
-def test_static_leader_that_comes_back_with_an_old_client_is_not_told_that_it_leads() -> None:
+def test_static_leader_with_an_old_client_rejoins_as_a_follower() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1, instance_id="i")
     answer = test.join(instance_id="i").answer
@@ -430,7 +430,7 @@ def test_static_leader_that_comes_back_with_an_old_client_is_not_told_that_it_le
     assert test.group.leader == answer.member_id
 
 
-def test_former_self_of_a_static_member_is_fenced() -> None:
+def test_old_member_id_of_a_static_member_is_fenced() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1, instance_id="i")
     new = test.join(instance_id="i").answer.member_id
@@ -444,7 +444,7 @@ def test_former_self_of_a_static_member_is_fenced() -> None:
     assert test.heartbeat(new, instance_id="i") is NONE
 
 
-def test_former_self_that_still_waits_is_fenced_at_once() -> None:
+def test_waiting_join_of_a_replaced_static_member_is_fenced_at_once() -> None:
     test = GroupUnderTest()
     waiting = test.join(instance_id="i")
     back = test.join(instance_id="i")
@@ -455,7 +455,7 @@ def test_former_self_that_still_waits_is_fenced_at_once() -> None:
     assert waiting_sync.answer.error is NONE
 
 
-def test_static_member_that_comes_back_has_a_whole_session() -> None:
+def test_static_member_that_rejoins_has_a_whole_session() -> None:
     test = GroupUnderTest()
     test.stable(1, instance_id="i")
     test.advance(SESSION_MS - 1)
@@ -464,7 +464,7 @@ def test_static_member_that_comes_back_has_a_whole_session() -> None:
     assert test.group.member_ids == [back]
 
 
-def test_static_member_that_came_back_and_waits_for_others_is_not_taken_for_silent() -> None:
+def test_session_of_a_static_member_that_waits_in_a_join_does_not_expire() -> None:
     test = GroupUnderTest()
     (other,) = test.stable(1)
     test.join(instance_id="i")
@@ -477,7 +477,7 @@ def test_static_member_that_came_back_and_waits_for_others_is_not_taken_for_sile
     assert back.answer.generation == 2
 
 
-def test_static_member_that_comes_back_before_it_synced_is_not_missed_under_its_old_id() -> None:
+def test_static_member_that_rejoins_before_its_sync_is_not_awaited_under_its_old_id() -> None:
     test = GroupUnderTest()
     first, second = test.join(session_ms=200_000), test.join(session_ms=200_000, instance_id="i")
     test.advance(3 * DELAY)
@@ -488,7 +488,7 @@ def test_static_member_that_comes_back_before_it_synced_is_not_missed_under_its_
     assert test.group.state is ClassicGroupState.STABLE
 
 
-def test_static_member_that_comes_back_during_assignment_has_it_done_again() -> None:
+def test_static_member_that_rejoins_during_the_assignment_starts_a_rebalance() -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join(instance_id="i")
     test.advance(3 * DELAY)
@@ -499,14 +499,14 @@ def test_static_member_that_comes_back_during_assignment_has_it_done_again() -> 
     assert test.heartbeat(first.answer.member_id) is ErrorCode.rebalance_in_progress
 
 
-def test_static_member_that_comes_back_with_another_preference_has_the_group_rebalanced() -> None:
+def test_static_member_that_rejoins_with_another_preference_starts_a_rebalance() -> None:
     test = GroupUnderTest()
     test.stable(1, instance_id="i", protocols={"a": b"", "b": b""})
     back = test.join(instance_id="i", protocols={"b": b"", "a": b""})
     assert (back.answer.generation, back.answer.protocol_name) == (2, "b")
 
 
-def test_static_member_is_kept_although_it_did_not_rejoin_in_time() -> None:
+def test_static_member_that_misses_the_join_phase_stays() -> None:
     test = GroupUnderTest()
     first = test.join()
     second = test.join(instance_id="i", session_ms=200_000)
@@ -519,7 +519,7 @@ def test_static_member_is_kept_although_it_did_not_rejoin_in_time() -> None:
     assert second.answer.member_id in test.group.member_ids
 
 
-def test_static_member_is_known_by_its_instance_id_only_with_the_right_member_id() -> None:
+def test_static_member_needs_its_current_member_id() -> None:
     test = GroupUnderTest()
     (member,) = test.stable(1, instance_id="i")
     assert test.heartbeat(member, instance_id="other") is ErrorCode.unknown_member_id
@@ -537,13 +537,13 @@ def test_members_that_leave_are_gone_and_the_others_rebalance() -> None:
     assert test.join(follower).answer.leader == follower
 
 
-def test_several_leave_at_once_and_each_gets_its_error() -> None:
+def test_each_member_of_a_leave_request_gets_its_own_error() -> None:
     test = GroupUnderTest()
     first, second = test.join(instance_id="i"), test.join()
     test.advance(3 * DELAY)
     pending = test.join(needs_known_member_id=True).answer.member_id
     identities = [
-        MemberIdentity("", "i"),  # as admins remove static members
+        MemberIdentity("", "i"),  # as admin clients remove static members
         MemberIdentity("", "nobody"),
         MemberIdentity(second.answer.member_id),
         MemberIdentity("made-up"),
@@ -556,7 +556,7 @@ def test_several_leave_at_once_and_each_gets_its_error() -> None:
     assert test.group.is_empty
 
 
-def test_group_that_all_have_left_is_empty_and_says_so_after_a_restart() -> None:
+def test_group_without_members_is_empty_after_a_restart_too() -> None:
     test = GroupUnderTest()
     ids = test.stable(2)
     test.leave(*(MemberIdentity(each) for each in ids))
@@ -565,7 +565,7 @@ def test_group_that_all_have_left_is_empty_and_says_so_after_a_restart() -> None
     assert len(test.stored) == 2
 
 
-def test_join_of_a_member_that_was_removed_meanwhile_is_answered() -> None:
+def test_waiting_join_of_a_removed_member_gets_an_error() -> None:
     test = GroupUnderTest()
     leader, _ = test.stable(2)
     waiting = test.join(leader)
@@ -592,21 +592,21 @@ def test_empty_group_takes_commits_without_a_member_only() -> None:
     assert test.group.check_commit("x", 3, None, 8) is ErrorCode.unknown_member_id
 
 
-def test_commit_while_the_leader_assigns_is_told_to_wait() -> None:
+def test_commit_while_the_leader_assigns_gets_rebalance_in_progress() -> None:
     test = GroupUnderTest()
     join = test.join()
     test.advance(DELAY)
     assert test.group.check_commit(join.answer.member_id, 1, None, 8) is ErrorCode.rebalance_in_progress
 
 
-def test_member_may_commit_what_it_gives_up_while_others_rejoin() -> None:
+def test_member_may_commit_during_the_join_phase() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     test.join(leader)
     assert test.group.check_commit(follower, 1, None, 8) is NONE
 
 
-def test_commit_is_a_sign_of_life() -> None:
+def test_commit_restarts_the_session() -> None:
     test = GroupUnderTest()
     (member,) = test.stable(1)
     test.advance(SESSION_MS - 1)
@@ -615,7 +615,7 @@ def test_commit_is_a_sign_of_life() -> None:
     assert test.group.member_ids == [member]
 
 
-def test_offsets_of_a_group_that_is_no_consumers_can_be_deleted_only_when_it_is_empty() -> None:
+def test_offsets_of_a_group_of_another_protocol_can_be_deleted_only_while_it_is_empty() -> None:
     test = GroupUnderTest()
     assert test.group.check_offset_delete() is NONE
     test.stable(1, protocol_type="connect")
@@ -651,19 +651,19 @@ def test_topics_of_all_members_are_subscribed_to() -> None:
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\xff\xff\0\0\0\0", b"\0\1\x7f\xff\xff\xff"])
-def test_consumers_whose_subscription_cannot_be_read_keep_everything(metadata: bytes) -> None:
+def test_group_with_an_unreadable_subscription_counts_as_subscribed_to_every_topic(metadata: bytes) -> None:
     test = GroupUnderTest()
     test.stable(1, protocols={"range": metadata})
     assert test.group.subscribed_to("anything")
 
 
-def test_others_than_consumers_subscribe_to_nothing() -> None:
+def test_group_of_another_protocol_subscribes_to_no_topic() -> None:
     test = GroupUnderTest()
     test.stable(1, protocol_type="connect", protocols={"range": subscription("orders")})
     assert not test.group.subscribed_to("orders")
 
 
-def test_closed_group_answers_whoever_waits_and_refuses_the_rest() -> None:
+def test_closed_group_fails_waiting_requests_and_refuses_new_ones() -> None:
     test = GroupUnderTest()
     join = test.join()
     test.advance(DELAY)

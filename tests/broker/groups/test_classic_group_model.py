@@ -1,7 +1,7 @@
-"""A classic group under random joins, syncs, heartbeats, leaves, hang-ups, failing writes, restarts, and time.
+"""A classic group under random joins, syncs, heartbeats, leaves, disconnects, failing writes, restarts, and time.
 
-What must hold, whatever comes: one generation at a time, whose members all agree on it; every share is the one that the
-leader of that very generation gave; what is stable is stored; and nobody waits for ever.
+It checks that there is one generation at a time, on which all members agree; that every assignment comes from the
+leader of its generation; that a stable group is stored; and that no request waits without end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.classic_group import NEW_MEMBER_JOIN_TIMEOUT_MS, ClassicGroup
-from stratalog.broker.groups.classic_messages import JoinAnswer, MemberIdentity, SyncAnswer
+from stratalog.broker.groups.classic_messages import JoinResponse, MemberIdentity, SyncResponse
 from stratalog.broker.groups.classic_rebalance import _PENDING_BYTES, ClassicGroupState
 from stratalog.broker.groups.offset_records import parse_group
 from stratalog.broker.state_budget import OBJECT_BYTES
@@ -37,23 +37,23 @@ REBALANCES = (REBALANCE_MS, 5_000, 0)
 
 @dataclass
 class Generation:
-    """What clients were told of one generation."""
+    """The responses that clients got about one generation."""
 
     leader: str = ""
     protocol: str | None = None
     members: set[str] = field(default_factory=set)
-    shares: dict[str, bytes] | None = None  # what its leader gave
+    shares: dict[str, bytes] | None = None  # the leader's assignment
 
 
 class WatchedJoin(Join):
-    """Checked at the moment in which it is answered."""
+    """A sync whose response is checked when it comes."""
 
     def __init__(self, model: ClassicGroupModel, instance: str | None) -> None:
         super().__init__()
         self._model = model
         self._instance = instance
 
-    def __call__(self, answer: JoinAnswer) -> None:
+    def __call__(self, answer: JoinResponse) -> None:
         super().__call__(answer)
         self._model.check_join(answer, self._instance)
 
@@ -65,7 +65,7 @@ class WatchedSync(Sync):
         self._member = member
         self._generation = generation
 
-    def __call__(self, answer: SyncAnswer) -> None:
+    def __call__(self, answer: SyncResponse) -> None:
         super().__call__(answer)
         self._model.check_sync(answer, self._member, self._generation)
 
@@ -88,7 +88,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
     def _pick(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from([*self.known, "made-up"]), label="member")
 
-    # What clients do
+    # Requests of clients
 
     @rule(
         static=st.none() | st.sampled_from(INSTANCES),
@@ -190,12 +190,12 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def behave(self, data: st.DataObject) -> None:
-        """All members do what they are told, as clients do nearly always: rejoin, and then sync."""
+        """Let all members rejoin and then sync, as clients do in the usual case."""
         for member_id in self.group.pending_ids:
             self._rejoin(member_id)
         if self.group.state is ClassicGroupState.PREPARING_REBALANCE:
             for member in list(self.group._members):
-                if member.answer_join is None:
+                if member.join_callback is None:
                     self._rejoin(member.member_id, member.protocols)
             self.test.advance(self.test.config.group_initial_rebalance_delay_ms)
         if self.group.state is ClassicGroupState.COMPLETING_REBALANCE:
@@ -207,7 +207,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
         watched = WatchedJoin(self, instance)
         self.joins.append(self.test.join(member_id, watched, instance_id=instance, protocols=protocols))
 
-    # What happens to the broker
+    # Events of the broker
 
     @rule(milliseconds=st.sampled_from((0, 1, 500, 1_000, 1_000, 2_000, 3_000, 5_999)))
     def time_passes(self, milliseconds: int) -> None:
@@ -224,7 +224,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @rule(chance=st.integers(0, 4))
     def restart(self, chance: int) -> None:
-        """As after kill -9: what was not answered never is, and what was stored is back."""
+        """Restart the group as after kill -9: waiting requests get no response, and the stored state is restored."""
         if chance:
             return
         fresh = GroupUnderTest(
@@ -242,27 +242,27 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.joins.clear()
         self.syncs.clear()
         self.lives += 1
-        # Generations that were begun and not stored did not happen; their numbers are used again.
+        # A generation that was not stored does not count, and its number is used again.
         self.generations = {
             number: one for number, one in self.generations.items() if number == self.group.generation and one.shares
         }
 
-    # What must hold
+    # Checks
 
-    def check_sync(self, answer: SyncAnswer, member: str, generation: int) -> None:
+    def check_sync(self, answer: SyncResponse, member: str, generation: int) -> None:
         if answer.error is NONE:
-            assert generation == self.group.generation, "a share of another generation than the one asked for"
+            assert generation == self.group.generation, "an assignment of another generation than the requested one"
             shares = self.generations[generation].shares or self.assigning
-            assert shares is not None, "a share that no leader gave"
+            assert shares is not None, "an assignment that no leader made"
             assert answer.assignment == shares.get(member, b"")
 
-    def check_join(self, answer: JoinAnswer, instance: str | None) -> None:
+    def check_join(self, answer: JoinResponse, instance: str | None) -> None:
         if answer.error is ErrorCode.member_id_required:
             self.known[answer.member_id] = (instance, 0)
         if answer.error is not NONE:
             assert answer.members == ()
             return
-        assert answer.generation == self.group.generation, "an answer of another generation"
+        assert answer.generation == self.group.generation, "a response of another generation"
         assert answer.member_id in self.group.member_ids
         known = self.generations.setdefault(answer.generation, Generation(answer.leader, answer.protocol_name))
         assert known.protocol == answer.protocol_name
@@ -276,7 +276,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.known[answer.member_id] = (instance, answer.generation)
 
     def _note_replacement(self, known: Generation, member: str, instance: str) -> None:
-        """A static member came back to a stable generation: the share of its former self is its own now."""
+        """Note that a static member rejoined a stable generation: it takes over the assignment of its old id."""
         assert known.shares is not None
         former = [each for each, (held, _) in self.known.items() if held == instance and each in known.shares]
         for each in former:
@@ -288,8 +288,8 @@ class ClassicGroupModel(RuleBasedStateMachine):
     @invariant()
     def states_are_what_they_say(self) -> None:
         members = list(self.group._members)
-        joining = [one for one in members if one.answer_join is not None]
-        syncing = [one for one in members if one.answer_sync is not None]
+        joining = [one for one in members if one.join_callback is not None]
+        syncing = [one for one in members if one.sync_callback is not None]
         assert self.group._members.awaiting_join == len(joining)
         match self.group.state:
             case ClassicGroupState.EMPTY:
@@ -304,9 +304,9 @@ class ClassicGroupModel(RuleBasedStateMachine):
                 assert joining == syncing == []
         assert (self.group.leader is None) == (not members)
         for one in members:
-            assert one.is_waiting or one.expires_at_ms is not None, "a member that would stay for ever"
-        if members or self.group.has_pending:
-            assert self.group.wake_at_ms is not None, "nobody would wake it"
+            assert one.is_waiting or one.expires_at_ms is not None, "a member that would never expire"
+        if members or self.group.has_pending_members:
+            assert self.group.wake_at_ms is not None, "no timer would wake the group"
 
     @invariant()
     def what_it_takes_in_memory_is_counted(self) -> None:
@@ -330,13 +330,13 @@ class ClassicGroupModel(RuleBasedStateMachine):
             )
 
     def teardown(self) -> None:
-        """Nobody says anything any more: in the end everybody has an answer, and the group is empty."""
+        """Let time pass without requests: every waiting request gets a response, and the group becomes empty."""
         if not hasattr(self, "test"):
             return
         for _ in range(4):
             self.test.advance(NEW_MEMBER_JOIN_TIMEOUT_MS)
-        assert all(self.joins), "a join that is never answered"
-        assert all(self.syncs), "a sync that is never answered"
+        assert all(self.joins), "a join that never gets a response"
+        assert all(self.syncs), "a sync that never gets a response"
         assert self.group.is_empty
         assert self.group.wake_at_ms is None
 

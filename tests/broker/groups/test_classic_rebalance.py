@@ -1,4 +1,4 @@
-"""How a classic group goes from generation to generation, what it stores, and what it is after a restart."""
+"""A classic group from generation to generation: its deadlines, its stored state, and its state after a restart."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DELAY = 3_000
 # The initial delay
 
 
-def test_each_newcomer_prolongs_the_initial_delay() -> None:
+def test_each_new_member_extends_the_initial_delay() -> None:
     test = GroupUnderTest()
     first = test.join()
     test.advance(2_000)
     second = test.join()
     test.advance(2_000)
-    assert not first, "the second one came, so three seconds more"
+    assert not first, "the second member extends the delay by three seconds"
     test.advance(2_000)
     assert first.answer.generation == second.answer.generation == 1
 
 
-def test_initial_delay_is_prolonged_up_to_the_rebalance_timeout_and_no_longer() -> None:
+def test_initial_delay_is_extended_up_to_the_rebalance_timeout() -> None:
     test = GroupUnderTest()
     first = test.join(rebalance_ms=10_000, session_ms=10_000)
     for _ in range(20):
@@ -48,7 +48,7 @@ def test_without_an_initial_delay_the_first_generation_begins_at_once() -> None:
     assert join.answer.generation == 1
 
 
-def test_initial_delay_of_a_group_that_all_have_left_ends_in_nothing() -> None:
+def test_group_that_all_members_leave_during_the_initial_delay_is_empty() -> None:
     test = GroupUnderTest()
     test.group.abandon_join(test.join(), test.now)
     test.advance(DELAY)
@@ -57,7 +57,7 @@ def test_initial_delay_of_a_group_that_all_have_left_ends_in_nothing() -> None:
     assert test.group.wake_at_ms is None
 
 
-# Who is waited for, and how long
+# Awaited members and deadlines
 
 
 def test_members_that_do_not_rejoin_in_time_are_removed() -> None:
@@ -71,7 +71,7 @@ def test_members_that_do_not_rejoin_in_time_are_removed() -> None:
     assert test.heartbeat(follower) is ErrorCode.unknown_member_id
 
 
-def test_longest_rebalance_timeout_of_all_counts() -> None:
+def test_longest_rebalance_timeout_of_all_members_applies() -> None:
     test = GroupUnderTest()
     first, second = test.join(session_ms=100_000), test.join(session_ms=100_000, rebalance_ms=90_000)
     test.advance(3 * DELAY)
@@ -92,7 +92,7 @@ def test_leader_that_did_not_rejoin_is_replaced() -> None:
     assert again.answer.leader == follower
 
 
-def test_member_that_waits_for_others_is_not_taken_for_silent() -> None:
+def test_session_of_a_waiting_member_does_not_expire() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     again = test.join(leader)
@@ -103,7 +103,7 @@ def test_member_that_waits_for_others_is_not_taken_for_silent() -> None:
     assert leader in test.group.member_ids
 
 
-def test_new_member_that_waits_too_long_has_to_ask_again() -> None:
+def test_join_of_a_new_member_fails_after_its_timeout() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1, rebalance_ms=10 * NEW_MEMBER_JOIN_TIMEOUT_MS)
     new = test.join()
@@ -127,7 +127,7 @@ def test_members_that_do_not_sync_in_time_are_removed() -> None:
     assert test.heartbeat(second.answer.member_id) is ErrorCode.unknown_member_id
 
 
-def test_followers_do_not_wait_for_ever_for_a_leader_that_never_assigns() -> None:
+def test_followers_stop_waiting_for_a_leader_that_never_assigns() -> None:
     test = GroupUnderTest()
     first, second = test.join(session_ms=200_000), test.join(session_ms=200_000)
     test.advance(3 * DELAY)
@@ -138,19 +138,19 @@ def test_followers_do_not_wait_for_ever_for_a_leader_that_never_assigns() -> Non
     assert first.answer.member_id not in test.group.member_ids
 
 
-def test_time_to_sync_ends_with_its_generation() -> None:
+def test_sync_deadline_ends_with_its_generation() -> None:
     test = GroupUnderTest()
     first, second = test.join(session_ms=200_000), test.join(session_ms=200_000)
-    test.advance(3 * DELAY)  # the generation begins at 6 s, so its time to sync ends at 66 s
+    test.advance(3 * DELAY)  # the generation begins at 6 s, so its sync deadline is at 66 s
     test.advance(55_000)
     test.join()
     again = test.join(second.answer.member_id)
     test.advance(10_000)
-    assert not again, "it waits for the first one, and is not late for a generation that is over"
+    assert not again, "it waits for the first member; the deadline of the old generation does not apply"
     assert first.answer.member_id in test.group.member_ids
 
 
-def test_member_that_falls_silent_with_the_new_generation_is_removed_when_its_session_ends() -> None:
+def test_silent_member_of_a_new_generation_is_removed_when_its_session_ends() -> None:
     test = GroupUnderTest()
     test.join()
     test.advance(DELAY)
@@ -160,13 +160,13 @@ def test_member_that_falls_silent_with_the_new_generation_is_removed_when_its_se
     assert test.group.is_empty
 
 
-def test_member_that_falls_silent_when_its_sync_is_called_off_is_removed_when_its_session_ends() -> None:
+def test_silent_member_after_a_failed_sync_is_removed_when_its_session_ends() -> None:
     test = GroupUnderTest()
     first, second = test.join(session_ms=50_000), test.join()
     test.advance(3 * DELAY)
     waiting = test.sync(second.answer.member_id)
     test.advance(2 * SESSION_MS)
-    assert not waiting, "who waits for us is not silent"
+    assert not waiting, "a waiting member is not silent"
     test.join()
     assert waiting.answer.error is ErrorCode.rebalance_in_progress
     test.advance(SESSION_MS - 1)
@@ -176,7 +176,7 @@ def test_member_that_falls_silent_when_its_sync_is_called_off_is_removed_when_it
     assert first.answer.member_id in test.group.member_ids
 
 
-def test_shares_of_the_last_generation_are_void_once_a_new_one_has_begun() -> None:
+def test_assignment_of_an_old_generation_is_dropped_when_a_new_one_begins() -> None:
     test = GroupUnderTest()
     (member,) = test.stable(1)
     test.join(member)
@@ -185,7 +185,7 @@ def test_shares_of_the_last_generation_are_void_once_a_new_one_has_begun() -> No
     assert [one.assignment for one in test.group.describe().members] == [b"", b""]
 
 
-def test_group_whose_members_have_all_synced_is_left_in_peace() -> None:
+def test_members_that_have_all_synced_are_not_removed() -> None:
     test = GroupUnderTest()
     ids = test.stable(2, session_ms=200_000)
     test.advance(REBALANCE_MS)
@@ -193,21 +193,21 @@ def test_group_whose_members_have_all_synced_is_left_in_peace() -> None:
     assert test.group.state is ClassicGroupState.STABLE
 
 
-def test_static_members_none_of_which_is_back_are_waited_for_until_their_sessions_end() -> None:
+def test_rebalance_waits_for_static_members_until_their_sessions_end() -> None:
     test = GroupUnderTest()
     first = test.join(instance_id="a", session_ms=100_000, rebalance_ms=500)
     second = test.join(session_ms=7_000, rebalance_ms=500)
     test.advance(DELAY)
     test.sync(second.answer.member_id)
     test.sync(first.answer.member_id, {}, instance_id="a")
-    test.advance(7_000)  # the second one is silent: a rebalance, for which nobody is there
+    test.advance(7_000)  # the second member is silent: a rebalance without any joined member
     assert test.group.state is ClassicGroupState.PREPARING_REBALANCE
     assert test.group.member_ids == [first.answer.member_id]
     back = test.join(first.answer.member_id, instance_id="a")
     assert back.answer.generation == 2
 
 
-def test_silent_group_ends_up_empty() -> None:
+def test_group_of_silent_members_becomes_empty() -> None:
     test = GroupUnderTest()
     test.stable(3)
     test.advance(SESSION_MS)
@@ -215,7 +215,7 @@ def test_silent_group_ends_up_empty() -> None:
     assert test.group.wake_at_ms is None, "an empty group costs no timer"
 
 
-def test_next_generation_of_an_emptied_group_counts_on() -> None:
+def test_generation_of_an_emptied_group_keeps_rising() -> None:
     test = GroupUnderTest()
     test.stable(1)
     test.advance(SESSION_MS)
@@ -225,10 +225,10 @@ def test_next_generation_of_an_emptied_group_counts_on() -> None:
     assert join.answer.generation == 3
 
 
-# What is stored
+# Stored state
 
 
-def test_group_is_stored_before_anybody_gets_a_share() -> None:
+def test_assignment_is_stored_before_any_member_gets_it() -> None:
     test = GroupUnderTest()
     join = test.join()
     test.advance(DELAY)
@@ -250,7 +250,7 @@ def test_group_is_stored_before_anybody_gets_a_share() -> None:
         (StratalogError("?"), ErrorCode.coordinator_not_available),
     ],
 )
-def test_assignment_that_cannot_be_stored_is_given_to_nobody(failure: StratalogError, error: ErrorCode) -> None:
+def test_assignment_that_cannot_be_stored_goes_to_no_member(failure: StratalogError, error: ErrorCode) -> None:
     test = GroupUnderTest()
     first, second = test.join(), test.join()
     test.advance(3 * DELAY)
@@ -262,7 +262,7 @@ def test_assignment_that_cannot_be_stored_is_given_to_nobody(failure: StratalogE
     assert {one.assignment for one in test.group.describe().members} == {b""}
 
 
-def test_static_member_is_replaced_only_if_that_could_be_stored() -> None:
+def test_static_member_is_replaced_only_if_the_change_was_stored() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1, instance_id="i")
     test.failure = StorageError("disk full")
@@ -276,7 +276,7 @@ def test_static_member_is_replaced_only_if_that_could_be_stored() -> None:
     assert test.join(instance_id="i").answer.error is NONE
 
 
-def test_group_that_is_empty_but_could_not_be_stored_goes_on() -> None:
+def test_empty_group_that_could_not_be_stored_can_be_joined() -> None:
     test = GroupUnderTest()
     test.stable(1)
     test.failure = StorageError("disk full")
@@ -296,7 +296,7 @@ def restarted(test: GroupUnderTest) -> GroupUnderTest:
     return fresh
 
 
-def test_members_are_back_after_a_restart_with_their_shares_and_generation() -> None:
+def test_members_assignments_and_generation_survive_a_restart() -> None:
     test = GroupUnderTest()
     leader, follower = test.stable(2)
     fresh = restarted(test)
@@ -308,7 +308,7 @@ def test_members_are_back_after_a_restart_with_their_shares_and_generation() -> 
     assert not fresh.group.subscribed_to("payments")
 
 
-def test_leader_is_the_same_after_a_restart_although_it_is_not_the_first_member() -> None:
+def test_leader_survives_a_restart_even_if_it_is_not_the_first_member() -> None:
     test = GroupUnderTest()
     first = test.join(instance_id="i", session_ms=200_000)
     second = test.join(session_ms=200_000)
@@ -316,13 +316,13 @@ def test_leader_is_the_same_after_a_restart_although_it_is_not_the_first_member(
     test.sync(second.answer.member_id)
     test.sync(first.answer.member_id, {}, instance_id="i")
     again = test.join(second.answer.member_id, protocols={"range": subscription("payments")})
-    test.advance(REBALANCE_MS)  # the first one, which led, does not rejoin
+    test.advance(REBALANCE_MS)  # the first member, the leader until now, does not rejoin
     test.sync(again.answer.member_id, {})
     assert test.group.member_ids == [first.answer.member_id, second.answer.member_id]
     assert restarted(test).group.leader == test.group.leader == second.answer.member_id
 
 
-def test_members_have_a_whole_session_to_come_back_after_a_restart() -> None:
+def test_members_have_a_whole_session_after_a_restart() -> None:
     test = GroupUnderTest()
     ids = test.stable(2)
     fresh = restarted(test)
@@ -334,7 +334,7 @@ def test_members_have_a_whole_session_to_come_back_after_a_restart() -> None:
     assert fresh.group.is_empty
 
 
-def test_group_that_became_too_large_with_a_restart_rebalances() -> None:
+def test_group_that_is_too_large_after_a_restart_rebalances() -> None:
     test = GroupUnderTest()
     test.stable(3)
     fresh = GroupUnderTest(group_max_size=2)
@@ -345,7 +345,7 @@ def test_group_that_became_too_large_with_a_restart_rebalances() -> None:
     assert fresh.group.state is ClassicGroupState.PREPARING_REBALANCE
 
 
-def test_static_member_is_known_by_its_instance_after_a_restart() -> None:
+def test_instance_id_of_a_static_member_survives_a_restart() -> None:
     test = GroupUnderTest()
     (old,) = test.stable(1, instance_id="i")
     fresh = restarted(test)
@@ -355,17 +355,17 @@ def test_static_member_is_known_by_its_instance_after_a_restart() -> None:
     assert fresh.sync(back.answer.member_id).answer.assignment == old.encode()
 
 
-def test_only_what_was_stored_needs_a_tombstone() -> None:
+def test_group_that_was_never_stored_needs_no_tombstone() -> None:
     test = GroupUnderTest()
     assert test.group.tombstones() == []
     test.stable(1)
     assert test.group.tombstones() == [group_tombstone("g")]
 
 
-# Since when offsets expire
+# Expiry of offsets
 
 
-def test_offsets_of_a_group_that_became_empty_expire_since_then() -> None:
+def test_offset_expiry_of_an_empty_group_counts_from_when_it_became_empty() -> None:
     test = GroupUnderTest()
     test.stable(1)
     test.advance(SESSION_MS)
@@ -375,7 +375,7 @@ def test_offsets_of_a_group_that_became_empty_expire_since_then() -> None:
     assert restarted(test).group.offset_expires_since(5) == emptied
 
 
-def test_offsets_of_consumers_expire_since_their_commit_but_not_during_a_rebalance() -> None:
+def test_offset_expiry_of_consumers_counts_from_the_commit_except_in_a_rebalance() -> None:
     test = GroupUnderTest()
     test.stable(1)
     assert test.group.offset_expires_since(5) == 5
@@ -383,11 +383,11 @@ def test_offsets_of_consumers_expire_since_their_commit_but_not_during_a_rebalan
     assert test.group.offset_expires_since(5) is None
 
 
-def test_offsets_of_members_that_are_no_consumers_do_not_expire() -> None:
+def test_offsets_of_a_group_of_another_protocol_do_not_expire() -> None:
     test = GroupUnderTest()
     test.stable(1, protocol_type="connect")
     assert test.group.offset_expires_since(5) is None
 
 
-def test_offsets_of_a_group_without_members_ever_expire_since_their_commit() -> None:
+def test_offset_expiry_of_a_group_that_never_had_members_counts_from_the_commit() -> None:
     assert GroupUnderTest().group.offset_expires_since(5) == 5

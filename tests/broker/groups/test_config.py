@@ -30,7 +30,7 @@ def test_defaults_are_kafkas() -> None:
     }
 
 
-def test_text_is_taken() -> None:
+def test_settings_are_parsed_from_text() -> None:
     config = GroupConfig.parse({"group.max.size": "7", "group.consumer.assignors": "range"})
     assert (config.group_max_size, config.group_consumer_assignors) == (7, ("range",))
 
@@ -46,6 +46,6 @@ def test_text_is_taken() -> None:
         ({"offsets.topic.num.partitions": 0}, "offsets.topic.num.partitions is 0"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: dict[str, object], said: str) -> None:
+def test_settings_that_are_not_valid_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         GroupConfig.parse(settings)

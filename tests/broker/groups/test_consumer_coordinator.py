@@ -1,4 +1,4 @@
-"""Running KIP-848 groups: timers, what is written before it is answered, restarts, and groups of the other kind."""
+"""Running KIP-848 groups: timers, records that are written before the response, restarts, and classic groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stratalog.broker.groups.consumer_group import ConsumerGroup
 from stratalog.broker.groups.consumer_records import MemberState
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat
 from stratalog.broker.groups.group import GroupRecord
-from stratalog.broker.groups.group_settings import Effective
+from stratalog.broker.groups.group_settings import EffectiveGroupSettings
 from stratalog.errors import MessageTooLargeError, StorageError, StratalogError
 from tests.broker.groups.consumer_world import REBALANCE_TIMEOUT_MS, FakeTopics, World, joining
 
@@ -48,7 +48,7 @@ def test_the_session_timeout_is_the_brokers() -> None:
     assert world.group.is_empty
 
 
-def test_a_static_member_that_does_not_come_back_is_removed_when_its_session_ends() -> None:
+def test_a_static_member_that_does_not_rejoin_is_removed_when_its_session_ends() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", "a", instance_id="i")
     world.host.advance(20_000)
@@ -59,7 +59,7 @@ def test_a_static_member_that_does_not_come_back_is_removed_when_its_session_end
     assert world.group.is_empty
 
 
-def test_the_session_of_a_static_member_that_is_back_is_its_own() -> None:
+def test_a_static_member_that_rejoins_has_a_session_of_its_own() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", "a", instance_id="i")
     world.host.advance(20_000)
@@ -70,7 +70,7 @@ def test_the_session_of_a_static_member_that_is_back_is_its_own() -> None:
     assert world.host.running_timers == 1
 
 
-def test_a_member_that_does_not_give_up_partitions_in_time_is_removed() -> None:
+def test_a_member_that_does_not_revoke_partitions_in_time_is_removed() -> None:
     world = World(FakeTopics(a=2))
     owned = world.join("m0", "a").assignment
     world.join("m1", "a")
@@ -84,7 +84,7 @@ def test_a_member_that_does_not_give_up_partitions_in_time_is_removed() -> None:
     assert world.beat("m1", 2).assignment == world.topics.partitions(a={0, 1})
 
 
-def test_a_member_that_gave_up_partitions_in_time_stays() -> None:
+def test_a_member_that_revokes_partitions_in_time_stays() -> None:
     world = World(FakeTopics(a=2), GroupConfig(group_consumer_session_timeout_ms=2 * REBALANCE_TIMEOUT_MS))
     owned = world.join("m0", "a").assignment
     world.join("m1", "a")
@@ -95,7 +95,7 @@ def test_a_member_that_gave_up_partitions_in_time_stays() -> None:
     assert "m0" in world.group.members
 
 
-def test_a_static_member_that_is_away_is_not_hurried_to_give_up_partitions() -> None:
+def test_a_static_member_that_is_away_has_no_deadline_to_revoke_partitions() -> None:
     world = World(FakeTopics(a=2))
     world.join("m0", "a", instance_id="i", rebalance_timeout_ms=1_000)
     world.join("m1", "a")
@@ -115,7 +115,7 @@ def test_a_member_that_left_has_no_timers() -> None:
     assert world.host.running_timers == 1
 
 
-def test_a_broker_that_stops_removes_nobody() -> None:
+def test_a_broker_that_stops_removes_no_member() -> None:
     world = World(FakeTopics(a=2))
     owned = world.join("m0", "a").assignment
     world.join("m1", "a")
@@ -129,7 +129,7 @@ def test_a_broker_that_stops_removes_nobody() -> None:
 # Restarts
 
 
-def test_after_a_restart_members_go_on_where_they_were() -> None:
+def test_after_a_restart_members_continue_with_their_partitions() -> None:
     world = World(FakeTopics(a=2))
     owned = world.join("m0", "a").assignment
     world.join("m1", "a")
@@ -142,7 +142,7 @@ def test_after_a_restart_members_go_on_where_they_were() -> None:
     assert world.beat("m1", 2).assignment == world.topics.partitions(a={1})
 
 
-def test_after_a_restart_members_have_a_fresh_session() -> None:
+def test_after_a_restart_members_have_a_whole_session() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", "a")
     world.host.advance(SESSION_MS - 1)
@@ -153,7 +153,7 @@ def test_after_a_restart_members_have_a_fresh_session() -> None:
     assert world.group.is_empty
 
 
-def test_after_a_restart_a_member_still_has_to_give_up_its_partitions_in_time() -> None:
+def test_after_a_restart_a_member_still_has_to_revoke_its_partitions_in_time() -> None:
     world = World(FakeTopics(a=2), GroupConfig(group_consumer_session_timeout_ms=2 * REBALANCE_TIMEOUT_MS))
     owned = world.join("m0", "a").assignment
     world.join("m1", "a")
@@ -182,7 +182,7 @@ def test_topics_that_changed_while_the_broker_was_down_are_noticed() -> None:
         (MessageTooLargeError("too large"), ErrorCode.unknown_server_error),
     ],
 )
-def test_what_could_not_be_written_has_not_happened(failure: StratalogError, code: ErrorCode) -> None:
+def test_a_change_that_could_not_be_written_has_no_effect(failure: StratalogError, code: ErrorCode) -> None:
     world = World(FakeTopics(a=2))
     world.host.failure = failure
     with pytest.raises(GroupRefusedError) as caught:
@@ -201,7 +201,7 @@ def test_what_could_not_be_written_has_not_happened(failure: StratalogError, cod
     assert world.beat("m0", 1).member_epoch == 1, "a heartbeat that changes nothing writes nothing"
 
 
-def test_a_topic_change_that_could_not_be_written_is_noticed_again() -> None:
+def test_a_topic_change_that_could_not_be_written_is_retried() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", "a")
     world.topics.grow("a", 2)
@@ -225,7 +225,7 @@ def test_a_silent_member_is_removed_once_the_disk_has_space_again() -> None:
     assert world.group.is_empty
 
 
-def test_a_group_that_can_not_be_served_is_left_alone() -> None:
+def test_a_group_that_can_not_be_served_does_not_change() -> None:
     world = World(FakeTopics(a=1))
     world.host.readiness = ErrorCode.coordinator_load_in_progress
     with pytest.raises(GroupRefusedError) as caught:
@@ -240,7 +240,7 @@ def test_a_group_that_can_not_be_served_is_left_alone() -> None:
 
 
 class Classic:
-    """As much of a classic group as matters here."""
+    """The part of a classic group that these tests need."""
 
     kind = "classic"
     group_id = "g"
@@ -263,7 +263,7 @@ def test_an_empty_classic_group_becomes_a_consumer_group() -> None:
     assert world.host.log[0] == (bytes.fromhex("0002 000167"), None)
 
 
-def test_a_classic_group_stays_one_when_the_change_can_not_be_written() -> None:
+def test_a_classic_group_stays_classic_if_the_upgrade_can_not_be_written() -> None:
     world = World(FakeTopics(a=1))
     world.host.put(Classic(is_empty=True))  # type: ignore[arg-type]
     world.host.failure = StorageError("no space")
@@ -291,7 +291,7 @@ def test_a_classic_group_with_members_is_not_a_consumer_group(request_: Heartbea
         world.groups.describe("g")
 
 
-def test_a_group_that_was_deleted_meanwhile_has_timers_that_do_nothing() -> None:
+def test_timers_of_a_deleted_group_do_nothing() -> None:
     world = World(FakeTopics(a=2))
     owned = world.join("m0", "a").assignment
     world.join("m1", "a")
@@ -302,14 +302,14 @@ def test_a_group_that_was_deleted_meanwhile_has_timers_that_do_nothing() -> None
     assert world.host.log == before
 
 
-def test_settings_of_a_group_count_at_once() -> None:
+def test_settings_of_a_group_apply_at_once() -> None:
     world = World(FakeTopics(a=1))
-    own = {"g": Effective(60_000, 15_000)}
-    world.groups.settings_of = lambda group_id: own.get(group_id, Effective(45_000, 5_000))
+    own = {"g": EffectiveGroupSettings(60_000, 15_000)}
+    world.groups.settings_of = lambda group_id: own.get(group_id, EffectiveGroupSettings(45_000, 5_000))
     world.join("m", "a")
     world.host.advance(59_999)
     assert "m" in world.group.members
-    own["g"] = Effective(50_000, 5_000)
+    own["g"] = EffectiveGroupSettings(50_000, 5_000)
     world.groups.settings_changed("g")
     world.groups.settings_changed("another")
     world.host.advance(49_999)

@@ -1,4 +1,4 @@
-"""The state of a KIP-848 group: what it makes of its records, and what the coordinator asks of it."""
+"""The state of a KIP-848 group: the result of its records, and the interface for the coordinator."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from stratalog.broker.groups.consumer_group import ConsumerGroup, metadata_hash, replay
 from stratalog.broker.groups.consumer_records import (
+    ConsumerGroupMetadata,
     CurrentMember,
-    GroupMetadata,
     MemberMetadata,
     MemberState,
     RecordType,
@@ -47,17 +47,17 @@ def test_a_member_commits_with_its_epoch() -> None:
     assert group.check_commit("", -1, None, 9) is ErrorCode.unknown_member_id
 
 
-def test_a_member_can_not_commit_with_a_version_that_knows_no_epochs() -> None:
+def test_a_commit_of_a_version_without_epochs_is_refused() -> None:
     assert group_of_two().group.check_commit("m0", 2, None, 8) is ErrorCode.unsupported_version
 
 
-def test_anybody_commits_without_an_epoch_to_a_group_without_members() -> None:
+def test_any_client_commits_without_an_epoch_to_a_group_without_members() -> None:
     group = ConsumerGroup("g")
     assert group.check_commit("", -1, None, 2) is ErrorCode.none
     assert group.check_commit("m0", 1, None, 9) is ErrorCode.unknown_member_id
 
 
-def test_offsets_are_fetched_by_members_at_their_epoch_and_by_strangers_that_claim_nothing() -> None:
+def test_offsets_are_fetched_by_members_with_their_epoch_and_by_requests_that_name_no_member() -> None:
     group = group_of_two().group
     assert group.check_fetch(None, -1) is ErrorCode.none
     assert group.check_fetch("m0", 2) is ErrorCode.none
@@ -66,7 +66,7 @@ def test_offsets_are_fetched_by_members_at_their_epoch_and_by_strangers_that_cla
     assert group.check_fetch(None, 2) is ErrorCode.unknown_member_id
 
 
-def test_offsets_of_other_topics_expire_by_their_own_age() -> None:
+def test_offsets_of_other_topics_expire_by_the_time_of_their_commit() -> None:
     group = group_of_two().group
     assert group.check_offset_delete() is ErrorCode.none
     assert group.offset_expires_since(123) == 123
@@ -78,7 +78,7 @@ def test_offsets_of_other_topics_expire_by_their_own_age() -> None:
 # Replay
 
 
-def test_tombstones_leave_nothing_of_a_group() -> None:
+def test_tombstones_delete_every_record_of_a_group() -> None:
     world = group_of_two()
     host = FakeHost([*world.host.log, *world.group.tombstones()])
     assert host.group("g") is None
@@ -113,12 +113,12 @@ def test_records_of_a_group_may_come_in_any_order() -> None:
         assert group.static_member("i") == world.group.members["m0"]
 
 
-def test_tombstones_of_what_never_was_are_passed_over() -> None:
+def test_tombstones_of_missing_keys_are_ignored() -> None:
     host = FakeHost()
     for record_type in RecordType:
         replay(host, *encode(Tombstone(record_type, "g", "m")))
     assert host.group("g") is None
-    replay(host, *encode(GroupMetadata("g", 1)))
+    replay(host, *encode(ConsumerGroupMetadata("g", 1)))
     for record_type in RecordType:
         if record_type is not RecordType.GROUP_METADATA:
             replay(host, *encode(Tombstone(record_type, "g", "m")))
@@ -130,8 +130,9 @@ def test_a_record_that_can_not_be_read_is_refused() -> None:
         replay(FakeHost(), bytes.fromhex("0003 000167"), b"\x00")
 
 
-def test_a_partition_that_two_records_claim_belongs_to_the_later() -> None:
-    """A log that was cut and compacted may say so; the group must not forget the owner when the first lets go."""
+def test_a_partition_in_two_records_belongs_to_the_member_of_the_later_record() -> None:
+    """A truncated and compacted log may have such records. The owner must stay when the first member releases the
+    partition."""
     group = ConsumerGroup("g")
     for member_id in ("m0", "m1"):
         group.apply(CurrentMember("g", member_id, 1, 0, MemberState.STABLE, {TOPIC: frozenset((0,))}, {}))
@@ -139,12 +140,12 @@ def test_a_partition_that_two_records_claim_belongs_to_the_later() -> None:
     assert group.owner_of(TOPIC, 0) == "m1"
 
 
-def test_a_copy_changes_without_the_original() -> None:
+def test_a_change_of_a_copy_does_not_change_the_original() -> None:
     world = group_of_two()
     group = world.group
     before = {name: dict(value) if isinstance(value, dict) else value for name, value in vars(group).items()}
     twin = group.copy()
-    twin.apply(GroupMetadata("g", 99, 99))
+    twin.apply(ConsumerGroupMetadata("g", 99, 99))
     twin.apply(TargetMetadata("g", 99))
     twin.apply(TargetMember("g", "m9", {}))
     twin.apply(MemberMetadata("g", "m9", "j", None, "", "", (), "x", 1, None))
@@ -159,7 +160,7 @@ def test_a_copy_changes_without_the_original() -> None:
 # The hash of topics
 
 
-def test_the_hash_of_topics_changes_with_what_matters_to_a_group() -> None:
+def test_the_hash_of_topics_changes_with_their_ids_and_partition_counts() -> None:
     topics = FakeTopics(a=1, b=1)
     first = metadata_hash(["a"], topics)
     assert metadata_hash(["a", "none"], topics) == first
@@ -194,10 +195,10 @@ def test_a_group_goes_through_kafkas_states() -> None:
     assert world.group.state_name == "Empty"
 
 
-def test_a_classic_group_of_the_same_id_gives_way_at_replay() -> None:
+def test_replay_replaces_a_classic_group_of_the_same_id() -> None:
     host = FakeHost()
     host._groups["g"] = object()  # type: ignore[assignment]
-    replay(host, *encode(GroupMetadata("g", 1)))
+    replay(host, *encode(ConsumerGroupMetadata("g", 1)))
     assert isinstance(host.group("g"), ConsumerGroup)
 
 

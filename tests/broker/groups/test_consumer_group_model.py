@@ -1,7 +1,7 @@
-"""Simulated members that keep to the protocol, under whatever happens to them, the topics and the broker.
+"""Simulated members that follow the protocol, with random events for them, the topics and the broker.
 
-At no time do two members of the group read one partition. When all is quiet, every partition of a subscribed topic is
-read by a member, and all are at the group's epoch. A broker that starts again has the group as it was.
+Two members of the group never read the same partition at the same time. When nothing changes any more, every partition
+of a subscribed topic is read by a member, and all members have the group epoch. A restart does not change the group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def flat(assignment: Assignment) -> set[Partition]:
 
 
 class Client:
-    """An honest consumer. It reads a new partition at once, and stops reading one it must give up when it pleases."""
+    """A consumer that follows the protocol. It reads a new partition at once, and revokes a partition at any time."""
 
     def __init__(self, world: World, member_id: str, subscription: tuple[tuple[str, ...], str], instance: str | None):
         self.world = world
@@ -50,7 +50,7 @@ class Client:
         self.epoch = 0
         self.reading: set[Partition] = set()
         self.to_give_up: set[Partition] = set()
-        self.is_replaced = False  # another process has its instance id
+        self.is_replaced = False  # True if another process has its instance id
         self._sent: set[Partition] | None = None
         self._sends_all = True
 
@@ -241,7 +241,7 @@ class GroupMachine(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """All is quiet: everybody does its part, and who is gone is noticed."""
+        """Run all members until nothing changes, and until the sessions of crashed ones have expired."""
         for _ in range(SESSION_MS // 5_000 + 3 + 3 * (len(self.clients) + 1)):
             for client in list(self.clients):
                 self.beat(client)

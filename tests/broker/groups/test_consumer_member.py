@@ -1,4 +1,4 @@
-"""The steps of one member towards its target: what it keeps, gives up and gets, for every state it can be in."""
+"""The steps of one member towards its target: the partitions that it keeps, revokes and gets, from every state."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ def member(
     return ConsumerMember("m", member_epoch=epoch, state=state, assigned=assigned, pending_revocation=pending or {})
 
 
-def test_a_member_at_the_target_is_left_alone() -> None:
+def test_a_member_at_its_target_does_not_change() -> None:
     stable = member(some(0), epoch=2)
     assert reconcile(stable, goal(some(0, 1)), some(0), subscription_changed=False) is stable
 
 
 @pytest.mark.parametrize("owned", [None, some(0, 1)])
-def test_partitions_that_the_member_may_still_read_are_given_up_first(owned: Assignment | None) -> None:
+def test_partitions_that_the_member_may_still_read_are_revoked_first(owned: Assignment | None) -> None:
     after = reconcile(member(some(0, 1)), goal(some(1, 2)), owned, subscription_changed=False)
     assert (after.member_epoch, after.state) == (1, MemberState.UNREVOKED_PARTITIONS)
     assert (after.assigned, after.pending_revocation) == (some(1), some(0))
 
 
-def test_partitions_that_the_member_does_not_read_need_not_be_given_up() -> None:
+def test_partitions_that_the_member_does_not_read_need_no_revocation() -> None:
     after = reconcile(member(some(0, 1)), goal(some(1, 2)), some(1), subscription_changed=False)
     assert (after.member_epoch, after.previous_member_epoch, after.state) == (2, 1, MemberState.STABLE)
     assert after.assigned == some(1, 2)
 
 
-def test_a_member_that_still_owns_what_it_must_give_up_waits() -> None:
+def test_a_member_that_still_owns_revoked_partitions_waits() -> None:
     waiting = member(some(1), MemberState.UNREVOKED_PARTITIONS, some(0))
     for owned in (None, some(0), some(0, 1)):
         assert reconcile(waiting, goal(some(1, 2)), owned, subscription_changed=False) is waiting
 
 
-def test_what_was_given_up_and_is_wanted_again_comes_back() -> None:
+def test_revoked_partitions_that_return_to_the_target_are_assigned_again() -> None:
     waiting = member(some(1), MemberState.UNREVOKED_PARTITIONS, some(0))
     target = Goal(3, some(0, 1), frozenset((A,)), lambda topic_id, partition: "m")
     after = reconcile(waiting, target, some(1), subscription_changed=False)
     assert (after.member_epoch, after.state, after.assigned) == (3, MemberState.STABLE, some(0, 1))
 
 
-def test_partitions_of_others_are_waited_for_at_the_new_epoch() -> None:
+def test_a_member_waits_at_the_new_epoch_for_partitions_of_other_members() -> None:
     after = reconcile(member(some(0)), goal(some(0, 1, 2), taken=some(2)), some(0), subscription_changed=False)
     assert (after.member_epoch, after.state) == (2, MemberState.UNRELEASED_PARTITIONS)
     assert after.assigned == some(0, 1)
@@ -75,7 +75,7 @@ def test_partitions_of_others_are_waited_for_at_the_new_epoch() -> None:
     assert (at_last.state, at_last.assigned) == (MemberState.STABLE, some(0, 1, 2))
 
 
-def test_a_topic_that_is_not_subscribed_to_any_more_is_given_up_at_once() -> None:
+def test_an_unsubscribed_topic_is_revoked_at_once() -> None:
     both = some(0) | some(0, topic=B)
     stable = member(both, epoch=2)
     after = reconcile(stable, goal(both, topics=(A,)), both, subscription_changed=True)
@@ -86,19 +86,19 @@ def test_a_topic_that_is_not_subscribed_to_any_more_is_given_up_at_once() -> Non
     assert reconcile(stable, goal(both), both, subscription_changed=True) is stable
 
 
-def test_more_is_given_up_when_the_subscription_changes_while_the_member_gives_up_partitions() -> None:
+def test_a_change_of_subscription_adds_to_a_pending_revocation() -> None:
     waiting = member(some(0) | some(0, topic=B), MemberState.UNREVOKED_PARTITIONS, some(1) | some(1, topic=B))
     after = reconcile(waiting, goal(some(0), topics=(A,)), some(0, 1), subscription_changed=True)
     assert (after.state, after.assigned) == (MemberState.UNREVOKED_PARTITIONS, some(0))
     assert after.pending_revocation == some(1) | some(0, 1, topic=B)
 
 
-def test_a_target_from_before_the_subscription_changed_does_not_bring_the_topic_back() -> None:
+def test_an_old_target_does_not_assign_an_unsubscribed_topic() -> None:
     after = reconcile(member({}), goal(some(0) | some(0, topic=B), topics=(A,)), {}, subscription_changed=True)
     assert after.assigned == some(0)
 
 
-def test_what_is_a_part_of_what() -> None:
+def test_is_subset_compares_partitions_by_topic() -> None:
     assert is_subset({}, {})
     assert is_subset(some(0), some(0, 1))
     assert not is_subset(some(0, 2), some(0, 1))
@@ -114,7 +114,7 @@ def flat(assignment: Assignment) -> set[tuple[uuid.UUID, int]]:
 
 
 @given(assignments, assignments, assignments, st.sampled_from(MemberState), st.none() | assignments, st.booleans())
-def test_nothing_is_taken_from_others_and_nothing_that_may_be_read_is_let_go(
+def test_no_step_takes_partitions_of_others_or_releases_partitions_that_may_be_read(
     assigned: Assignment,
     target: Assignment,
     taken: Assignment,

@@ -1,4 +1,4 @@
-"""Records of KIP-848 groups: their bytes, as the schemas of Kafka 4.1 say, and what becomes of broken ones."""
+"""Records of KIP-848 groups: their bytes, from the schemas of Kafka 4.1, and errors for damaged ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from stratalog.broker.groups.consumer_records import (
     ClassicMemberMetadata,
+    ConsumerGroupMetadata,
     ConsumerRecord,
     CurrentMember,
-    GroupMetadata,
     MemberMetadata,
     MemberState,
     PartitionMetadata,
@@ -31,8 +31,8 @@ ID = "00112233445566778899aabbccddeeff"
 
 # Written by hand from the schemas: key, value. Spaces between fields.
 GOLDEN: list[tuple[ConsumerRecord, str, str | None]] = [
-    (GroupMetadata("g", 5), "0003 000167", "0000 00000005 00"),
-    (GroupMetadata("g", 5, metadata_hash=-2), "0003 000167", "0000 00000005 01 00 08 fffffffffffffffe"),
+    (ConsumerGroupMetadata("g", 5), "0003 000167", "0000 00000005 00"),
+    (ConsumerGroupMetadata("g", 5, metadata_hash=-2), "0003 000167", "0000 00000005 01 00 08 fffffffffffffffe"),
     (PartitionMetadata("g", ((TOPIC, "a", 3),)), "0004 000167", f"0000 02 {ID} 0261 00000003 01 00 00"),
     (
         MemberMetadata("g", "m", None, "r", "c", "/h", ("a", "b"), "", 300_000, "uniform"),
@@ -107,8 +107,12 @@ def test_a_record_has_the_bytes_of_its_schema(record: ConsumerRecord, key: str, 
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        # Kafka 4.2: when the group was made
-        ("0003 000167", "0000 00000005 02 00 08 0000000000000009 01 08 0000000000000001", GroupMetadata("g", 5, 9)),
+        # Kafka 4.2: when the group was created
+        (
+            "0003 000167",
+            "0000 00000005 02 00 08 0000000000000009 01 08 0000000000000001",
+            ConsumerGroupMetadata("g", 5, 9),
+        ),
         ("0006 000167", "0000 00000007 01 00 08 0000000000000001", TargetMetadata("g", 7)),
         # Kafka 4.2: epochs at which partitions were assigned
         (
@@ -137,16 +141,16 @@ def test_a_member_state_of_a_later_kafka_is_read_as_unknown() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("0002 000167", None, "has type 2"),
-        ("0009 000167", "0000 00", "has type 9"),
-        ("0003 000167 00", None, "1 bytes too many"),
+        ("0002 000167", None, "has the unknown type 2"),
+        ("0009 000167", "0000 00", "has the unknown type 9"),
+        ("0003 000167 00", None, "has extra bytes at its end: 1"),
         ("0003 000967", None, "claims a field of 9 bytes"),
         ("0003 000167", "0001 00000005 00", "has version 1"),
         ("0007 000167 00016d", "0000 ffffffff0f", "claims 4294967294 items"),
         ("0007 000167 00016d", f"0000 02 {ID} 0a 00000000", "claims 9 items"),
     ],
 )
-def test_a_record_that_is_not_one_is_refused(key: str, value: str | None, problem: str) -> None:
+def test_a_record_that_is_not_valid_is_refused(key: str, value: str | None, problem: str) -> None:
     with pytest.raises(GroupRecordError, match=problem):
         decode(bytes.fromhex(key), None if value is None else bytes.fromhex(value))
 
@@ -162,7 +166,7 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 assignments = st.dictionaries(st.uuids(), st.frozensets(st.integers(0, 2**31 - 1), min_size=1, max_size=3), max_size=3)
 texts = st.lists(text, max_size=3).map(tuple)
 records = st.one_of(
-    st.builds(GroupMetadata, text, int32, int64),
+    st.builds(ConsumerGroupMetadata, text, int32, int64),
     st.builds(PartitionMetadata, text, st.lists(st.tuples(st.uuids(), text, int32), max_size=2).map(tuple)),
     st.builds(
         MemberMetadata, text, text, st.none() | text, st.none() | text, text, text, texts, st.none() | text, int32, text
@@ -182,7 +186,7 @@ def test_every_record_is_read_back_as_it_was_written(record: ConsumerRecord) -> 
 
 
 @given(records, st.data())
-def test_damaged_records_are_refused_or_read_and_nothing_else(record: ConsumerRecord, data: st.DataObject) -> None:
+def test_damaged_records_are_refused_or_read_without_other_errors(record: ConsumerRecord, data: st.DataObject) -> None:
     key, value = encode(record)
     damaged = bytearray(value or b"")
     for _ in range(data.draw(st.integers(1, 3))):

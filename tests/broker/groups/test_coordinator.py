@@ -38,7 +38,7 @@ async def started(config: GroupConfig | None = None, offsets_log: ListLog | None
 
 
 def stable(coordinator: ManualCoordinator, group_id: str = "g", **changes: Any) -> str:
-    """A stable group of one member; the member's id."""
+    """Create a stable group of one member, and return the member's id."""
     groups = ClassicGroups(coordinator)
     join, sync = Join(), Sync()
     groups.join(group_id, join_request(**changes), join)
@@ -69,10 +69,10 @@ def test_coordinator_is_a_host_for_groups() -> None:
     assert host.group("g") is None
 
 
-# What is remembered
+# State that survives a restart
 
 
-def test_group_and_offsets_are_back_after_a_restart() -> None:
+def test_group_and_offsets_survive_a_restart() -> None:
     async def test() -> None:
         before = await started()
         member = stable(before)
@@ -91,7 +91,7 @@ def test_group_and_offsets_are_back_after_a_restart() -> None:
     run(test())
 
 
-def test_group_that_only_has_offsets_is_back_as_empty() -> None:
+def test_group_that_only_has_offsets_is_empty_after_a_restart() -> None:
     async def test() -> None:
         before = await started()
         assert commit(before) is NONE
@@ -103,7 +103,7 @@ def test_group_that_only_has_offsets_is_back_as_empty() -> None:
     run(test())
 
 
-def test_partition_is_served_as_soon_as_it_is_loaded() -> None:
+def test_groups_are_served_as_soon_as_their_partition_is_loaded() -> None:
     async def test() -> None:
         before = await started()
         by_partition = {partition_of(name, 3): name for name in "abcdefgh"}
@@ -121,8 +121,8 @@ def test_partition_is_served_as_soon_as_it_is_loaded() -> None:
     run(test())
 
 
-def test_group_in_a_partition_that_its_id_does_not_lead_to_is_loaded_and_expires() -> None:
-    """As after partitions were added to the topic."""
+def test_group_in_another_partition_than_its_hash_is_loaded_and_expires() -> None:
+    """This happens after partitions were added to the topic."""
 
     async def test() -> None:
         before = await started()
@@ -140,7 +140,7 @@ def test_group_in_a_partition_that_its_id_does_not_lead_to_is_loaded_and_expires
     run(test())
 
 
-def test_others_are_served_while_a_large_partition_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_are_served_while_a_large_partition_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator_module, "_RECORDS_A_TURN", 2)
 
     async def test() -> None:
@@ -160,7 +160,7 @@ def test_others_are_served_while_a_large_partition_is_loaded(monkeypatch: pytest
     run(test())
 
 
-def test_damaged_record_is_passed_over_and_the_rest_loaded(caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_record_is_ignored_and_the_rest_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         before = await started()
         commit(before)
@@ -178,10 +178,10 @@ def test_damaged_record_is_passed_over_and_the_rest_loaded(caplog: pytest.LogCap
     run(test())
     said = caplog.text
     assert "classic group has version 9" in said
-    assert "record of type 15 is passed over" in said
+    assert "group (type 15) is ignored" in said
 
 
-def test_offset_that_could_not_be_written_was_not_committed() -> None:
+def test_offset_that_could_not_be_written_is_not_committed() -> None:
     async def test() -> None:
         coordinator = await started()
         commit(coordinator, 5)
@@ -203,10 +203,10 @@ def test_records_of_a_group_go_to_one_partition_by_kafkas_hash() -> None:
     ]  # fmt: skip
 
 
-# Who may commit
+# Commits
 
 
-def test_commit_with_a_generation_to_no_group_depends_on_the_version() -> None:
+def test_error_of_a_commit_to_a_missing_group_depends_on_the_version() -> None:
     async def test() -> None:
         coordinator = await started()
         assert commit(coordinator, generation=3, member_id="m", api_version=8) is ErrorCode.illegal_generation
@@ -216,7 +216,7 @@ def test_commit_with_a_generation_to_no_group_depends_on_the_version() -> None:
     run(test())
 
 
-def test_commit_of_a_member_keeps_its_session() -> None:
+def test_commit_of_a_member_restarts_its_session() -> None:
     async def test() -> None:
         coordinator = await started()
         member = stable(coordinator)
@@ -229,10 +229,10 @@ def test_commit_of_a_member_keeps_its_session() -> None:
     run(test())
 
 
-# What is not kept
+# State that is removed
 
 
-def test_group_that_never_was_leaves_nothing_behind() -> None:
+def test_group_that_no_member_joins_is_removed() -> None:
     async def test() -> None:
         coordinator = await started()
         groups = ClassicGroups(coordinator)
@@ -243,13 +243,13 @@ def test_group_that_never_was_leaves_nothing_behind() -> None:
         coordinator.timers.advance(10_000)
         assert coordinator.groups() == []
         assert coordinator.log.records == []
-        assert coordinator.timers.waiting == 1, "that of the retention of offsets"
+        assert coordinator.timers.waiting == 1, "the timer for the retention of offsets"
 
     run(test())
 
 
-def test_groups_that_never_were_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_module, "MAX_UNBORN_GROUPS", 3)
+def test_groups_that_no_member_joins_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_module, "MAX_PENDING_GROUPS", 3)
 
     async def test() -> None:
         coordinator = await started()
@@ -262,7 +262,7 @@ def test_groups_that_never_were_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     run(test())
 
 
-def test_timer_of_a_group_is_brought_forward_when_something_is_due_earlier() -> None:
+def test_earlier_deadline_of_a_group_moves_its_timer_forward() -> None:
     async def test() -> None:
         coordinator = await started()
         groups = ClassicGroups(coordinator)
@@ -287,7 +287,7 @@ def test_heartbeats_set_no_timers() -> None:
     run(test())
 
 
-def test_refused_join_makes_no_group() -> None:
+def test_refused_join_creates_no_group() -> None:
     async def test() -> None:
         coordinator = await started()
         for request in (join_request(session_ms=1), join_request("made-up"), join_request(protocols={})):
@@ -297,7 +297,7 @@ def test_refused_join_makes_no_group() -> None:
     run(test())
 
 
-def test_member_id_that_lapses_does_not_take_the_offsets_of_the_group_with_it() -> None:
+def test_expired_member_id_does_not_delete_the_offsets_of_the_group() -> None:
     async def test() -> None:
         coordinator = await started()
         commit(coordinator)
@@ -326,7 +326,7 @@ def test_offsets_of_an_empty_group_expire_and_the_group_with_them() -> None:
     run(test())
 
 
-def test_offsets_of_a_group_that_reads_the_topic_do_not_expire() -> None:
+def test_offsets_of_subscribed_topics_do_not_expire() -> None:
     async def test() -> None:
         coordinator = await started(GroupConfig(offsets_retention_minutes=1))
         member = stable(coordinator, session_ms=1_800_000)
@@ -352,7 +352,7 @@ def test_empty_group_without_offsets_is_deleted_with_the_next_check() -> None:
     run(test())
 
 
-def test_expiry_that_could_not_be_written_is_tried_again() -> None:
+def test_expiry_that_could_not_be_written_is_retried() -> None:
     async def test() -> None:
         coordinator = await started()
         commit(coordinator)
@@ -366,7 +366,7 @@ def test_expiry_that_could_not_be_written_is_tried_again() -> None:
     run(test())
 
 
-def test_offsets_go_with_their_topic() -> None:
+def test_offsets_are_deleted_with_their_topic() -> None:
     async def test() -> None:
         coordinator = await started()
         coordinator.topics_changed({"orders": 1, "payments": 2})
@@ -377,7 +377,7 @@ def test_offsets_go_with_their_topic() -> None:
         coordinator.topics_changed({"payments": 2, "new": 3})
         assert (committed(coordinator), committed(coordinator, topic="payments")) == (None, 5)
         coordinator.topics_changed({"payments": 4})
-        assert committed(coordinator, topic="payments") is None, "made again under the same name"
+        assert committed(coordinator, topic="payments") is None, "created again under the same name"
         after = await started(offsets_log=coordinator.log)
         assert after.offsets.group_ids() == []
 
@@ -399,7 +399,7 @@ def test_thousands_of_tombstones_are_written_in_several_batches(monkeypatch: pyt
     run(test())
 
 
-def test_stopped_coordinator_has_no_timers_and_serves_nobody() -> None:
+def test_stopped_coordinator_has_no_timers_and_serves_no_request() -> None:
     async def test() -> None:
         coordinator = await started()
         stable(coordinator)
@@ -413,7 +413,7 @@ def test_stopped_coordinator_has_no_timers_and_serves_nobody() -> None:
 # The topic
 
 
-def test_topic_is_made_once_for_all_who_come_at_the_same_time() -> None:
+def test_concurrent_requests_create_the_topic_once() -> None:
     async def test() -> None:
         coordinator = await started(offsets_log=ListLog(None))
         errors = await asyncio.gather(*(coordinator.prepare(f"g{number}") for number in range(10)))
@@ -423,24 +423,30 @@ def test_topic_is_made_once_for_all_who_come_at_the_same_time() -> None:
     run(test())
 
 
-def test_client_that_hangs_up_does_not_stop_the_making_of_the_topic() -> None:
+def test_client_that_disconnects_does_not_stop_the_creation_of_the_topic() -> None:
     class SlowLog(ListLog):
+        def __init__(self) -> None:
+            super().__init__(None)
+            self.may_go_on = asyncio.Event()
+
         async def create(self) -> None:
-            await asyncio.sleep(0.001)
+            await self.may_go_on.wait()
             await super().create()
 
     async def test() -> None:
-        coordinator = await started(offsets_log=SlowLog(None))
+        log = SlowLog()
+        coordinator = await started(offsets_log=log)
         first, second = (asyncio.ensure_future(coordinator.prepare("g")) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
+        log.may_go_on.set()
         assert await second is NONE
         assert coordinator.log.created == 1
 
     run(test())
 
 
-def test_topic_that_cannot_be_made_is_tried_again() -> None:
+def test_creation_of_the_topic_is_retried_after_a_failure() -> None:
     async def test() -> None:
         coordinator = await started(offsets_log=ListLog(None))
         coordinator.log.failure = StorageError("disk full")
@@ -469,11 +475,11 @@ def test_group_ids_are_checked(group_id: str, member: ErrorCode, offsets: ErrorC
     run(test())
 
 
-# Beside groups of the other kind
+# Together with KIP-848 groups
 
 
 class OtherGroup:
-    """As much of a KIP-848 group as the coordinator sees."""
+    """The part of a KIP-848 group that the coordinator sees."""
 
     kind: GroupKind = "consumer"
     state_name = "Stable"
@@ -553,7 +559,7 @@ def test_empty_kip_848_group_becomes_a_classic_one_and_keeps_its_offsets() -> No
     run(test())
 
 
-def test_classic_group_that_is_replaced_tells_whoever_waits() -> None:
+def test_replaced_classic_group_fails_waiting_joins() -> None:
     async def test() -> None:
         coordinator = await started()
         join = Join()
@@ -580,7 +586,7 @@ def test_empty_kip_848_group_is_deleted_with_its_offsets() -> None:
     run(test())
 
 
-def test_records_of_kip_848_groups_are_handed_on_and_their_owner_is_told_when_all_is_loaded() -> None:
+def test_records_of_kip_848_groups_are_replayed_and_listeners_called_after_the_load() -> None:
     seen: list[tuple[bytes, bytes | None]] = []
 
     class Replaying(ManualCoordinator):
@@ -608,7 +614,7 @@ def test_records_of_kip_848_groups_are_handed_on_and_their_owner_is_told_when_al
     run(test())
 
 
-def test_offset_deletion_spares_topics_that_are_subscribed_to() -> None:
+def test_offsets_of_subscribed_topics_are_not_deleted() -> None:
     async def test() -> None:
         coordinator = await started()
         commit(coordinator)

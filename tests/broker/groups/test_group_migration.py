@@ -39,7 +39,7 @@ def all_partitions(lab: MigrationLab) -> set[Any]:
 
 
 def settle(lab: MigrationLab, *consumers: Consumer) -> None:
-    """All do their part until everything is read by one of them, evenly."""
+    """Run all consumers until every partition is read by one of them, evenly."""
     for _ in range(40):
         for one in consumers:
             one.step()
@@ -87,15 +87,15 @@ def test_members_are_upgraded_and_downgraded_one_after_the_other(protocol: str) 
     assert not any(one.lost for one in everyone if isinstance(one, ClassicConsumer))
 
 
-def test_members_that_are_behind_rejoin_before_the_group_becomes_a_classic_one() -> None:
-    """As a classic group it would not know their generation, and they could not commit."""
+def test_members_with_an_old_epoch_rejoin_before_the_group_is_downgraded() -> None:
+    """A classic group would not know their generation, and they could not commit."""
     lab = lab_of()
     old = [ClassicConsumer(lab, "t") for _ in range(2)]
     new = NewConsumer(lab, "new", "t")
     settle(lab, old[0], new)
-    old[1].step()  # is told its id
+    old[1].step()  # gets its id
     old[1].step()
-    old[1].step()  # joins, and the others are behind
+    old[1].step()  # joins, so the epoch of the other members is old
     new.close()
     assert lab.kind == "consumer"
     settle(lab, *old)
@@ -104,7 +104,7 @@ def test_members_that_are_behind_rejoin_before_the_group_becomes_a_classic_one()
 
 
 @pytest.mark.parametrize("ending", ["leaves", "dies"])
-def test_a_downgraded_group_gets_a_leader_and_the_partitions_of_who_left(ending: str) -> None:
+def test_a_downgraded_group_elects_a_leader_and_takes_over_the_partitions_of_members_that_left(ending: str) -> None:
     lab = lab_of()
     old, new = ClassicConsumer(lab, "t"), NewConsumer(lab, "new", "t")
     settle(lab, old, new)
@@ -131,9 +131,9 @@ def test_a_member_that_joins_right_after_a_downgrade_is_not_refused_for_its_prot
     assert group.protocol_name == EAGER
     join = Join()
     lab.classic_groups.join("g", join_request(protocols={COOPERATIVE: subscription("t")}), join)
-    assert not join, "it waits for the members of before"
+    assert not join, "it waits for the earlier members"
     for one in old:
-        one.step()  # a heartbeat: they are told to rejoin
+        one.step()  # a heartbeat: they have to rejoin
         one.step()
     assert (join.answer.error, join.answer.protocol_name) == (NONE, COOPERATIVE)
 
@@ -150,7 +150,7 @@ def test_a_broker_that_is_killed_after_a_downgrade_still_rebalances() -> None:
     assert old.lost == 0
 
 
-def test_a_broker_that_is_killed_in_the_middle_of_an_upgrade_goes_on_with_it() -> None:
+def test_a_broker_that_is_killed_during_an_upgrade_continues_it() -> None:
     lab = lab_of()
     old = [ClassicConsumer(lab, "t") for _ in range(2)]
     settle(lab, *old)
@@ -179,7 +179,7 @@ def test_a_conversion_that_can_not_be_written_changes_nothing() -> None:
     settle(lab, old, NewConsumer(lab, "new", "t"))
 
 
-def test_joins_that_wait_in_the_old_rebalance_are_answered() -> None:
+def test_joins_that_wait_during_an_upgrade_get_rebalance_in_progress() -> None:
     lab = lab_of(group_min_session_timeout_ms=1)
     old = ClassicConsumer(lab, "t")
     settle(lab, old)
@@ -191,8 +191,8 @@ def test_joins_that_wait_in_the_old_rebalance_are_answered() -> None:
     assert waiting.answer.member_id in lab.member_ids
 
 
-def test_a_partition_that_a_cooperative_member_is_just_giving_up_is_not_given_to_a_new_one() -> None:
-    """In the classic group it would be nobody's for one generation, in which its reader hears of it."""
+def test_a_partition_that_a_cooperative_member_is_revoking_does_not_go_to_a_new_member() -> None:
+    """In a classic group the partition would have no owner for one generation, in which its reader learns of it."""
     lab = lab_of()
     first, second = (ClassicConsumer(lab, "t", protocol=COOPERATIVE) for _ in range(2))
     settle(lab, first)
@@ -205,7 +205,7 @@ def test_a_partition_that_a_cooperative_member_is_just_giving_up_is_not_given_to
     group = lab.host.group("g")
     assert group is not None
     assert group.state_name == "Stable"
-    assert len(first.reading) == 6  # it has not read yet what it must give up
+    assert len(first.reading) == 6  # it does not know yet what it must revoke
     new = NewConsumer(lab, "new", "t")
     new.step()
     assert not new.reading & first.reading
@@ -213,7 +213,7 @@ def test_a_partition_that_a_cooperative_member_is_just_giving_up_is_not_given_to
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
-def test_where_upgrades_are_not_allowed_the_join_is_refused(policy: str) -> None:
+def test_a_join_is_refused_if_upgrades_are_not_allowed(policy: str) -> None:
     lab = lab_of(group_consumer_migration_policy=policy)
     old = ClassicConsumer(lab, "t")
     settle(lab, old)
@@ -222,11 +222,11 @@ def test_where_upgrades_are_not_allowed_the_join_is_refused(policy: str) -> None
     settle(lab, old)
     old.close()
     lab.advance(60_000)
-    settle(lab, NewConsumer(lab, "new", "t"))  # empty groups always may
+    settle(lab, NewConsumer(lab, "new", "t"))  # empty groups may always change
 
 
 @pytest.mark.parametrize("policy", ["disabled", "upgrade"])
-def test_where_downgrades_are_not_allowed_classic_members_stay_in_a_consumer_group(policy: str) -> None:
+def test_classic_members_stay_in_a_kip_848_group_if_downgrades_are_not_allowed(policy: str) -> None:
     lab = lab_of(group_consumer_migration_policy=policy)
     old, new = ClassicConsumer(lab, "t"), NewConsumer(lab, "new", "t")
     settle(lab, new)
@@ -234,7 +234,7 @@ def test_where_downgrades_are_not_allowed_classic_members_stay_in_a_consumer_gro
     new.close()
     settle(lab, old)
     assert lab.kind == "consumer"
-    lab.topics.grow("t", 8)  # which no KIP-848 member is there to notice
+    lab.topics.grow("t", 8)  # no KIP-848 member is there to notice it
     settle(lab, old)
 
 
@@ -242,7 +242,7 @@ def test_where_downgrades_are_not_allowed_classic_members_stay_in_a_consumer_gro
     ("protocol_type", "metadata", "reason"),
     [("connect", b"anything", "does not use the consumer embedded"), ("consumer", b"\0", "protocol is malformed")],
 )
-def test_a_group_that_is_none_of_consumers_is_not_upgraded(protocol_type: str, metadata: bytes, reason: str) -> None:
+def test_a_group_of_another_protocol_is_not_upgraded(protocol_type: str, metadata: bytes, reason: str) -> None:
     lab = lab_of()
     join = Join()
     request = join_request(protocol_type=protocol_type, protocols={"p": metadata})
@@ -255,7 +255,7 @@ def test_a_group_that_is_none_of_consumers_is_not_upgraded(protocol_type: str, m
     assert lab.kind == "classic"
 
 
-def test_what_takes_no_classic_members_says_so() -> None:
+def test_classic_requests_that_a_kip_848_group_can_not_serve_are_refused() -> None:
     lab = lab_of(group_consumer_max_size=2)
     old, new = ClassicConsumer(lab, "t"), NewConsumer(lab, "new", "t")
     settle(lab, old, new)
@@ -272,7 +272,7 @@ def test_what_takes_no_classic_members_says_so() -> None:
     assert refusal(protocols=good) is ErrorCode.group_max_size_reached
     assert refusal(protocols=good, member_id="new", instance_id="nobody") is ErrorCode.unknown_member_id
     heartbeat = lab.classic_groups.heartbeat
-    assert heartbeat("g", "new", None, new.epoch) is ErrorCode.unknown_member_id  # it speaks the other protocol
+    assert heartbeat("g", "new", None, new.epoch) is ErrorCode.unknown_member_id  # it uses the KIP-848 protocol
     assert heartbeat("g", old.member_id, None, old.generation + 1) is ErrorCode.illegal_generation
     assert lab.commit_error(old.member_id, old.generation + 1) is ErrorCode.illegal_generation
     assert lab.commit_error(old.member_id, old.generation, version=2) is NONE
@@ -284,7 +284,7 @@ def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None
     settle(lab, one, two)
     kept = set(one.reading)
     new = NewConsumer(lab, "new", "t")
-    new.instance_id = "a"  # classic static members do not say that they leave
+    new.instance_id = "a"  # classic static members do not leave the group when they stop
     settle(lab, two, new)
     assert new.reading == kept
     new.leave(-2)

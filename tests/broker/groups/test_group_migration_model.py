@@ -1,8 +1,9 @@
-"""Consumers of both protocols come, go, die and miss answers, in one group, while topics grow and the broker is killed.
+"""Consumers of both protocols join, leave, crash and lose responses, in one group, while topics grow and the broker is
+killed.
 
-At no time do two members of the group read one partition. A member that is told to rejoin can commit before it does
-(`ClassicConsumer.step` checks that). When all is quiet, every partition is read, and the group is of the kind that its
-members ask for.
+Two members of the group never read the same partition at the same time. A member that has to rejoin can commit before
+it does (`ClassicConsumer.step` checks that). When nothing changes any more, every partition is read, and the group has
+the kind of its members.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class MigrationMachine(RuleBasedStateMachine):
         assert self.lab.host.budget.used == (0 if group is None else group.state_bytes)
 
     def teardown(self) -> None:
-        """All is quiet: everybody does its part, and who is gone is noticed."""
+        """Run all consumers until nothing changes, and until the sessions of crashed ones have expired."""
         for _ in range(80):
             for one in self.consumers:
                 one.step()
@@ -120,7 +121,7 @@ class MigrationMachine(RuleBasedStateMachine):
             assert set().union(*(one.reading for one in self.consumers)) == everything
         else:
             assert self.lab.kind == "classic"
-            # That a topic grew is for the group's leader to see, which this one does not.
+            # In a classic group the leader has to notice a topic that has grown, and this leader does not.
             assert {index for one in self.consumers for _, index in one.reading} >= set(range(4))
 
 

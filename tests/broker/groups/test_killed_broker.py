@@ -1,4 +1,4 @@
-"""A broker in a process of its own, killed with SIGKILL: what groups were told is still so after the next start."""
+"""A broker in a process of its own, killed with SIGKILL: acknowledged states of groups survive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions
 
 
 class Client:
-    """One connection that speaks versions with the old, plain headers."""
+    """A connection that uses versions with the old headers, without tagged fields."""
 
     VERSIONS = {  # noqa: RUF012
         ApiKey.CREATE_TOPICS: 2,
@@ -50,7 +50,7 @@ class Client:
         data = b""
         while len(data) < count:
             more = self._socket.recv(count - len(data))
-            assert more, "the broker hung up"
+            assert more, "the broker closed the connection"
             data += more
         return data
 
@@ -86,7 +86,7 @@ class Client:
         assert answer.topics[0].partitions[0].error_code is ErrorCode.none
 
     def committed(self, group_id: str) -> tuple[int, str]:
-        """Waits while the broker still loads its groups."""
+        """Retry the request while the broker loads its groups."""
         while True:
             topics = [{"name": "orders", "partition_indexes": [0]}]
             answer = self.ask(ApiKey.OFFSET_FETCH, group_id=group_id, topics=topics)
@@ -101,7 +101,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-def test_members_and_offsets_are_as_they_were_acknowledged(broker: BrokerProcess) -> None:
+def test_acknowledged_members_and_offsets_survive_a_kill(broker: BrokerProcess) -> None:
     client = Client(broker)
     client.create_topic()
     member = client.join_and_sync()

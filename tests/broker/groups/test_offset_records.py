@@ -1,4 +1,5 @@
-"""The bytes are those of Apache Kafka 4.1.2's own generated classes (kafka-group-coordinator), written down as hex."""
+"""Records of classic groups and offsets. The bytes come from the generated classes of Apache Kafka 4.1.2
+(kafka-group-coordinator)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ OFFSET_KEY = "00010002673100066f726465727300000003"
 GROUP_KEY = "000200026731"
 
 # version, offset 42, [leader epoch 7], length and "mé", commit time, [time of expiry]; version 4 has a compact length
-# (one more than it is) and ends with the count of its tagged fields: number, length, content
+# (the length plus one) and ends with the count of its tagged fields: number, length, content
 OFFSET_VALUES = {
     0: "0000000000000000002a00036dc3a90000018bcfe56800",
     1: "0001000000000000002a00036dc3a90000018bcfe568000000018bcfee8fc0",
@@ -43,8 +44,8 @@ OFFSET_VALUES = {
 }
 OFFSET_WITH_TOPIC_ID = "0004000000000000002a00000007046dc3a90000018bcfe56800010010" + bytes(range(16)).hex()
 
-# type, generation 5, protocol, leader, [since when], count of members; a member: id, [instance id], client id, host,
-# [rebalance timeout], session timeout, subscription, assignment
+# type, generation 5, protocol, leader, [time of the state], count of members; a member: id, [instance id], client id,
+# host, [rebalance timeout], session timeout, subscription, assignment
 _HEAD = "0008636f6e73756d657200000005000572616e676500036d2d31"
 _SINCE = "0000018bcfe56800"
 _ID, _INSTANCE, _CLIENT = "00036d2d31", "0003692d31", "000163000a2f3132372e302e302e31"
@@ -81,7 +82,7 @@ def test_offset_keys_are_kafkas() -> None:
     key, value = offset_tombstone("g1", "orders", 3)
     assert (key.hex(), value) == (OFFSET_KEY, None)
     assert parse_key(key) == OffsetKey("g1", "orders", 3)
-    assert parse_key(bytes.fromhex("0000" + OFFSET_KEY[4:])) == OffsetKey("g1", "orders", 3), "of before 0.8.2"
+    assert parse_key(bytes.fromhex("0000" + OFFSET_KEY[4:])) == OffsetKey("g1", "orders", 3), "from before 0.8.2"
 
 
 def test_group_keys_are_kafkas() -> None:
@@ -121,37 +122,37 @@ def test_groups_are_written_as_kafka_4_1_does() -> None:
     assert parse_group(bytes.fromhex(EMPTY_GROUP)) == empty
 
 
-def test_topic_id_comes_back() -> None:
+def test_topic_id_is_written_and_read() -> None:
     assert parse_offset(bytes.fromhex(OFFSET_WITH_TOPIC_ID)).topic_id == TOPIC_ID
 
 
-def test_unknown_tagged_field_is_passed_over() -> None:
+def test_unknown_tagged_field_is_ignored() -> None:
     value = OFFSET_VALUES[4][:-2] + "010502ffff"
     assert parse_offset(bytes.fromhex(value)) == CommittedOffset(42, 7, "mé", AT)
 
 
 @pytest.mark.parametrize("value", ["0005" + OFFSET_VALUES[4][4:], "ffff" + OFFSET_VALUES[0][4:]])
-def test_offset_of_an_unknown_version_is_refused_by_number(value: str) -> None:
-    with pytest.raises(GroupRecordError, match=r"committed offset has version (5|-1); known are 0 to 4"):
+def test_offset_of_an_unknown_version_is_refused(value: str) -> None:
+    with pytest.raises(GroupRecordError, match=r"committed offset has version (5|-1); versions 0 to 4 are known"):
         parse_offset(bytes.fromhex(value))
 
 
-def test_group_of_an_unknown_version_is_refused_by_number() -> None:
-    with pytest.raises(GroupRecordError, match="classic group has version 5; known are 0 to 4"):
+def test_group_of_an_unknown_version_is_refused() -> None:
+    with pytest.raises(GroupRecordError, match="classic group has version 5; versions 0 to 4 are known"):
         parse_group(bytes.fromhex("0005" + GROUP_VALUES[4][4:]))
 
 
-def test_key_of_an_unknown_type_is_refused_by_number() -> None:
+def test_key_of_an_unknown_type_is_refused() -> None:
     with pytest.raises(GroupRecordError, match="has type 17"):
         parse_key(bytes.fromhex("0011" + GROUP_KEY[4:]))
 
 
-def test_string_that_no_record_can_hold_is_refused() -> None:
+def test_string_that_does_not_fit_a_record_is_refused() -> None:
     with pytest.raises(GroupRecordError, match="a string of 32768 bytes does not fit"):
         group_tombstone("g" * 32_768)
 
 
-def test_count_of_members_beyond_the_bytes_is_refused() -> None:
+def test_count_of_members_beyond_the_end_of_the_value_is_refused() -> None:
     value = bytes.fromhex("0000" + _HEAD + "7fffffff" + _ID)
     with pytest.raises(GroupRecordError, match="claims 2147483647 items"):
         parse_group(value)
@@ -176,7 +177,7 @@ int64s = st.integers(0, 2**63 - 1)
 
 
 @given(texts, texts, int32s, int64s, int32s, texts, int64s, st.none() | st.uuids())
-def test_offsets_come_back_as_they_were(
+def test_offsets_are_written_and_read(
     group_id: str, topic: str, partition: int, offset: int, epoch: int, text: str, at: int, topic_id: uuid.UUID | None
 ) -> None:
     committed = CommittedOffset(offset, epoch, text, at, None, topic_id)
@@ -209,7 +210,7 @@ groups = st.builds(
 
 
 @given(texts, groups)
-def test_groups_come_back_as_they_were(group_id: str, stored: StoredGroup) -> None:
+def test_groups_are_written_and_read(group_id: str, stored: StoredGroup) -> None:
     key, value = group_record(group_id, stored)
     assert value is not None
     assert parse_key(key) == GroupKey(group_id)

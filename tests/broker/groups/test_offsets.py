@@ -14,7 +14,7 @@ TOPIC_ID = uuid.UUID(int=1)
 
 
 class StillGroup:
-    """A group of which only what counts for expiry is known."""
+    """The part of a group that the expiry of offsets needs."""
 
     group_id = "g"
 
@@ -48,7 +48,7 @@ def expired(offsets: Offsets, group: StillGroup, now: int) -> set[tuple[str, int
     return {(change.key.topic, change.key.partition) for change in offsets.expire(group, now)}  # type: ignore[arg-type]
 
 
-def test_what_was_committed_is_found() -> None:
+def test_committed_offset_is_returned() -> None:
     offsets = Offsets(GroupConfig())
     assert commit(offsets, one(), one(partition=1, offset=9, metadata=None)) == [ErrorCode.none] * 2
     assert offsets.find(OffsetKey("g", "orders", 0)) == CommittedOffset(5, 3, "m", AT, None, TOPIC_ID)
@@ -67,14 +67,14 @@ def test_commit_changes_nothing_before_its_record_is_written() -> None:
     ]
 
 
-def test_text_that_is_too_long_is_refused_and_the_rest_committed() -> None:
+def test_metadata_that_is_too_long_is_refused_and_the_rest_committed() -> None:
     offsets = Offsets(GroupConfig(offset_metadata_max_bytes=3))
     errors = commit(offsets, one(metadata="long"), one(partition=1, metadata="ok"))
     assert errors == [ErrorCode.offset_metadata_too_large, ErrorCode.none]
     assert set(offsets.of("g")["orders"]) == {1}
 
 
-def test_group_without_offsets_is_forgotten() -> None:
+def test_group_without_offsets_takes_no_entry() -> None:
     offsets = Offsets(GroupConfig())
     commit(offsets, one(), one("payments"))
     offsets.apply(offsets.delete([OffsetKey("g", "orders", 0), OffsetKey("g", "orders", 0)]))
@@ -85,7 +85,7 @@ def test_group_without_offsets_is_forgotten() -> None:
     assert offsets.group_ids() == []
 
 
-def test_only_what_is_there_gets_a_tombstone() -> None:
+def test_only_existing_offsets_get_a_tombstone() -> None:
     offsets = Offsets(GroupConfig())
     commit(offsets, one())
     doomed = offsets.delete([OffsetKey("g", "orders", 0), OffsetKey("g", "orders", 1), OffsetKey("x", "orders", 0)])
@@ -99,7 +99,7 @@ def test_topic_is_deleted_with_all_its_partitions() -> None:
     assert set(offsets.of("g")) == {"payments"}
 
 
-def test_offsets_expire_a_week_after_the_time_that_their_group_says() -> None:
+def test_offsets_expire_a_week_after_the_time_that_their_group_returns() -> None:
     offsets = Offsets(GroupConfig())
     commit(offsets, one())
     assert expired(offsets, StillGroup(), AT + WEEK_MS - 1) == set()
@@ -108,7 +108,7 @@ def test_offsets_expire_a_week_after_the_time_that_their_group_says() -> None:
     assert expired(offsets, StillGroup(since=AT + 5), AT + WEEK_MS + 5) == {("orders", 0)}
 
 
-def test_offsets_that_are_in_use_do_not_expire() -> None:
+def test_offsets_of_subscribed_topics_do_not_expire() -> None:
     offsets = Offsets(GroupConfig())
     commit(offsets, one(), one("payments"))
     assert expired(offsets, StillGroup("orders"), AT + 10 * WEEK_MS) == {("payments", 0)}
@@ -122,12 +122,12 @@ def test_retention_is_a_setting() -> None:
     assert expired(offsets, StillGroup(), AT + 60_000) == {("orders", 0)}
 
 
-def test_old_clients_say_themselves_how_long_their_offsets_live() -> None:
+def test_old_clients_set_the_expiry_of_their_offsets() -> None:
     offsets = Offsets(GroupConfig())
     commit(offsets, one(), retention_ms=1_000)
     commit(offsets, one(partition=1), retention_ms=2**63 - 1)
     committed = offsets.find(OffsetKey("g", "orders", 1))
     assert committed is not None
-    assert committed.expire_timestamp_ms == 2**63 - 1, "and not past what a record can hold"
+    assert committed.expire_timestamp_ms == 2**63 - 1, "but not beyond the largest timestamp of a record"
     assert expired(offsets, StillGroup(since=AT + WEEK_MS), AT + 999) == set()
     assert expired(offsets, StillGroup(since=AT + WEEK_MS), AT + 1_000) == {("orders", 0)}

@@ -1,4 +1,4 @@
-"""What committed and pending offsets take in memory is counted as they come and go, and given back exactly."""
+"""The memory of committed and pending offsets is counted when they are added, and subtracted exactly when they go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRODUCERS = st.integers(1, 3)
 
 
 def recounted(offsets: Offsets) -> int:
-    """As if all that is there had come one after the other, each once."""
+    """Return the memory that all existing offsets take, added up one by one."""
     fresh = Offsets(GroupConfig())
     for group_id, topics in offsets._groups.items():
         for topic, partitions in topics.items():

@@ -1,4 +1,4 @@
-"""__consumer_offsets on real logs, as a broker has it."""
+"""__consumer_offsets on real logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AT = 1_700_000_000_000
 
 
 class Place:
-    """A data directory and what of a broker is needed to have topics in it."""
+    """A data directory, and the part of a broker that its topics need."""
 
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(AT)
@@ -78,7 +78,7 @@ def run(test: Awaitable[T]) -> T:
     return asyncio.run(main())
 
 
-def test_topic_is_made_with_kafkas_numbers_and_keeps_the_last_of_each_key(place: Place) -> None:
+def test_topic_is_created_with_kafkas_settings_and_keeps_the_last_record_of_each_key(place: Place) -> None:
     made_yet = place.offsets.partition_count is not None
     assert not made_yet
     run(place.offsets.create())
@@ -103,7 +103,7 @@ def test_records_are_one_uncompressed_batch_with_the_time_of_the_clock(place: Pl
     assert [(record.key, record.value) for record in partition.log.records()] == records
 
 
-def test_reading_gives_what_a_compacted_log_would_hold(place: Place) -> None:
+def test_reading_returns_the_records_of_a_compacted_log(place: Place) -> None:
     run(place.offsets.create())
     first = offset_record("g", "orders", 0, CommittedOffset(1, 0, "", AT))
     second = offset_record("g", "orders", 1, CommittedOffset(2, 0, "", AT))
@@ -115,20 +115,20 @@ def test_reading_gives_what_a_compacted_log_would_hold(place: Place) -> None:
     assert run(place.offsets.read(1)).records == []
 
 
-def test_record_without_a_key_is_passed_over(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_record_without_a_key_is_ignored(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     run(place.offsets.create())
     partition = place.topics.partition(NAME, 0)
     assert partition is not None
     partition.log.append(
         build_batch([(None, b"who wrote this?")]), origin=Origin.COORDINATOR
-    )  # unchecked, as if adopted
+    )  # without validation, as if Kafka had written it
     kept = offset_record("g", "orders", 0, CommittedOffset(1, 0, "", AT))
     place.offsets.append(0, [kept], AT)
     assert run(place.offsets.read(0)).records == [kept]
     assert "offset 0 has no key" in caplog.text
 
 
-def test_topic_that_somebody_else_made_is_told_to_keep_the_last_of_each_key(place: Place) -> None:
+def test_topic_that_a_user_created_is_set_to_compaction(place: Place) -> None:
     place.topics.create(NAME, 2, {"segment.bytes": "1048576"})
     run(place.offsets.read(0))
     topic = place.topics.get(NAME)
@@ -136,7 +136,7 @@ def test_topic_that_somebody_else_made_is_told_to_keep_the_last_of_each_key(plac
     assert topic.settings == {**REQUIRED_SETTINGS, "segment.bytes": "1048576"}
 
 
-def test_topic_that_was_deleted_is_missed(place: Place) -> None:
+def test_deleted_topic_is_an_error(place: Place) -> None:
     run(place.offsets.create())
     place.topics.delete(NAME)
     with pytest.raises(UnknownTopicError, match="__consumer_offsets-0 does not exist"):
@@ -174,7 +174,7 @@ def test_offsets_of_many_groups_survive_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_topic_that_is_deleted_while_groups_use_it_is_made_again(place: Place) -> None:
+def test_topic_that_is_deleted_while_groups_use_it_is_created_again(place: Place) -> None:
     async def test() -> None:
         coordinator = place.coordinator()
         await coordinator.load()
@@ -188,7 +188,7 @@ def test_topic_that_is_deleted_while_groups_use_it_is_made_again(place: Place) -
     run(test())
 
 
-def test_offsets_of_transactions_count_where_they_were_committed_only(place: Place) -> None:
+def test_offsets_of_transactions_count_only_if_they_were_committed(place: Place) -> None:
     run(place.offsets.create())
     partition = place.topics.partition(NAME, 0)
     assert partition is not None

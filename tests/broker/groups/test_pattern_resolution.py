@@ -1,4 +1,4 @@
-"""Patterns of KIP-848 members, matched beside the requests."""
+"""Patterns of KIP-848 members, which are matched in the background."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.broker.groups.manual_coordinator import ManualCoordinator
 
 
 class Matches:
-    """Counts how often patterns are matched, each with all topics."""
+    """Counts how often a pattern is matched with all topics."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -37,7 +37,7 @@ def matches(monkeypatch: pytest.MonkeyPatch) -> Matches:
 
 def test_a_heartbeat_does_not_match_the_patterns_of_all_members_when_a_topic_is_new(matches: Matches) -> None:
     world = World(FakeTopics(a1=1))
-    members = [f"m{number}" for number in range(150)]  # more patterns than are kept compiled
+    members = [f"m{number}" for number in range(150)]  # more patterns than the cache of compiled ones holds
     for number, member_id in enumerate(members):
         world.join(member_id, subscribed_topic_regex=f"a{number}")
     assert matches.count == 0
@@ -52,7 +52,7 @@ def test_a_heartbeat_does_not_match_the_patterns_of_all_members_when_a_topic_is_
     assert world.group.resolved["a2"] == ("a2",)
 
 
-def test_a_second_member_with_a_pattern_does_not_have_it_matched_again(matches: Matches) -> None:
+def test_a_second_member_with_the_same_pattern_starts_no_resolution(matches: Matches) -> None:
     world = World(FakeTopics(a=2))
     world.join("m0", subscribed_topic_regex="a.*")
     world.resolve()
@@ -63,7 +63,7 @@ def test_a_second_member_with_a_pattern_does_not_have_it_matched_again(matches: 
     assert matches.count == 1
 
 
-def test_a_topic_that_is_made_while_patterns_are_matched_is_noticed() -> None:
+def test_a_topic_that_is_created_during_a_resolution_is_noticed() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", subscribed_topic_regex="a.*")
     assert len(world.host.tasks) == 1
@@ -73,7 +73,7 @@ def test_a_topic_that_is_made_while_patterns_are_matched_is_noticed() -> None:
     assert world.beat("m0", 1).assignment == world.topics.partitions(a={0}, ab={0})
 
 
-def test_a_pattern_that_comes_while_others_are_matched_is_matched_without_another_heartbeat() -> None:
+def test_a_pattern_that_comes_during_a_resolution_is_matched_without_another_heartbeat() -> None:
     world = World(FakeTopics(a=1, b=1))
     world.join("m0", subscribed_topic_regex="a.*")
     world.join("m1", subscribed_topic_regex="b.*")
@@ -82,7 +82,7 @@ def test_a_pattern_that_comes_while_others_are_matched_is_matched_without_anothe
     assert world.group.resolved == {"a.*": ("a",), "b.*": ("b",)}
 
 
-def test_what_was_matched_for_a_member_that_left_is_not_written() -> None:
+def test_matches_for_a_member_that_left_are_not_written() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", "a")
     world.join("m1", subscribed_topic_regex="a.*")
@@ -92,7 +92,7 @@ def test_what_was_matched_for_a_member_that_left_is_not_written() -> None:
     assert world.host.log == before
 
 
-def test_what_was_matched_for_a_group_that_was_deleted_is_not_written() -> None:
+def test_matches_for_a_deleted_group_are_not_written() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", subscribed_topic_regex="a.*")
     world.host.remove("g")
@@ -104,7 +104,7 @@ def test_what_was_matched_for_a_group_that_was_deleted_is_not_written() -> None:
     assert world.group.resolved == {"a.*": ("a",)}
 
 
-def test_a_group_made_anew_gets_its_topics_while_the_former_one_is_still_looked_at() -> None:
+def test_a_group_that_is_created_again_gets_its_topics_during_the_resolution_of_the_old_one() -> None:
     world = World(FakeTopics(a=1, b=1))
     world.join("m0", subscribed_topic_regex="a.*")
     world.host.remove("g")
@@ -113,7 +113,7 @@ def test_a_group_made_anew_gets_its_topics_while_the_former_one_is_still_looked_
     assert world.group.resolved == {"b.*": ("b",)}
 
 
-def test_a_topic_made_while_the_broker_was_down_is_noticed_and_nothing_is_taken_away_before() -> None:
+def test_a_topic_that_was_created_while_the_broker_was_down_is_noticed_without_revoking_others() -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", subscribed_topic_regex="a.*")
     world.resolve()
@@ -126,7 +126,7 @@ def test_a_topic_made_while_the_broker_was_down_is_noticed_and_nothing_is_taken_
     assert world.beat("m0", 2).assignment == world.topics.partitions(a={0}, ab={0})
 
 
-def test_two_patterns_that_find_topics_at_a_time_cause_one_rebalance() -> None:
+def test_two_patterns_in_one_resolution_cause_one_rebalance() -> None:
     world = World(FakeTopics(a=1, b=1))
     world.join("m0", subscribed_topic_regex="a.*")
     world.join("m1", subscribed_topic_regex="b.*")
@@ -139,12 +139,12 @@ def test_two_patterns_that_find_topics_at_a_time_cause_one_rebalance() -> None:
     assert world.group.epoch == before + 1
 
 
-def test_a_pattern_whose_topics_can_not_be_written_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_resolution_that_can_not_be_written_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     world = World(FakeTopics(a=1))
     world.join("m0", subscribed_topic_regex="a.*")
     world.host.failure = StorageError("the disk is full")
     world.resolve()
-    assert "topics that its patterns match are not written: the disk is full" in caplog.text
+    assert "topics that its patterns match were not written: the disk is full" in caplog.text
     world.host.failure = None
     world.beat("m0", 1)
     assert not world.host.tasks, "not at every heartbeat"
@@ -185,7 +185,7 @@ def test_a_broker_that_stops_does_not_wait_for_patterns(caplog: pytest.LogCaptur
         await is_over.wait()
 
     asyncio.run(scenario())
-    assert "work for a group failed" in caplog.text
+    assert "a task of a group failed" in caplog.text
 
 
 def test_many_topics_of_many_patterns_do_not_make_a_batch_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

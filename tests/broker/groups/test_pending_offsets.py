@@ -19,7 +19,7 @@ def offsets() -> Offsets:
     return Offsets(GroupConfig())
 
 
-def test_pending_offset_counts_from_the_commit_on() -> None:
+def test_pending_offset_counts_after_the_commit() -> None:
     one = offsets()
     one.pending.add(7, [(KEY, at(5))])
     assert (one.find(KEY), KEY in one.pending, OTHER in one.pending) == (None, True, False)
@@ -27,7 +27,7 @@ def test_pending_offset_counts_from_the_commit_on() -> None:
     assert (one.find(KEY), KEY in one.pending) == (at(5), False)
 
 
-def test_aborted_offset_leaves_what_was_there() -> None:
+def test_aborted_offset_does_not_change_the_committed_one() -> None:
     one = offsets()
     one.apply([OffsetChange(KEY, at(1))])
     one.pending.add(7, [(KEY, at(5))])
@@ -35,7 +35,7 @@ def test_aborted_offset_leaves_what_was_there() -> None:
     assert (one.find(KEY), one.pending.of("g")) == (at(1), [])
 
 
-def test_what_is_written_in_between_is_newer_and_a_deletion_too() -> None:
+def test_offset_or_deletion_that_is_written_before_the_commit_is_newer() -> None:
     one = offsets()
     one.pending.add(7, [(KEY, at(5)), (OTHER, at(6))])
     one.apply([OffsetChange(KEY, at(9))])
@@ -45,7 +45,7 @@ def test_what_is_written_in_between_is_newer_and_a_deletion_too() -> None:
     assert (one.find(KEY), one.find(OTHER)) == (at(9), None)
 
 
-def test_later_of_two_transactions_counts_whichever_ends_last() -> None:
+def test_later_write_of_two_transactions_counts_in_any_order_of_their_ends() -> None:
     one = offsets()
     one.pending.add(7, [(KEY, at(5))])
     one.pending.add(8, [(KEY, at(6))])
@@ -55,7 +55,7 @@ def test_later_of_two_transactions_counts_whichever_ends_last() -> None:
     assert (one.find(KEY), KEY in one.pending) == (at(6), False)
 
 
-def test_group_and_topic_that_are_deleted_take_pending_ones_along() -> None:
+def test_deleted_group_and_topic_drop_their_pending_offsets() -> None:
     one = offsets()
     one.pending.add(7, [(KEY, at(5))])
     assert one.delete_group("g") == one.delete_topic("g", "orders") == [OffsetChange(KEY, None)]
@@ -66,7 +66,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("wpca"), st.integers(0, 2), st.sample
 
 
 @given(STEPS)
-def test_last_committed_write_counts_in_whatever_order_transactions_end(
+def test_last_committed_write_counts_in_any_order_of_ends(
     steps: list[tuple[str, int, OffsetKey]],
 ) -> None:
     one, model, pending = offsets(), dict[OffsetKey, int](), dict[int, dict[OffsetKey, int]]()

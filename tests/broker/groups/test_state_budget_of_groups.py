@@ -1,4 +1,4 @@
-"""Groups and offsets against stratalog.max.coordinator.state.bytes: what is refused, and given back."""
+"""Groups and offsets at the limit of stratalog.max.coordinator.state.bytes: what is refused, and what frees memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def commit(coordinator: ManualCoordinator, partition: int, group_id: str = "g", 
 
 
 def fill(coordinator: ManualCoordinator) -> int:
-    """Commit for new partitions until it is refused; how many were taken."""
+    """Commit offsets of new partitions until one is refused. Return how many were accepted."""
     for partition in range(100_000):
         error = commit(coordinator, partition)
         if error is not NONE:
@@ -42,7 +42,7 @@ def fill(coordinator: ManualCoordinator) -> int:
     raise AssertionError("never refused")
 
 
-def test_offsets_are_refused_when_the_budget_is_full_and_known_ones_still_move() -> None:
+def test_new_offsets_are_refused_when_the_budget_is_full_and_existing_ones_still_change() -> None:
     coordinator = coordinator_of(MB)
     taken = fill(coordinator)
     assert 1_000 < taken < 4_000
@@ -52,7 +52,7 @@ def test_offsets_are_refused_when_the_budget_is_full_and_known_ones_still_move()
     assert commit(coordinator, 0, group_id="another") is ErrorCode.coordinator_not_available
 
 
-def test_offsets_that_were_committed_are_all_there_after_a_restart_with_a_smaller_budget() -> None:
+def test_all_committed_offsets_survive_a_restart_with_a_smaller_budget() -> None:
     coordinator = coordinator_of(4 * MB)
     taken = fill(coordinator)
     again = coordinator_of(MB, coordinator.log)
@@ -63,7 +63,7 @@ def test_offsets_that_were_committed_are_all_there_after_a_restart_with_a_smalle
     assert commit(again, taken) is ErrorCode.coordinator_not_available
 
 
-def test_a_group_that_is_deleted_gives_all_of_it_back() -> None:
+def test_a_deleted_group_frees_all_of_its_memory() -> None:
     coordinator = coordinator_of(MB)
     fill(coordinator)
     assert coordinator.delete("g") is NONE
@@ -71,7 +71,7 @@ def test_a_group_that_is_deleted_gives_all_of_it_back() -> None:
     assert commit(coordinator, 0) is NONE
 
 
-def test_a_member_gives_back_what_it_took_when_it_leaves_or_its_session_ends() -> None:
+def test_a_member_frees_its_memory_when_it_leaves_or_its_session_ends() -> None:
     coordinator = coordinator_of(10 * MB)
     groups = ClassicGroups(coordinator)
     for number in range(6):
@@ -85,7 +85,7 @@ def test_a_member_gives_back_what_it_took_when_it_leaves_or_its_session_ends() -
     assert refused.answer.error is ErrorCode.group_max_size_reached
     assert coordinator.group("more") is None
     assert 6 * MB < coordinator.budget.used < 7 * MB
-    coordinator.timers.advance(120_000)  # nobody syncs
+    coordinator.timers.advance(120_000)  # no member syncs
     empty = coordinator.budget.used
     assert empty < MB
     for number in range(6):
@@ -93,7 +93,7 @@ def test_a_member_gives_back_what_it_took_when_it_leaves_or_its_session_ends() -
     assert coordinator.budget.used == 0
 
 
-def test_a_member_that_joins_again_is_let_in_though_the_budget_is_full() -> None:
+def test_a_member_may_rejoin_although_the_budget_is_full() -> None:
     coordinator = coordinator_of(MB)
     groups = ClassicGroups(coordinator)
     join = Join()

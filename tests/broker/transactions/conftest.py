@@ -1,4 +1,4 @@
-"""The power cuts work in memory where that can be had, as those of the storage engine do."""
+"""The power cuts use a directory in memory if there is one, like those of the storage engine."""
 
 from tests.storage.faults.conftest import scratch
 

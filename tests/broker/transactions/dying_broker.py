@@ -1,7 +1,7 @@
-"""`stratalog serve`, which kills itself at a step of the first transaction that is ended while it runs.
+"""`stratalog serve`, which kills itself at a step of the first transaction that ends while it runs.
 
-STRATALOG_TEST_DIES is that step's number. An end has these, each an append to a log: the decision, a marker in each
-partition, the completion. It dies when that step is in its log, and before anything else is done.
+STRATALOG_TEST_DIES is the number of the step. Each step is an append to a log: PrepareCommit or PrepareAbort, a marker
+in each partition, the completion. The process kills itself right after the append.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLE = "STRATALOG_TEST_DIES"
 
 
 class DyingBroker(BrokerProcess):
-    """With `dies_at` set, its next start is of one that dies so."""
+    """A broker in a process of its own. With `dies_at` set, the next process kills itself at that step."""
 
     module = "tests.broker.transactions.dying_broker"
     dies_at: int | None = None
@@ -31,18 +31,19 @@ class DyingBroker(BrokerProcess):
 
 
 class Steps:
-    """Counts from the first decision on: what a start completes, of a broker before, is none of it."""
+    """Counts the appends from the first PrepareCommit or PrepareAbort on. Transactions that the start completes for an
+    earlier process do not count."""
 
     def __init__(self, dies_at: int) -> None:
         self._left = dies_at
-        self._is_decided = False
+        self._is_ending = False
 
     def wrote_state(self, _: object, transaction: Transaction | None) -> None:
-        self._is_decided = self._is_decided or (transaction is not None and transaction.is_prepared)
+        self._is_ending = self._is_ending or (transaction is not None and transaction.is_ending)
         self.wrote()
 
     def wrote(self, *_: object) -> None:
-        if not self._is_decided:
+        if not self._is_ending:
             return
         if self._left == 0:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Transactions that are prepared and ended together, while the power goes at random calls of the disk.
+"""Transactions that are prepared and ended together, with power cuts at random calls of the disk.
 
-The coordinator, its logs and their partitions are real, over a disk that remembers what is durable; a crash image is
-opened by the next broker, which loads it, lets time pass, and is asked what readers of committed records see.
+The coordinator, its logs and their partitions are real, over a disk that remembers what is durable. The next broker
+opens a crash image and loads it. Then time passes, and the test checks what readers of committed records see.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import TypeVar
 from stratalog.broker.partition import Partition
 from stratalog.broker.transactions.admission import TransactionOperation
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
-from stratalog.broker.transactions.two_phase import PreparedTransaction, TwoPhase
+from stratalog.broker.transactions.two_phase import PreparedProducer, TwoPhase
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._framing import BatchHeader
 from stratalog.records.builder import build_batch
 from stratalog.storage.disk import Disk
 from stratalog.storage.log import Log
 from tests.broker.apis.admin_lab import AdminLab
+from tests.broker.transactions.transaction_lab import tasks_done
 from tests.storage.faults.faulty_disk import FaultyDisk
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ Row = tuple[int, bytes]  # the partition, and the value
 
 @dataclass
 class Group:
-    """Transactions that are ended by one decision. `state` is what a power cut now may make of it."""
+    """Transactions that end by one append. `state` is what a power cut may leave of them now."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)  # by transactional id
     state: str = "undecided"  # and then "deciding", "committed", "aborted"
@@ -78,15 +79,15 @@ class World(AdminLab):
     def orders(self) -> list[Partition]:
         return list(self.topics.partitions(TOPIC))
 
-    def begin(self, transactional_id: str) -> PreparedTransaction:
-        for _ in range(3):  # what it had open is aborted first
+    def begin(self, transactional_id: str) -> PreparedProducer:
+        for _ in range(3):  # an open transaction is aborted first
             error, producer = self.respond(self.coordinator.initialize(transactional_id, TIMEOUT_MS, None))
             if error is ErrorCode.none:
-                return PreparedTransaction(transactional_id, producer)
+                return PreparedProducer(transactional_id, producer)
         raise AssertionError(error)
 
-    def write(self, member: PreparedTransaction, rows: list[Row]) -> None:
-        """Two batches to each partition: not all of what a transaction has there is one append."""
+    def write(self, member: PreparedProducer, rows: list[Row]) -> None:
+        """Write two batches to each partition, so that a power cut can come between them."""
         sequences: dict[int, int] = {}
         for index, value in rows:
             partition = self.orders()[index]
@@ -103,26 +104,25 @@ class World(AdminLab):
             sequences[index] = sequence + 1
             partition.log.append(batch_of(value, sequence, member.producer), leader_epoch=partition.leader_epoch)
 
-    def prepare(self, member: PreparedTransaction, decision_ms: int) -> None:
+    def prepare(self, member: PreparedProducer, decision_ms: int) -> None:
         assert self.respond_at_once(lambda: self.two_phase.prepare(member, decision_ms)) is None
 
-    def finish(self, members: list[PreparedTransaction], *, commit: bool) -> None:
+    def finish(self, members: list[PreparedProducer], *, commit: bool) -> None:
         producers = self.respond(self.two_phase.finish(members, commit=commit))
         assert isinstance(producers, list), producers
 
     def let_time_pass(self) -> None:
-        """Until everything is ended that has a time."""
+        """Let all timeouts and time limits pass, and wait for the aborts."""
 
         async def later() -> None:
             self.clock.advance(DECISION_MS * 1000 + 1)
             self.coordinator.abort_timed_out()
-            for _ in range(100):
-                await asyncio.sleep(0)
+            await tasks_done(self.coordinator)
 
         self._runner.run(later())
 
     def visible(self) -> list[Row]:
-        """To readers of committed records."""
+        """Return the rows that readers of committed records see."""
         found = []
         for partition in self.orders():
             log, stable = partition.log, partition.last_stable_offset
@@ -160,7 +160,7 @@ Check = Callable[[World, list[Group]], None]
 
 
 class PowerCutsOfTransactions:
-    """Takes `images` crash images in the course of one workload."""
+    """A workload during which `images` crash images are taken."""
 
     def __init__(self, where: Path, seed: int, images: int, *, flushes: bool) -> None:
         self.where = where
@@ -175,14 +175,14 @@ class PowerCutsOfTransactions:
         self._number = 0
 
     def run(self, check: Check) -> None:
-        """`check` is given the broker that opens an image, and the groups as they were when it was taken."""
+        """Run the workload, and call `check` for each image with its broker and the groups at the time of the image."""
         with World(self.where / "live", self._disk, flushes=self._flushes) as world:
             world.topics.create(TOPIC, PARTITIONS, {})
-            world.begin("first")  # makes __transaction_state
+            world.begin("first")  # creates __transaction_state
             self._disk.on_call = self._before_call
             while len(self._taken) < self._most:
                 self._step(world)
-                if self._rng.random() < 0.3:  # most calls are made by what flushes: here there is more to lose
+                if self._rng.random() < 0.3:  # most calls of the disk are flushes; between steps more is unflushed
                     self._cut_power()
             self._disk.on_call = None
         self._disk.forget()

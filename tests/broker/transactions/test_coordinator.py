@@ -1,4 +1,4 @@
-"""The coordinator over real logs: what is told to whom, what time does, and what a broker that was killed finds."""
+"""The transaction coordinator over real logs: its responses, its timeouts, and its state after a restart and a kill."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from stratalog.storage.names import TopicPartition
 from stratalog.storage.transaction_index import AbortedTransaction
 from tests.broker.apis.admin_lab import AdminLab
 from tests.broker.metadata.registry_lab import KilledError, killed_copy
+from tests.broker.transactions.transaction_lab import tasks_done
 
 SETTINGS: dict[str, Any] = {"transaction_state_log_num_partitions": 3, "offsets_topic_num_partitions": 2}
 PLACES = [TopicPartition("orders", index) for index in range(3)]
@@ -75,7 +76,7 @@ def restarted(world: World, tmp_path: Path, name: str = "killed") -> World:
     return World(killed_copy(tmp_path / "data", tmp_path / name))
 
 
-def test_producer_that_hangs_up_leaves_no_partition_without_its_marker(
+def test_every_partition_gets_its_marker_although_the_producer_disconnects(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stratalog.broker.transactions.coordinator._MARKERS_A_TURN", 1)
@@ -87,8 +88,8 @@ def test_producer_that_hangs_up_leaves_no_partition_without_its_marker(
         await asyncio.sleep(0)
         assert world.t().state is TransactionState.PREPARE_COMMIT
         ending.cancel()
-        for _ in range(3 * len(PLACES)):
-            await asyncio.sleep(0)
+        await asyncio.wait([ending])
+        await tasks_done(world.coordinator)
         assert ending.cancelled()
 
     asyncio.run(hang_up())
@@ -98,7 +99,7 @@ def test_producer_that_hangs_up_leaves_no_partition_without_its_marker(
 
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("commit", [True, False])
-def test_end_is_in_every_partition_when_it_is_answered(world: World, version: int, commit: bool) -> None:
+def test_every_partition_has_its_marker_when_the_end_is_acknowledged(world: World, version: int, commit: bool) -> None:
     who = world.begin()
     world.write(who, version=version)
     assert all(world.place(place).last_stable_offset == 0 for place in PLACES)
@@ -110,7 +111,7 @@ def test_end_is_in_every_partition_when_it_is_answered(world: World, version: in
     assert world.t().state is (TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT)
 
 
-def test_older_client_goes_on_with_its_sequence_and_newer_from_zero(world: World) -> None:
+def test_older_client_continues_its_sequence_and_newer_client_starts_at_zero(world: World) -> None:
     who = world.begin()
     for sequence in range(3):
         world.write(who, sequence, version=0)
@@ -122,7 +123,7 @@ def test_older_client_goes_on_with_its_sequence_and_newer_from_zero(world: World
         _, who = world.end(who, commit=True)
 
 
-def test_repeated_end_is_answered_the_same(world: World) -> None:
+def test_repeated_end_gets_the_same_response(world: World) -> None:
     who = world.begin()
     world.write(who)
     first = world.end(who, commit=True)
@@ -132,7 +133,7 @@ def test_repeated_end_is_answered_the_same(world: World) -> None:
     assert [world.place(place).log.log_end_offset for place in PLACES] == ends
 
 
-def test_unknown_id_and_another_ones_producer_are_told_so(world: World) -> None:
+def test_unknown_id_and_foreign_producer_are_refused(world: World) -> None:
     who = world.begin()
     other = ProducerIdAndEpoch(who.producer_id + 1, 0)
     assert world.end(other, commit=True).error is ErrorCode.invalid_producer_id_mapping
@@ -147,7 +148,7 @@ def test_timeout_that_is_not_allowed_is_refused(world: World, timeout_ms: int) -
     assert answer.error is ErrorCode.invalid_transaction_timeout
 
 
-def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(world: World) -> None:
+def test_transaction_past_its_timeout_is_aborted_and_its_producer_fenced(world: World) -> None:
     who = world.begin()
     world.write(who)
 
@@ -155,9 +156,8 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(worl
         world.clock.advance(TIMEOUT_MS)
         world.coordinator.abort_timed_out()
         assert world.t().state is TransactionState.ONGOING
-        world.transactions.timers.advance(10_000)  # the coordinator looks by itself
-        while world.t().state is not TransactionState.COMPLETE_ABORT:
-            await asyncio.sleep(0)
+        world.transactions.timers.advance(10_000)  # the coordinator's own timer
+        await tasks_done(world.coordinator)
 
     asyncio.run(time_passes())
     assert world.aborted() == [1, 1, 1]
@@ -168,7 +168,7 @@ def test_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(worl
     )
 
 
-def test_id_that_nobody_uses_is_forgotten_for_good(world: World, tmp_path: Path) -> None:
+def test_unused_id_expires_and_stays_deleted_after_a_restart(world: World, tmp_path: Path) -> None:
     world.begin()
     world.clock.advance(604_800_000 - 1)
     world.coordinator.forget_expired()
@@ -180,7 +180,7 @@ def test_id_that_nobody_uses_is_forgotten_for_good(world: World, tmp_path: Path)
         assert again.coordinator.get("t") is None
 
 
-def test_second_instance_aborts_what_the_first_has_open(world: World) -> None:
+def test_second_instance_aborts_the_open_transaction_of_the_first(world: World) -> None:
     old = world.begin()
     world.write(old)
     answer = asyncio.run(world.coordinator.initialize("t", TIMEOUT_MS, None))
@@ -206,15 +206,14 @@ def test_marker_that_the_disk_refuses_is_written_later(world: World, monkeypatch
 
     async def time_passes() -> None:
         world.transactions.timers.advance(1_000)
-        while world.t().is_prepared:
-            await asyncio.sleep(0)
+        await tasks_done(world.coordinator)
 
     asyncio.run(time_passes())
     assert world.t().state is TransactionState.COMPLETE_COMMIT
     assert all(world.place(place).last_stable_offset == 2 for place in PLACES)
 
 
-def test_state_that_is_forgotten_makes_room_again(world: World) -> None:
+def test_forgotten_id_frees_its_share_of_the_state_budget(world: World) -> None:
     budget = world.transactions.groups.budget
     at_first = budget.used
     who = world.begin()
@@ -233,7 +232,7 @@ def _full_disk(*_: object, **__: object) -> NoReturn:
 
 
 def refuse_markers(patched: pytest.MonkeyPatch) -> None:
-    """The disk of users' partitions is full, the coordinator's own is not."""
+    """Make appends to users' partitions fail. Appends to internal topics succeed."""
     append = Partition.append_for_coordinator
 
     def to_own_topics(partition: Partition, data: bytearray, **named: bool) -> object:
@@ -242,7 +241,7 @@ def refuse_markers(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(Partition, "append_for_coordinator", to_own_topics)
 
 
-def test_step_that_can_not_be_written_did_not_happen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_that_can_not_be_written_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     who = world.begin()
     world.write(who)
     with monkeypatch.context() as patched:
@@ -252,7 +251,7 @@ def test_step_that_can_not_be_written_did_not_happen(world: World, monkeypatch: 
     assert world.end(who, commit=False).error is ErrorCode.none
 
 
-def test_topic_that_was_deleted_meanwhile_does_not_hold_up_the_end(world: World) -> None:
+def test_deleted_topic_does_not_block_the_end_of_a_transaction(world: World) -> None:
     who = world.begin()
     world.write(who)
     assert world.coordinator.add("t", who, [TopicPartition("first", 0)], 2) is ErrorCode.none
@@ -261,7 +260,7 @@ def test_topic_that_was_deleted_meanwhile_does_not_hold_up_the_end(world: World)
     assert world.t().state is TransactionState.COMPLETE_COMMIT
 
 
-def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
+def test_new_producer_id_after_the_last_epoch_survives_a_kill(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     who = world.begin()
@@ -280,7 +279,7 @@ def test_last_epoch_ends_with_a_new_producer_id_that_a_kill_does_not_lose(
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, append: int) -> None:
-    """The process is gone before the n-th append from now on."""
+    """Raise KilledError at the n-th append from now on, as if the process were killed before it."""
     left = append
     original = Partition.append_for_coordinator
 
@@ -300,7 +299,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, append: int) -> None:
 def test_kill_at_any_step_of_an_end_leaves_all_or_nothing(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, version: int, commit: bool
 ) -> None:
-    """An end is five appends: the decision, three markers, the completion."""
+    """An end is five appends: PrepareCommit or PrepareAbort, three markers, the completion."""
     who = world.begin()
     world.write(who, version=version)
     with monkeypatch.context() as patched:
@@ -308,7 +307,7 @@ def test_kill_at_any_step_of_an_end_leaves_all_or_nothing(
         with pytest.raises(KilledError):
             world.end(who, commit=commit, version=version)
     with restarted(world, tmp_path) as again:
-        if at == 0:  # not decided: it is open still, and may be ended either way
+        if at == 0:  # nothing is written: the transaction is still open, and may end either way
             assert again.t().state is TransactionState.ONGOING
             assert all(again.place(place).last_stable_offset == 0 for place in PLACES)
             assert again.end(who, commit=commit, version=version).error is ErrorCode.none
@@ -329,8 +328,8 @@ def test_open_transaction_is_open_after_a_kill_and_its_timeout_still_counts(worl
         assert again.end(who, commit=True).error is ErrorCode.none
 
 
-def test_transaction_whose_state_can_not_be_read_is_not_aborted_for_it(world: World, tmp_path: Path) -> None:
-    """What another version has written may say that it is committed."""
+def test_transaction_with_an_unreadable_state_is_not_aborted_as_an_orphan(world: World, tmp_path: Path) -> None:
+    """A record of another version may say that the transaction is committed."""
     who = world.begin()
     world.write(who)
     key, value = transaction_record(world.t())
@@ -342,7 +341,7 @@ def test_transaction_whose_state_can_not_be_read_is_not_aborted_for_it(world: Wo
         assert again.aborted() == [0, 0, 0]
 
 
-def test_nothing_is_served_before_it_is_read(tmp_path: Path) -> None:
+def test_id_is_not_served_before_its_state_is_read(tmp_path: Path) -> None:
     with World(tmp_path / "data") as world:
         world.topics.create("orders", 3, {})
         who = world.begin()
@@ -353,7 +352,7 @@ def test_nothing_is_served_before_it_is_read(tmp_path: Path) -> None:
         assert lab.coordinator.add("t", who, PLACES, 2) is ErrorCode.none
 
 
-def test_topic_is_made_as_kafka_makes_it(world: World) -> None:
+def test_state_topic_is_created_with_kafkas_settings(world: World) -> None:
     world.begin()
     topic = world.topics.get(NAME)
     assert topic is not None
@@ -362,10 +361,10 @@ def test_topic_is_made_as_kafka_makes_it(world: World) -> None:
     assert topic.settings["segment.bytes"] == str(100 * 1024**2)
 
 
-def test_producer_ids_of_a_state_that_another_broker_wrote_are_not_given_again(world: World, tmp_path: Path) -> None:
+def test_producer_ids_in_another_brokers_state_are_not_assigned_again(world: World, tmp_path: Path) -> None:
     given = world.begin().producer_id
     killed = killed_copy(tmp_path / "data", tmp_path / "adopted")
-    (killed / METADATA_FILE).unlink()  # as in a directory of Kafka's, which has none
+    (killed / METADATA_FILE).unlink()  # a data directory of Kafka has no such file
     with World(killed) as adopted:
         assert adopted.t().producer_id == given
         assert adopted.begin("another").producer_id > given

@@ -1,4 +1,4 @@
-"""kill -9 of a real broker at each step of a transaction's end: at its next start the transaction is complete, once."""
+"""kill -9 of a real broker at each step of the end of a transaction: its next start completes the transaction, once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.broker.transactions.dying_broker import DyingBroker
 from tests.compat.transaction_sides import Side
 
 SETTINGS = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
-# The decision; markers in t-0, u-0 and the group's partition of __consumer_offsets; the completion.
+# PrepareCommit or PrepareAbort; markers in t-0, u-0 and the group's partition of __consumer_offsets; the completion.
 STEPS = range(5)
-NEW, OLD = 5, 4  # versions of EndTxn: with another epoch after each transaction, and without
+NEW, OLD = 5, 4  # versions of EndTxn: the producer gets the next epoch with each end, or keeps its epoch
 
 
 @pytest.mark.parametrize(("version", "commit"), [(NEW, True), (NEW, False), (OLD, True)])
@@ -43,7 +43,7 @@ def test_end_is_complete_after_a_kill_at_any_of_its_steps(tmp_path: Path, versio
 
 
 def write(side: Side, who: ProducerIdAndEpoch, number: int, version: int) -> None:
-    """One record in each of two topics, and an offset."""
+    """Write one record to each of two topics, and commit an offset."""
     before = len(side.seen)
     if version == OLD:
         side.add("t", who, "t", 0)
@@ -59,7 +59,7 @@ def write(side: Side, who: ProducerIdAndEpoch, number: int, version: int) -> Non
 def check_complete(
     side: Side, who: ProducerIdAndEpoch, ended: int, *, version: int, commit: bool
 ) -> ProducerIdAndEpoch:
-    """That so many transactions have ended, each once; who the producer is now, by a repetition of its last end."""
+    """Assert that so many transactions have ended, each once. Return the producer, from a retry of its last end."""
     side.look("t", "t", "u")
     state, *partitions = [one.answer for one in side.seen[-5:]]
     assert state[:2] == ("none", "CompleteCommit" if commit else "CompleteAbort")

@@ -1,5 +1,8 @@
-"""What a power cut leaves of transactions: with every log flushed at each append, all that kill -9 leaves; without, of
-each no more than was decided, and nothing that holds up readers for ever."""
+"""Power cuts during transactions.
+
+If every log is flushed at each append, a power cut leaves what kill -9 leaves. Otherwise rows may be lost, but no
+uncommitted row becomes visible, and no transaction holds back readers permanently.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.broker.transactions.transactions_topic import NAME
-from stratalog.broker.transactions.two_phase import PreparedTransaction
+from stratalog.broker.transactions.two_phase import PreparedProducer
 from stratalog.storage import Log
 from tests.broker.metadata.registry_lab import killed_copy
 from tests.broker.transactions.power_cuts import (
@@ -26,7 +29,7 @@ IMAGES = 15
 
 
 def check_goes_on(world: World) -> None:
-    """Nothing is open for ever, and every id can be used."""
+    """Assert that no transaction stays open, and that every id can be used."""
     world.let_time_pass()
     for partition in world.orders():
         assert partition.last_stable_offset == partition.high_watermark, f"{partition} is held up"
@@ -41,7 +44,7 @@ def check_goes_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 100, 102])  # the last two notice a marker that outlives its decision
-def test_flushed_transactions_are_whole_after_a_power_cut(scratch: Path, seed: int) -> None:
+def test_flushed_transactions_are_atomic_after_a_power_cut(scratch: Path, seed: int) -> None:
     def check(world: World, groups: list[Group]) -> None:
         visible = seen_once(world)
         for group in groups:
@@ -58,7 +61,7 @@ def test_flushed_transactions_are_whole_after_a_power_cut(scratch: Path, seed: i
 
 
 @pytest.mark.parametrize("seed", range(10, 16))
-def test_unflushed_transactions_lose_rows_and_show_none_that_were_not_committed(scratch: Path, seed: int) -> None:
+def test_unflushed_transactions_show_no_uncommitted_rows_after_a_power_cut(scratch: Path, seed: int) -> None:
     def check(world: World, groups: list[Group]) -> None:
         visible = seen_once(world)
         for group in groups:
@@ -77,13 +80,13 @@ def seen_once(world: World) -> set[Row]:
 
 
 def cut(data: Path, partition: str, end: int) -> None:
-    """As if nothing from this offset on had reached the disk."""
+    """Truncate a log, as if nothing from this offset on had reached the disk."""
     with Log.open(data / partition) as log:
         log.truncate(end)
 
 
-def ended_once(world: World) -> tuple[PreparedTransaction, int]:
-    """A transaction that is committed, and where its decision lies in __transaction_state."""
+def ended_once(world: World) -> tuple[PreparedProducer, int]:
+    """Commit a transaction. Return it, and the offset of its PrepareCommit in __transaction_state."""
     world.topics.create(TOPIC, PARTITIONS, {})
     member = world.begin("task-0")
     world.write(member, [(0, b"a"), (1, b"b")])
@@ -95,7 +98,7 @@ def ended_once(world: World) -> tuple[PreparedTransaction, int]:
     return member, decision
 
 
-def test_marker_that_is_lost_behind_a_durable_decision_is_written_again(scratch: Path) -> None:
+def test_lost_marker_of_a_durable_commit_is_written_again(scratch: Path) -> None:
     with World(scratch / "live") as world:
         ended_once(world)
         data = killed_copy(scratch / "live", scratch / "cut")
@@ -105,11 +108,11 @@ def test_marker_that_is_lost_behind_a_durable_decision_is_written_again(scratch:
         check_goes_on(world)
 
 
-def test_rows_of_the_next_transaction_do_not_end_with_the_one_before(scratch: Path) -> None:
-    """Its decision is the last that is left in __transaction_state, and has the epoch of what came after it."""
+def test_rows_of_the_next_transaction_are_not_committed_by_the_previous_end(scratch: Path) -> None:
+    """The last record left in __transaction_state is the previous PrepareCommit, with the next transaction's epoch."""
     with World(scratch / "live") as world:
         member, decision = ended_once(world)
-        following = PreparedTransaction(
+        following = PreparedProducer(
             "task-0", ProducerIdAndEpoch(member.producer.producer_id, member.producer.epoch + 1)
         )
         world.write(following, [(0, b"never decided")])
@@ -120,16 +123,16 @@ def test_rows_of_the_next_transaction_do_not_end_with_the_one_before(scratch: Pa
         check_goes_on(world)
 
 
-def test_producer_whose_rows_were_ended_for_it_is_fenced(scratch: Path) -> None:
-    """Else it would commit the rest of a transaction whose first rows are gone."""
+def test_producer_of_an_aborted_orphan_is_fenced(scratch: Path) -> None:
+    """Otherwise it would commit the rest of a transaction whose first rows were aborted."""
     with World(scratch / "live") as world:
         member, decision = ended_once(world)
-        following = PreparedTransaction(
+        following = PreparedProducer(
             "task-0", ProducerIdAndEpoch(member.producer.producer_id, member.producer.epoch + 1)
         )
         world.write(following, [(0, b"lost")])
         data = killed_copy(scratch / "live", scratch / "cut")
-    cut(data, f"{NAME}-0", decision + 2)  # the completion too
+    cut(data, f"{NAME}-0", decision + 2)  # keeps the completion too
     with World(data) as world:
         with pytest.raises(AssertionError, match="47"):  # INVALID_PRODUCER_EPOCH
             world.write(following, [(0, b"the rest")])

@@ -19,7 +19,7 @@ PARTITIONS = frozenset([TopicPartition("b", 2), TopicPartition("a", 1), TopicPar
 ONGOING = Transaction("tx", 5, 3, 60_000, TransactionState.ONGOING, PARTITIONS, 1000, 2000, client_version=2)
 
 
-def test_bytes_are_those_that_kafka_writes() -> None:
+def test_record_has_the_same_bytes_as_kafkas() -> None:
     key, value = transaction_record(ONGOING)
     assert key == b"\0\0\0\2tx"
     assert value is not None
@@ -32,7 +32,7 @@ def test_bytes_are_those_that_kafka_writes() -> None:
     )
 
 
-def test_bytes_of_version_0_are_those_that_kafka_wrote() -> None:
+def test_record_of_version_0_has_the_same_bytes_as_kafkas() -> None:
     _, value = transaction_record(Transaction("tx", 5, 3, 60_000, TransactionState.EMPTY, updated_ms=2000), version=0)
     assert value is not None
     assert value.hex(" ") == (
@@ -40,7 +40,7 @@ def test_bytes_of_version_0_are_those_that_kafka_wrote() -> None:
     )
 
 
-def test_id_that_comes_next_and_the_one_before_survive() -> None:
+def test_next_and_previous_producer_id_are_written_and_read() -> None:
     one = Transaction("t", 5, 32767, 1, TransactionState.PREPARE_COMMIT, PARTITIONS, 1, 2, 2, previous_id=4, next_id=6)
     key, value = transaction_record(one)
     assert value is not None
@@ -70,7 +70,7 @@ def test_tombstone_has_the_key_of_its_id() -> None:
     ),
     st.sampled_from((0, 1)),
 )
-def test_what_is_written_is_read_again(one: Transaction, version: int) -> None:
+def test_written_record_is_read_back(one: Transaction, version: int) -> None:
     key, value = transaction_record(one, version)
     assert value is not None
     read = parse_transaction(parse_key(key), value)

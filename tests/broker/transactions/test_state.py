@@ -53,28 +53,28 @@ class TestInitialize:
         assert step.transaction == Transaction("t", ID, 4, 1000, updated_ms=50)
 
     @pytest.mark.parametrize("prepared", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-    def test_transaction_that_is_being_ended_is_waited_for(self, prepared: TransactionState) -> None:
+    def test_new_instance_waits_for_a_transaction_that_is_ending(self, prepared: TransactionState) -> None:
         assert state.initialize(known(prepared), 1000, None, 50, None) == (
             ErrorCode.concurrent_transactions,
             None,
             False,
         )
 
-    def test_open_transaction_is_aborted_with_an_epoch_that_nobody_has(self) -> None:
+    def test_open_transaction_is_aborted_with_an_epoch_of_no_client(self) -> None:
         step = state.initialize(known(TransactionState.ONGOING), 1000, None, 50, None)
         assert step.error is ErrorCode.concurrent_transactions
         assert step.transaction is not None
         assert (step.transaction.state, step.transaction.epoch) == (TransactionState.PREPARE_ABORT, 4)
         assert step.transaction.partitions == {HERE}
 
-    def test_used_up_epochs_are_followed_by_a_new_producer_id(self) -> None:
+    def test_exhausted_epochs_lead_to_a_new_producer_id(self) -> None:
         last = known(TransactionState.COMPLETE_COMMIT, HIGHEST_EPOCH - 1)
         assert state.initialize(last, 1000, None, 50, None).needs_id
         rotated = state.initialize(last, 1000, None, 50, NEW_ID).transaction
         assert rotated is not None
         assert (rotated.producer_id, rotated.epoch, rotated.previous_id) == (NEW_ID, 0, ID)
 
-    def test_producer_that_goes_on_gets_the_next_epoch_and_the_same_when_it_asks_again(self) -> None:
+    def test_recovering_producer_gets_the_next_epoch_and_the_same_for_a_retry(self) -> None:
         first = state.initialize(
             known(TransactionState.COMPLETE_ABORT), 1000, ProducerIdAndEpoch(ID, 3), 50, None
         ).transaction
@@ -84,7 +84,7 @@ class TestInitialize:
         assert again is not None
         assert again.epoch == 4
 
-    def test_producer_that_goes_on_from_the_last_epoch_gets_its_new_id_when_it_asks_again(self) -> None:
+    def test_retry_after_the_last_epoch_gets_the_same_new_producer_id(self) -> None:
         claimed = ProducerIdAndEpoch(ID, HIGHEST_EPOCH - 1)
         first = state.initialize(known(TransactionState.EMPTY, HIGHEST_EPOCH - 1), 1, claimed, 50, NEW_ID).transaction
         assert first is not None
@@ -95,7 +95,7 @@ class TestInitialize:
     @pytest.mark.parametrize(
         "claimed", [ProducerIdAndEpoch(ID, 2), ProducerIdAndEpoch(ID, 4), ProducerIdAndEpoch(ID + 1, 3)]
     )
-    def test_producer_that_was_replaced_can_not_go_on(self, claimed: ProducerIdAndEpoch) -> None:
+    def test_replaced_producer_is_fenced(self, claimed: ProducerIdAndEpoch) -> None:
         for of in (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
             assert state.initialize(known(of), 1000, claimed, 50, None).error is ErrorCode.producer_fenced
 
@@ -114,14 +114,14 @@ class TestAdd:
             2,
         )
 
-    def test_further_ones_do_not_begin_it_again(self) -> None:
+    def test_further_partitions_do_not_restart_the_transaction(self) -> None:
         one = state.add(
             known(TransactionState.ONGOING), ProducerIdAndEpoch(ID, 3), frozenset([THERE]), 0, 50
         ).transaction
         assert one is not None
         assert (one.partitions, one.started_ms) == (ONLY_HERE | {THERE}, 10)
 
-    def test_partition_that_is_part_of_it_already_is_not_written_again(self) -> None:
+    def test_known_partition_is_not_written_again(self) -> None:
         assert state.add(known(TransactionState.ONGOING), ProducerIdAndEpoch(ID, 3), frozenset([HERE]), 0, 50) == (
             ErrorCode.none,
             None,
@@ -132,14 +132,14 @@ class TestAdd:
         "of",
         [one for one in TransactionState if one not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)],
     )
-    def test_errors_in_kafkas_order(self, of: TransactionState) -> None:
+    def test_errors_have_kafkas_order(self, of: TransactionState) -> None:
         def error(who: ProducerIdAndEpoch) -> ErrorCode:
             return state.add(known(of), who, frozenset([HERE]), 0, 50).error
 
         assert error(ProducerIdAndEpoch(ID + 1, 9)) is ErrorCode.invalid_producer_id_mapping
         assert error(ProducerIdAndEpoch(ID, 2)) is error(ProducerIdAndEpoch(ID, 4)) is ErrorCode.producer_fenced
         assert error(ProducerIdAndEpoch(ID, 3)) is (
-            ErrorCode.concurrent_transactions if known(of).is_prepared else ErrorCode.none
+            ErrorCode.concurrent_transactions if known(of).is_ending else ErrorCode.none
         )
 
 
@@ -179,7 +179,7 @@ class TestEnd:
             (TransactionState.COMPLETE_ABORT, WRONG, NONE),
         ],
     )
-    def test_older_clients_may_repeat_an_end_and_not_change_it(
+    def test_older_clients_may_repeat_an_end_but_not_change_it(
         self, of: TransactionState, commit: ErrorCode, abort: ErrorCode
     ) -> None:
         assert end(known(of), 3, commit=True, version=0).error is commit
@@ -199,7 +199,7 @@ class TestEnd:
             (TransactionState.PREPARE_ABORT, BUSY, FENCED, WRONG, FENCED),
         ],
     )
-    def test_newer_clients_repeat_with_the_epoch_before(
+    def test_newer_clients_retry_with_the_previous_epoch(
         self, of: TransactionState, abort_again: ErrorCode, abort: ErrorCode, commit_again: ErrorCode, commit: ErrorCode
     ) -> None:
         one = known(of)
@@ -221,11 +221,11 @@ class TestEnd:
         assert (prepared.state, prepared.epoch) == (TransactionState.PREPARE_ABORT, 3)
         assert state.complete(prepared, 60).state is TransactionState.COMPLETE_ABORT
 
-    def test_nothing_that_is_aborted_begins_when_it_ends(self) -> None:
+    def test_abort_without_a_partition_begins_the_transaction_at_its_end(self) -> None:
         assert ended(known(TransactionState.EMPTY, started_ms=-1), 3, commit=False, version=2).started_ms == 50
 
     @pytest.mark.parametrize("commit", [True, False])
-    def test_last_epoch_is_followed_by_a_new_producer_id(self, commit: bool) -> None:
+    def test_end_in_the_last_epoch_leads_to_a_new_producer_id(self, commit: bool) -> None:
         last = known(TransactionState.ONGOING, HIGHEST_EPOCH - 1)
         assert end(last, HIGHEST_EPOCH - 1, commit=commit, version=2).needs_id
         prepared = end(last, HIGHEST_EPOCH - 1, commit=commit, version=2, new_id=NEW_ID).transaction
@@ -238,13 +238,13 @@ class TestEnd:
         assert repeated == (ErrorCode.none, None, False)
         assert end(complete, HIGHEST_EPOCH - 1, commit=not commit, version=2).error is WRONG
 
-    def test_last_epoch_of_all_is_fenced_without_a_higher_one(self) -> None:
+    def test_highest_epoch_is_fenced_without_a_higher_one(self) -> None:
         fenced = state.fence(known(TransactionState.ONGOING, HIGHEST_EPOCH - 1), 50)
         assert (fenced.epoch, fenced.state) == (HIGHEST_EPOCH, TransactionState.PREPARE_ABORT)
         assert state.initialize(state.complete(fenced, 60), 1, None, 70, None).needs_id
 
-    def test_producer_that_was_fenced_in_its_last_epoch_does_not_get_the_one_that_fenced_it(self) -> None:
-        """Kafka 4.1 would give it away (KAFKA-20090)."""
+    def test_producer_fenced_in_its_last_epoch_does_not_get_the_fencing_epoch(self) -> None:
+        """Kafka 4.1 returns that epoch (KAFKA-20090)."""
         claimed = ProducerIdAndEpoch(ID, HIGHEST_EPOCH - 1)
         fenced = state.complete(state.fence(known(TransactionState.ONGOING, HIGHEST_EPOCH - 1), 50), 60)
         for commit in (True, False):
@@ -256,7 +256,7 @@ class TestEnd:
             assert one is not None
             assert (one.producer_id, one.epoch) == (NEW_ID, 0)
 
-    def test_producer_that_took_too_long_learns_of_the_abort_and_goes_on(self) -> None:
+    def test_producer_learns_of_the_abort_after_its_timeout_and_continues(self) -> None:
         aborted = state.complete(state.fence(known(TransactionState.ONGOING), 50), 60)
         assert end(aborted, 3, commit=True, version=2).error is WRONG
         assert end(aborted, 3, commit=False, version=2) == (NONE, None, False)
@@ -273,7 +273,7 @@ class TestTime:
         assert one.has_timed_out(10 + 60_001)
         assert not known(TransactionState.PREPARE_ABORT).has_timed_out(10**9)
 
-    def test_only_ids_at_rest_expire(self) -> None:
+    def test_only_idle_ids_expire(self) -> None:
         assert known(TransactionState.EMPTY).has_expired(120, 100)
         assert not known(TransactionState.EMPTY).has_expired(119, 100)
         assert not known(TransactionState.ONGOING).has_expired(10**9, 100)
@@ -286,7 +286,7 @@ ACTIONS = st.lists(
 
 @example([(1, False, 0, 0), (0, False, 0, 0), (4, False, 0, 0), (1, False, 0, 0)], HIGHEST_EPOCH - 1)
 @given(ACTIONS, st.integers(0, 3) | st.integers(HIGHEST_EPOCH - 4, HIGHEST_EPOCH - 1))
-def test_whatever_is_asked_epochs_only_rise_and_no_end_is_changed(
+def test_epochs_only_rise_and_no_end_changes_for_any_requests(
     actions: list[tuple[int, bool, int, int]], epoch: int
 ) -> None:
     one, new_id = known(TransactionState.EMPTY, epoch), 1000
@@ -298,7 +298,7 @@ def test_whatever_is_asked_epochs_only_rise_and_no_end_is_changed(
             step = state.add(one, who, frozenset([HERE if flag else THERE]), version, 50)
         elif kind in (2, 3):
             step = state.end(one, who, commit=flag, version=version, now_ms=50, new_id=new_id)
-        elif kind == 4 and one.is_prepared:
+        elif kind == 4 and one.is_ending:
             step = TransactionStep(ErrorCode.none, state.complete(one, 50))
         elif kind == 5 and one.state is TransactionState.ONGOING:
             step = TransactionStep(ErrorCode.none, state.fence(one, 50))
@@ -307,10 +307,10 @@ def test_whatever_is_asked_epochs_only_rise_and_no_end_is_changed(
         one = step.transaction or one
         assert 0 <= one.epoch <= HIGHEST_EPOCH
         assert (one.producer_id, one.epoch) >= (before.producer_id, before.epoch)
-        if before.is_prepared and one is not before:
+        if before.is_ending and one is not before:
             assert one.state is state.completed(before.state)
         if one.state is TransactionState.ONGOING or (
             step.error is ErrorCode.none and one.state is TransactionState.EMPTY
         ):
-            assert one.epoch < HIGHEST_EPOCH  # so that it can be fenced
-        assert bool(one.partitions) <= (one.state is TransactionState.ONGOING or one.is_prepared)
+            assert one.epoch < HIGHEST_EPOCH  # so that every epoch can be fenced
+        assert bool(one.partitions) <= (one.state is TransactionState.ONGOING or one.is_ending)

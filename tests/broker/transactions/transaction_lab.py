@@ -1,7 +1,8 @@
-"""Groups and transactions over the topics of a test, with a clock and timers in the test's hands."""
+"""Groups and transactions over the topics of a test, with a clock and timers that the test controls."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -64,10 +65,16 @@ class TransactionLab:
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """To its end, without a loop: it may only wait for its turn."""
+    """Run a coroutine to its end without an event loop. It may await nothing but `asyncio.sleep(0)`."""
     while True:
         try:
             coroutine.send(None)
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+async def tasks_done(coordinator: TransactionCoordinator) -> None:
+    """Wait until the tasks of the coordinator have ended, those that they start too."""
+    while coordinator._tasks:
+        await asyncio.gather(*coordinator._tasks)

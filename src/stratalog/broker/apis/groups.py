@@ -24,11 +24,11 @@ from typing import Any, Generic, TypeVar
 from stratalog.broker.groups.classic_group import ClassicGroup
 from stratalog.broker.groups.classic_messages import (
     DescribedGroup,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     MemberIdentity,
-    SyncAnswer,
     SyncRequest,
+    SyncResponse,
 )
 from stratalog.broker.groups.classic_service import ClassicGroups
 from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
@@ -88,8 +88,8 @@ class GroupApis:
     async def join_group(self, request: Any, context: RequestContext) -> Reply:
         error = await self._coordinator.prepare(request.group_id)
         if error is not ErrorCode.none:
-            return _joined(JoinAnswer(error, request.member_id), context.api_version)
-        waiting = _Answer[JoinAnswer]()
+            return _joined(JoinResponse(error, request.member_id), context.api_version)
+        waiting = _Answer[JoinResponse]()
         try:
             self._groups.join(request.group_id, _join_request(request, context), waiting)
             return _joined(await waiting.future, context.api_version)
@@ -103,8 +103,8 @@ class GroupApis:
         if context.api_version >= _FIRST_SYNC_WITH_PROTOCOL and None in (wanted.protocol_type, wanted.protocol_name):
             error = ErrorCode.inconsistent_group_protocol  # nullable, and required all the same
         if error is not ErrorCode.none:
-            return _synced(SyncAnswer(error))
-        waiting = _Answer[SyncAnswer]()
+            return _synced(SyncResponse(error))
+        waiting = _Answer[SyncResponse]()
         try:
             self._groups.sync(request.group_id, wanted, waiting)
             answer = await waiting.future
@@ -222,7 +222,7 @@ def _join_request(request: Any, context: RequestContext) -> JoinRequest:
     )
 
 
-def _joined(answer: JoinAnswer, version: int) -> Reply:
+def _joined(answer: JoinResponse, version: int) -> Reply:
     no_protocol = None if version >= _FIRST_JOIN_WITH_NULL_PROTOCOL else ""
     return {
         "error_code": answer.error,
@@ -250,7 +250,7 @@ def _sync_request(request: Any) -> SyncRequest:
     )
 
 
-def _synced(answer: SyncAnswer) -> Reply:
+def _synced(answer: SyncResponse) -> Reply:
     return {
         "error_code": answer.error,
         "protocol_type": answer.protocol_type,

@@ -99,7 +99,7 @@ class TransactionAdminApis:
     # ListTransactions
 
     async def list(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        if self._coordinator.loading.is_under_way:
+        if self._coordinator.loading.is_in_progress:
             return _nothing_listed(ErrorCode.coordinator_load_in_progress)
         try:
             found = await self._matching(getattr(request, "transactional_id_pattern", None))

@@ -19,7 +19,7 @@ from typing import Any
 from stratalog.broker.apis.own import LoopMethod, MethodError
 from stratalog.broker.transactions.closed_prefixes import LONGEST_PREFIX
 from stratalog.broker.transactions.state import NEVER_MS, ProducerIdAndEpoch
-from stratalog.broker.transactions.two_phase import MOST_MEMBERS, PreparedTransaction, Refusal, TwoPhase
+from stratalog.broker.transactions.two_phase import MOST_MEMBERS, PreparedProducer, Refusal, TwoPhase
 from stratalog.errors import MalformedRequestError
 
 
@@ -49,7 +49,7 @@ class TwoPhaseApi:
         prefix = arguments.get("prefix", "")
         if not isinstance(prefix, str):
             raise MalformedRequestError(f"prefix is {prefix!r}; text is wanted")
-        _check(self._two_phase.not_all_known())
+        _check(self._two_phase.refuse_while_loading())
         return [
             {
                 "transactional_id": one.transactional_id,
@@ -91,7 +91,7 @@ class TwoPhaseApi:
             raise MalformedRequestError(
                 f"prefix has {len(prefix)} characters; a prefix of at most {LONGEST_PREFIX} can be closed"
             )
-        _check(self._two_phase.not_all_known())
+        _check(self._two_phase.refuse_while_loading())
         aborted = await self._two_phase.abort(prefix, close=close)
         return [{"transactional_id": transactional_id} for transactional_id in aborted]
 
@@ -104,14 +104,14 @@ class TwoPhaseApi:
         return []
 
 
-def _listed(one: Any) -> PreparedTransaction:
+def _listed(one: Any) -> PreparedProducer:
     if not isinstance(one, dict):
         raise MalformedRequestError(f"transactions holds {one!r}; JSON objects are wanted")
     _check_names(one, "transactional_id", "producer_id", "producer_epoch")
     return _member(one)
 
 
-def _member(fields: Mapping[str, Any]) -> PreparedTransaction:
+def _member(fields: Mapping[str, Any]) -> PreparedProducer:
     transactional_id, producer_id = fields.get("transactional_id"), fields.get("producer_id")
     epoch = fields.get("producer_epoch")
     _check_id(transactional_id)
@@ -119,7 +119,7 @@ def _member(fields: Mapping[str, Any]) -> PreparedTransaction:
         raise MalformedRequestError(f"producer_id is {producer_id!r}; a number is wanted")
     if not _is_number(epoch):
         raise MalformedRequestError(f"producer_epoch is {epoch!r}; a number is wanted")
-    return PreparedTransaction(str(transactional_id), ProducerIdAndEpoch(int(producer_id or 0), int(epoch or 0)))
+    return PreparedProducer(str(transactional_id), ProducerIdAndEpoch(int(producer_id or 0), int(epoch or 0)))
 
 
 def _check_id(value: Any) -> None:

@@ -1,15 +1,15 @@
-"""Who shall own which partition: the server-side assignors of KIP-848 groups. Pure, and deterministic.
+"""The server-side assignors of KIP-848 groups: they assign partitions to members. Pure, and deterministic.
 
 Each is a function of the members' subscriptions, the topics' partition counts and the last target assignment. Every
-partition of a subscribed topic goes to exactly one member that is subscribed to it.
+partition of a subscribed topic goes to exactly one member that subscribes to the topic.
 
-- `uniform`: balance first, then as few moves as possible. Where all subscribe to the same topics, loads differ by one
-  at most. Where they do not, no partition could go to another subscriber and make the two loads more alike.
-- `range`: for each topic, the subscribers in order (by instance id, then by member id) get contiguous ranges, the first
-  ones a partition more where it does not come out even. Topics with as many partitions and the same subscribers are
-  co-partitioned: partition 3 of all of them has one owner. The last assignment plays no part.
+- `uniform`: balance first, then as few moves as possible. If all members subscribe to the same topics, their loads
+  differ by at most one. Otherwise, no move of one partition to another subscriber would bring the two loads closer.
+- `range`: for each topic, the subscribers in order (by instance id, then by member id) get contiguous ranges. If the
+  partitions can't be divided evenly, the first members get one more. Topics with the same number of partitions and the
+  same subscribers are co-partitioned: partition 3 of all of them has the same owner. The last assignment is ignored.
 
-Known gap: racks are not looked at, as in Kafka 4.1's own assignors.
+Known gap: racks are ignored, as by the assignors of Kafka 4.1.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def assign_uniform(subscribers: Subscribers, counts: PartitionCounts, previous: 
     partitions = _Partitions({topic_id: count for topic_id, count in counts.items() if topic_id in subscribed})
     kept = _kept(subscribers, partitions, previous)
     if len({subscriber.topic_ids for subscriber in subscribers.values()}) == 1:
-        owned = _spread_evenly(kept, partitions)
+        owned = _assign_evenly(kept, partitions)
     else:
-        owned = _spread_by_load(kept, partitions, subscribers)
+        owned = _assign_by_load(kept, partitions, subscribers)
     target = {}
     for member_id, mine in owned.items():
         before = previous.get(member_id, {})
@@ -75,7 +75,7 @@ ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_
 
 
 def _range_order(member_id: str, subscriber: Subscriber) -> tuple[bool, str]:
-    """Static members first: their place stays the same when they come back under a new member id."""
+    """Sort static members first, by instance id: they keep their position when they rejoin under a new member id."""
     if subscriber.instance_id is None:
         return True, member_id
     return False, subscriber.instance_id
@@ -93,7 +93,7 @@ def _members_by_topic(
 
 
 class _Partitions:
-    """Numbers for the partitions of all topics: many of them are looked at, and ids are slow to compare and hash."""
+    """The partitions of all topics, numbered consecutively, because topic ids are slow to compare and to hash."""
 
     def __init__(self, counts: PartitionCounts) -> None:
         self.counts = counts
@@ -120,7 +120,8 @@ class _Partitions:
 
 
 def _kept(subscribers: Subscribers, partitions: _Partitions, previous: Target) -> dict[str, list[int]]:
-    """What each member had and may keep: partitions that exist, of topics it subscribes to, each with one owner."""
+    """Return the partitions that each member had and may keep: existing ones, of topics to which it subscribes, each
+    with one owner."""
     taken = bytearray(partitions.total)
     kept: dict[str, list[int]] = {}
     for member_id in sorted(subscribers):
@@ -135,10 +136,11 @@ def _kept(subscribers: Subscribers, partitions: _Partitions, previous: Target) -
     return kept
 
 
-def _spread_evenly(kept: dict[str, list[int]], partitions: _Partitions) -> dict[str, list[int]]:
-    """All subscribe to the same topics: everybody keeps what fits into its share, and the rest is dealt out."""
+def _assign_evenly(kept: dict[str, list[int]], partitions: _Partitions) -> dict[str, list[int]]:
+    """Balance members with the same subscription: each keeps partitions up to its share, and gets free ones for the
+    rest of it."""
     quota, extra = divmod(partitions.total, len(kept))
-    # Who has more than the quota gets the larger shares, while there are any: that moves least.
+    # Members with more than the quota get the larger shares first, because that moves the fewest partitions.
     by_surplus = sorted(kept, key=lambda member_id: (len(kept[member_id]) <= quota, member_id))
     shares = {member_id: quota + (position < extra) for position, member_id in enumerate(by_surplus)}
     owned = {member_id: mine[: shares[member_id]] for member_id, mine in kept.items()}
@@ -152,17 +154,18 @@ def _spread_evenly(kept: dict[str, list[int]], partitions: _Partitions) -> dict[
     return owned
 
 
-def _spread_by_load(
+def _assign_by_load(
     kept: dict[str, list[int]], partitions: _Partitions, subscribers: Subscribers
 ) -> dict[str, list[int]]:
-    """Subscriptions differ: what is free goes to the subscriber with least, then partitions move while that helps."""
+    """Balance members with different subscriptions: a free partition goes to its subscriber with the lowest load, and
+    then partitions move as long as that evens out the loads."""
     owner: list[str | None] = [None] * partitions.total
     for member_id, mine in kept.items():
         for number in mine:
             owner[number] = member_id
     load = {member_id: len(mine) for member_id, mine in kept.items()}
     by_topic = _members_by_topic(sorted(subscribers), subscribers, partitions.counts)
-    # Topics with few subscribers first: their partitions have the least choice.
+    # Topics with few subscribers first, because their partitions have the fewest possible owners.
     for topic_id in sorted(by_topic, key=lambda topic_id: (len(by_topic[topic_id]), topic_id)):
         _deal_out(partitions.of(topic_id), by_topic[topic_id], owner, load)
     for _ in range(_MAX_BALANCING_ROUNDS):
@@ -188,7 +191,8 @@ def _deal_out(numbers: range, members: list[str], owner: list[str | None], load:
 
 
 def _balance(numbers: range, members: list[str], owner: list[str | None], load: dict[str, int]) -> bool:
-    """Move partitions of a topic from the heaviest owner to the lightest subscriber while they differ by two."""
+    """Move partitions of a topic from the owner with the highest load to the subscriber with the lowest, while the two
+    differ by at least two partitions. Return whether any moved."""
     held: dict[str, list[int]] = {}
     for number in numbers:
         held.setdefault(str(owner[number]), []).append(number)

@@ -1,11 +1,13 @@
-"""A classic group: members join, one of them (the leader) assigns, all get their share, until somebody comes or goes.
+"""A classic group: members join, the leader among them assigns the partitions, and each member gets its part.
 
-    Empty -> PreparingRebalance -> CompletingRebalance -> Stable -> PreparingRebalance ...
-    (nobody)  (joins are awaited)   (the leader's assignment is)
+    Empty               no members
+      -> PreparingRebalance   members join, until all have joined or the time is up
+      -> CompletingRebalance  members wait for the leader's assignment
+      -> Stable               until a member joins, leaves or changes: then PreparingRebalance again
 
-Pure: the time is passed in, answers go through the callback that came with the request (called exactly once), what must
-survive goes through `store`, which raises where it can't be kept. `wake_at_ms` says when `expire` has to be called.
-The rules and their order are Apache Kafka's.
+Pure. The time is passed in. Each request comes with a callback, which is called exactly once with the response, now or
+later. State that must survive a restart goes to `store`, which raises StratalogError if it can't be written. `expire`
+must be called at `wake_at_ms`. The rules and their order are Apache Kafka's.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from typing import Final
 
 from stratalog.broker.groups.classic_members import ClassicMember, member_bytes, protocols_bytes, protocols_size
 from stratalog.broker.groups.classic_messages import (
-    AnswerJoin,
-    AnswerSync,
     DescribedGroup,
     DescribedMember,
-    JoinAnswer,
+    JoinCallback,
     JoinRequest,
+    JoinResponse,
     MemberIdentity,
     Now,
-    SyncAnswer,
+    SyncCallback,
     SyncRequest,
+    SyncResponse,
 )
 from stratalog.broker.groups.classic_rebalance import (
     CheckRoom,
@@ -34,7 +36,7 @@ from stratalog.broker.groups.classic_rebalance import (
     RebalancingGroup,
     Store,
     append_error,
-    room_for_all,
+    unlimited_room,
 )
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_protocol import PROTOCOL_TYPE
@@ -44,9 +46,9 @@ from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 
-NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # as in Kafka: a new member may be gone, and sends no heartbeats
-MAX_PENDING_MEMBERS: Final = 1_000  # ids given out that nobody has joined with yet; the oldest give way
-MOST_BYTES_OF_PROTOCOLS: Final = 16 * 1024**2  # of all members; a record of the group holds a small part of that
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # as in Kafka: a new member sends no heartbeats before its first generation
+MAX_PENDING_MEMBERS: Final = 1_000  # assigned ids that have not joined yet; at the limit, the oldest is dropped
+MOST_BYTES_OF_PROTOCOLS: Final = 16 * 1024**2  # of all members; a record of the group has a small part of them
 LONGEST_CLIENT_ID_IN_MEMBER_ID: Final = 255
 
 
@@ -55,6 +57,8 @@ def new_member_id(prefix: str) -> str:
 
 
 class ClassicGroup(RebalancingGroup):
+    """The requests of members, and what clients see of the group."""
+
     kind: GroupKind = "classic"
 
     def __init__(
@@ -63,13 +67,12 @@ class ClassicGroup(RebalancingGroup):
         config: GroupConfig,
         store: Store,
         make_member_id: Callable[[str], str] = new_member_id,
-        check_room: CheckRoom = room_for_all,
+        check_room: CheckRoom = unlimited_room,
     ) -> None:
         super().__init__(group_id, config, store, check_room)
         self._make_member_id = make_member_id
 
-    # What it is
-
+    # State
     @property
     def state_name(self) -> str:
         return str(self.state)
@@ -79,7 +82,7 @@ class ClassicGroup(RebalancingGroup):
         return self.state is ClassicGroupState.EMPTY
 
     @property
-    def has_pending(self) -> bool:
+    def has_pending_members(self) -> bool:
         return bool(self._pending)
 
     @property
@@ -99,21 +102,22 @@ class ClassicGroup(RebalancingGroup):
         return list(self._pending)
 
     def subscribed_to(self, topic: str) -> bool:
-        """Consumers whose subscription can't be read are taken to read everything."""
+        """Return whether a member subscribes to the topic. If a subscription of a group of consumers can't be read, the
+        group counts as subscribed to every topic."""
         return self._protocol_type == PROTOCOL_TYPE if self._topics is None else topic in self._topics
 
     def describe(self) -> DescribedGroup:
         protocol = self.protocol_name if self.state is ClassicGroupState.STABLE else None
         members = tuple(
             DescribedMember(
-                one.member_id,
-                one.group_instance_id,
-                one.client_id,
-                one.client_host,
-                one.metadata(protocol),
-                one.assignment,
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(protocol),
+                member.assignment,
             )
-            for one in self._members
+            for member in self._members
         )
         return DescribedGroup(self.state_name, self.protocol_type, protocol or "", members)
 
@@ -131,9 +135,9 @@ class ClassicGroup(RebalancingGroup):
         if self.state is ClassicGroupState.DEAD:
             return ErrorCode.coordinator_not_available
         if generation_or_epoch < 0 and self.state is ClassicGroupState.EMPTY:
-            return ErrorCode.none  # an admin, or a consumer that assigns its partitions itself
+            return ErrorCode.none  # an admin client, or a consumer that assigns its partitions itself
         if generation_or_epoch < 0 and not member_id and group_instance_id is None:
-            # Older clients do not say who they are when they commit in a transaction.
+            # Older clients name no member when they commit in a transaction.
             return ErrorCode.none if in_transaction else ErrorCode.unknown_member_id
         error = self._members.check(member_id, group_instance_id)
         if error is not ErrorCode.none:
@@ -145,7 +149,7 @@ class ClassicGroup(RebalancingGroup):
         return ErrorCode.none
 
     def committed(self, member_id: str, now: Now) -> None:
-        """A commit is a sign of life."""
+        """Restart the session of a member that has committed offsets."""
         member = self._members.get(member_id)
         if member is not None and self.state in (ClassicGroupState.STABLE, ClassicGroupState.PREPARING_REBALANCE):
             self._renew(member, now)
@@ -162,7 +166,7 @@ class ClassicGroup(RebalancingGroup):
 
     def offset_expires_since(self, commit_timestamp_ms: int) -> int | None:
         if self._protocol_type is None:
-            return commit_timestamp_ms  # only offsets, no members ever
+            return commit_timestamp_ms  # the group never had members
         if self.state is ClassicGroupState.EMPTY:
             return commit_timestamp_ms if self._state_since_ms is None else self._state_since_ms
         if self.state is ClassicGroupState.STABLE and self._topics is not None:
@@ -171,28 +175,29 @@ class ClassicGroup(RebalancingGroup):
 
     # Joining
 
-    def join(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def join(self, request: JoinRequest, now: Now, respond: JoinCallback) -> None:
+        """Add a member, or let one rejoin. `respond` is called once: now, or when the join phase ends."""
         if self.state is ClassicGroupState.DEAD:
-            answer(JoinAnswer(ErrorCode.coordinator_not_available, request.member_id))
+            respond(JoinResponse(ErrorCode.coordinator_not_available, request.member_id))
         elif not self._has_room_for(request):
             self._pending.pop(request.member_id, None)
             if request.member_id in self._members:
                 self._remove(request.member_id)
                 self._after_removal(now)
-            answer(JoinAnswer(ErrorCode.group_max_size_reached, ""))
+            respond(JoinResponse(ErrorCode.group_max_size_reached, ""))
         elif not self._supports(request):
-            answer(JoinAnswer(ErrorCode.inconsistent_group_protocol, request.member_id))
+            respond(JoinResponse(ErrorCode.inconsistent_group_protocol, request.member_id))
         elif not request.member_id:
-            self._join_new(request, now, answer)
+            self._join_new(request, now, respond)
         elif request.member_id in self._pending and request.group_instance_id is None:
-            self._add(request.member_id, request, now, answer)
+            self._add(request.member_id, request, now, respond)
         else:
             error = self._members.check(request.member_id, request.group_instance_id)
             member = self._members.get(request.member_id)
             if error is not ErrorCode.none or member is None:
-                answer(JoinAnswer(error, request.member_id))
+                respond(JoinResponse(error, request.member_id))
             else:
-                self._rejoin(member, request, now, answer)
+                self._rejoin(member, request, now, respond)
 
     def _has_room_for(self, request: JoinRequest) -> bool:
         most = self._config.group_max_size
@@ -203,8 +208,8 @@ class ClassicGroup(RebalancingGroup):
         if not self._fits_the_budget(request, member):
             return False
         if self.state is ClassicGroupState.PREPARING_REBALANCE:
-            # By those that have joined, so that a group that is too large loses the last ones to come back.
-            return (member is not None and member.answer_join is not None) or self._members.awaiting_join < most
+            # Counts only members that have joined, so that a group that is too large loses the last ones to rejoin.
+            return (member is not None and member.join_callback is not None) or self._members.awaiting_join < most
         return self.state is ClassicGroupState.EMPTY or member is not None or len(self._members) < most
 
     def _fits_the_budget(self, request: JoinRequest, member: ClassicMember | None) -> bool:
@@ -212,7 +217,7 @@ class ClassicGroup(RebalancingGroup):
         if member is not None:
             more = protocols_bytes(request.protocols) - protocols_bytes(member.protocols)
         else:
-            # One that has no id yet is going to get one as long as this.
+            # A member without an id will get one of this length.
             member_id = request.member_id or f"{request.client_id[:LONGEST_CLIENT_ID_IN_MEMBER_ID]}{'-' * 37}"
             more = member_bytes(member_id, request.group_instance_id, request.client_id, request.protocols)
         try:
@@ -226,23 +231,23 @@ class ClassicGroup(RebalancingGroup):
             return bool(request.protocol_type and request.protocols)
         return request.protocol_type == self._protocol_type and self._members.support(request.protocols)
 
-    def _join_new(self, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _join_new(self, request: JoinRequest, now: Now, respond: JoinCallback) -> None:
         member_id = self._make_member_id(request.group_instance_id or request.client_id)
         if request.group_instance_id is not None:
             holder = self._members.static_id(request.group_instance_id)
             if holder is None:
-                self._add(member_id, request, now, answer)
+                self._add(member_id, request, now, respond)
             else:
-                self._replace(holder, member_id, request, now, answer)
+                self._replace(holder, member_id, request, now, respond)
         elif request.needs_known_member_id:
             while len(self._pending) >= MAX_PENDING_MEMBERS:
                 del self._pending[next(iter(self._pending))]
             self._pending[member_id] = self._wake(now.monotonic_ms + request.session_timeout_ms)
-            answer(JoinAnswer(ErrorCode.member_id_required, member_id))
+            respond(JoinResponse(ErrorCode.member_id_required, member_id))
         else:
-            self._add(member_id, request, now, answer)
+            self._add(member_id, request, now, respond)
 
-    def _add(self, member_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _add(self, member_id: str, request: JoinRequest, now: Now, respond: JoinCallback) -> None:
         member = ClassicMember(
             member_id,
             request.group_instance_id,
@@ -257,24 +262,24 @@ class ClassicGroup(RebalancingGroup):
         if not self._members:
             self._protocol_type = request.protocol_type
         self._members.add(member)
-        self._members.await_join(member, answer)
+        self._members.await_join(member, respond)
         member.expires_at_ms = self._wake(now.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
-        self._new_member_came = True
+        self._has_new_member = True
         self._rebalance(now)
 
-    def _rejoin(self, member: ClassicMember, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
+    def _rejoin(self, member: ClassicMember, request: JoinRequest, now: Now, respond: JoinCallback) -> None:
         unchanged = member.has_protocols(request.protocols)
         is_leader = self._members.leader == member.member_id
         if self.state is ClassicGroupState.EMPTY:
-            answer(JoinAnswer(ErrorCode.unknown_member_id, member.member_id))
+            respond(JoinResponse(ErrorCode.unknown_member_id, member.member_id))
         elif unchanged and self.state is ClassicGroupState.COMPLETING_REBALANCE:
-            answer(self._current_generation(member))  # it did not get the answer the first time
+            respond(self._current_generation(member))  # a retry: the first response was lost
         elif unchanged and self.state is ClassicGroupState.STABLE and not is_leader:
-            answer(self._current_generation(member))
+            respond(self._current_generation(member))
         else:
-            # The leader rejoins a stable group to have it assigned anew: it may know of new partitions.
+            # The leader rejoins a stable group to assign again: it may know of new partitions.
             self._update(member, request)
-            self._members.await_join(member, answer)
+            self._members.await_join(member, respond)
             self._rebalance(now)
 
     def _update(self, member: ClassicMember, request: JoinRequest) -> None:
@@ -283,40 +288,40 @@ class ClassicGroup(RebalancingGroup):
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         self._members.set_client(member, request.client_id, request.client_host)
 
-    def _replace(self, old_id: str, new_id: str, request: JoinRequest, now: Now, answer: AnswerJoin) -> None:
-        """A static member came back after a restart: it goes on where it was, and its former self is fenced."""
+    def _replace(self, old_id: str, new_id: str, request: JoinRequest, now: Now, respond: JoinCallback) -> None:
+        """Let a static member rejoin after a restart under a new id. It keeps its assignment. The old id is fenced."""
         member = self._members.get(old_id)
         assert member is not None
         old_leader = self._members.leader
         before = (member.protocols, member.session_timeout_ms, member.rebalance_timeout_ms)
         before_client = (member.client_id, member.client_host)
-        self._members.finish_join(member, JoinAnswer(ErrorCode.fenced_instance_id, old_id))
-        member.finish_sync(SyncAnswer(ErrorCode.fenced_instance_id))
+        self._members.finish_join(member, JoinResponse(ErrorCode.fenced_instance_id, old_id))
+        member.finish_sync(SyncResponse(ErrorCode.fenced_instance_id))
         self._rename(member, new_id)
         self._update(member, request)
         member.is_new = False
         self._renew(member, now)
         if self.state is not ClassicGroupState.STABLE or self._members.select_protocol() != self.protocol_name:
-            self._members.await_join(member, answer)
+            self._members.await_join(member, respond)
             self._rebalance(now)
             return
         try:
-            self._store_members({one.member_id: one.assignment for one in self._members})
+            self._store_members({each.member_id: each.assignment for each in self._members})
         except StratalogError as error:
             log.warning("group %r: static member %r was not replaced: %s", self.group_id, old_id, error)
             self._rename(member, old_id)
             self._members.set_protocols(member, before[0])
             member.session_timeout_ms, member.rebalance_timeout_ms = before[1:]
             self._members.set_client(member, *before_client)
-            answer(JoinAnswer(append_error(error), ""))
+            respond(JoinResponse(append_error(error), ""))
             return
         self._set_topics()
         current = self._current_generation(member)
         if request.may_skip_assignment:
-            answer(current._replace(skip_assignment=self._members.leader == new_id))
+            respond(current._replace(skip_assignment=self._members.leader == new_id))
         else:
-            # Told that somebody else leads, an older client does not assign anew: the others were not asked to join.
-            answer(current._replace(leader=old_leader or "", members=()))
+            # The other members do not rejoin, so an older client must not assign again: it gets the old id as leader.
+            respond(current._replace(leader=old_leader or "", members=()))
 
     def _rename(self, member: ClassicMember, new_id: str) -> None:
         if member.member_id in self._yet_to_sync:
@@ -326,20 +331,21 @@ class ClassicGroup(RebalancingGroup):
 
     # Assigning
 
-    def sync(self, request: SyncRequest, now: Now, answer: AnswerSync) -> None:
+    def sync(self, request: SyncRequest, now: Now, respond: SyncCallback) -> None:
+        """Take the leader's assignment. `respond` is called once: now, or when the assignment is stored."""
         error = self._check_sync(request)
         member = self._members.get(request.member_id)
         if error is not ErrorCode.none or member is None:
-            answer(SyncAnswer(error))
+            respond(SyncResponse(error))
             return
         self._yet_to_sync.discard(member.member_id)
         if not self._yet_to_sync:
             self._sync_until_ms = None
         if self.state is ClassicGroupState.STABLE:
-            answer(self._assignment(member))
+            respond(self._assignment(member))
             return
-        member.finish_sync(SyncAnswer(ErrorCode.rebalance_in_progress))
-        member.answer_sync = answer
+        member.finish_sync(SyncResponse(ErrorCode.rebalance_in_progress))
+        member.sync_callback = respond
         if self._members.leader == member.member_id:
             self._assign(request.assignments, now)
 
@@ -359,7 +365,7 @@ class ClassicGroup(RebalancingGroup):
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
-    # Coming, staying and going
+    # Heartbeats and leaving
 
     def heartbeat(self, member_id: str, group_instance_id: str | None, generation: int, now: Now) -> ErrorCode:
         if self.state is ClassicGroupState.DEAD:
@@ -376,7 +382,8 @@ class ClassicGroup(RebalancingGroup):
         )
 
     def leave(self, identities: Sequence[MemberIdentity], now: Now) -> list[ErrorCode]:
-        """An error for each. A static member may be named by its instance id alone, as admins do."""
+        """Remove members, and return an error code for each. Admin clients name a static member by its instance id
+        alone."""
         if self.state is ClassicGroupState.DEAD:
             return [ErrorCode.coordinator_not_available for _ in identities]
         errors = [self._leave(identity) for identity in identities]
@@ -398,11 +405,11 @@ class ClassicGroup(RebalancingGroup):
             self._remove(member_id)
         return error
 
-    def abandon_join(self, answer: AnswerJoin, now: Now) -> None:
-        """The client hung up while it waited. A member has its session timeout to come back; one that was in no
-        generation yet has nothing to come back to, and joins as a new one."""
+    def abandon_join(self, callback: JoinCallback, now: Now) -> None:
+        """Drop the JoinGroup of a client that disconnected. The member has its session timeout to rejoin. A member that
+        was in no generation yet is removed; its client joins as a new member."""
         for member in self._members:
-            if member.answer_join is answer:
+            if member.join_callback is callback:
                 self._members.stop_awaiting_join(member)
                 if member.is_new:
                     self._remove(member.member_id)
@@ -411,8 +418,8 @@ class ClassicGroup(RebalancingGroup):
                     self._renew(member, now)
                 return
 
-    def abandon_sync(self, answer: AnswerSync, now: Now) -> None:
+    def abandon_sync(self, callback: SyncCallback, now: Now) -> None:
         for member in self._members:
-            if member.answer_sync is answer:
-                member.answer_sync = None
+            if member.sync_callback is callback:
+                member.sync_callback = None
                 self._renew(member, now)

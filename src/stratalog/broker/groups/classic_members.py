@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, who waits for what, and which protocols all of them know. Pure."""
+"""The members of a classic group: their ids, pending responses and supported protocols. Pure."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from stratalog.broker.groups.classic_messages import AnswerJoin, AnswerSync, JoinAnswer, JoinedMember, SyncAnswer
+from stratalog.broker.groups.classic_messages import (
+    JoinCallback,
+    JoinedMember,
+    JoinResponse,
+    SyncCallback,
+    SyncResponse,
+)
 from stratalog.broker.groups.offset_records import StoredMember
 from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 from stratalog.protocol.error_codes import ErrorCode
 
-_MEMBER_BYTES = 1_000  # of a member without its ids, protocols and assignment
+_MEMBER_BYTES = 1_000  # for a member, without its ids, protocols and assignment
 
 
 def protocols_size(protocols: Mapping[str, bytes]) -> int:
+    """Return the bytes that protocols take on the wire."""
     return sum(len(name) + len(metadata) for name, metadata in protocols.items())
 
 
 def protocols_bytes(protocols: Mapping[str, bytes]) -> int:
-    """What they take in memory."""
+    """Return the memory that protocols take."""
     return sum(OBJECT_BYTES + text_bytes(name) + len(metadata) for name, metadata in protocols.items())
 
 
 def member_bytes(member_id: str, instance_id: str | None, client_id: str, protocols: Mapping[str, bytes]) -> int:
-    """What a member takes in memory before it has an assignment."""
+    """Return the memory that a member takes before it has an assignment."""
     names = 2 * text_bytes(member_id) + 2 * text_bytes(instance_id) + text_bytes(client_id)
     return _MEMBER_BYTES + names + protocols_bytes(protocols)
 
 
 @dataclass(slots=True, eq=False)
 class ClassicMember:
+    """A member. While it waits for a response, the callback of its request is in `join_callback` or `sync_callback`."""
+
     member_id: str
     group_instance_id: str | None
     client_id: str
@@ -39,11 +48,11 @@ class ClassicMember:
     rebalance_timeout_ms: int
     protocols: Mapping[str, bytes]
     assignment: bytes = b""
-    is_new: bool = False  # has not been in a generation yet, so it sends no heartbeats
-    expires_at_ms: int | None = None  # None: it waits for an answer of ours, and that does not count as silence
-    answer_join: AnswerJoin | None = None
-    answer_sync: AnswerSync | None = None
-    counted_bytes: int = 0  # what `ClassicMembers` has counted it as
+    is_new: bool = False  # it has not been in a generation yet, so it sends no heartbeats
+    expires_at_ms: int | None = None  # None: it waits for a response, so its session does not expire
+    join_callback: JoinCallback | None = None
+    sync_callback: SyncCallback | None = None
+    counted_bytes: int = 0  # the part of `ClassicMembers.state_bytes` that is for this member
 
     @property
     def state_bytes(self) -> int:
@@ -52,28 +61,31 @@ class ClassicMember:
 
     @property
     def is_waiting(self) -> bool:
-        return self.answer_join is not None or self.answer_sync is not None
+        return self.join_callback is not None or self.sync_callback is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
         return b"" if protocol_name is None else self.protocols.get(protocol_name, b"")
 
     def has_protocols(self, protocols: Mapping[str, bytes]) -> bool:
-        """The same ones, in the same order of preference."""
+        """Return whether the member has the same protocols, in the same order of preference."""
         return list(self.protocols.items()) == list(protocols.items())
 
-    def finish_join(self, answer: JoinAnswer) -> None:
-        waiting, self.answer_join = self.answer_join, None
-        if waiting is not None:
-            waiting(answer)
+    def finish_join(self, response: JoinResponse) -> None:
+        """Respond to the JoinGroup that the member waits for, if any."""
+        callback, self.join_callback = self.join_callback, None
+        if callback is not None:
+            callback(response)
 
-    def finish_sync(self, answer: SyncAnswer) -> None:
-        waiting, self.answer_sync = self.answer_sync, None
-        if waiting is not None:
-            waiting(answer)
+    def finish_sync(self, response: SyncResponse) -> None:
+        """Respond to the SyncGroup that the member waits for, if any."""
+        callback, self.sync_callback = self.sync_callback, None
+        if callback is not None:
+            callback(response)
 
     def fail(self, join_error: ErrorCode, member_id: str, sync_error: ErrorCode) -> None:
-        self.finish_join(JoinAnswer(join_error, member_id))
-        self.finish_sync(SyncAnswer(sync_error))
+        """Respond with errors to all requests that the member waits for. `member_id` is for the JoinGroup response."""
+        self.finish_join(JoinResponse(join_error, member_id))
+        self.finish_sync(SyncResponse(sync_error))
 
     def joined(self, protocol_name: str | None) -> JoinedMember:
         return JoinedMember(self.member_id, self.group_instance_id, self.metadata(protocol_name))
@@ -92,16 +104,16 @@ class ClassicMember:
 
 
 class ClassicMembers:
-    """In the order in which they came. The first is the leader until it leaves."""
+    """The members, in the order in which they joined. The first is the leader until it leaves."""
 
     def __init__(self) -> None:
         self.leader: str | None = None
         self._by_id: dict[str, ClassicMember] = {}
         self._static: dict[str, str] = {}  # group instance id -> member id
-        self._supporters: Counter[str] = Counter()  # protocol name -> members that know it
+        self._supporters: Counter[str] = Counter()  # protocol name -> how many members support it
         self._awaiting_join = 0
-        self.protocol_bytes = 0  # of all members' protocols, which the leader gets in one answer
-        self.state_bytes = 0  # what all members take in memory
+        self.protocol_bytes = 0  # wire size of all members' protocols; the leader gets them in one response
+        self.state_bytes = 0  # memory of all members
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -119,7 +131,7 @@ class ClassicMembers:
         return None if group_instance_id is None else self._static.get(group_instance_id)
 
     def check(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Whether a request comes from a member, and from the one that holds its instance id now."""
+        """Return NONE if the id belongs to a member, and the instance id, if there is one, to the same member."""
         if group_instance_id is not None:
             holder = self._static.get(group_instance_id)
             if holder is None:
@@ -143,7 +155,7 @@ class ClassicMembers:
             return None
         self._count(member.protocols, -1)
         self.state_bytes -= member.counted_bytes
-        if member.answer_join is not None:
+        if member.join_callback is not None:
             self._awaiting_join -= 1
         if member.group_instance_id is not None and self._static.get(member.group_instance_id) == member_id:
             del self._static[member.group_instance_id]
@@ -152,10 +164,10 @@ class ClassicMembers:
         return member
 
     def rename(self, member: ClassicMember, new_id: str) -> None:
-        """A static member came back: the same member under a new id. Its place and leadership go with it."""
+        """Give a static member that rejoins a new id. It keeps its position in the order and its leadership."""
         was_leader = self.leader == member.member_id
         member.member_id = new_id
-        self._by_id = {each.member_id: each for each in self._by_id.values()}
+        self._by_id = {member.member_id: member for member in self._by_id.values()}
         assert member.group_instance_id is not None, "only static members get a new id"
         self._static[member.group_instance_id] = new_id
         self._recount(member)
@@ -189,34 +201,36 @@ class ClassicMembers:
 
     # Waiting for the join phase
 
-    def await_join(self, member: ClassicMember, answer: AnswerJoin) -> None:
-        """An earlier request of the same member, which its client gave up on, is told to come again."""
-        self.finish_join(member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id))
-        member.answer_join = answer
+    def await_join(self, member: ClassicMember, callback: JoinCallback) -> None:
+        """Hold a JoinGroup until the join phase ends. An earlier one of the same member, which its client has given up
+        on, gets REBALANCE_IN_PROGRESS."""
+        self.finish_join(member, JoinResponse(ErrorCode.rebalance_in_progress, member.member_id))
+        member.join_callback = callback
         self._awaiting_join += 1
 
-    def finish_join(self, member: ClassicMember, answer: JoinAnswer) -> None:
-        if member.answer_join is not None:
+    def finish_join(self, member: ClassicMember, response: JoinResponse) -> None:
+        if member.join_callback is not None:
             self._awaiting_join -= 1
-            member.finish_join(answer)
+            member.finish_join(response)
 
     def stop_awaiting_join(self, member: ClassicMember) -> None:
-        """Nobody is there any more to be answered."""
-        if member.answer_join is not None:
+        """Drop the JoinGroup of a client that has disconnected."""
+        if member.join_callback is not None:
             self._awaiting_join -= 1
-            member.answer_join = None
+            member.join_callback = None
 
     @property
     def awaiting_join(self) -> int:
+        """The number of members that have joined and wait for the join phase to end."""
         return self._awaiting_join
 
     def elect_joined_leader(self) -> bool:
-        """The leader must be one that has joined; whether there is one."""
+        """Make a member that has joined the leader, the current leader if possible. Return False if none has joined."""
         leader = None if self.leader is None else self._by_id[self.leader]
-        if leader is not None and leader.answer_join is not None:
+        if leader is not None and leader.join_callback is not None:
             return True
         for member in self._by_id.values():
-            if member.answer_join is not None:
+            if member.join_callback is not None:
                 self.leader = member.member_id
                 return True
         return False
@@ -224,11 +238,11 @@ class ClassicMembers:
     # Protocols
 
     def support(self, protocols: Mapping[str, bytes]) -> bool:
-        """Whether one of these protocols is known to all."""
+        """Return whether all members support one of these protocols."""
         return any(self._supporters[name] == len(self._by_id) for name in protocols)
 
     def select_protocol(self) -> str:
-        """Of those that all know, the one that most members prefer."""
+        """Return the protocol that most members prefer, among those that all members support."""
         candidates = {name for name, count in self._supporters.items() if count == len(self._by_id)}
         votes = Counter(
             next(name for name in member.protocols if name in candidates) for member in self._by_id.values()

@@ -1,4 +1,4 @@
-"""What goes into a classic group and what comes out, free of protocol versions. Plain values."""
+"""Requests to classic groups and their responses, independent of protocol versions. Plain values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stratalog.protocol.error_codes import ErrorCode
 
 
 class Now(NamedTuple):
-    """The time as the caller knows it: wall time is stored, monotonic time is what deadlines count by."""
+    """The current time. Wall time is stored in records, deadlines use monotonic time."""
 
     wall_ms: int
     monotonic_ms: int
 
 
 class JoinRequest(NamedTuple):
-    member_id: str  # "": the broker gives one
+    member_id: str  # "": a new member, to which the broker assigns an id
     group_instance_id: str | None
     client_id: str
     client_host: str
@@ -24,7 +24,7 @@ class JoinRequest(NamedTuple):
     rebalance_timeout_ms: int
     protocol_type: str
     protocols: Mapping[str, bytes]  # in the order of the member's preference
-    needs_known_member_id: bool = False  # from version 4: a new member is told its id and must come again with it
+    needs_known_member_id: bool = False  # from version 4: a new member gets its id, and joins again with it
     may_skip_assignment: bool = False  # from version 9
 
 
@@ -34,7 +34,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-class JoinAnswer(NamedTuple):
+class JoinResponse(NamedTuple):
     error: ErrorCode
     member_id: str
     generation: int = -1
@@ -54,7 +54,7 @@ class SyncRequest(NamedTuple):
     assignments: Mapping[str, bytes]  # from the leader only
 
 
-class SyncAnswer(NamedTuple):
+class SyncResponse(NamedTuple):
     error: ErrorCode
     assignment: bytes = b""
     protocol_type: str | None = None
@@ -66,8 +66,8 @@ class MemberIdentity(NamedTuple):
     group_instance_id: str | None = None
 
 
-AnswerJoin = Callable[[JoinAnswer], None]
-AnswerSync = Callable[[SyncAnswer], None]
+JoinCallback = Callable[[JoinResponse], None]
+SyncCallback = Callable[[SyncResponse], None]
 
 
 class DescribedMember(NamedTuple):

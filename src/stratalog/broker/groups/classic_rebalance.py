@@ -1,6 +1,11 @@
-"""How a classic group goes from one generation to the next: states, deadlines, and what of it is stored.
+"""The rebalance of a classic group: the steps from one generation to the next, their deadlines, and the stored state.
 
-classic_group.py adds what members ask for. Pure, as that one.
+    1. PreparingRebalance   Members join. It ends when all members have joined, or at the deadline. The first rebalance
+                            of an empty group waits for further members: group.initial.rebalance.delay.ms.
+    2. CompletingRebalance  The leader assigns, the others wait with SyncGroup. Members that do not sync in time leave.
+    3. Stable               The assignment is stored, and every member has its part.
+
+`classic_group.py` adds the requests of members. Pure, like that module.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from stratalog.broker.groups.classic_members import ClassicMember, ClassicMembers
-from stratalog.broker.groups.classic_messages import JoinAnswer, Now, SyncAnswer
+from stratalog.broker.groups.classic_messages import JoinResponse, Now, SyncResponse
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_protocol import MOST_TOPICS, PROTOCOL_TYPE, subscribed_topics
 from stratalog.broker.groups.group import GroupRecord
@@ -22,25 +27,25 @@ from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 
-_SHORTEST_WAIT_FOR_STATIC_MEMBERS_MS = 1_000  # a client may ask for none at all
-_GROUP_BYTES = 2_000  # of a group without members
-_PENDING_BYTES = 1_500  # of an id that was given out; a client's name is cut, so it is never longer
+_SHORTEST_WAIT_FOR_STATIC_MEMBERS_MS = 1_000  # a client's rebalance timeout may be 0
+_GROUP_BYTES = 2_000  # for a group without members
+_PENDING_BYTES = 1_500  # for an assigned id; the client id in it is truncated, so it is never longer
 
 Store = Callable[[Sequence[GroupRecord]], None]
 
 
 class CheckRoom(Protocol):
-    """Raises StateBudgetError where there is no room for so many bytes more."""
+    """Raises StateBudgetError if the budget has no room for so many more bytes."""
 
     def __call__(self, more: int, what: str, *, is_new: bool) -> None: ...
 
 
-def room_for_all(more: int, what: str, *, is_new: bool) -> None:
-    """A CheckRoom without a bound."""
+def unlimited_room(more: int, what: str, *, is_new: bool) -> None:
+    """Accept any number of bytes. This is a CheckRoom."""
 
 
 def group_bytes(group_id: str) -> int:
-    """What a group takes in memory before it has members."""
+    """Return the memory that a group takes before it has members."""
     return _GROUP_BYTES + 4 * text_bytes(group_id)
 
 
@@ -53,7 +58,7 @@ class ClassicGroupState(StrEnum):
 
 
 def append_error(error: StratalogError) -> ErrorCode:
-    """What a client is told when its group could not be stored, as in Kafka."""
+    """Return Kafka's error for a group whose records could not be written."""
     match error.code:
         case ErrorCode.kafka_storage_error | ErrorCode.not_leader_or_follower:
             return ErrorCode.not_coordinator
@@ -64,12 +69,16 @@ def append_error(error: StratalogError) -> ErrorCode:
 
 
 class RebalancingGroup:
-    def __init__(self, group_id: str, config: GroupConfig, store: Store, check_room: CheckRoom = room_for_all) -> None:
+    """The part of a classic group that rebalances. `expire` must be called at `wake_at_ms`."""
+
+    def __init__(
+        self, group_id: str, config: GroupConfig, store: Store, check_room: CheckRoom = unlimited_room
+    ) -> None:
         self.group_id = group_id
         self.state = ClassicGroupState.EMPTY
         self.generation = 0
         self.protocol_name: str | None = None
-        self.is_stored = False  # whether a record of it is in the log
+        self.is_stored = False  # True if the log has a record of it
         self.wake_at_ms: int | None = None
         self._config = config
         self._store = store
@@ -77,17 +86,17 @@ class RebalancingGroup:
         self._protocol_type: str | None = None
         self._state_since_ms: int | None = None
         self._members = ClassicMembers()
-        self._pending: dict[str, int] = {}  # ids given out and not joined with yet -> when they lapse
+        self._pending: dict[str, int] = {}  # ids that were assigned and have not joined yet -> their deadlines
         self._yet_to_sync: set[str] = set()
-        self._topics: set[str] | None = None  # None: not known
+        self._topics: set[str] | None = None  # None: unknown
         self._topics_bytes = 0
         self._join_until_ms: int | None = None
         self._in_initial_delay = False
-        self._initial_delay_ms = 0  # how long the part of it that is under way is
-        self._initial_left_ms = 0  # by how much it may still be prolonged
-        self._new_member_came = False
+        self._initial_delay_ms = 0  # the length of its current part
+        self._initial_left_ms = 0  # how much longer it may still become
+        self._has_new_member = False  # since the current part began
         self._sync_until_ms: int | None = None
-        self._must_rebalance = False  # as soon as sessions begin; see group_migration.py
+        self._must_rebalance = False  # when sessions start; see group_migration.py
 
     @property
     def protocol_type(self) -> str:
@@ -101,7 +110,7 @@ class RebalancingGroup:
     # Rebalancing
 
     def _rebalance(self, now: Now) -> None:
-        """Begin a rebalance, or finish the join phase of the one under way if this was the last that it waited for."""
+        """Begin a rebalance, or end the join phase of the current one if no further member is awaited."""
         if self.state is not ClassicGroupState.PREPARING_REBALANCE:
             self._prepare(now)
         elif self._all_joined and not self._in_initial_delay:
@@ -120,8 +129,8 @@ class RebalancingGroup:
         self._enter(ClassicGroupState.PREPARING_REBALANCE, now)
         longest = self._members.longest_rebalance_timeout_ms()
         if was_empty:
-            # Members tend to come together: a short wait saves a rebalance for each.
-            self._in_initial_delay, self._new_member_came = True, False
+            # Members often start at the same time: a short wait saves one rebalance for each of them.
+            self._in_initial_delay, self._has_new_member = True, False
             self._initial_delay_ms = self._config.group_initial_rebalance_delay_ms
             self._initial_left_ms = max(longest - self._initial_delay_ms, 0)
             self._join_until_ms = self._wake(now.monotonic_ms + self._initial_delay_ms)
@@ -131,8 +140,8 @@ class RebalancingGroup:
             self._join_until_ms = self._wake(now.monotonic_ms + longest)
 
     def _join_time_is_up(self, now: Now) -> None:
-        if self._in_initial_delay and self._new_member_came and self._initial_left_ms:
-            self._new_member_came = False
+        if self._in_initial_delay and self._has_new_member and self._initial_left_ms:
+            self._has_new_member = False
             delay = min(self._config.group_initial_rebalance_delay_ms, self._initial_left_ms)
             self._initial_left_ms = max(self._initial_left_ms - self._initial_delay_ms, 0)
             self._initial_delay_ms = delay
@@ -144,15 +153,15 @@ class RebalancingGroup:
         self._join_until_ms = None
         self._in_initial_delay = False
         for member in self._members:
-            if member.answer_join is None and member.group_instance_id is None:
+            if member.join_callback is None and member.group_instance_id is None:
                 self._members.remove(member.member_id)
         if self._members and not self._members.elect_joined_leader():
-            # Only static members, none of which is back: their sessions decide.
+            # Only static members are left, and none has joined. They stay until their sessions expire.
             wait = max(self._members.longest_rebalance_timeout_ms(), _SHORTEST_WAIT_FOR_STATIC_MEMBERS_MS)
             self._join_until_ms = self._wake(now.monotonic_ms + wait)
             return
         if not self._members and not self.generation:
-            self._enter(ClassicGroupState.EMPTY, now)  # all have gone before there was anything to remember
+            self._enter(ClassicGroupState.EMPTY, now)  # all members left before the first generation
             return
         self.generation += 1
         self.protocol_name = self._members.select_protocol() if self._members else None
@@ -177,8 +186,8 @@ class RebalancingGroup:
         try:
             self._store_members({})
         except StratalogError as error:
-            # Nobody waits for it: after a restart the members of the last generation are back, and expire again.
-            log.warning("group %r: that it is empty could not be stored: %s", self.group_id, error)
+            # No client waits for this: after a restart the last generation's members are back, and expire again.
+            log.warning("group %r: the empty group could not be stored: %s", self.group_id, error)
 
     def _enter(self, state: ClassicGroupState, now: Now) -> None:
         self.state, self._state_since_ms = state, now.wall_ms
@@ -192,33 +201,33 @@ class RebalancingGroup:
             return None
         topics: set[str] = set()
         try:
-            for one in self._members:
-                topics |= subscribed_topics(one.metadata(self.protocol_name))
+            for member in self._members:
+                topics |= subscribed_topics(member.metadata(self.protocol_name))
                 if len(topics) > MOST_TOPICS:
                     raise GroupRecordError(f"members name more than {MOST_TOPICS} topics")
         except GroupRecordError as error:
-            log.warning("group %r: its topics are not known: %s", self.group_id, error)
+            log.warning("group %r: the topics of its members are unknown: %s", self.group_id, error)
             return None
         return topics
 
-    def _current_generation(self, member: ClassicMember) -> JoinAnswer:
-        leads = self._members.leader == member.member_id
-        return JoinAnswer(
+    def _current_generation(self, member: ClassicMember) -> JoinResponse:
+        is_leader = self._members.leader == member.member_id
+        return JoinResponse(
             ErrorCode.none,
             member.member_id,
             self.generation,
             self._protocol_type,
             self.protocol_name,
             self._members.leader or "",
-            members=tuple(one.joined(self.protocol_name) for one in self._members) if leads else (),
+            members=tuple(each.joined(self.protocol_name) for each in self._members) if is_leader else (),
         )
 
     # Assigning
 
     def _assign(self, assignments: Mapping[str, bytes], now: Now) -> None:
-        shares = {one.member_id: assignments.get(one.member_id, b"") for one in self._members}
+        shares = {member.member_id: assignments.get(member.member_id, b"") for member in self._members}
         try:
-            more = sum(map(len, shares.values())) - sum(len(one.assignment) for one in self._members)
+            more = sum(map(len, shares.values())) - sum(len(member.assignment) for member in self._members)
             self._check_room(more, f"the assignment of group {self.group_id[:200]!r}", is_new=False)
             self._store_members(shares)
         except StratalogError as error:
@@ -229,26 +238,26 @@ class RebalancingGroup:
         self._enter(ClassicGroupState.STABLE, now)
         for member in self._members:
             self._members.set_assignment(member, shares[member.member_id])
-            if member.answer_sync is not None:
+            if member.sync_callback is not None:
                 member.finish_sync(self._assignment(member))
                 self._renew(member, now)
 
-    def _assignment(self, member: ClassicMember) -> SyncAnswer:
-        return SyncAnswer(ErrorCode.none, member.assignment, self._protocol_type, self.protocol_name)
+    def _assignment(self, member: ClassicMember) -> SyncResponse:
+        return SyncResponse(ErrorCode.none, member.assignment, self._protocol_type, self.protocol_name)
 
     def _reset_assignments(self, error: ErrorCode, now: Now) -> None:
         for member in self._members:
             self._members.set_assignment(member, b"")
-            if member.answer_sync is not None:
-                member.finish_sync(SyncAnswer(error))
+            if member.sync_callback is not None:
+                member.finish_sync(SyncResponse(error))
                 self._renew(member, now)
 
-    # Going
+    # Leaving
 
     def _remove(self, member_id: str) -> None:
         member = self._members.remove(member_id)
         if member is not None:
-            # Its client, if it is still there, joins anew.
+            # Its client, if it is still connected, joins as a new member.
             member.fail(ErrorCode.unknown_member_id, "", ErrorCode.unknown_member_id)
 
     def _after_removal(self, now: Now) -> None:
@@ -266,7 +275,7 @@ class RebalancingGroup:
         return at_ms
 
     def expire(self, now: Now) -> None:
-        """Do what is due, and find out when to be woken next."""
+        """Handle the deadlines that have passed, and set `wake_at_ms` to the next one."""
         at = now.monotonic_ms
         self._expire_pending(now)
         for member in self._members:
@@ -278,7 +287,7 @@ class RebalancingGroup:
             self._join_time_is_up(now)
         deadlines = [*self._pending.values(), self._join_until_ms, self._sync_until_ms]
         deadlines += [member.expires_at_ms for member in self._members]
-        self.wake_at_ms = min((one for one in deadlines if one is not None), default=None)
+        self.wake_at_ms = min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _expire_pending(self, now: Now) -> None:
         lapsed = [member_id for member_id, until in self._pending.items() if until <= now.monotonic_ms]
@@ -289,16 +298,16 @@ class RebalancingGroup:
 
     def _session_is_over(self, member: ClassicMember, now: Now) -> None:
         if member.is_waiting and not member.is_new:
-            member.expires_at_ms = None  # it waits for us; its session goes on when it has its answer
+            member.expires_at_ms = None  # it waits for a response; its session restarts with that
         elif member.member_id in self._members:
-            log.info("group %r: member %r was silent for too long and is removed", self.group_id, member.member_id)
+            log.info("group %r: member %r is removed: its session expired", self.group_id, member.member_id)
             self._remove(member.member_id)
             self._after_removal(now)
 
     def _sync_time_is_up(self, now: Now) -> None:
         self._sync_until_ms = None
         for member_id in list(self._yet_to_sync):
-            log.info("group %r: member %r did not sync in time and is removed", self.group_id, member_id)
+            log.info("group %r: member %r is removed: it did not sync in time", self.group_id, member_id)
             self._remove(member_id)
         self._after_removal(now)
 
@@ -309,7 +318,7 @@ class RebalancingGroup:
         self.is_stored = True
 
     def _stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
-        members = tuple(one.stored(self.protocol_name, assignments[one.member_id]) for one in self._members)
+        members = tuple(each.stored(self.protocol_name, assignments[each.member_id]) for each in self._members)
         return StoredGroup(
             self.protocol_type,
             self.generation,
@@ -320,9 +329,9 @@ class RebalancingGroup:
         )
 
     def restore(self, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]] | None = None) -> None:
-        """Be what the log says. Sessions begin with `start_sessions`, when all has been loaded.
+        """Take over the state from the log. Sessions start with `start_sessions`, when everything is loaded.
 
-        `protocols` are those that each member supports, by its id. The log has only the one that the group uses.
+        `protocols` has all protocols of each member, by member id. The log has only the protocol that the group uses.
         """
         self.is_stored = True
         self.generation = stored.generation
@@ -330,18 +339,18 @@ class RebalancingGroup:
         self.protocol_name = stored.protocol_name
         self._state_since_ms = stored.state_timestamp_ms
         self._members = ClassicMembers()
-        for one in stored.members:
-            member = ClassicMember(
-                one.member_id,
-                one.group_instance_id,
-                one.client_id,
-                one.client_host,
-                one.session_timeout_ms,
-                one.rebalance_timeout_ms,
-                (protocols or {}).get(one.member_id) or {stored.protocol_name or "": one.subscription},
-                one.assignment,
+        for member in stored.members:
+            restored = ClassicMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.session_timeout_ms,
+                member.rebalance_timeout_ms,
+                (protocols or {}).get(member.member_id) or {stored.protocol_name or "": member.subscription},
+                member.assignment,
             )
-            self._members.add(member)
+            self._members.add(restored)
         self._must_rebalance = bool(stored.members) and stored.leader is None
         if stored.leader is not None and stored.leader in self._members:
             self._members.leader = stored.leader
@@ -349,7 +358,7 @@ class RebalancingGroup:
         self._set_topics()
 
     def start_sessions(self, now: Now) -> None:
-        """After a restart every member gets its whole session timeout to come back."""
+        """Start the session of every member: after a restart it has a whole session timeout to send a request."""
         for member in self._members:
             self._renew(member, now)
         if self._must_rebalance or len(self._members) > self._config.group_max_size:
@@ -360,7 +369,7 @@ class RebalancingGroup:
         return [group_tombstone(self.group_id)] if self.is_stored else []
 
     def close(self, error: ErrorCode) -> None:
-        """The group is gone, or the broker stops: whoever waits is told."""
+        """Respond to all waiting members with an error, because the group is deleted or the broker stops."""
         self.state = ClassicGroupState.DEAD
         for member in self._members:
             member.fail(error, member.member_id, error)

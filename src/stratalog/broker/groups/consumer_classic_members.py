@@ -1,10 +1,13 @@
-"""Members of a KIP-848 group that still speak the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. Pure.
+"""Members of a KIP-848 group that still use the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. Pure.
 
-A group has both kinds of members while its consumers are being upgraded or downgraded, one after the other. The broker
-assigns. A classic member's generation is its member epoch. It is told to rejoin (REBALANCE_IN_PROGRESS) when there is
-something new for it; JoinGroup takes it one step further on the way to its target and is answered at once; SyncGroup
-gives it its partitions. Nobody is the leader. What a consumer says that it owns while it joins is what it has not given
-up yet; consumers that say nothing have given up everything.
+A group has both kinds of members while its consumers are upgraded or downgraded, one after the other. The broker
+assigns the partitions, and no member is the leader. For a classic member:
+
+- its generation is its member epoch;
+- Heartbeat returns REBALANCE_IN_PROGRESS if it has to rejoin (`must_rejoin`);
+- JoinGroup takes it one step further towards its target, and returns at once. The partitions that its subscription
+  lists as owned are those that it has not revoked yet. A subscription without such a list owns nothing;
+- SyncGroup returns its partitions.
 
 The rules are those of Apache Kafka's group coordinator.
 """
@@ -15,11 +18,17 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
+from stratalog.broker.groups.classic_messages import (
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    SyncRequest,
+    SyncResponse,
+)
 from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
 from stratalog.broker.groups.consumer_heartbeat import (
     GroupChange,
-    Surroundings,
+    HeartbeatContext,
     new_member,
     reconcile_member,
     replace_static_member,
@@ -30,8 +39,8 @@ from stratalog.broker.groups.consumer_heartbeat import (
 from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_protocol import (
     PROTOCOL_TYPE,
+    ConsumerSubscription,
     NamedPartitions,
-    Subscription,
     encode_assignment,
     parse_subscription,
 )
@@ -43,15 +52,17 @@ from stratalog.protocol.error_codes import ErrorCode
 MakeMemberId = Callable[[str], str]
 
 
-def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_member_id: MakeMemberId) -> JoinAnswer:
-    """Raises GroupRefusedError, with the error to answer with."""
+def join(
+    change: GroupChange, request: JoinRequest, context: HeartbeatContext, make_member_id: MakeMemberId
+) -> JoinResponse:
+    """Handle JoinGroup. Raises GroupRefusedError with the error to respond with."""
     member_id = request.member_id or make_member_id(request.group_instance_id or request.client_id)
     subscription = _check_protocols(change.group, request, member_id)
     if not request.member_id and request.needs_known_member_id and request.group_instance_id is None:
-        return JoinAnswer(ErrorCode.member_id_required, member_id)
+        return JoinResponse(ErrorCode.member_id_required, member_id)
     if subscription.owned and request.member_id not in change.group.members:
-        raise GroupRefusedError(ErrorCode.unknown_member_id)  # it was removed: others may have those partitions by now
-    before = _find_member(change, request, member_id, around.max_size)
+        raise GroupRefusedError(ErrorCode.unknown_member_id)  # it was removed: others may own those partitions
+    before = _find_member(change, request, member_id, context.max_size)
     member = replace(
         before,
         instance_id=before.instance_id if request.group_instance_id is None else request.group_instance_id,
@@ -66,27 +77,27 @@ def join(change: GroupChange, request: JoinRequest, around: Surroundings, make_m
     )
     if member_id not in change.group.members or member != before:
         change.write(member.metadata_record(change.group.group_id))
-    regex_changed = update_regex(change, before, member, around)
+    regex_changed = update_regex(change, before, member, context)
     changed = member.subscribed_topic_names != before.subscribed_topic_names or regex_changed
-    update_epoch(change, around, bump=changed)
+    update_epoch(change, context, bump=changed)
     if change.group.epoch > change.group.assignment_epoch:
-        update_target(change, around)
-    owned = with_ids(subscription.owned, around.topics)
-    reconcile_member(change, member_id, owned, around, subscription_changed=changed)
+        update_target(change, context)
+    owned = with_ids(subscription.owned, context.topics)
+    reconcile_member(change, member_id, owned, context, subscription_changed=changed)
     after = change.group.members[member_id]
-    return JoinAnswer(
+    return JoinResponse(
         ErrorCode.none, member_id, after.member_epoch, PROTOCOL_TYPE, protocol_name=next(iter(request.protocols))
     )
 
 
-def _check_protocols(group: ConsumerGroup, request: JoinRequest, member_id: str) -> Subscription:
-    """What the member subscribes to. All classic members must have a protocol in common: the group may become a classic
-    one again."""
+def _check_protocols(group: ConsumerGroup, request: JoinRequest, member_id: str) -> ConsumerSubscription:
+    """Return the member's subscription. All classic members must share a protocol, as the group may become classic
+    again. Raises GroupRefusedError."""
     common = set(request.protocols)
     replaced = None if request.group_instance_id is None else group.static_member(request.group_instance_id)
-    for one in group.members.values():
-        if one.classic is not None and one.member_id != member_id and one is not replaced:
-            common.intersection_update(name for name, _ in one.classic.protocols)
+    for member in group.members.values():
+        if member.classic is not None and member.member_id != member_id and member is not replaced:
+            common.intersection_update(name for name, _ in member.classic.protocols)
     if request.protocol_type != PROTOCOL_TYPE or not common:
         raise GroupRefusedError(ErrorCode.inconsistent_group_protocol)
     try:
@@ -108,7 +119,7 @@ def _find_member(change: GroupChange, request: JoinRequest, member_id: str, max_
 
 
 def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """A member, by its instance id where it has one. Raises GroupRefusedError."""
+    """Return a member, by its instance id if the request has one. Raises GroupRefusedError."""
     member = group.members.get(member_id) if instance_id is None else group.static_member(instance_id)
     if member is None:
         raise GroupRefusedError(ErrorCode.unknown_member_id)
@@ -118,7 +129,7 @@ def find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Consu
 
 
 def find_classic(group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int) -> ConsumerMember:
-    """The same, of one that speaks the classic protocol and knows its epoch."""
+    """Return a member that uses the classic protocol and whose epoch is this generation. Raises GroupRefusedError."""
     member = find(group, member_id, instance_id)
     if member.classic is None:
         raise GroupRefusedError(ErrorCode.unknown_member_id)
@@ -128,7 +139,8 @@ def find_classic(group: ConsumerGroup, member_id: str, instance_id: str | None, 
 
 
 def find_leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
-    """A static member may be named by its instance id alone, as admins do. Raises GroupRefusedError."""
+    """Return the classic member of a LeaveGroup request. Admin clients name a static member by its instance id alone.
+    Raises GroupRefusedError."""
     if identity.group_instance_id is not None and not identity.member_id:
         member = group.static_member(identity.group_instance_id)
         if member is None:
@@ -141,8 +153,8 @@ def find_leaving(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMemb
 
 
 def must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether a heartbeat is answered with REBALANCE_IN_PROGRESS: there is a newer epoch, the member has partitions to
-    give up, or all that it still waits for are free."""
+    """Return whether the member has to rejoin: the group has a newer epoch, the member has to revoke partitions, or all
+    partitions that it still waits for are free."""
     if member.member_epoch < group.epoch or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
@@ -156,8 +168,8 @@ def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
     )
 
 
-def sync(group: ConsumerGroup, request: SyncRequest, topics: GroupTopics) -> SyncAnswer:
-    """Raises GroupRefusedError, with the error to answer with."""
+def sync(group: ConsumerGroup, request: SyncRequest, topics: GroupTopics) -> SyncResponse:
+    """Handle SyncGroup. Raises GroupRefusedError with the error to respond with."""
     member = find_classic(group, request.member_id, request.group_instance_id, request.generation)
     assert member.classic is not None
     name, metadata = member.classic.protocols[0]
@@ -166,23 +178,24 @@ def sync(group: ConsumerGroup, request: SyncRequest, topics: GroupTopics) -> Syn
     if group.epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
         raise GroupRefusedError(ErrorCode.rebalance_in_progress)
     assignment = encode_assignment(with_names(member.assigned, topics), parse_subscription(metadata).version)
-    return SyncAnswer(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
+    return SyncResponse(ErrorCode.none, assignment, PROTOCOL_TYPE, name)
 
 
 def with_ids(partitions: NamedPartitions, topics: GroupTopics) -> Assignment:
-    """Topics that do not exist are left out."""
-    found: dict[uuid.UUID, frozenset[int]] = {}
+    """Return the partitions by topic id, without missing topics."""
+    by_id: dict[uuid.UUID, frozenset[int]] = {}
     for name, indexes in partitions.items():
         topic = topics.get(name)
         if topic is not None and indexes:
-            found[topic.id] = indexes
-    return found
+            by_id[topic.id] = indexes
+    return by_id
 
 
 def with_names(assignment: Assignment, topics: GroupTopics) -> NamedPartitions:
-    found = {}
+    """Return the partitions by topic name, without missing topics."""
+    by_name = {}
     for topic_id, partitions in assignment.items():
         topic = topics.by_id(topic_id)
         if topic is not None:
-            found[topic.name] = partitions
-    return found
+            by_name[topic.name] = partitions
+    return by_name

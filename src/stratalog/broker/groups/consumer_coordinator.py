@@ -1,13 +1,16 @@
-"""Runs KIP-848 consumer groups: takes their heartbeats, writes their records, and keeps their timers.
+"""Runs KIP-848 consumer groups: serves their heartbeats, writes their records, and keeps their timers.
 
-A heartbeat's records are appended before it is answered. A member is removed when it was silent for its group's
-`consumer.session.timeout.ms`, or has not given up partitions within its own rebalance timeout. After a restart each
-member has a whole session timeout to be heard of. Everything here runs on the broker's event loop, but for the matching
-of patterns with topics (pattern_resolution.py).
+The records of a heartbeat are appended before the response is sent. A member is removed if it
 
-A classic group whose consumers are upgraded one after the other becomes a KIP-848 group when the first of them joins,
-and a classic one again when the last has gone (group_migration.py). Until then classic members are served here too:
-`classic_join` and the others.
+- sends no heartbeat for its group's `consumer.session.timeout.ms`; after a restart, each member has a whole session
+  timeout to send one;
+- does not revoke partitions within its own rebalance timeout.
+
+A classic group becomes a KIP-848 group when its first KIP-848 member joins, and a classic one again when the last one
+has left (group_migration.py). In between, this module serves classic members too: `classic_join` and so on. A classic
+member that has to rejoin, or to sync after it joined, is removed if it does not do so within its rebalance timeout.
+
+Runs on the event loop's thread, except for the matching of patterns with topics (pattern_resolution.py).
 """
 
 from __future__ import annotations
@@ -23,12 +26,18 @@ from stratalog.broker.background import RunInBackground
 from stratalog.broker.groups import consumer_classic_members as classic_members
 from stratalog.broker.groups import group_migration
 from stratalog.broker.groups.classic_group import ClassicGroup, new_member_id
-from stratalog.broker.groups.classic_messages import JoinAnswer, JoinRequest, MemberIdentity, SyncAnswer, SyncRequest
+from stratalog.broker.groups.classic_messages import (
+    JoinRequest,
+    JoinResponse,
+    MemberIdentity,
+    SyncRequest,
+    SyncResponse,
+)
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.consumer_group import ConsumerGroup, GroupTopics
 from stratalog.broker.groups.consumer_heartbeat import (
     GroupChange,
-    Surroundings,
+    HeartbeatContext,
     fence,
     heartbeat,
     leave,
@@ -39,7 +48,7 @@ from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STA
 from stratalog.broker.groups.consumer_records import CurrentMember, MemberState, RecordType, Tombstone, encode
 from stratalog.broker.groups.consumer_requests import GroupRefusedError, Heartbeat, HeartbeatResponse, check_request
 from stratalog.broker.groups.group import Group, GroupHost, GroupRecord, TimerHandle
-from stratalog.broker.groups.group_settings import Effective
+from stratalog.broker.groups.group_settings import EffectiveGroupSettings
 from stratalog.broker.groups.offset_records import group_record
 from stratalog.broker.groups.pattern_resolution import PatternResolver, Resolved, TopicNames
 from stratalog.errors import StateBudgetError, StorageError, StratalogError
@@ -55,7 +64,7 @@ class WatchedTopics(GroupTopics, Protocol):
 
 
 class ConsumerGroups:
-    """`settings_of` gives what holds for a group; without it, what the broker's settings say."""
+    """The KIP-848 groups. `settings_of` returns the settings that apply to a group; the default is the broker's."""
 
     def __init__(
         self,
@@ -63,12 +72,12 @@ class ConsumerGroups:
         topics: WatchedTopics,
         config: GroupConfig,
         match_in_background: RunInBackground,
-        settings_of: Callable[[str], Effective] | None = None,
+        settings_of: Callable[[str], EffectiveGroupSettings] | None = None,
     ) -> None:
         self._host = host
         self._topics = topics
         self._config = config
-        self.settings_of = settings_of or _of_the_broker(config)
+        self.settings_of = settings_of or _broker_settings(config)
         self._topic_names = TopicNames(topics)
         self._patterns = PatternResolver(
             host,
@@ -79,13 +88,13 @@ class ConsumerGroups:
         )
         self._session_timers = _Timers(host)
         self._rebalance_timers = _Timers(host)
-        self._join_timers = _Timers(host)  # of classic members that were told to rejoin
-        self._sync_timers = _Timers(host)  # of those that have joined
+        self._join_timers = _Timers(host)  # for classic members that have to rejoin
+        self._sync_timers = _Timers(host)  # for classic members that have joined and have to sync
         topics.on_change(self._topic_names.changed)
         host.on_loaded(self._start_timers)
 
     async def heartbeat(self, request: Heartbeat, api_version: int) -> HeartbeatResponse:
-        """Raises GroupRefusedError, with the error to answer with."""
+        """Serve ConsumerGroupHeartbeat. Raises GroupRefusedError with the error to respond with."""
         check_request(request, api_version, self._config.group_consumer_assignors)
         error = await self._host.prepare(request.group_id)
         if error is not ErrorCode.none:
@@ -95,7 +104,7 @@ class ConsumerGroups:
         return self._heartbeat(request)
 
     def describe(self, group_id: str) -> ConsumerGroup:
-        """Raises GroupRefusedError, with the error to answer with."""
+        """Return a KIP-848 group. Raises GroupRefusedError with the error to respond with."""
         error = self._host.status(group_id)
         if error is not ErrorCode.none:
             raise GroupRefusedError(error)
@@ -107,17 +116,18 @@ class ConsumerGroups:
             request = replace(request, member_id=member_id)
         group, to_replace = self._group_to_join(request)
         change = GroupChange(group)
-        around = self._surroundings()
-        answer = heartbeat(change, request, around)
+        context = self._context()
+        response = heartbeat(change, request, context)
         self._check_room(group, change, is_new=request.member_id not in group.members)
         self._commit(group, change, to_replace)
-        group.topics_seen = around.topics_version
-        self._restart_session(group, answer.member_id)
-        self._patterns.look_at(group, answer.member_id)
-        return answer
+        group.topics_seen = context.topics_version
+        self._restart_session(group, response.member_id)
+        self._patterns.resolve_if_due(group, response.member_id)
+        return response
 
     def _check_room(self, group: ConsumerGroup, change: GroupChange, *, is_new: bool) -> None:
-        """New members fail clearly, as in a full group; those that are in back off and come again."""
+        """Raise GroupRefusedError if the budget has no room. New members get the error of a full group, existing ones
+        an error on which they back off and retry."""
         known = self._host.group(group.group_id)
         more = change.group.state_bytes - (0 if known is None else known.state_bytes)
         if more <= 0:
@@ -132,17 +142,17 @@ class ConsumerGroups:
     def _leave(self, request: Heartbeat) -> HeartbeatResponse:
         group = self._existing(request.group_id)
         change = GroupChange(group)
-        answer = leave(change, request, self._surroundings())
+        response = leave(change, request, self._context())
         leaving = group.members.keys() - change.group.members.keys()
         if leaving and group_migration.is_due(group, leaving, self._config):
             self._downgrade(group, leaving)
         else:
             self._commit(group, change)
-        return answer
+        return response
 
     def _group_to_join(self, request: Heartbeat) -> tuple[ConsumerGroup, list[GroupRecord]]:
-        """The group, and the records that make it: that delete a classic group which it takes the place of, and bring
-        the members of that one along."""
+        """Return the group, and the records that create it if it replaces a classic group: they delete that group, and
+        take its members over. Raises GroupRefusedError."""
         group = self._host.group(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group, []
@@ -165,8 +175,8 @@ class ConsumerGroups:
             return group
         raise _not_found(f"Group {group_id}", group)
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(
+    def _context(self) -> HeartbeatContext:
+        return HeartbeatContext(
             topics=self._topics,
             topics_version=self._topic_names.version,
             name_characters=self._topic_names.characters,
@@ -176,14 +186,14 @@ class ConsumerGroups:
         )
 
     def _take_resolved(self, group: ConsumerGroup, resolved: Resolved) -> None:
-        """Raises GroupRefusedError: the group goes on with what was resolved before."""
+        """Write the topics that patterns match. On GroupRefusedError the group keeps the earlier ones."""
         change = GroupChange(group)
-        take_resolved(change, resolved, self._surroundings())
+        take_resolved(change, resolved, self._context())
         self._check_room(group, change, is_new=False)
         self._commit(group, change)
 
     def _commit(self, group: ConsumerGroup, change: GroupChange, to_replace: Sequence[GroupRecord] = ()) -> None:
-        """Append the records, and only then let them be seen."""
+        """Append the records, and then apply them to the group. Raises GroupRefusedError."""
         if not change.records:
             return
         self._append(group.group_id, [*to_replace, *map(encode, change.records)])
@@ -203,15 +213,16 @@ class ConsumerGroups:
         try:
             self._host.append(group_id, records)
         except StorageError as error:
-            raise GroupRefusedError(ErrorCode.not_coordinator, str(error)) from error  # as Kafka: ask again
+            raise GroupRefusedError(ErrorCode.not_coordinator, str(error)) from error  # as in Kafka: clients retry
         except StratalogError as error:
             raise GroupRefusedError(ErrorCode.unknown_server_error, str(error)) from error
 
     def _take_over(self, group: ConsumerGroup) -> None:
-        """In the place of a classic group, if there is one. Its members, if it has any, come along."""
+        """Add a new group. It replaces the classic group of the same id, if there is one, and has taken its members
+        over."""
         former = self._host.group(group.group_id)
         if isinstance(former, ClassicGroup) and group.members:
-            former.close(ErrorCode.rebalance_in_progress)  # who waits in the old rebalance joins the new one
+            former.close(ErrorCode.rebalance_in_progress)  # members that wait in its rebalance rejoin
             members = len(group.members)
             _log.info("group %s: upgraded to a consumer group with %d classic members", group.group_id, members)
         self._host.put(group)
@@ -233,17 +244,18 @@ class ConsumerGroups:
             timeout_ms = self.settings_of(group.group_id).session_timeout_ms
         else:
             timeout_ms = classic.session_timeout_ms
-        self._remove_after(timeout_ms, self._session_timers, group.group_id, member_id, "it was silent for")
+        self._remove_after(timeout_ms, self._session_timers, group.group_id, member_id, "it sent no heartbeat for")
 
     def _watch_revocation(self, group: ConsumerGroup, current: CurrentMember) -> None:
-        """Called at every step of a member, so the time counts from the last one. Classic members have to rejoin."""
+        """Start or stop the timer for the revocation of partitions. Each step of the member restarts it. For classic
+        members the timer for rejoining does this."""
         member = group.members[current.member_id]
         is_away = current.member_epoch == STATIC_LEAVE_EPOCH
         if member.classic is not None or is_away or current.state is not MemberState.UNREVOKED_PARTITIONS:
             self._rebalance_timers.stop(group.group_id, current.member_id)
             return
         timeout_ms = max(member.rebalance_timeout_ms, 0)
-        reason = f"it did not give up partitions of epoch {current.member_epoch} within"
+        reason = f"it did not revoke partitions of epoch {current.member_epoch} within"
         self._remove_after(timeout_ms, self._rebalance_timers, group.group_id, current.member_id, reason)
 
     def _remove_after(self, timeout_ms: int, timers: _Timers, group_id: str, member_id: str, reason: str) -> None:
@@ -259,7 +271,7 @@ class ConsumerGroups:
         timers.start(group_id, member_id, timeout_ms / 1000, ring)
 
     def _served(self, group_id: str) -> ConsumerGroup | None:
-        """None also while the broker stops: then nobody is removed any more."""
+        """Return a KIP-848 group. Return None while the broker stops, so that no member is removed any more."""
         group = self._host.group(group_id)
         if isinstance(group, ConsumerGroup) and self._host.status(group_id) is ErrorCode.none:
             return group
@@ -274,12 +286,12 @@ class ConsumerGroups:
                 fence(change, member_id, self._topics)
                 self._commit(group, change)
         except GroupRefusedError as error:
-            _log.error("group %s: member %s can't be removed now: %s", group.group_id, member_id, error)
+            _log.error("group %s: member %s could not be removed; retrying: %s", group.group_id, member_id, error)
             return False
         return True
 
     def settings_changed(self, group_id: str) -> None:
-        """Of one group: its members' sessions begin anew, with the timeout that holds now."""
+        """Restart the sessions of a group's members, with the timeout that applies now."""
         group = self._served(group_id)
         if group is not None:
             for member_id in group.members:
@@ -287,38 +299,39 @@ class ConsumerGroups:
 
     # Members of the classic protocol
 
-    def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> JoinAnswer:
-        change, around = GroupChange(group), self._surroundings()
+    def classic_join(self, group: ConsumerGroup, request: JoinRequest) -> JoinResponse:
+        """Serve JoinGroup, and then downgrade the group if only this member was missing for that."""
+        change, context = GroupChange(group), self._context()
         try:
-            answer = classic_members.join(change, request, around, new_member_id)
-            self._check_room(group, change, is_new=answer.member_id not in group.members)
+            response = classic_members.join(change, request, context, new_member_id)
+            self._check_room(group, change, is_new=response.member_id not in group.members)
             self._commit(group, change)
         except GroupRefusedError as refused:
-            return JoinAnswer(_as_classic(refused.code), request.member_id)
-        if answer.error is not ErrorCode.none:
-            return answer
-        group.topics_seen = around.topics_version
-        self._join_timers.stop(group.group_id, answer.member_id)
-        self._restart_session(group, answer.member_id)
+            return JoinResponse(_as_classic(refused.code), request.member_id)
+        if response.error is not ErrorCode.none:
+            return response
+        group.topics_seen = context.topics_version
+        self._join_timers.stop(group.group_id, response.member_id)
+        self._restart_session(group, response.member_id)
         timeout_ms = request.rebalance_timeout_ms
-        self._remove_after(timeout_ms, self._sync_timers, group.group_id, answer.member_id, "it did not sync within")
+        self._remove_after(timeout_ms, self._sync_timers, group.group_id, response.member_id, "it did not sync within")
         if group_migration.is_due(group, (), self._config):
             try:
                 self._downgrade(group, ())
             except GroupRefusedError as refused:
                 _log.warning("group %s: not downgraded to a classic group now: %s", group.group_id, refused)
-        return answer
+        return response
 
-    def classic_sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
+    def classic_sync(self, group: ConsumerGroup, request: SyncRequest) -> SyncResponse:
         try:
-            answer = classic_members.sync(group, request, self._topics)
+            response = classic_members.sync(group, request, self._topics)
         except GroupRefusedError as refused:
             if refused.code is ErrorCode.rebalance_in_progress:
                 self._await_rejoin(group, group.members[request.member_id])
-            return SyncAnswer(refused.code)
+            return SyncResponse(refused.code)
         self._sync_timers.stop(group.group_id, request.member_id)
         self._restart_session(group, request.member_id)
-        return answer
+        return response
 
     def classic_heartbeat(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
@@ -328,14 +341,14 @@ class ConsumerGroups:
         except GroupRefusedError as refused:
             return refused.code
         self._restart_session(group, member_id)
-        self._look_at_topics(group)
+        self._notice_topics(group)
         if not classic_members.must_rejoin(group, member):
             return ErrorCode.none
         self._await_rejoin(group, member)
         return ErrorCode.rebalance_in_progress
 
     def classic_leave(self, group: ConsumerGroup, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
-        """An error for each."""
+        """Serve LeaveGroup, and return an error code for each member."""
         errors = []
         for identity in identities:
             try:
@@ -351,27 +364,27 @@ class ConsumerGroups:
         return errors
 
     def _await_rejoin(self, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """It was told to rejoin; the time counts from the first time."""
+        """Start the timer for a member that has to rejoin. Further heartbeats do not restart it."""
         if not self._join_timers.is_running(group.group_id, member.member_id):
             timeout_ms, reason = member.rebalance_timeout_ms, "it did not rejoin within"
             self._remove_after(timeout_ms, self._join_timers, group.group_id, member.member_id, reason)
 
-    def _look_at_topics(self, group: ConsumerGroup) -> None:
-        """As the heartbeats of KIP-848 members do: topics that come, go and grow are assigned anew."""
-        around = self._surroundings()
-        if group.topics_seen == around.topics_version:
+    def _notice_topics(self, group: ConsumerGroup) -> None:
+        """Raise the group epoch if topics were created, deleted or got more partitions, as a KIP-848 heartbeat does."""
+        context = self._context()
+        if group.topics_seen == context.topics_version:
             return
         change = GroupChange(group)
-        update_epoch(change, around, bump=False)
+        update_epoch(change, context, bump=False)
         try:
             self._commit(group, change)
         except GroupRefusedError as refused:
-            _log.warning("group %s: changed topics can't be assigned now: %s", group.group_id, refused)
+            _log.warning("group %s: changed topics could not be assigned: %s", group.group_id, refused)
         else:
-            group.topics_seen = around.topics_version
+            group.topics_seen = context.topics_version
 
     def _downgrade(self, group: ConsumerGroup, leaving: Collection[str]) -> None:
-        """To a classic group, without those that leave. Raises GroupRefusedError: it stays as it is."""
+        """Turn the group into a classic group without the leaving members. On GroupRefusedError nothing has changed."""
         group_id = group.group_id
         stored = group_migration.downgrade(group, leaving, self._host.now_ms(), self._topics)
         self._append(group_id, [*group.tombstones(), group_record(group_id, stored)])
@@ -386,12 +399,14 @@ class ConsumerGroups:
         _log.info("group %s: downgraded to a classic group with %d members", group_id, len(stored.members))
 
 
-def _of_the_broker(config: GroupConfig) -> Callable[[str], Effective]:
-    return lambda _: Effective(config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms)
+def _broker_settings(config: GroupConfig) -> Callable[[str], EffectiveGroupSettings]:
+    return lambda _: EffectiveGroupSettings(
+        config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+    )
 
 
 def _as_classic(code: ErrorCode) -> ErrorCode:
-    """Errors that members of the classic protocol do not know."""
+    """Replace an error that members of the classic protocol do not know."""
     return ErrorCode.unknown_member_id if code is ErrorCode.fenced_member_epoch else code
 
 
@@ -402,7 +417,7 @@ def _not_found(what: str, group: Group | None) -> GroupRefusedError:
 
 
 class _Timers:
-    """One timer a member at most."""
+    """Timers of members, at most one for each member."""
 
     def __init__(self, host: GroupHost) -> None:
         self._host = host

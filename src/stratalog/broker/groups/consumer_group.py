@@ -1,12 +1,15 @@
 """The state of a KIP-848 consumer group: members, epochs, target and current assignments. Pure.
 
-The state is a function of the group's records: `apply` is the only thing that changes it, both while the broker runs
-and when it starts. Records of a group may come in any order that compaction leaves, so each of them can make a member.
+The state is a function of the group's records: only `apply` changes it, while the broker runs and when it starts.
+Compaction can leave the records of a group in any order, so each of them can create a member.
 
-The group's epoch rises with every change that calls for a new target assignment; the target's epoch follows when it has
-been computed; the members' epochs follow as they are reconciled with it.
+| epoch | rises when |
+|---|---|
+| group epoch (`epoch`) | a change requires a new target assignment |
+| `assignment_epoch` | the target assignment for a group epoch has been computed |
+| member epoch | a member is reconciled with the target assignment |
 
-Members may speak the classic protocol while the group is being upgraded or downgraded: consumer_classic_members.py.
+Members may use the classic protocol while the group is upgraded or downgraded: consumer_classic_members.py.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ from typing import Protocol
 from stratalog.broker.groups.consumer_member import ConsumerMember
 from stratalog.broker.groups.consumer_records import (
     Assignment,
+    ConsumerGroupMetadata,
     ConsumerRecord,
     CurrentMember,
-    GroupMetadata,
     MemberMetadata,
     PartitionMetadata,
     RecordType,
@@ -38,13 +41,15 @@ from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 from stratalog.protocol.error_codes import ErrorCode
 
 _FIRST_COMMIT_VERSION_WITH_EPOCH = 9
-_GROUP_BYTES = 2_000  # of a group without members
-_TARGET_BYTES = 300  # of a member's target without its partitions
-_REGEX_BYTES = 1_000  # of a regular expression without its text and the topics that it matches
+_GROUP_BYTES = 2_000  # for a group without members
+_TARGET_BYTES = 300  # for a member's target, without its partitions
+_REGEX_BYTES = 1_000  # for a regular expression, without its text and the topics that it matches
 _PARTITION_BYTES = 40  # in a set
 
 
-class TopicInfo(Protocol):
+class AssignableTopic(Protocol):
+    """The part of a topic that groups need."""
+
     @property
     def name(self) -> str: ...
 
@@ -56,16 +61,18 @@ class TopicInfo(Protocol):
 
 
 class GroupTopics(Protocol):
-    """What exists. The broker's TopicRegistry is one."""
+    """The existing topics. Implemented by the broker's TopicRegistry."""
 
-    def get(self, name: str) -> TopicInfo | None: ...
+    def get(self, name: str) -> AssignableTopic | None: ...
 
-    def by_id(self, topic_id: uuid.UUID) -> TopicInfo | None: ...
+    def by_id(self, topic_id: uuid.UUID) -> AssignableTopic | None: ...
 
-    def all(self) -> Iterable[TopicInfo]: ...
+    def all(self) -> Iterable[AssignableTopic]: ...
 
 
 class ConsumerGroup:
+    """A KIP-848 group. This is a `Group`."""
+
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
         self.epoch = 0
@@ -74,15 +81,15 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.target: dict[str, Assignment] = {}
         self.resolved: dict[str, tuple[str, ...]] = {}  # topics by regular expression
-        self.has_partition_metadata = False  # a record that Kafka 4.0 left, to be deleted
-        self.topics_seen = -1  # the version of the topics that the hash is of; not kept over a restart
-        self.patterns_seen: Mapping[str, int] = {}  # the version of the topics that each was matched with; as above
+        self.has_partition_metadata = False  # True if there is a record of Kafka 4.0 to delete
+        self.topics_seen = -1  # the version of the topics that the hash is for; a restart resets it
+        self.patterns_seen: Mapping[str, int] = {}  # topics version of each match; reset, too
         self._static: dict[str, str] = {}  # member id by instance id
         self._owner: dict[tuple[uuid.UUID, int], str] = {}
         self._topic_names: frozenset[str] | None = None
         self.state_bytes = _GROUP_BYTES + 4 * text_bytes(group_id)
 
-    # What the coordinator asks of any group
+    # The interface of every group
 
     @property
     def group_id(self) -> str:
@@ -120,9 +127,9 @@ class ConsumerGroup:
         in_transaction: bool = False,
     ) -> ErrorCode:
         if generation_or_epoch < 0 and not self.members:
-            return ErrorCode.none  # an admin client, or a consumer that assigns itself
+            return ErrorCode.none  # an admin client, or a consumer that assigns its partitions itself
         if in_transaction and generation_or_epoch < 0 and not member_id and group_instance_id is None:
-            return ErrorCode.none  # it need not say who it is
+            return ErrorCode.none  # in a transaction, the request may name no member
         if member_id not in self.members:
             return ErrorCode.unknown_member_id
         is_classic = self.members[member_id].classic is not None
@@ -165,19 +172,20 @@ class ConsumerGroup:
         records.append(Tombstone(RecordType.GROUP_METADATA, self.group_id))
         return [encode(record) for record in records]
 
-    # What a heartbeat needs to know
+    # Lookups for heartbeats
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self._static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
     def is_classic_without(self, leaving: Collection[str]) -> bool:
-        """Whether all members but these speak the classic protocol, and there are any."""
+        """Return whether members other than these exist, and all of them use the classic protocol."""
         rest = [member for member_id, member in self.members.items() if member_id not in leaving]
         return bool(rest) and all(member.classic is not None for member in rest)
 
     def owner_of(self, topic_id: uuid.UUID, partition: int) -> str | None:
-        """The member that may be reading the partition: it has it, or has not said yet that it gave it up."""
+        """Return the member that may be reading the partition: it owns it, or has not confirmed yet that it revoked
+        it."""
         return self._owner.get((topic_id, partition))
 
     def members_with_regex(self, regex: str) -> int:
@@ -187,15 +195,15 @@ class ConsumerGroup:
         return {member.subscribed_topic_regex for member in self.members.values() if member.subscribed_topic_regex}
 
     def topic_names_of(self, member: ConsumerMember) -> frozenset[str]:
-        """Names that the member subscribes to, by name or by pattern, whether they exist or not."""
+        """Return the topics to which the member subscribes, by name or by pattern. Topics may be missing."""
         return frozenset(member.subscribed_topic_names).union(self.resolved.get(member.subscribed_topic_regex, ()))
 
     def topic_ids_of(self, member: ConsumerMember, topics: GroupTopics) -> frozenset[uuid.UUID]:
-        found = (topics.get(name) for name in self.topic_names_of(member))
-        return frozenset(topic.id for topic in found if topic is not None)
+        existing = (topics.get(name) for name in self.topic_names_of(member))
+        return frozenset(topic.id for topic in existing if topic is not None)
 
     def topic_names(self) -> frozenset[str]:
-        """What anybody here subscribes to."""
+        """Return the topics to which any member subscribes."""
         if self._topic_names is None:
             distinct = {
                 (member.subscribed_topic_names, member.subscribed_topic_regex): member
@@ -205,17 +213,17 @@ class ConsumerGroup:
         return self._topic_names
 
     def preferred_assignor(self, configured: tuple[str, ...]) -> str:
-        """What most members ask for; the first one configured where they ask for none."""
+        """Return the assignor that most members request. If they request none, return the first configured one."""
         votes = Counter(
             member.server_assignor for member in self.members.values() if member.server_assignor in configured
         )
         names = sorted(votes, key=lambda name: (-votes[name], configured.index(str(name))))
         return str(names[0]) if names else configured[0]
 
-    # How it changes
+    # Changes
 
     def copy(self) -> ConsumerGroup:
-        """A group that can be changed without this one noticing. Members and assignments themselves never change."""
+        """Return a copy that can be changed independently. It shares members and assignments, which never change."""
         twin = ConsumerGroup(self._group_id)
         twin.__dict__.update(self.__dict__)
         for name in ("members", "target", "resolved", "_static", "_owner"):
@@ -229,7 +237,7 @@ class ConsumerGroup:
         self.state_bytes += self._bytes_of(touched) - before
 
     def _bytes_of(self, name: str) -> int:
-        """Of all that is kept under a member's id, or a regular expression."""
+        """Return the memory of everything that is stored under a member id or a regular expression."""
         counted = 0
         if (member := self.members.get(name)) is not None:
             counted += member.state_bytes
@@ -242,7 +250,7 @@ class ConsumerGroup:
 
     def _apply(self, record: ConsumerRecord) -> None:
         match record:
-            case GroupMetadata():
+            case ConsumerGroupMetadata():
                 self.epoch = record.epoch
                 self.metadata_hash = record.metadata_hash
             case PartitionMetadata():
@@ -284,7 +292,7 @@ class ConsumerGroup:
                 self._forget_instance(member)
                 del self.members[name]
             case _:
-                pass  # something that was not there
+                pass  # it did not exist
 
     def _forget_instance(self, member: ConsumerMember) -> None:
         if member.instance_id is not None and self._static.get(member.instance_id) == member.member_id:
@@ -308,27 +316,28 @@ class ConsumerGroup:
 
 
 def metadata_hash(names: Iterable[str], topics: GroupTopics) -> int:
-    """A number that changes when a topic of these is made, deleted, made anew or grows; 0 where none exists.
+    """Return a number that changes when one of these topics is created, deleted, created again or gets more partitions.
+    Return 0 if none of them exists.
 
-    Kafka has another hash in its place. Either side takes the other's for a change of topics, and assigns once more.
+    Kafka uses another hash. After a move between the two, the hashes differ, and the group is assigned once more.
     """
     digest = hashlib.blake2b(digest_size=8)
-    some = False
+    any_exists = False
     for name in sorted(names):
         topic = topics.get(name)
         if topic is not None:
-            some = True
+            any_exists = True
             digest.update(f"{topic.name}\0{topic.id.hex}\0{topic.partition_count}\0".encode())
-    return int.from_bytes(digest.digest(), "big", signed=True) if some else 0
+    return int.from_bytes(digest.digest(), "big", signed=True) if any_exists else 0
 
 
 def partition_counts(names: Iterable[str], topics: GroupTopics) -> Mapping[uuid.UUID, int]:
-    found = (topics.get(name) for name in names)
-    return {topic.id: topic.partition_count for topic in found if topic is not None}
+    existing = (topics.get(name) for name in names)
+    return {topic.id: topic.partition_count for topic in existing if topic is not None}
 
 
 def replay(table: GroupTable, key: bytes, value: bytes | None) -> None:
-    """Apply one record of `__consumer_offsets` to the groups that exist. Raises GroupRecordError."""
+    """Apply one record of `__consumer_offsets` to the existing groups. Raises GroupRecordError."""
     record = decode(key, value)
     group = table.group(record.group_id)
     if isinstance(record, Tombstone):
@@ -338,7 +347,7 @@ def replay(table: GroupTable, key: bytes, value: bytes | None) -> None:
             table.remove(record.group_id)
             return
     elif not isinstance(group, ConsumerGroup):
-        # A classic group of this id was empty then, and its tombstone may be gone.
+        # A classic group of this id was empty when this record was written, and its tombstone may be compacted away.
         group = ConsumerGroup(record.group_id)
         table.put(group)
     group.apply(record)

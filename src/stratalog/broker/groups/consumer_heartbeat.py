@@ -1,13 +1,16 @@
-"""What a heartbeat does to a KIP-848 group, as records. Pure.
+"""Computes the change that a heartbeat makes to a KIP-848 group, as records. Pure.
 
-Nothing here changes the group itself: a `GroupChange` is a copy of it, made when the first record is written, and the
-records that lead there. The coordinator appends them, and only then applies them to the group. So a group's state is
-what its records say, and an append that fails has changed nothing.
+Nothing here changes the group itself. A `GroupChange` has a copy of the group, which is made for the first record, and
+the records that lead to it. The coordinator appends the records, and only then applies them to the group. So the state
+of a group is always the result of its records, and an append that fails has changed nothing.
 
-Differences from Kafka 4.1, in favour of a member that starts anew: one that is known and joins again with epoch 0 is
-let in (Kafka 4.2 does that; 4.1 fences it until its session ends), a static one also under its old member id, and a
-static member that comes back does not count as a further one in a full group. No pattern is matched here: see
-pattern_resolution.py.
+Differences from Kafka 4.1, which help a member that restarts:
+
+- A known member may join again with epoch 0. Kafka 4.2 allows this too; 4.1 fences the member until its session ends.
+- A static member may also join again under its old member id.
+- A static member that rejoins a full group does not count as an additional member.
+
+Patterns are not matched here: see pattern_resolution.py.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from stratalog.broker.groups.consumer_member import (
 )
 from stratalog.broker.groups.consumer_records import (
     Assignment,
+    ConsumerGroupMetadata,
     ConsumerRecord,
-    GroupMetadata,
     MemberState,
     RecordType,
     RegularExpression,
@@ -43,19 +46,19 @@ from stratalog.protocol.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What else a heartbeat depends on."""
+class HeartbeatContext:
+    """The inputs of a heartbeat besides the group and the request."""
 
     topics: GroupTopics
-    topics_version: int  # changes when the topics do
-    name_characters: Callable[[], int]  # of all topics' names, which a pattern is matched with
+    topics_version: int  # rises with each change of the topics
+    name_characters: Callable[[], int]  # the size of all topic names, with which a pattern is matched
     assignors: tuple[str, ...]
     max_size: int
     now_ms: int
 
 
 class GroupChange:
-    """A group as it will be, and the records that make it so."""
+    """A group as it will be, and the records that lead to that state."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
@@ -68,28 +71,29 @@ class GroupChange:
         self.group.apply(record)
 
 
-def heartbeat(change: GroupChange, request: Heartbeat, around: Surroundings) -> HeartbeatResponse:
-    """A member joins, says that it is there, or says what it has given up."""
-    before = _find_member(change, request, around.max_size)
+def heartbeat(change: GroupChange, request: Heartbeat, context: HeartbeatContext) -> HeartbeatResponse:
+    """Handle a member that joins, that is alive, or that has revoked partitions. Raises GroupRefusedError."""
+    before = _find_member(change, request, context.max_size)
     member = _update(before, request)
     if member.member_id not in change.group.members or member != before:
         change.write(member.metadata_record(change.group.group_id))
     names_changed = member.subscribed_topic_names != before.subscribed_topic_names
-    regex_changed = update_regex(change, before, member, around)
-    # A pattern that is not resolved yet raises the epoch when it is.
+    regex_changed = update_regex(change, before, member, context)
+    # A pattern that is not resolved yet raises the group epoch when it is resolved.
     is_resolved = not member.subscribed_topic_regex or member.subscribed_topic_regex in change.group.resolved
-    update_epoch(change, around, bump=names_changed or (regex_changed and is_resolved))
+    update_epoch(change, context, bump=names_changed or (regex_changed and is_resolved))
     if change.group.epoch > change.group.assignment_epoch:
-        update_target(change, around)
+        update_target(change, context)
     subscription_changed = names_changed or regex_changed
-    reconcile_member(change, member.member_id, request.owned, around, subscription_changed=subscription_changed)
+    reconcile_member(change, member.member_id, request.owned, context, subscription_changed=subscription_changed)
     after = change.group.members[member.member_id]
-    is_told = request.member_epoch == JOIN_EPOCH or request.is_full or after.assigned != before.assigned
-    return HeartbeatResponse(after.member_id, after.member_epoch, after.assigned if is_told else None)
+    is_sent = request.member_epoch == JOIN_EPOCH or request.is_full or after.assigned != before.assigned
+    return HeartbeatResponse(after.member_id, after.member_epoch, after.assigned if is_sent else None)
 
 
-def leave(change: GroupChange, request: Heartbeat, around: Surroundings) -> HeartbeatResponse:
-    """A member leaves for good, or, being static, for as long as its session lasts."""
+def leave(change: GroupChange, request: Heartbeat, context: HeartbeatContext) -> HeartbeatResponse:
+    """Remove a member that leaves. A static member may leave with STATIC_LEAVE_EPOCH: it keeps its partitions until its
+    session ends. Raises GroupRefusedError."""
     group = change.group
     if request.instance_id is None:
         member = group.members.get(request.member_id)
@@ -101,18 +105,20 @@ def leave(change: GroupChange, request: Heartbeat, around: Surroundings) -> Hear
         away = replace(member, member_epoch=STATIC_LEAVE_EPOCH, pending_revocation={})
         change.write(away.current_record(group.group_id))
     else:
-        fence(change, member.member_id, around.topics)
+        fence(change, member.member_id, context.topics)
     return HeartbeatResponse(request.member_id, request.member_epoch)
 
 
 def fence(change: GroupChange, member_id: str, topics: GroupTopics) -> None:
-    """Remove a member. The others get its partitions when they send their next heartbeats."""
+    """Remove a member. The other members get its partitions with their next heartbeats."""
     group_id = change.group.group_id
     regex = change.group.members[member_id].subscribed_topic_regex
     _remove(change, member_id)
     if regex and not change.group.members_with_regex(regex):
         change.write(Tombstone(RecordType.REGULAR_EXPRESSION, group_id, regex))
-    change.write(GroupMetadata(group_id, change.group.epoch + 1, metadata_hash(change.group.topic_names(), topics)))
+    change.write(
+        ConsumerGroupMetadata(group_id, change.group.epoch + 1, metadata_hash(change.group.topic_names(), topics))
+    )
 
 
 def _remove(change: GroupChange, member_id: str) -> None:
@@ -144,7 +150,7 @@ def _find_static_member(change: GroupChange, request: Heartbeat, max_size: int) 
     if existing is None:
         return group.members.get(request.member_id) or new_member(group, request.member_id, max_size)
     if existing.member_epoch == STATIC_LEAVE_EPOCH or existing.classic is not None:
-        # A member of the classic protocol does not say that it leaves: whoever has its name now takes its place.
+        # A static member of the classic protocol does not leave when it stops, so the new member replaces it.
         return replace_static_member(change, existing, request.member_id)
     if existing.member_id == request.member_id:
         return existing
@@ -165,7 +171,7 @@ def new_member(group: ConsumerGroup, member_id: str, max_size: int) -> ConsumerM
 
 
 def replace_static_member(change: GroupChange, existing: ConsumerMember, member_id: str) -> ConsumerMember:
-    """A static member is back, mostly under a new member id: it takes over what the old one had."""
+    """Let a static member rejoin, usually under a new member id. It takes over the partitions of the old one."""
     group_id = change.group.group_id
     target = change.group.target.get(existing.member_id, {})
     member = replace(existing, member_id=member_id, member_epoch=0, previous_member_epoch=0)
@@ -198,7 +204,7 @@ def _unknown_member(request: Heartbeat, group: ConsumerGroup) -> GroupRefusedErr
 def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
     if request.member_epoch == JOIN_EPOCH or request.member_epoch == member.member_epoch:
         return
-    # The answer with the new epoch may have been lost; the member then has less than what it was given, not more.
+    # The response with the new epoch may have been lost. The member then owns a part of its assignment, and no more.
     is_previous = request.member_epoch == member.previous_member_epoch < member.member_epoch
     if not is_previous or not is_subset(request.owned, member.assigned):
         compared = "greater" if request.member_epoch > member.member_epoch else "smaller"
@@ -229,7 +235,10 @@ def _update(member: ConsumerMember, request: Heartbeat) -> ConsumerMember:
     )
 
 
-def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMember, around: Surroundings) -> bool:
+def update_regex(
+    change: GroupChange, before: ConsumerMember, member: ConsumerMember, context: HeartbeatContext
+) -> bool:
+    """Handle a new pattern of a member, and return whether the pattern changed. Raises GroupRefusedError."""
     old, new = before.subscribed_topic_regex, member.subscribed_topic_regex
     if old == new:
         return False
@@ -237,7 +246,7 @@ def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMe
         change.write(Tombstone(RecordType.REGULAR_EXPRESSION, change.group.group_id, old))
     if new:
         try:
-            compile_pattern(new).check_work(around.name_characters())
+            compile_pattern(new).check_work(context.name_characters())
         except TopicPatternError as error:
             raise GroupRefusedError(
                 ErrorCode.invalid_regular_expression,
@@ -246,39 +255,40 @@ def update_regex(change: GroupChange, before: ConsumerMember, member: ConsumerMe
     return True
 
 
-def take_resolved(change: GroupChange, resolved: Mapping[str, tuple[str, ...]], around: Surroundings) -> None:
-    """Patterns were matched: these are their topics. Members get them with later heartbeats."""
+def take_resolved(change: GroupChange, resolved: Mapping[str, tuple[str, ...]], context: HeartbeatContext) -> None:
+    """Take over the topics that patterns match. Members get their partitions with later heartbeats."""
     for regex in sorted(change.group.regexes() & resolved.keys()):
         if change.group.resolved.get(regex) != resolved[regex]:
             topics = resolved[regex]
-            change.write(RegularExpression(change.group.group_id, regex, topics, version=0, timestamp=around.now_ms))
+            change.write(RegularExpression(change.group.group_id, regex, topics, version=0, timestamp=context.now_ms))
     if change.records:
-        update_epoch(change, around, bump=True)
+        update_epoch(change, context, bump=True)
 
 
-def update_epoch(change: GroupChange, around: Surroundings, *, bump: bool) -> None:
-    """Raise the group's epoch where subscriptions have changed, or topics that the group reads."""
+def update_epoch(change: GroupChange, context: HeartbeatContext, *, bump: bool) -> None:
+    """Raise the group epoch if subscriptions have changed (`bump`), or topics to which the group subscribes."""
     group = change.group
-    if group.topics_seen == around.topics_version and not bump:
+    if group.topics_seen == context.topics_version and not bump:
         return
-    digest = metadata_hash(change.group.topic_names(), around.topics)
+    digest = metadata_hash(change.group.topic_names(), context.topics)
     if bump or group.epoch == 0 or digest != group.metadata_hash:
-        change.write(GroupMetadata(group.group_id, group.epoch + 1, digest))
+        change.write(ConsumerGroupMetadata(group.group_id, group.epoch + 1, digest))
         if change.group.has_partition_metadata:
             change.write(Tombstone(RecordType.PARTITION_METADATA, group.group_id))
 
 
-def update_target(change: GroupChange, around: Surroundings) -> None:
+def update_target(change: GroupChange, context: HeartbeatContext) -> None:
+    """Compute the target assignment for the current group epoch."""
     group = change.group
-    topic_ids: dict[tuple[tuple[str, ...], str], frozenset[uuid.UUID]] = {}  # most members subscribe to the same
+    topic_ids: dict[tuple[tuple[str, ...], str], frozenset[uuid.UUID]] = {}  # most members have the same subscription
     subscribers = {}
     for member_id, member in group.members.items():
         subscription = member.subscribed_topic_names, member.subscribed_topic_regex
         if subscription not in topic_ids:
-            topic_ids[subscription] = group.topic_ids_of(member, around.topics)
+            topic_ids[subscription] = group.topic_ids_of(member, context.topics)
         subscribers[member_id] = Subscriber(topic_ids[subscription], member.instance_id)
-    assign = ASSIGNORS[group.preferred_assignor(around.assignors)]
-    target = assign(subscribers, partition_counts(group.topic_names(), around.topics), group.target)
+    assign = ASSIGNORS[group.preferred_assignor(context.assignors)]
+    target = assign(subscribers, partition_counts(group.topic_names(), context.topics), group.target)
     for member_id, partitions in target.items():
         if group.target.get(member_id) != partitions:
             change.write(TargetMember(group.group_id, member_id, partitions))
@@ -286,8 +296,14 @@ def update_target(change: GroupChange, around: Surroundings) -> None:
 
 
 def reconcile_member(
-    change: GroupChange, member_id: str, owned: Assignment | None, around: Surroundings, *, subscription_changed: bool
+    change: GroupChange,
+    member_id: str,
+    owned: Assignment | None,
+    context: HeartbeatContext,
+    *,
+    subscription_changed: bool,
 ) -> None:
+    """Take a member one step further towards its target. Raises GroupRefusedError."""
     group = change.group
     member = group.members[member_id]
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
@@ -300,7 +316,7 @@ def reconcile_member(
     goal = Goal(
         epoch=group.assignment_epoch,
         partitions=group.target.get(member_id, {}),
-        subscribed_topic_ids=group.topic_ids_of(member, around.topics),
+        subscribed_topic_ids=group.topic_ids_of(member, context.topics),
         owner_of=group.owner_of,
     )
     after = reconcile(member, goal, owned, subscription_changed=subscription_changed)

@@ -1,11 +1,15 @@
-"""A member of a KIP-848 group, and the steps it takes from what it owns to what it shall own. Pure.
+"""A member of a KIP-848 group, and its steps from the partitions that it owns to its target assignment. Pure.
 
-A member never gets a partition that another one may still be reading. So it first gives up what it shall not have any
-more, and says so in a heartbeat; then it gets the target's epoch, and of its new partitions those that are free. For
-the others it waits, in the same epoch, until their owners have done the same.
+A member never gets a partition that another member may still be reading. So reconciliation has these steps:
 
-`member_epoch` is what the member must send with its next heartbeat. It may also send `previous_member_epoch`, in case
-the answer that raised it got lost.
+1. The member revokes the partitions that are no longer in its target, and confirms this in a heartbeat
+   (UNREVOKED_PARTITIONS until then).
+2. It gets the epoch of the target, and the new partitions that are free.
+3. It waits in that epoch for the other new partitions, until their owners have revoked them (UNRELEASED_PARTITIONS).
+4. It owns its whole target (STABLE).
+
+The member must send `member_epoch` with its next heartbeat. It may also send `previous_member_epoch`, as the response
+that raised the epoch may be lost.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ from stratalog.broker.state_budget import OBJECT_BYTES, text_bytes
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-STATIC_LEAVE_EPOCH = -2  # a static member that says it will be back
+STATIC_LEAVE_EPOCH = -2  # a static member leaves and will rejoin
 
-_MEMBER_BYTES = 1_500  # of a member without its names and partitions
-_OWNED_PARTITION_BYTES = 200  # in the assignment, and as the owner of it
+_MEMBER_BYTES = 1_500  # for a member, without its texts and partitions
+_OWNED_PARTITION_BYTES = 200  # in the assignment and in the group's table of owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class ConsumerMember:
     subscribed_topic_names: tuple[str, ...] = ()  # sorted
     subscribed_topic_regex: str = ""  # "": none
     server_assignor: str | None = None
-    classic: ClassicMemberMetadata | None = None  # where it speaks the classic protocol
+    classic: ClassicMemberMetadata | None = None  # if it uses the classic protocol
     member_epoch: int = 0
     previous_member_epoch: int = 0
     state: MemberState = MemberState.STABLE
@@ -51,7 +55,7 @@ class ConsumerMember:
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in memory."""
+        """The memory that it takes."""
         texts = (self.rack_id, self.client_id, self.client_host, self.subscribed_topic_regex, self.server_assignor)
         counted = _MEMBER_BYTES + 2 * text_bytes(self.member_id) + 2 * text_bytes(self.instance_id)
         counted += sum(map(text_bytes, texts))
@@ -118,7 +122,7 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a member is to be reconciled with."""
+    """The target of a member's reconciliation."""
 
     epoch: int
     partitions: Assignment
@@ -129,10 +133,10 @@ class Goal:
 def reconcile(
     member: ConsumerMember, goal: Goal, owned: Assignment | None, *, subscription_changed: bool
 ) -> ConsumerMember:
-    """The member after its next step; itself where it must wait.
+    """Return the member after its next step, or the same member if it must wait.
 
-    `owned` is what the member says it reads; None where it says nothing, and then nothing counts as given up.
-    `subscription_changed` takes partitions of topics away at once that the member does not subscribe to any more.
+    `owned` has the partitions that the member reports as its own; with None, nothing counts as revoked. With
+    `subscription_changed`, partitions of topics to which the member no longer subscribes are taken away at once.
     """
     match member.state:
         case MemberState.STABLE if member.member_epoch == goal.epoch:
@@ -144,8 +148,8 @@ def reconcile(
 
 
 def _next_assignment(member: ConsumerMember, goal: Goal, owned: Assignment | None) -> ConsumerMember:
-    wanted = {topic: ids for topic, ids in goal.partitions.items() if topic in goal.subscribed_topic_ids}
-    kept = _intersection(member.assigned, wanted)
+    target = {topic: ids for topic, ids in goal.partitions.items() if topic in goal.subscribed_topic_ids}
+    kept = _intersection(member.assigned, target)
     to_revoke = _difference(member.assigned, kept)
     if to_revoke and _overlap(owned, to_revoke):
         return replace(
@@ -155,7 +159,7 @@ def _next_assignment(member: ConsumerMember, goal: Goal, owned: Assignment | Non
             assigned=kept,
             pending_revocation=to_revoke,
         )
-    missing = _difference(wanted, kept)
+    missing = _difference(target, kept)
     free = {
         topic: frozenset(p for p in partitions if goal.owner_of(topic, p) in (None, member.member_id))
         for topic, partitions in missing.items()
@@ -187,23 +191,25 @@ def _without_unsubscribed(member: ConsumerMember, goal: Goal, owned: Assignment 
 
 
 def _overlap(owned: Assignment | None, partitions: Assignment) -> bool:
+    """Return whether the member may still own some of the partitions. With None, it may own all of them."""
     if owned is None:
         return True
     return any(not ids.isdisjoint(owned.get(topic, ())) for topic, ids in partitions.items())
 
 
 def is_subset(owned: Assignment | None, partitions: Assignment) -> bool:
+    """Return whether the member reports partitions, and only some of these."""
     return owned is not None and all(ids <= partitions.get(topic, frozenset()) for topic, ids in owned.items())
 
 
-def _intersection(one: Assignment, other: Assignment) -> dict[uuid.UUID, frozenset[int]]:
-    return {topic: both for topic, ids in one.items() if (both := ids & other.get(topic, frozenset()))}
+def _intersection(left: Assignment, right: Assignment) -> dict[uuid.UUID, frozenset[int]]:
+    return {topic: both for topic, ids in left.items() if (both := ids & right.get(topic, frozenset()))}
 
 
-def _difference(one: Assignment, other: Assignment) -> dict[uuid.UUID, frozenset[int]]:
-    return {topic: rest for topic, ids in one.items() if (rest := ids - other.get(topic, frozenset()))}
+def _difference(left: Assignment, right: Assignment) -> dict[uuid.UUID, frozenset[int]]:
+    return {topic: rest for topic, ids in left.items() if (rest := ids - right.get(topic, frozenset()))}
 
 
-def _union(one: Assignment, other: Assignment) -> dict[uuid.UUID, frozenset[int]]:
-    topics = (*one, *(topic for topic in other if topic not in one))
-    return {topic: ids for topic in topics if (ids := one.get(topic, frozenset()) | other.get(topic, frozenset()))}
+def _union(left: Assignment, right: Assignment) -> dict[uuid.UUID, frozenset[int]]:
+    topics = (*left, *(topic for topic in right if topic not in left))
+    return {topic: ids for topic in topics if (ids := left.get(topic, frozenset()) | right.get(topic, frozenset()))}

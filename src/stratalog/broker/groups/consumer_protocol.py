@@ -1,9 +1,9 @@
-"""What consumers put into JoinGroup and get out of SyncGroup: Kafka's ConsumerProtocol, versions 0 to 3. Pure.
+"""Kafka's ConsumerProtocol, versions 0 to 3: the data of consumers in JoinGroup and SyncGroup. Pure.
 
-    subscription: version (int16), topics, user data; from 1 the partitions owned; from 2 a generation; from 3 the rack
+    subscription: version (int16), topics, user data; from 1 owned partitions; from 2 generation; from 3 rack
     assignment:   version (int16), topics with partitions, user data
 
-Every version begins with the fields of the one before it, so a newer one is read as far as it is known here.
+Each version begins with the fields of the version before, so the known fields of a newer version can be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stratalog.protocol.fields import FieldReader, FieldWriter
 
 PROTOCOL_TYPE = "consumer"
-MOST_TOPICS = 10_000  # in one subscription or assignment: what takes a few bytes here takes a hundred as a name
+MOST_TOPICS = 10_000  # in one subscription or assignment: a name takes a few bytes here and a hundred in memory
 _MOST_PARTITIONS = 100_000  # of one topic
 _HIGHEST_VERSION = 3
 _FIRST_WITH_OWNED = 1
@@ -25,27 +25,27 @@ _FIRST_WITH_RACK = 3
 NamedPartitions = Mapping[str, frozenset[int]]
 
 
-class Subscription(NamedTuple):
+class ConsumerSubscription(NamedTuple):
     version: int
     topics: tuple[str, ...]  # sorted, each once
-    owned: NamedPartitions = MappingProxyType({})  # what it reads while it joins; older consumers give up all before
+    owned: NamedPartitions = MappingProxyType({})  # partitions that it keeps while it joins; older consumers keep none
     rack_id: str | None = None
 
 
-class Assignment(NamedTuple):
+class ConsumerAssignment(NamedTuple):
     partitions: NamedPartitions
-    has_user_data: bool = False  # of an assignor that tells its members more than their partitions
+    has_user_data: bool = False  # True if the assignor gives its members more than their partitions
 
 
 def subscribed_topics(metadata: bytes) -> set[str]:
-    """Raises GroupRecordError where the bytes are something else, or name more than MOST_TOPICS."""
+    """Return the topics of a subscription. Raises GroupRecordError if it is not valid or has more than MOST_TOPICS."""
     fields = FieldReader(metadata, "a consumer's subscription")
     _read_version(fields)
     return set(fields.array(fields.string, MOST_TOPICS))
 
 
-def parse_subscription(metadata: bytes) -> Subscription:
-    """Raises GroupRecordError where the bytes are something else."""
+def parse_subscription(metadata: bytes) -> ConsumerSubscription:
+    """Parse a subscription. Raises GroupRecordError if it is not valid."""
     fields = FieldReader(metadata, "a consumer's subscription")
     version = _read_version(fields)
     topics = tuple(sorted(set(fields.array(fields.string, MOST_TOPICS))))
@@ -54,20 +54,20 @@ def parse_subscription(metadata: bytes) -> Subscription:
     if version >= _FIRST_WITH_GENERATION:
         fields.int32()
     rack_id = fields.nullable_string() if version >= _FIRST_WITH_RACK else None
-    return Subscription(version, topics, owned, rack_id)
+    return ConsumerSubscription(version, topics, owned, rack_id)
 
 
-def parse_assignment(assignment: bytes) -> Assignment:
-    """No bytes: no partitions. Raises GroupRecordError where the bytes are something else."""
+def parse_assignment(assignment: bytes) -> ConsumerAssignment:
+    """Parse an assignment. Empty bytes mean no partitions. Raises GroupRecordError if it is not valid."""
     if not assignment:
-        return Assignment({})
+        return ConsumerAssignment({})
     fields = FieldReader(assignment, "a consumer's assignment")
     _read_version(fields)
-    return Assignment(_read_partitions(fields), bool(fields.nullable_byte_string()))
+    return ConsumerAssignment(_read_partitions(fields), bool(fields.nullable_byte_string()))
 
 
 def encode_assignment(partitions: NamedPartitions, version: int) -> bytes:
-    """For a consumer whose subscription has this version."""
+    """Encode an assignment for a consumer whose subscription has this version."""
     fields = FieldWriter().int16(min(version, _HIGHEST_VERSION)).count(len(partitions))
     for topic, indexes in sorted(partitions.items()):
         fields.string(topic).count(len(indexes))
@@ -79,7 +79,7 @@ def encode_assignment(partitions: NamedPartitions, version: int) -> bytes:
 def _read_version(fields: FieldReader) -> int:
     version = fields.int16()
     if version < 0:
-        raise fields.error(f"has version {version}")
+        raise fields.error(f"has version {version}, which is negative")
     return version
 
 
@@ -87,8 +87,8 @@ def _read_partitions(fields: FieldReader) -> NamedPartitions:
     def read_topic() -> tuple[str, frozenset[int]]:
         return fields.string(), frozenset(fields.array(fields.int32, _MOST_PARTITIONS))
 
-    found: dict[str, frozenset[int]] = {}
+    partitions: dict[str, frozenset[int]] = {}
     for topic, indexes in fields.array(read_topic, MOST_TOPICS):
         if indexes:
-            found[topic] = found.get(topic, frozenset()) | indexes
-    return found
+            partitions[topic] = partitions.get(topic, frozenset()) | indexes
+    return partitions

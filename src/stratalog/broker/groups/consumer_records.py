@@ -2,17 +2,17 @@
 
 | type | record | key | value |
 |---|---|---|---|
-| 3 | GroupMetadata | group | the group's epoch, a hash of the topics it reads |
-| 4 | PartitionMetadata | group | the topics it reads: Kafka 4.0 wrote them, 4.1 deletes them |
-| 5 | MemberMetadata | group, member | what the member said of itself |
+| 3 | ConsumerGroupMetadata | group | the group epoch, a hash of the subscribed topics |
+| 4 | PartitionMetadata | group | the subscribed topics: Kafka 4.0 wrote them, 4.1 deletes them |
+| 5 | MemberMetadata | group, member | the member's subscription, client and settings |
 | 6 | TargetMetadata | group | the epoch of the target assignment |
-| 7 | TargetMember | group, member | what the member shall own |
-| 8 | CurrentMember | group, member | what it owns and must give up; its epochs and state |
-| 16 | RegularExpression | group, pattern | the topics that it matched |
+| 7 | TargetMember | group, member | the member's partitions in the target assignment |
+| 8 | CurrentMember | group, member | the partitions that it owns and must revoke, its epochs and state |
+| 16 | RegularExpression | group, pattern | the topics that the pattern matches |
 
-A key is the type as int16 and strings with an int16 length. A value is its version (0) as int16 and a flexible
-structure. A key without a value is a tombstone. Tag 0 of MemberMetadata is for members that still speak the classic
-protocol while their group is being upgraded or downgraded.
+A key is the type as int16, and strings with an int16 length. A value is its version (0) as int16, and a flexible
+structure. A key without a value is a tombstone. Tag 0 of MemberMetadata is for members that use the classic protocol
+while their group is upgraded or downgraded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stratalog.broker.groups.group import GroupRecord
 from stratalog.protocol.fields import FieldReader, FieldWriter
 
 Assignment: TypeAlias = Mapping[uuid.UUID, frozenset[int]]
-"""Partitions by topic id. No topic has an empty set, so that equal assignments compare equal."""
+"""Partitions by topic id. No topic has an empty set, so that the same partitions compare equal."""
 
 _VALUE_VERSION = 0
 _METADATA_HASH_TAG = 0
@@ -49,11 +49,11 @@ _TYPES_OF_THE_GROUP = (RecordType.GROUP_METADATA, RecordType.PARTITION_METADATA,
 
 
 class MemberState(enum.IntEnum):
-    """How far a member is on the way to its target assignment."""
+    """A member's progress towards its target assignment."""
 
     STABLE = 0
-    UNREVOKED_PARTITIONS = 1  # it must give up partitions before it gets the next epoch
-    UNRELEASED_PARTITIONS = 2  # it has the epoch, but partitions that it shall own still belong to others
+    UNREVOKED_PARTITIONS = 1  # it must revoke partitions before it gets the next epoch
+    UNRELEASED_PARTITIONS = 2  # it has the epoch, but other members still own some partitions of its target
     UNKNOWN = 127  # a state of a later Kafka
 
     @classmethod
@@ -62,7 +62,7 @@ class MemberState(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMetadata:
+class ConsumerGroupMetadata:
     group_id: str
     epoch: int
     metadata_hash: int = 0
@@ -76,7 +76,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClassicMemberMetadata:
-    """What a member said of itself with JoinGroup, where it speaks the classic protocol."""
+    """The JoinGroup data of a member that uses the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]  # in the order of its preference
@@ -134,11 +134,11 @@ class RegularExpression:
 class Tombstone:
     type: RecordType
     group_id: str
-    name: str = ""  # the member's id, or the regular expression, where the key has one
+    name: str = ""  # the member id or the regular expression, if the key has one
 
 
 ConsumerRecord: TypeAlias = (
-    GroupMetadata
+    ConsumerGroupMetadata
     | PartitionMetadata
     | MemberMetadata
     | TargetMetadata
@@ -154,7 +154,7 @@ def encode(record: ConsumerRecord) -> GroupRecord:
     match record:
         case Tombstone():
             return _key(record.type, record.group_id, record.name), None
-        case GroupMetadata():
+        case ConsumerGroupMetadata():
             key = _key(RecordType.GROUP_METADATA, record.group_id)
             value.int32(record.epoch).tagged_fields(_hash_tag(record.metadata_hash))
         case PartitionMetadata():
@@ -179,17 +179,17 @@ def encode(record: ConsumerRecord) -> GroupRecord:
 
 
 def decode(key: bytes, value: bytes | None) -> ConsumerRecord:
-    """Raises GroupRecordError where the bytes are not a record of a consumer group."""
+    """Parse a record. Raises GroupRecordError if the bytes are not a record of a KIP-848 group."""
     record_type, group_id, name = _read_key(key)
     if value is None:
         return Tombstone(record_type, group_id, name)
     reader = FieldReader(value, f"the value of type {record_type} of group {group_id!r}", flexible=True)
     version = reader.int16()
     if version != _VALUE_VERSION:
-        raise reader.error(f"has version {version}; only 0 is known")
+        raise reader.error(f"has version {version}; only version 0 is known")
     match record_type:
         case RecordType.GROUP_METADATA:
-            return GroupMetadata(group_id, reader.int32(), _hash_of(reader.tagged_fields()))
+            return ConsumerGroupMetadata(group_id, reader.int32(), _hash_of(reader.tagged_fields()))
         case RecordType.PARTITION_METADATA:
             return PartitionMetadata(group_id, tuple(reader.array(lambda: _read_topic(reader))))
         case RecordType.MEMBER_METADATA:
@@ -217,11 +217,11 @@ def _read_key(key: bytes) -> tuple[RecordType, str, str]:
     try:
         record_type = RecordType(number)
     except ValueError:
-        raise reader.error(f"has type {number}, which is not one") from None
+        raise reader.error(f"has the unknown type {number}") from None
     group_id = reader.string()
     name = "" if record_type in _TYPES_OF_THE_GROUP else reader.string()
     if reader.left:
-        raise reader.error(f"of type {number}, group {group_id!r}, has {reader.left} bytes too many")
+        raise reader.error(f"of type {number}, group {group_id!r}, has extra bytes at its end: {reader.left}")
     return record_type, group_id, name
 
 

@@ -1,4 +1,4 @@
-"""What a member asks with a heartbeat, what it is answered, and which requests no group would accept. Pure.
+"""Heartbeat requests and responses of KIP-848 members, and the checks that do not depend on the group. Pure.
 
 The rules, their order and their messages are Kafka's.
 """
@@ -11,12 +11,12 @@ from stratalog.broker.groups.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STA
 from stratalog.broker.groups.consumer_records import Assignment
 from stratalog.protocol.error_codes import ErrorCode
 
-_LONGEST_ID = 2**15 - 1  # bytes; what the key of a record holds
+_LONGEST_ID = 2**15 - 1  # bytes; the limit of the key of a record
 _FIRST_VERSION_WITH_MEMBER_IDS_BY_CLIENTS = 1
 
 
 class GroupRefusedError(Exception):
-    """A request that is answered with an error and changes nothing."""
+    """A request that gets an error and changes nothing."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)
@@ -26,7 +26,7 @@ class GroupRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A ConsumerGroupHeartbeat request. None, and -1 for the timeout: as it was in the last one."""
+    """A ConsumerGroupHeartbeat request. None, or -1 for the timeout, means that the value has not changed."""
 
     group_id: str
     member_id: str
@@ -43,7 +43,7 @@ class Heartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything, as the first one does, and the first one after an error."""
+        """True if the request has all fields, as the first request has, and the first one after an error."""
         subscribes = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
 
@@ -52,11 +52,11 @@ class Heartbeat:
 class HeartbeatResponse:
     member_id: str
     member_epoch: int
-    assignment: Assignment | None = None  # None: as the member knows it
+    assignment: Assignment | None = None  # None: not changed
 
 
 def check_request(request: Heartbeat, api_version: int, assignors: tuple[str, ...]) -> None:
-    """Raise GroupRefusedError for what no group would accept."""
+    """Raise GroupRefusedError for a request that is not valid for any group."""
     client_makes_id = api_version >= _FIRST_VERSION_WITH_MEMBER_IDS_BY_CLIENTS
     if client_makes_id or request.member_epoch > 0 or request.member_epoch == LEAVE_EPOCH:
         _refuse_blank("MemberId", request.member_id)

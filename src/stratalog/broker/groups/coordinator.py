@@ -1,10 +1,10 @@
-"""The coordinator: every group of this broker, its timers, and the log that all of it is remembered in.
+"""The group coordinator: owns every group of this broker, their committed offsets, their timers, and their log.
 
-State is shown to clients only once the records that make it are in the log, so what was acknowledged is there again
-after kill -9: members (with a fresh session timeout), generations, offsets. While a partition of `__consumer_offsets`
-is being read, its groups answer COORDINATOR_LOAD_IN_PROGRESS.
+Clients see a state only after its records are in the log. So everything that was acknowledged is back after kill -9:
+members (with a new session timeout), generations and offsets. While a partition of `__consumer_offsets` is being read,
+requests for its groups get COORDINATOR_LOAD_IN_PROGRESS.
 
-Runs on the event loop's thread. Nothing waits here but `prepare` and `load`.
+Runs on the event loop's thread. Only `prepare` and `load` await.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from stratalog.protocol.error_codes import ErrorCode
 
 log = logging.getLogger(__name__)
 
-LONGEST_GROUP_ID = 2**15 - 1  # bytes; what the key of a record holds
-MAX_UNBORN_GROUPS = 5_000  # of which there is no more than a member id given out; the oldest give way
+LONGEST_GROUP_ID = 2**15 - 1  # bytes; the limit of the key of a record
+MAX_PENDING_GROUPS = 5_000  # groups with nothing but an assigned member id; at the limit, the oldest is dropped
 _CONSUMER_KEY_TYPES = frozenset((*range(3, 9), 16))
-_RECORDS_A_TURN = 500  # replayed before the loop has its turn
+_RECORDS_A_TURN = 500  # replayed before other tasks of the event loop run
 _MOST_BYTES_OF_TOMBSTONES = 256 * 1024  # in one batch
 
 CallLater = Callable[[float, Callable[[], None]], TimerHandle]
@@ -55,7 +55,8 @@ class _Timer(NamedTuple):
 
 
 class GroupCoordinator:
-    """A GroupHost. classic_service.py and offset_service.py have what requests do with it, apis/ the requests."""
+    """The groups, offsets and timers. This is a GroupHost. classic_service.py, consumer_coordinator.py and
+    offset_service.py implement the requests with it."""
 
     def __init__(
         self,
@@ -73,16 +74,17 @@ class GroupCoordinator:
         self._log = offsets_log
         self._replay_consumer_record = replay_consumer_record
         self._groups: dict[str, Group] = {}
-        self._counted: dict[str, int] = {}  # bytes of each group
+        self._counted: dict[str, int] = {}  # by group id: its part of `_groups_bytes`
         self._groups_bytes = 0
         self._timers: dict[str, _Timer] = {}
-        self._unborn: dict[str, None] = {}  # in the order in which they came
+        self._pending_groups: dict[str, None] = {}  # ids of groups with nothing but an assigned member id, oldest first
         self._partition_count: int | None = None
         self._loaded: set[int] = set()
         self._load_ended = False
         self._creating: asyncio.Task[None] | None = None
         self._loaded_listeners: list[Callable[[Group], None]] = []
         self._topic_ids: Mapping[str, object] = {}
+        self._deleted_while_loading: set[str] = set()  # topics
         self._expiry: TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -105,9 +107,9 @@ class GroupCoordinator:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("work for a group failed", exc_info=task.exception())
+            log.error("a task of a group failed", exc_info=task.exception())
 
-    # Whether a group can be served
+    # Availability of groups
 
     def status(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
         if self._closed:
@@ -122,10 +124,10 @@ class GroupCoordinator:
         if self._partition_count is None:
             count = self._log.partition_count
             if count is None:
-                return ErrorCode.none  # there is nothing to load
+                return ErrorCode.none  # without the topic there is nothing to load
             if not self._load_ended:
                 return ErrorCode.coordinator_load_in_progress
-            self._partition_count, self._loaded = count, set(range(count))  # made since, so there was nothing to load
+            self._partition_count, self._loaded = count, set(range(count))  # created after the start: empty
         partition = partition_of(group_id, self._partition_count)
         if partition in self._loaded:
             return ErrorCode.none
@@ -133,6 +135,7 @@ class GroupCoordinator:
 
     @property
     def is_loading(self) -> bool:
+        """True until all of __consumer_offsets has been read."""
         return not self._load_ended and self._log.partition_count is not None
 
     async def prepare(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
@@ -140,11 +143,12 @@ class GroupCoordinator:
         if error is ErrorCode.none and self._log.partition_count is None:
             if self._creating is None or self._creating.done():
                 self._creating = asyncio.ensure_future(self._log.create())
-                self._creating.add_done_callback(_note_failure)
+                self._creating.add_done_callback(_log_failure)
             try:
-                await asyncio.shield(self._creating)  # others wait for it too: who hangs up does not stop it
+                await asyncio.shield(self._creating)  # other requests wait for it too: a cancelled one must not stop it
             except StratalogError:
-                return ErrorCode.coordinator_not_available
+                if self._log.partition_count is None:
+                    return ErrorCode.coordinator_not_available
             return self.status(group_id, may_be_empty=may_be_empty)
         return error
 
@@ -180,7 +184,7 @@ class GroupCoordinator:
         timer = self._timers.pop(group.group_id, None)
         if timer is not None:
             timer.handle.cancel()
-        self._unborn.pop(group.group_id, None)
+        self._pending_groups.pop(group.group_id, None)
         if isinstance(group, ClassicGroup):
             group.close(ErrorCode.unknown_member_id)
 
@@ -195,22 +199,23 @@ class GroupCoordinator:
         group = self.new_classic_group(group_id)
         group.restore(stored, protocols)
         group.start_sessions(self.now())
-        self.settle(group)
+        self.refresh(group)
 
-    def settle(self, group: ClassicGroup) -> None:
-        """After every call on a classic group: its timer is set, and what is nothing any more is forgotten."""
+    def refresh(self, group: ClassicGroup) -> None:
+        """Update the size and the timer of a classic group, and remove it if nothing is left of it. Call this after
+        every call of the group."""
         if self._groups.get(group.group_id) is not group:
             return
         self.recount(group)
         if group.is_empty and not group.is_stored and not self._has_offsets(group.group_id):
-            if not group.has_pending:
+            if not group.has_pending_members:
                 self.remove(group.group_id)
                 return
-            self._unborn[group.group_id] = None
-            while len(self._unborn) > MAX_UNBORN_GROUPS:
-                self.remove(next(iter(self._unborn)))
+            self._pending_groups[group.group_id] = None
+            while len(self._pending_groups) > MAX_PENDING_GROUPS:
+                self.remove(next(iter(self._pending_groups)))
         else:
-            self._unborn.pop(group.group_id, None)
+            self._pending_groups.pop(group.group_id, None)
         self._set_timer(group)
 
     def _has_offsets(self, group_id: str) -> bool:
@@ -220,7 +225,7 @@ class GroupCoordinator:
         timer = self._timers.get(group.group_id)
         at = group.wake_at_ms
         if timer is not None and at is not None and timer.at_ms <= at:
-            return  # early is fine: it is set again then, so heartbeats need not touch it
+            return  # a timer may fire early, as it is then set again; so heartbeats need no new timer
         if timer is not None:
             timer.handle.cancel()
             del self._timers[group.group_id]
@@ -232,7 +237,7 @@ class GroupCoordinator:
         if self._groups.get(group.group_id) is group:
             self._timers.pop(group.group_id, None)
             group.expire(self.now())
-            self.settle(group)
+            self.refresh(group)
 
     # The log
 
@@ -241,44 +246,47 @@ class GroupCoordinator:
             self._log.append(self.partition_of(group_id), records, self._clock.now_ms())
 
     def append_changes(self, group_id: str, changes: Sequence[OffsetChange], more: Sequence[GroupRecord] = ()) -> None:
-        """Offsets that go or come, and then other records, all in one batch. Raises StratalogError."""
+        """Write and apply changes of offsets, with other records after them in the same batch. On StratalogError
+        nothing was written."""
         self.append(group_id, [*(change.record() for change in changes), *more])
         self.offsets.apply(changes)
 
     def append_deletions(self, group_id: str, changes: Iterable[OffsetChange]) -> None:
-        """Tombstones, of which there may be more than a batch holds. Raises StratalogError; some may be done then."""
-        for some in _in_batches(changes):
-            self.append_changes(group_id, some)
+        """Delete offsets, in as many batches as needed. On StratalogError a part of them may be deleted."""
+        for batch in _in_batches(changes):
+            self.append_changes(group_id, batch)
 
     # Offsets in transactions
 
     def append_pending(self, group_id: str, changes: Sequence[OffsetChange], producer_id: int, epoch: int) -> None:
-        """Offsets that count once the producer's transaction is committed. Raises StratalogError."""
+        """Write offsets that are pending until the producer's transaction ends. On StratalogError nothing was
+        written."""
         records = [change.record() for change in changes]
         self._log.append_in_transaction(self.partition_of(group_id), records, self._clock.now_ms(), producer_id, epoch)
         self.offsets.pending.add(producer_id, changes)
 
     def partition_of(self, group_id: str) -> int:
-        """Of __consumer_offsets, where the group's records are."""
+        """Return the partition of __consumer_offsets that has the group's records."""
         return partition_of(group_id, self._partition_count or self._log.partition_count or 1)
 
     def can_end_transactions(self, partition: int) -> ErrorCode:
+        """Return NONE if this partition of __consumer_offsets has been read, else COORDINATOR_LOAD_IN_PROGRESS."""
         if self._load_ended or partition in self._loaded:
             return ErrorCode.none
         return ErrorCode.coordinator_load_in_progress
 
     def end_transaction(self, partition: int, producer_id: int, *, commit: bool) -> None:
-        """A marker is in a partition of __consumer_offsets."""
+        """Apply or drop the pending offsets of a producer, after its marker was written to this partition."""
         keys = [key for key in self.offsets.pending.keys(producer_id) if self.partition_of(key.group_id) == partition]
         self.offsets.end_transaction(producer_id, keys, commit=commit)
         for group_id in {key.group_id for key in keys}:
             if group_id not in self._groups and self.offsets.of(group_id):
-                self.new_classic_group(group_id)  # it only has offsets
+                self.new_classic_group(group_id)  # a group that only has offsets
 
     # Starting and stopping
 
     async def load(self) -> None:
-        """Read the whole of __consumer_offsets, once, at the start. Groups are served as their partition is done."""
+        """Read __consumer_offsets at the start. Groups are served as soon as their partition has been read."""
         self._schedule_expiry()
         try:
             self._partition_count = self._log.partition_count
@@ -286,17 +294,18 @@ class GroupCoordinator:
                 await self._load_partition(partition)
         finally:
             self._load_ended = True
+            self._deleted_while_loading.clear()
 
     async def _load_partition(self, partition: int) -> None:
         try:
             records, pending = await self._log.read(partition)
         except StratalogError as error:
-            log.error("__consumer_offsets-%d can't be read, its groups are not served: %s", partition, error)
+            log.error("__consumer_offsets-%d can't be read; its groups are not served: %s", partition, error)
             return
         replayed: set[str] = set()
         for start in range(0, len(records), _RECORDS_A_TURN):
             replayed |= self._replay(partition, records[start : start + _RECORDS_A_TURN])
-            await asyncio.sleep(0)  # others are served meanwhile
+            await asyncio.sleep(0)  # lets the event loop serve other requests
         self._replay_pending(partition, pending)
         if not self._closed:
             self._open(partition, replayed)
@@ -308,14 +317,14 @@ class GroupCoordinator:
                 call(group)
 
     def _replay(self, partition: int, records: Sequence[GroupRecord]) -> set[str]:
-        """The groups that the records are of."""
+        """Apply records, and return the ids of their groups."""
         replayed = set()
         for key, value in records:
             try:
                 replayed.add(group_id_of(key))
-                self._replay_one(key, value)
+                self._replay_record(key, value)
             except StratalogError as error:
-                log.error("__consumer_offsets-%d: a record is passed over: %s", partition, error)
+                log.error("__consumer_offsets-%d: a record is ignored: %s", partition, error)
         return replayed
 
     def _replay_pending(self, partition: int, pending: Mapping[int, Mapping[bytes, bytes | None]]) -> None:
@@ -327,30 +336,34 @@ class GroupCoordinator:
                         offset = None if value is None else parse_offset(value)
                         self.offsets.pending.add(producer_id, [(offset_key, offset)])
                 except StratalogError as error:
-                    log.error("__consumer_offsets-%d: a pending record is passed over: %s", partition, error)
+                    log.error("__consumer_offsets-%d: a record of an open transaction is ignored: %s", partition, error)
 
     def _open(self, partition: int, group_ids: Iterable[str]) -> None:
-        """All of a partition is loaded: its groups are served from now on."""
+        """Serve the groups of a partition from now on, as all of it has been read."""
         self._loaded.add(partition)
+        if self._deleted_while_loading:
+            for group_id in self.offsets.group_ids():
+                if self.partition_of(group_id) == partition:
+                    self._delete_offsets_of(group_id, self._deleted_while_loading)
         for group_id in group_ids:
             group = self._groups.get(group_id)
             if group is None and self._has_offsets(group_id):
-                group = self.new_classic_group(group_id)  # it only has offsets
+                group = self.new_classic_group(group_id)  # a group that only has offsets
             if isinstance(group, ClassicGroup):
                 group.start_sessions(self.now())
-                self.settle(group)
+                self.refresh(group)
             elif group is not None:
                 self.recount(group)
                 for call in self._loaded_listeners:
                     call(group)
 
-    def _replay_one(self, key: bytes, value: bytes | None) -> None:
+    def _replay_record(self, key: bytes, value: bytes | None) -> None:
         kind = key_type(key)
         if kind in _CONSUMER_KEY_TYPES:
             self._replay_consumer_record(self, key, value)
             return
         if kind > GROUP_KEY_TYPE:
-            log.warning("__consumer_offsets: a record of type %d is passed over: share and streams groups", kind)
+            log.warning("__consumer_offsets: a record of a share or streams group (type %d) is ignored", kind)
             return
         match parse_key(key):
             case GroupKey(group_id):
@@ -363,7 +376,7 @@ class GroupCoordinator:
                 self.offsets.apply([OffsetChange(offset_key, None if value is None else parse_offset(value))])
 
     def close(self) -> None:
-        """The broker stops: whoever waits is told, and no timer fires any more."""
+        """Stop: waiting members get COORDINATOR_NOT_AVAILABLE, and no timer fires and no request is served any more."""
         self._closed = True
         if self._expiry is not None:
             self._expiry.cancel()
@@ -379,7 +392,7 @@ class GroupCoordinator:
     # Deleting
 
     def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group of either kind that has no members, with its offsets."""
+        """Delete a group of either kind that has no members, and its offsets."""
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
@@ -402,7 +415,7 @@ class GroupCoordinator:
         self._schedule_expiry()
 
     def expire_offsets(self) -> None:
-        """Offsets that nobody has used for offsets.retention.minutes, and groups that have nothing left."""
+        """Delete offsets that are older than offsets.retention.minutes, and empty groups without offsets."""
         for group in self.groups():
             if self.status(group.group_id, may_be_empty=True) is not ErrorCode.none:
                 continue
@@ -412,32 +425,36 @@ class GroupCoordinator:
                     self.append(group.group_id, group.tombstones())
                     self.remove(group.group_id)
             except StratalogError as error:
-                log.error("group %r: what has expired could not be deleted: %s", group.group_id, error)
+                log.error("group %r: expired offsets could not be deleted: %s", group.group_id, error)
 
     def topics_changed(self, topic_ids: Mapping[str, object]) -> None:
-        """Offsets of a topic go with it. Call it with name -> id of all topics, after each change."""
-        gone = {name for name, topic_id in self._topic_ids.items() if topic_ids.get(name) != topic_id}
+        """Delete the offsets of deleted topics. Call this after each change, with the id of every topic by name."""
+        deleted = {name for name, topic_id in self._topic_ids.items() if topic_ids.get(name) != topic_id}
         self._topic_ids = topic_ids
-        if not gone:
+        if not deleted:
             return
+        if not self._load_ended:
+            self._deleted_while_loading |= deleted  # for the groups that can't be written yet
         for group_id in self.offsets.group_ids():
-            if self.status(group_id, may_be_empty=True) is not ErrorCode.none:
-                continue  # what is left of a deleted topic is not handed out in any case: its id is another
-            for topic in gone.intersection(self.offsets.topics(group_id)):
-                try:
-                    self.append_deletions(group_id, self.offsets.delete_topic(group_id, topic))
-                except StratalogError as error:
-                    log.error("group %r: offsets of the deleted topic %s are left: %s", group_id, topic, error)
+            if self.status(group_id, may_be_empty=True) is ErrorCode.none:
+                self._delete_offsets_of(group_id, deleted)
+
+    def _delete_offsets_of(self, group_id: str, topics: set[str]) -> None:
+        for topic in topics.intersection(self.offsets.topics(group_id)):
+            try:
+                self.append_deletions(group_id, self.offsets.delete_topic(group_id, topic))
+            except StratalogError as error:
+                log.error("group %r: offsets of the deleted topic %s could not be deleted: %s", group_id, topic, error)
 
 
-def _note_failure(creating: asyncio.Task[None]) -> None:
-    """Said once, and also where all who waited for it have hung up."""
+def _log_failure(creating: asyncio.Task[None]) -> None:
+    """Log a failure once, also if every request that waited for it was cancelled."""
     if not creating.cancelled() and creating.exception() is not None:
         log.error("__consumer_offsets could not be created: %s", creating.exception())
 
 
 def _is_over(group: Group) -> bool:
-    return group.is_empty and not (isinstance(group, ClassicGroup) and group.has_pending)
+    return group.is_empty and not (isinstance(group, ClassicGroup) and group.has_pending_members)
 
 
 def _fits_a_record(text: str) -> bool:
@@ -448,13 +465,13 @@ def _fits_a_record(text: str) -> bool:
 
 
 def _in_batches(changes: Iterable[OffsetChange]) -> Iterator[list[OffsetChange]]:
-    some: list[OffsetChange] = []
+    batch: list[OffsetChange] = []
     size = 0
     for change in changes:
-        some.append(change)
+        batch.append(change)
         size += len(change.record()[0])
         if size >= _MOST_BYTES_OF_TOMBSTONES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,8 +1,10 @@
-"""What the coordinator wants of a group, whatever its kind, and what it offers to the code that runs one.
+"""The interfaces between the coordinator and the groups of both kinds.
 
-Two kinds exist: "classic" (members elect a leader, which assigns; JoinGroup and SyncGroup) and "consumer" (KIP-848: the
-broker assigns; ConsumerGroupHeartbeat). Offsets are kept by group id, outside the group objects, so a group that turns
-from one kind into the other keeps them. Only the names of this module are shared between the two kinds.
+- "classic": a leader among the members assigns the partitions (JoinGroup and SyncGroup).
+- "consumer" (KIP-848): the broker assigns the partitions (ConsumerGroupHeartbeat).
+
+Offsets are stored by group id, outside the group objects, so a group that changes its kind keeps them. The two kinds
+share only the names in this module.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ GroupRecord = tuple[bytes, bytes | None]  # key and value of a record of __consu
 
 
 class Group(Protocol):
-    """A group of either kind. Nothing here waits or writes: the coordinator appends what the methods return."""
+    """A group of either kind. Its methods neither wait nor write: the coordinator appends the records they return."""
 
     @property
     def group_id(self) -> str: ...
@@ -34,15 +36,15 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str:
-        """As ListGroups shows it: "consumer" for consumers, "" for a group that only has offsets."""
+        """The protocol type that ListGroups shows: "consumer" for consumers, "" for a group that only has offsets."""
 
     @property
     def state_bytes(self) -> int:
-        """What it takes in memory; see broker/state_budget.py. Quick to ask for."""
+        """The memory that the group takes; see broker/state_budget.py. This is a cheap call."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members, so that it may be deleted or turned into the other kind."""
+        """True if the group has no members. It may then be deleted or replaced by a group of the other kind."""
 
     def check_commit(
         self,
@@ -53,25 +55,27 @@ class Group(Protocol):
         *,
         in_transaction: bool = False,
     ) -> ErrorCode:
-        """Whether this member may commit offsets now. `api_version` is OffsetCommit's: some errors are new in 9.
-        In a transaction it need not say who it is."""
+        """Return NONE if this member may commit offsets now, else the error to respond with. `api_version` is that of
+        OffsetCommit: version 9 added errors. In a transaction the request may leave out the member."""
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether offsets may be fetched; None and -1 where the request names no member (all before version 9)."""
+        """Return NONE if offsets may be fetched, else the error to respond with. A request that names no member, like
+        all before version 9, has None and -1."""
 
     def check_offset_delete(self) -> ErrorCode:
-        """Whether offsets of topics nobody subscribes to may be deleted (OffsetDelete)."""
+        """Return NONE if OffsetDelete may delete offsets of topics that no member subscribes to."""
 
     def subscribed_to(self, topic: str) -> bool: ...
 
     def offset_expires_since(self, commit_timestamp_ms: int) -> int | None:
-        """From when offsets.retention.minutes counts for an offset committed at that time; None: it does not expire.
+        """Return the time from which offsets.retention.minutes counts for an offset that was committed at this time.
+        Return None if it does not expire.
 
-        Not asked for topics that the group is subscribed to: those never expire.
+        Not called for topics that the group subscribes to: their offsets never expire.
         """
 
     def tombstones(self) -> list[GroupRecord]:
-        """The records that make the group itself (not its offsets) disappear at the next start."""
+        """Return the tombstones that delete the group from the log. Its offsets stay."""
 
 
 class TimerHandle(Protocol):
@@ -79,55 +83,57 @@ class TimerHandle(Protocol):
 
 
 class GroupTable(Protocol):
-    """The groups that exist; what a replayed record changes. The coordinator is one."""
+    """The existing groups, which the replay of a record changes. Implemented by the coordinator."""
 
     def group(self, group_id: str) -> Group | None: ...
 
     def put(self, group: Group) -> None:
-        """Add a group, in place of one of the same id."""
+        """Add a group. It replaces one of the same id."""
 
     def remove(self, group_id: str) -> None:
-        """Forget a group, not its offsets; nothing where it does not exist."""
+        """Remove a group if it exists. Its offsets stay."""
 
 
 class GroupHost(GroupTable, Protocol):
-    """What the code that runs a kind of group gets from the coordinator."""
+    """The interface of the coordinator for the code that runs a kind of group."""
 
     def check_room(self, more: int, what: str, *, is_new: bool) -> None:
-        """Raise StateBudgetError where there is no room for so many bytes more."""
+        """Raise StateBudgetError if the budget has no room for so many more bytes."""
 
     def become_classic(self, group_id: str, stored: StoredGroup, protocols: Mapping[str, Mapping[str, bytes]]) -> None:
-        """A KIP-848 group is a classic one from now on; its records are in the log. `protocols` are all that a member
-        supports, by its id."""
+        """Replace a KIP-848 group by a classic group, whose records are already in the log. `protocols` has all
+        protocols of each member, by member id."""
 
     def recount(self, group: Group) -> None:
-        """To be called after a group has changed: what it takes in memory is counted."""
+        """Update the count of the memory that a group takes. Call this after each change of the group."""
 
     async def prepare(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """Before anything is appended for a group: makes __consumer_offsets where it is missing, and says whether
-        requests for the group can be served (INVALID_GROUP_ID, COORDINATOR_LOAD_IN_PROGRESS, ...). Kafka takes the
-        empty group id only for offsets and for describing and deleting."""
+        """Create __consumer_offsets if it is missing, and return the `status` after that. Call this before anything is
+        appended for a group."""
 
     def status(self, group_id: str, *, may_be_empty: bool = False) -> ErrorCode:
-        """The same without making anything, for requests that only read."""
+        """Return NONE if requests for the group can be served, else the error to respond with: INVALID_GROUP_ID,
+        COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE. As in Kafka, the group id may be empty only for
+        requests about offsets, and to describe and delete groups."""
 
     def append(self, group_id: str, records: Sequence[GroupRecord]) -> None:
-        """Write records as one batch; when this returns they survive kill -9. Raises StratalogError: nothing was
-        written, so the state that they would have made must not be shown to anybody."""
+        """Write records as one batch. When this returns they survive kill -9. On StratalogError nothing was written, so
+        no client may see the state that the records describe."""
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine beside the requests. It is cancelled when the broker stops."""
+        """Run a coroutine as a task. It is cancelled when the broker stops."""
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> TimerHandle: ...
 
     def now_ms(self) -> int: ...
 
     def on_loaded(self, call: Callable[[Group], None]) -> None:
-        """`call` gets each group of kind "consumer" once its records have been replayed: time to start its timers."""
+        """Register `call`, which gets each group of kind "consumer" when its records have been replayed, so that it can
+        start the group's timers."""
 
 
 ReplayConsumerRecord = Callable[[GroupTable, bytes, bytes | None], None]
-"""Applies one record of a KIP-848 group (its key begins with the type: 3 to 8, or 16) to the table.
+"""Applies one record of a KIP-848 group to the table. The type at the beginning of its key is 3 to 8, or 16.
 
-Records come as from a compacted log: only the last of each key, no tombstones, in the order of those last writes. So a
-member's record may come before its group's."""
+Records come as from a compacted log: only the last of each key, without tombstones, in the order of those last writes.
+So a member's record may come before its group's."""

@@ -1,11 +1,14 @@
 """Turns a running classic group into a KIP-848 group, and back, by records: `group.consumer.migration.policy`. Pure.
 
-Upgrade: when the first KIP-848 member joins a classic group of consumers. The members keep their ids, their assignment
-and their generation, which becomes the group's epoch; they go on with the classic protocol.
+| | upgrade | downgrade |
+|---|---|---|
+| happens when | the first KIP-848 member joins a classic group of consumers | the last KIP-848 member has left |
+| members keep | their ids, assignments and the classic protocol | their ids and assignments |
+| epochs | the generation becomes the group epoch | the group epoch becomes the generation |
 
-Downgrade: when the last KIP-848 member has gone. The epoch becomes the generation, so members that are at that epoch
-can commit once more before they rejoin; see `is_due`. The record has no leader: that tells the broker, also after a
-restart, that a rebalance must follow, which gives the group a leader and the partitions of who left to the others.
+After a downgrade, members whose epoch is the generation can still commit before they rejoin; see `is_due`. The record
+of the downgraded group has no leader. This marks, also after a restart, that a rebalance must follow. It elects a
+leader, and gives the partitions of the members that left to the others.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from stratalog.broker.groups.consumer_protocol import (
 )
 from stratalog.broker.groups.consumer_records import (
     ClassicMemberMetadata,
+    ConsumerGroupMetadata,
     ConsumerRecord,
-    GroupMetadata,
     TargetMember,
     TargetMetadata,
 )
@@ -38,7 +41,7 @@ from stratalog.broker.groups.offset_records import StoredGroup
 from stratalog.errors import GroupRecordError
 from stratalog.protocol.error_codes import ErrorCode
 
-# Of clients; librdkafka's last one has data of its own in assignments, for itself only.
+# Assignors of clients that can do without the user data of their assignments, which librdkafka's last one has.
 _KNOWN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
@@ -63,7 +66,7 @@ class Policy(StrEnum):
 def upgrade(
     group: ClassicGroup, config: GroupConfig, topics: GroupTopics
 ) -> tuple[ConsumerGroup, list[ConsumerRecord]]:
-    """The group as a KIP-848 group, and its records. Raises GroupRefusedError: it stays a classic one."""
+    """Return the group as a KIP-848 group, and its records. On GroupRefusedError it stays a classic group."""
     members = group.members
     if not Policy(config.group_consumer_migration_policy).may_upgrade:
         raise _refused(group, "online upgrade is disabled by group.consumer.migration.policy")
@@ -75,13 +78,13 @@ def upgrade(
         upgraded = _all_upgraded(group, topics)
     except GroupRecordError as error:
         raise _refused(group, f"the embedded consumer protocol is malformed: {error}") from error
-    names = {name for one in upgraded for name in one.subscribed_topic_names}
+    names = {name for member in upgraded for name in member.subscribed_topic_names}
     group_id, epoch = group.group_id, group.generation
-    records: list[ConsumerRecord] = [one.metadata_record(group_id) for one in upgraded]
-    records.append(GroupMetadata(group_id, epoch, metadata_hash(names, topics)))
-    records += [TargetMember(group_id, one.member_id, one.assigned) for one in upgraded]
+    records: list[ConsumerRecord] = [member.metadata_record(group_id) for member in upgraded]
+    records.append(ConsumerGroupMetadata(group_id, epoch, metadata_hash(names, topics)))
+    records += [TargetMember(group_id, member.member_id, member.assigned) for member in upgraded]
     records.append(TargetMetadata(group_id, epoch))
-    records += [one.current_record(group_id) for one in upgraded]
+    records += [member.current_record(group_id) for member in upgraded]
     result = ConsumerGroup(group_id)
     for record in records:
         result.apply(record)
@@ -89,39 +92,43 @@ def upgrade(
 
 
 def _all_upgraded(group: ClassicGroup, topics: GroupTopics) -> list[ConsumerMember]:
-    """What a member said it owns when it last joined is still its own, unless another has it. It may be reading that:
-    a cooperative member that has not heard yet what it must give up, or one whose assignment a rebalance has emptied.
-    What it does not read any more it gives up when it rejoins, which it is told to do."""
-    upgraded = [_upgraded(one, group.generation, topics) for one in group.members]
-    taken = {(topic_id, index) for one in upgraded for topic_id, indexes in one.assigned.items() for index in indexes}
+    """Return the members as KIP-848 members.
+
+    Partitions that a member listed as owned when it last joined stay its own, unless another member has them, because
+    it may still be reading them: a cooperative member may not know yet what it has to revoke, and a rebalance may have
+    emptied its assignment. It has to rejoin, and then revokes what it no longer reads."""
+    upgraded = [_upgraded(member, group.generation, topics) for member in group.members]
+    taken = {
+        (topic_id, index) for member in upgraded for topic_id, indexes in member.assigned.items() for index in indexes
+    }
     result = []
-    for one in upgraded:
-        assert one.classic is not None
-        mine = dict(one.assigned)
-        for topic_id, indexes in with_ids(parse_subscription(one.classic.protocols[0][1]).owned, topics).items():
+    for member in upgraded:
+        assert member.classic is not None
+        assigned = dict(member.assigned)
+        for topic_id, indexes in with_ids(parse_subscription(member.classic.protocols[0][1]).owned, topics).items():
             free = frozenset(index for index in indexes if (topic_id, index) not in taken)
             taken.update((topic_id, index) for index in free)
             if free:
-                mine[topic_id] = mine.get(topic_id, frozenset()) | free
-        result.append(replace(one, assigned=mine))
+                assigned[topic_id] = assigned.get(topic_id, frozenset()) | free
+        result.append(replace(member, assigned=assigned))
     return result
 
 
-def _upgraded(one: ClassicMember, epoch: int, topics: GroupTopics) -> ConsumerMember:
-    protocols = tuple(one.protocols.items())
+def _upgraded(member: ClassicMember, epoch: int, topics: GroupTopics) -> ConsumerMember:
+    protocols = tuple(member.protocols.items())
     subscription = parse_subscription(protocols[0][1])
-    assignment = parse_assignment(one.assignment)
+    assignment = parse_assignment(member.assignment)
     if assignment.has_user_data and protocols[0][0] not in _KNOWN_ASSIGNORS:
         raise GroupRecordError(f"assignor {protocols[0][0]!r} gives members data of its own, which would be lost")
     return ConsumerMember(
-        one.member_id,
-        instance_id=one.group_instance_id,
+        member.member_id,
+        instance_id=member.group_instance_id,
         rack_id=subscription.rack_id,
-        client_id=one.client_id,
-        client_host=one.client_host,
-        rebalance_timeout_ms=one.rebalance_timeout_ms,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
         subscribed_topic_names=subscription.topics,
-        classic=ClassicMemberMetadata(one.session_timeout_ms, protocols),
+        classic=ClassicMemberMetadata(member.session_timeout_ms, protocols),
         member_epoch=epoch,
         previous_member_epoch=epoch,
         assigned=with_ids(assignment.partitions, topics),
@@ -139,10 +146,10 @@ def _refused(group: ClassicGroup, reason: str) -> GroupRefusedError:
 
 
 def is_due(group: ConsumerGroup, leaving: Collection[str], config: GroupConfig) -> bool:
-    """Whether the group without these members becomes a classic one now.
+    """Return whether the group becomes a classic one now, without the leaving members.
 
-    Kafka does it as soon as the rest are classic members. A member that is behind the group's epoch would then be
-    fenced by its generation, and read again what it could not commit. So it waits here until all have rejoined.
+    Kafka downgrades a group as soon as all other members are classic. A member with an older epoch than the group would
+    then be fenced by its generation, and could not commit what it has read. So this waits until all have rejoined.
     """
     if not Policy(config.group_consumer_migration_policy).may_downgrade or not group.is_classic_without(leaving):
         return False
@@ -151,7 +158,7 @@ def is_due(group: ConsumerGroup, leaving: Collection[str], config: GroupConfig) 
 
 
 def downgrade(group: ConsumerGroup, leaving: Collection[str], now_ms: int, topics: GroupTopics) -> StoredGroup:
-    """The group without these members as a classic one. Only where it is due."""
+    """Return the group as a classic one, without the leaving members. Call this only if the downgrade `is_due`."""
     members = ClassicMembers()
     versions = {}
     for member in group.members.values():
@@ -161,11 +168,11 @@ def downgrade(group: ConsumerGroup, leaving: Collection[str], now_ms: int, topic
         versions[member.member_id] = parse_subscription(member.classic.protocols[0][1]).version
     protocol_name = members.select_protocol()
     stored = [
-        one.stored(
+        member.stored(
             protocol_name,
-            encode_assignment(with_names(group.members[one.member_id].assigned, topics), versions[one.member_id]),
+            encode_assignment(with_names(group.members[member.member_id].assigned, topics), versions[member.member_id]),
         )
-        for one in members
+        for member in members
     ]
     return StoredGroup(PROTOCOL_TYPE, group.epoch, protocol_name, None, now_ms, tuple(stored))
 

@@ -1,10 +1,10 @@
 """Settings of single groups (`ConfigResource` GROUP): `consumer.session.timeout.ms`, `consumer.heartbeat.interval.ms`.
 
-What a group does not set is as the broker's `group.consumer.*` say. A group may set what lies within the broker's
-bounds, `group.consumer.min.*` and `group.consumer.max.*`; where those are changed later, what groups have set is moved
-to the nearest bound. A group need not exist to have settings: they hold when it comes to be, and stay when it goes.
+The broker's `group.consumer.*` are the defaults. The broker's `group.consumer.min.*` and `group.consumer.max.*` limit
+the values of groups. If those limits change later, a value beyond a limit counts as the limit. A group need not exist
+to have settings: they apply when it is created, and stay when it is deleted.
 
-Read from any thread, changed in the background thread. Durable before they count.
+Any thread may read them; the background thread changes them. A change is durable before it applies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stratalog.broker.metadata.store import MetadataStore
 from stratalog.errors import ConfigError
 from stratalog.settings import INT_MAX, Settings, integer, nullable, setting
 
-MOST_BYTES = 4 * 1024**2  # of all groups' names and settings: the file that they are in is written as a whole
+MOST_BYTES = 4 * 1024**2  # of all groups' names and settings: each change writes their file as a whole
 
 BROKER_SETTING = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
@@ -28,19 +28,25 @@ BROKER_SETTING = {
 
 @dataclass(frozen=True, kw_only=True)
 class OwnGroupConfig(Settings):
-    """What a group has set; None: as the broker's."""
+    """The settings of one group. None: the broker's setting applies."""
 
     kind: ClassVar[str] = "a group"
 
     consumer_session_timeout_ms: int | None = setting(
-        None, nullable(integer(1, INT_MAX)), "a KIP-848 member of the group that is silent for so long is removed"
+        None,
+        nullable(integer(1, INT_MAX)),
+        "a KIP-848 member of the group that sends no heartbeat for this time is removed",
     )
     consumer_heartbeat_interval_ms: int | None = setting(
-        None, nullable(integer(1, INT_MAX)), "how often a KIP-848 member of the group is told to send heartbeats"
+        None,
+        nullable(integer(1, INT_MAX)),
+        "the interval of heartbeats that the broker gives to KIP-848 members of the group",
     )
 
 
-class Effective(NamedTuple):
+class EffectiveGroupSettings(NamedTuple):
+    """The values that apply to a group: its own, within the limits, or the broker's."""
+
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
@@ -61,26 +67,26 @@ class GroupSettings:
         }
 
     def group_ids(self) -> list[str]:
-        """The groups that have settings of their own."""
+        """Return the groups that have settings of their own."""
         return list(self._store.metadata.group_settings)
 
     def own(self, group_id: str) -> Mapping[str, str]:
         return self._store.metadata.group_settings.get(group_id, {})
 
-    def effective(self, group_id: str) -> Effective:
+    def effective(self, group_id: str) -> EffectiveGroupSettings:
         return _effective(self._parsed.get(group_id), self._config())
 
     def on_change(self, call: Callable[[str], None]) -> None:
-        """`call` gets the group's id after each change, in the thread that made it."""
+        """Register `call`, which gets the group id after each change, in the thread that made the change."""
         self._listeners.append(call)
 
     def change(
         self, changes: Mapping[str, Mapping[str, str]], *, validate_only: bool = False
     ) -> dict[str, ConfigError]:
-        """Give groups these settings, as all that they have of their own. Return an error for each group that can't
-        have them; it keeps its settings, and the others get theirs.
+        """Replace all settings of groups. Return an error for each group whose new settings are not valid: it keeps its
+        settings, and the others get theirs.
 
-        All of it is one save. Raises StorageError where that fails, and nothing has changed.
+        All changes are saved at once. On StorageError nothing has changed.
         """
         stored, parsed = dict(self._store.metadata.group_settings), dict(self._parsed)
         size = sum(_size(group_id, settings) for group_id, settings in stored.items())
@@ -91,8 +97,8 @@ class GroupSettings:
                 rest = size - (_size(group_id, stored[group_id]) if group_id in stored else 0)
                 if settings and rest + _size(group_id, settings) > MOST_BYTES:
                     raise ConfigError(
-                        f"settings of group {group_id[:200]!r}: those of {len(stored)} groups take {rest} bytes, and "
-                        f"{MOST_BYTES} are the most; DELETE what is not needed any more"
+                        f"settings of group {group_id[:200]!r}: there is no room for them, as those of {len(stored)} "
+                        f"groups have {rest} of the allowed {MOST_BYTES} bytes; DELETE what is not needed any more"
                     )
             except ConfigError as error:
                 errors[group_id] = error
@@ -130,10 +136,10 @@ class GroupSettings:
             ),
         ):
             if value is not None and not least <= value <= most:
-                bounds = BROKER_SETTING[name].replace("group.consumer.", "group.consumer.{}.")
+                limits = BROKER_SETTING[name].replace("group.consumer.", "group.consumer.{}.")
                 raise ConfigError(
-                    f"{name} is {value}; it must be {least} to {most}: the broker's {bounds.format('min')} and "
-                    f"{bounds.format('max')}"
+                    f"{name} is {value}; it must be {least} to {most}: the broker's {limits.format('min')} and "
+                    f"{limits.format('max')}"
                 )
         session, heartbeat = _effective(own, config)
         if session <= heartbeat:
@@ -144,7 +150,7 @@ class GroupSettings:
         return own
 
 
-def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> Effective:
+def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> EffectiveGroupSettings:
     session, heartbeat = config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
     if own is not None and own.consumer_session_timeout_ms is not None:
         least, most = config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms
@@ -152,7 +158,7 @@ def _effective(own: OwnGroupConfig | None, config: GroupConfig) -> Effective:
     if own is not None and own.consumer_heartbeat_interval_ms is not None:
         least, most = config.group_consumer_min_heartbeat_interval_ms, config.group_consumer_max_heartbeat_interval_ms
         heartbeat = min(max(own.consumer_heartbeat_interval_ms, least), most)
-    return Effective(session, heartbeat)
+    return EffectiveGroupSettings(session, heartbeat)
 
 
 def _size(group_id: str, settings: Mapping[str, str]) -> int:

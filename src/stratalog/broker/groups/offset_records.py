@@ -1,8 +1,8 @@
-"""The records of `__consumer_offsets` that classic groups and offsets make, byte for byte as Kafka 4.1 writes them.
+"""The records of classic groups and committed offsets in `__consumer_offsets`, byte for byte as Kafka 4.1 writes them.
 
-A key begins with its type (two bytes): 0 and 1 are committed offsets, 2 a classic group; 3 and above are KIP-848 groups
-(consumer_records.py). A value begins with its version. A null value, a tombstone, deletes what the key names.
-Every version that Kafka ever wrote is read.
+A key begins with its type (two bytes): 0 and 1 are committed offsets, 2 is a classic group; 3 and above are KIP-848
+groups (consumer_records.py). A value begins with its version. A null value, a tombstone, deletes the key. All versions
+that Kafka has ever written can be read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HIGHEST_OFFSET_VALUE = 4
 _HIGHEST_GROUP_VALUE = 4
 _FIRST_FLEXIBLE = 4  # of both values
 _TOPIC_ID_TAG = 0
-_GROUP_VALUE_VERSION = 3  # what Kafka 4.1 writes: the flexible version has nothing to add yet
+_GROUP_VALUE_VERSION = 3  # Kafka 4.1 writes this one: the flexible version has no further fields yet
 
 
 class OffsetKey(NamedTuple):
@@ -35,7 +35,7 @@ class GroupKey(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """How far a group has read a partition. `expire_timestamp_ms` is set by clients of before 2.1 only."""
+    """The offset up to which a group has read a partition. Only clients older than 2.1 set `expire_timestamp_ms`."""
 
     offset: int
     leader_epoch: int
@@ -57,13 +57,13 @@ class StoredMember(NamedTuple):
 
 
 class StoredGroup(NamedTuple):
-    """A classic group as it is between two rebalances."""
+    """A classic group in the form that is stored: its state after a rebalance."""
 
     protocol_type: str
     generation: int
     protocol_name: str | None
     leader: str | None
-    state_timestamp_ms: int | None  # since when it is in its state; Kafka before 2.1 did not write it
+    state_timestamp_ms: int | None  # when the group entered its state; Kafka before 2.1 did not write it
     members: tuple[StoredMember, ...]
 
 
@@ -72,7 +72,7 @@ def key_type(key: bytes) -> int:
 
 
 def group_id_of(key: bytes) -> str:
-    """Keys of every type go on with it."""
+    """Return the group id of a key of any type. Raises GroupRecordError."""
     fields = FieldReader(key, "key of a record in __consumer_offsets")
     fields.int16()
     return fields.string()
@@ -85,7 +85,7 @@ def parse_key(key: bytes) -> OffsetKey | GroupKey:
         return OffsetKey(fields.string(), fields.string(), fields.int32())
     if kind == GROUP_KEY_TYPE:
         return GroupKey(fields.string())
-    raise fields.error(f"has type {kind}; known here are 0 and 1 (offsets) and 2 (classic groups)")
+    raise fields.error(f"has type {kind}; only 0 and 1 (offsets) and 2 (classic groups) are known here")
 
 
 def parse_offset(value: bytes) -> CommittedOffset:
@@ -127,7 +127,7 @@ def _parse_member(fields: FieldReader, version: int) -> StoredMember:
     session_timeout = fields.int32()
     subscription, assignment = fields.byte_string(), fields.byte_string()
     fields.tagged_fields()
-    if rebalance_timeout == -1:  # of before 0.10.1, when there was but one timeout
+    if rebalance_timeout == -1:  # from before 0.10.1, which had only one timeout
         rebalance_timeout = session_timeout
     return StoredMember(
         member_id, instance_id, client_id, client_host, rebalance_timeout, session_timeout, subscription, assignment
@@ -137,7 +137,7 @@ def _parse_member(fields: FieldReader, version: int) -> StoredMember:
 def _value_version(fields: FieldReader, highest: int) -> int:
     version = fields.int16()
     if not 0 <= version <= highest:
-        raise fields.error(f"has version {version}; known are 0 to {highest}")
+        raise fields.error(f"has version {version}; versions 0 to {highest} are known")
     fields.flexible = version >= _FIRST_FLEXIBLE
     return version
 
@@ -155,7 +155,7 @@ def offset_tombstone(group_id: str, topic: str, partition: int) -> GroupRecord:
 
 
 def _offset_value(committed: CommittedOffset) -> bytes:
-    """Version 4; version 1 where the client set a time of expiry, which only that one carries."""
+    """Encode in version 4, or in version 1 if the client set an expiry, which only that version has."""
     if committed.expire_timestamp_ms is not None:
         old = FieldWriter().int16(1).int64(committed.offset).string(committed.metadata)
         return old.int64(committed.commit_timestamp_ms).int64(committed.expire_timestamp_ms).done()

@@ -1,6 +1,6 @@
-"""Who may commit, fetch and delete offsets, and the commits and deletions themselves, for groups of either kind.
+"""Checks requests to commit, fetch and delete offsets, and commits and deletes them, for groups of both kinds.
 
-The committed offsets are read from `GroupCoordinator.offsets`.
+Requests that fetch offsets read them from `GroupCoordinator.offsets`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9
 
 
 class Committer(NamedTuple):
-    """The member that commits, as its request names it. After the group id: what `Group.check_commit` takes."""
+    """The member that commits, as its request names it. The fields after the group id are for `Group.check_commit`."""
 
     group_id: str
     member_id: str
@@ -41,7 +41,7 @@ class OffsetService:
     def commit(
         self, committer: Committer, commits: Sequence[OffsetToCommit], retention_ms: int | None
     ) -> list[ErrorCode]:
-        """Commit offsets of a group for which `prepare` returned no error; return an error code for each commit."""
+        """Commit offsets of a group for which `prepare` returned no error. Return an error code for each offset."""
         error = self._check_commit(committer)
         if error is not ErrorCode.none:
             return [error for _ in commits]
@@ -58,10 +58,11 @@ class OffsetService:
         group = self._coordinator.group(committer.group_id) or self._coordinator.new_classic_group(committer.group_id)
         if isinstance(group, ClassicGroup):
             group.committed(committer.member_id, self._coordinator.now())
-            self._coordinator.settle(group)
+            self._coordinator.refresh(group)
         return errors
 
     def check_in_transaction(self, committer: Committer) -> ErrorCode:
+        """Return NONE if the member may commit offsets in a transaction, else the error to respond with."""
         group = self._coordinator.group(committer.group_id)
         if group is None:
             return ErrorCode.none if committer.generation_or_epoch < 0 else ErrorCode.illegal_generation
@@ -76,8 +77,8 @@ class OffsetService:
     def commit_in_transaction(
         self, committer: Committer, commits: Sequence[OffsetToCommit], producer_id: int, epoch: int
     ) -> list[ErrorCode]:
-        """Commit offsets, which are pending until the producer's transaction is committed; return an error code for
-        each. `check_in_transaction` must have returned no error."""
+        """Write offsets that are pending until the producer's transaction ends. Return an error code for each offset.
+        `check_in_transaction` must have returned no error."""
         errors, changes = self._offsets.commit(committer.group_id, commits, self._coordinator.now_ms(), None)
         if not changes:
             return errors
@@ -93,8 +94,8 @@ class OffsetService:
         return errors
 
     def _check_room(self, group_id: str, more: int) -> None:
-        """Raise StateBudgetError if there is no room. A group that exists keeps its share of the budget; one that is
-        created for its offsets is new."""
+        """Raise StateBudgetError if the budget has no room. A group that would be created for the offsets counts as
+        new, which lowers the limit."""
         is_new = self._coordinator.group(group_id) is None
         if is_new:
             more += group_bytes(group_id)
@@ -107,22 +108,24 @@ class OffsetService:
                 committer.member_id, committer.generation_or_epoch, committer.group_instance_id, committer.api_version
             )
         if committer.generation_or_epoch < 0:
-            return ErrorCode.none  # a consumer that assigns its partitions itself needs no group but for its offsets
+            return ErrorCode.none  # a consumer that assigns its partitions itself uses a group only for its offsets
         if committer.api_version >= _FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
             return ErrorCode.group_id_not_found
         return ErrorCode.illegal_generation
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """A group that does not exist has no offsets, which is no error."""
+        """Return NONE if offsets may be fetched, else the error to respond with. A missing group has no offsets, which
+        is not an error."""
         group = self._coordinator.group(group_id)
         return ErrorCode.none if group is None else group.check_fetch(member_id, member_epoch)
 
     def check_delete(self, group_id: str) -> ErrorCode:
+        """Return NONE if the group exists and its offsets may be deleted, else the error to respond with."""
         group = self._coordinator.group(group_id)
         return ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
 
     def delete(self, group_id: str, partitions: Sequence[tuple[str, int]]) -> list[ErrorCode]:
-        """Delete offsets; return an error code for each partition. One that has no committed offset is no error."""
+        """Delete offsets. Return an error code for each partition. A missing offset is not an error."""
         group = self._coordinator.group(group_id)
         errors = [
             ErrorCode.group_subscribed_to_topic if group is not None and group.subscribed_to(topic) else ErrorCode.none
@@ -142,7 +145,7 @@ class OffsetService:
 
 
 def _pending_bytes(changes: Sequence[OffsetChange]) -> int:
-    """Return the bytes of pending offsets. When the transaction is committed they replace others, or need no more."""
+    """Return the memory that pending offsets take. Committing the transaction later takes no more than that."""
     return sum(pending_bytes(change.key, change.offset) for change in changes)
 
 

@@ -1,6 +1,6 @@
 """The committed offsets of all groups: group id -> topic -> partition -> offset. Pure.
 
-A change is made in two steps: a method says which records it takes, and `apply` makes it so, once those are in the log.
+A change has two steps: a method returns the changes, and after their records are in the log, `apply` applies them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stratalog.broker.state_budget import text_bytes
 from stratalog.protocol.error_codes import ErrorCode
 
 _END_OF_TIME = 2**63 - 1
-_GROUP_BYTES = 500  # of a group's offsets, without them
+_GROUP_BYTES = 500  # for a group, without its offsets
 _TOPIC_BYTES = 400
 _NO_OFFSETS: Mapping[str, Mapping[int, CommittedOffset]] = {}
 
@@ -34,7 +34,7 @@ class OffsetToCommit(NamedTuple):
 
 
 class OffsetChange(NamedTuple):
-    """A key and its new committed offset; None: it is deleted."""
+    """A key and its new committed offset. None: the offset is deleted."""
 
     key: OffsetKey
     offset: CommittedOffset | None
@@ -44,39 +44,41 @@ class OffsetChange(NamedTuple):
 
 
 class Offsets:
+    """All committed offsets, and the pending ones of open transactions."""
+
     def __init__(self, config: GroupConfig) -> None:
         self._config = config
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
-        self.pending = PendingOffsets()  # of transactions that are open
+        self.pending = PendingOffsets()
         self._committed_bytes = 0
 
     @property
     def state_bytes(self) -> int:
-        """What all of it takes in memory."""
+        """The memory that all offsets take."""
         return self._committed_bytes + self.pending.state_bytes
 
     def of(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
-        """By topic and partition."""
+        """Return the committed offsets of a group, by topic and partition."""
         return self._groups.get(group_id, _NO_OFFSETS)
 
     def find(self, key: OffsetKey) -> CommittedOffset | None:
         return self.of(key.group_id).get(key.topic, {}).get(key.partition)
 
     def topics(self, group_id: str) -> set[str]:
-        """Those with pending offsets too."""
+        """Return the topics for which a group has committed or pending offsets."""
         return {*self.of(group_id), *(key.topic for key in self.pending.of(group_id))}
 
     def group_ids(self) -> list[str]:
         return list(dict.fromkeys([*self._groups, *self.pending.group_ids()]))
 
     def apply(self, changes: Iterable[OffsetChange]) -> None:
-        """What is newer than everything that is pending."""
+        """Apply changes. They are newer than all pending offsets."""
         for change in changes:
             self.pending.supersede(change.key)
             self._apply(change)
 
     def end_transaction(self, producer_id: int, keys: Iterable[OffsetKey], *, commit: bool) -> None:
-        """Pending offsets count now, unless something newer was written in between; or they are gone."""
+        """Apply a producer's pending offsets (commit), unless newer ones were written since, or drop them (abort)."""
         for key in keys:
             offset = self.pending.take(producer_id, key, commit=commit)
             if offset is not None:
@@ -91,7 +93,7 @@ class Offsets:
             self._groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = change.offset
 
     def _bytes_added(self, change: OffsetChange) -> int:
-        """By how much an offset that is set makes the state larger."""
+        """Return the memory that a new or changed offset adds."""
         group_id, topic, _ = change.key
         known = self.find(change.key)
         if known is not None:
@@ -102,7 +104,7 @@ class Offsets:
         return offset_bytes(change.offset) + new_topic + new_group
 
     def bytes_added(self, changes: Sequence[OffsetChange]) -> int:
-        """The same of many, at most: what several of them share may count more than once."""
+        """Return an upper limit of the memory that changes add: a topic or group that they share may count twice."""
         return sum(self._bytes_added(change) for change in changes)
 
     def _forget(self, key: OffsetKey) -> None:
@@ -119,26 +121,27 @@ class Offsets:
             del self._groups[key.group_id]
             self._committed_bytes -= _GROUP_BYTES + text_bytes(key.group_id)
 
-    # What a request, or time, changes
+    # Changes by requests and by time
 
     def commit(
         self, group_id: str, commits: Sequence[OffsetToCommit], now_ms: int, retention_ms: int | None
     ) -> tuple[list[ErrorCode], list[OffsetChange]]:
-        """An error for each commit, and what those without one change. `retention_ms` is set by old clients only."""
+        """Return an error code for each offset, and the changes of the valid ones. Only old clients set
+        `retention_ms`."""
         errors, changes = [], []
         expires = None if retention_ms is None else min(now_ms + retention_ms, _END_OF_TIME)
-        for one in commits:
-            metadata = one.metadata or ""
+        for commit in commits:
+            metadata = commit.metadata or ""
             if len(metadata) > self._config.offset_metadata_max_bytes:
                 errors.append(ErrorCode.offset_metadata_too_large)
                 continue
             errors.append(ErrorCode.none)
-            offset = CommittedOffset(one.offset, one.leader_epoch, metadata, now_ms, expires, one.topic_id)
-            changes.append(OffsetChange(OffsetKey(group_id, one.topic, one.partition), offset))
+            offset = CommittedOffset(commit.offset, commit.leader_epoch, metadata, now_ms, expires, commit.topic_id)
+            changes.append(OffsetChange(OffsetKey(group_id, commit.topic, commit.partition), offset))
         return errors, changes
 
     def delete(self, keys: Iterable[OffsetKey]) -> list[OffsetChange]:
-        """Only what is there, or may be once a transaction is committed, needs a tombstone."""
+        """Return the changes that delete keys. Only existing and pending offsets need a tombstone."""
         return [
             OffsetChange(key, None) for key in dict.fromkeys(keys) if self.find(key) is not None or key in self.pending
         ]
@@ -152,8 +155,8 @@ class Offsets:
         return [OffsetChange(key, None) for key in dict.fromkeys([*committed, *pending])]
 
     def expire(self, group: Group, now_ms: int) -> list[OffsetChange]:
-        """Kafka's rule: topics that are subscribed to are kept; for the others the group says what time counts from,
-        unless the commit itself named its end."""
+        """Return the changes that delete expired offsets. As in Kafka, offsets of subscribed topics stay. For other
+        topics the time counts from `Group.offset_expires_since`, unless the client set the expiry of the offset."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
         changes = []
         for topic, partitions in self.of(group.group_id).items():
@@ -161,12 +164,13 @@ class Offsets:
                 continue
             for partition, offset in partitions.items():
                 if OffsetKey(group.group_id, topic, partition) in self.pending:
-                    continue  # it is in use
+                    continue  # an open transaction uses it
                 since = group.offset_expires_since(offset.commit_timestamp_ms)
                 if since is None:
                     continue
                 ends = offset.expire_timestamp_ms
-                if now_ms >= ends if ends is not None else now_ms - since >= retention_ms:
+                has_expired = now_ms >= ends if ends is not None else now_ms - since >= retention_ms
+                if has_expired:
                     changes.append(OffsetChange(OffsetKey(group.group_id, topic, partition), None))
         return changes
 

@@ -1,12 +1,12 @@
-"""Finds out in the background which topics the patterns of a KIP-848 group match.
+"""Resolves the patterns of KIP-848 groups: finds the topics that they match, in the background.
 
-As in Kafka, a heartbeat never matches a pattern. It goes on with the topics that were matched before, and starts a
-resolution if its member's pattern is new, or if topics have changed since. A group has one resolution at a time, which
-matches all patterns that are due, each of them once for a version of the topics. The topics that it found are written
-and raise the group's epoch; members get their partitions with later heartbeats.
+As in Kafka, a heartbeat never matches a pattern. It uses the topics of the last resolution, and starts a new one if the
+member's pattern is new, or if topics have changed since. A group has one resolution at a time. It matches all patterns
+that are due, each of them once for each version of the topics. The matches are written and raise the group epoch;
+members get their partitions with later heartbeats.
 
-Topics may change during a resolution. It ends with the names that it began with, so that it ends at all, and what it
-found counts until the next one, which follows at once. A result for a group that went meanwhile is dropped.
+Topics may change during a resolution. It uses the names with which it began, so that it ends. Its result applies until
+the next resolution, which follows at once. The result for a group that was removed in the meantime is dropped.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from stratalog.broker.groups.topic_pattern import TopicPatternError, compile_pat
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 5.0
-_MOST_NAMES = 1_000  # in the records of one batch, but for a pattern that matches more
+_MOST_NAMES = 1_000  # in the records of one batch; a pattern that matches more gets a batch of its own
 
 Resolved = Mapping[str, tuple[str, ...]]
 """Topics by pattern."""
 
 
 class TopicNames:
-    """The names of the topics that exist. They are read when they are needed, once for a version."""
+    """The names of the existing topics. They are read on demand, once for each version."""
 
     def __init__(self, topics: GroupTopics) -> None:
         self.version = 0
@@ -46,7 +46,7 @@ class TopicNames:
         return self._current()[1]
 
     def characters(self) -> int:
-        """Of all names and their ends."""
+        """Return the characters of all names, and one more for each name."""
         return self._current()[2]
 
     def _current(self) -> tuple[int, Sequence[str], int]:
@@ -57,8 +57,8 @@ class TopicNames:
 
 
 class PatternResolver:
-    """`is_served` says whether a group still exists and the broker goes on. `write` makes topics of patterns durable
-    and shows them; it raises GroupRefusedError."""
+    """The resolutions of all groups. `is_served` returns whether a group still exists and the broker is not stopping.
+    `write` appends the topics of patterns and applies them; it raises GroupRefusedError."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class PatternResolver:
         self._write = write
         self._running: dict[str, ConsumerGroup] = {}
 
-    def look_at(self, group: ConsumerGroup, member_id: str) -> None:
-        """After a heartbeat of the member: start a resolution if its pattern is due, and none is under way."""
+    def resolve_if_due(self, group: ConsumerGroup, member_id: str) -> None:
+        """Start a resolution if the member's pattern is due, and none is running. Call this after a heartbeat."""
         regex = group.members[member_id].subscribed_topic_regex
         if regex and self._is_due(group, regex) and self._running.get(group.group_id) is not group:
             self._running[group.group_id] = group
@@ -90,22 +90,22 @@ class PatternResolver:
         try:
             while due := sorted(regex for regex in group.regexes() if self._is_due(group, regex)):
                 version, names = self._topic_names.version, self._topic_names.names
-                found: dict[str, tuple[str, ...] | None] = {}
+                matches: dict[str, tuple[str, ...] | None] = {}
                 for regex in due:
-                    found[regex] = await self._match(group.group_id, regex, names)
+                    matches[regex] = await self._match(group.group_id, regex, names)
                     if not self._is_served(group):
                         return
-                for some in _in_batches(found, group.resolved):
-                    self._write(group, some)
-                    await asyncio.sleep(0)  # others are served meanwhile
+                for batch in _in_batches(matches, group.resolved):
+                    self._write(group, batch)
+                    await asyncio.sleep(0)  # lets the event loop serve other requests
                     if not self._is_served(group):
                         return
-                seen = {**group.patterns_seen, **dict.fromkeys(found, version)}
+                seen = {**group.patterns_seen, **dict.fromkeys(matches, version)}
                 group.patterns_seen = {regex: seen[regex] for regex in group.regexes() & seen.keys()}
         except GroupRefusedError as error:
             is_refused = True
-            _log.warning("group %s: topics that its patterns match are not written: %s", group.group_id, error)
-            self._host.call_later(_RETRY_S, lambda: self._end(group))  # then the next heartbeat starts anew
+            _log.warning("group %s: the topics that its patterns match were not written: %s", group.group_id, error)
+            self._host.call_later(_RETRY_S, lambda: self._end(group))  # after that a heartbeat starts a new resolution
         finally:
             if not is_refused:
                 self._end(group)
@@ -115,26 +115,27 @@ class PatternResolver:
             del self._running[group.group_id]
 
     async def _match(self, group_id: str, regex: str, names: Sequence[str]) -> tuple[str, ...] | None:
-        """None: it keeps the topics that it matched before."""
+        """Return the topics that a pattern matches. Return None if it keeps those of the last resolution, because
+        matching takes too long."""
         try:
             return await self._match_in_background(lambda: compile_pattern(regex).matching(names))
         except TopicPatternError as error:
-            _log.warning("group %s: %r keeps the topics it matched before: %s", group_id, regex, error)
+            _log.warning("group %s: pattern %r keeps its earlier topics: %s", group_id, regex, error)
             return None
 
 
-def _in_batches(found: Mapping[str, tuple[str, ...] | None], before: Resolved) -> Iterator[Resolved]:
-    """What has changed, so that not all topics of all patterns are in one batch of records."""
-    some: dict[str, tuple[str, ...]] = {}
+def _in_batches(matches: Mapping[str, tuple[str, ...] | None], before: Resolved) -> Iterator[Resolved]:
+    """Yield the changed patterns in portions, so that no batch of records has all topics of all patterns."""
+    batch: dict[str, tuple[str, ...]] = {}
     count = 0
-    for regex, topics in found.items():
+    for regex, topics in matches.items():
         matched = before.get(regex, ()) if topics is None else topics
         if before.get(regex) == matched:
             continue
-        if some and count + len(matched) > _MOST_NAMES:
-            yield some
-            some, count = {}, 0
-        some[regex] = matched
+        if batch and count + len(matched) > _MOST_NAMES:
+            yield batch
+            batch, count = {}, 0
+        batch[regex] = matched
         count += len(matched) + 1
-    if some:
-        yield some
+    if batch:
+        yield batch

@@ -1,8 +1,8 @@
-"""Offsets that were committed in a transaction that is still open, by producer. Pure.
+"""Pending offsets: those that were committed in a transaction that is still open, by producer. Pure.
 
-They count once a marker says so, and from where they were written: what is written between them and the marker is newer
-than they are, as it is for a compacted log. So a commit that comes later takes their place at once, a transaction's
-when it is committed, and they stay only to say that the offset is not stable yet.
+A COMMIT marker makes them count, from the position at which they were written, as in a compacted log. So an offset that
+is written between them and the marker is newer. Such an offset supersedes them: at once if it is outside a transaction,
+otherwise when its transaction is committed. Superseded offsets stay only to mark the offset as not stable yet.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from stratalog.broker.groups.offset_records import CommittedOffset, OffsetKey
 from stratalog.broker.state_budget import text_bytes
 
-_OFFSET_BYTES = 500  # without its text
-_PENDING_BYTES = 500  # its places by producer and by group
+_OFFSET_BYTES = 500  # without its metadata
+_PENDING_BYTES = 500  # for the entries by producer and by group
 
 
 def offset_bytes(offset: CommittedOffset | None) -> int:
-    """What an offset takes in memory; None: nothing is kept."""
+    """Return the memory that an offset takes. None takes none."""
     return 0 if offset is None else _OFFSET_BYTES + text_bytes(offset.metadata)
 
 
@@ -27,7 +27,7 @@ def pending_bytes(key: OffsetKey, offset: CommittedOffset | None) -> int:
 
 
 class _Written(NamedTuple):
-    moment: int  # in the order of writing
+    moment: int  # counts the writes
     offset: CommittedOffset
 
 
@@ -36,11 +36,13 @@ def _bytes_of(key: OffsetKey, written: _Written | None) -> int:
 
 
 class PendingOffsets:
+    """The pending offsets of all producers."""
+
     def __init__(self) -> None:
         self._moment = 0
         self.state_bytes = 0
         self._producers: dict[int, dict[OffsetKey, _Written | None]] = {}  # None: superseded
-        self._groups: dict[str, dict[OffsetKey, int]] = {}  # how many producers have it pending
+        self._groups: dict[str, dict[OffsetKey, int]] = {}  # how many producers have this key pending
 
     def __contains__(self, key: OffsetKey) -> bool:
         return bool(self._groups) and key in self._groups.get(key.group_id, {})
@@ -69,7 +71,7 @@ class PendingOffsets:
             del self._producers[producer_id]
 
     def supersede(self, key: OffsetKey, before: int | None = None) -> None:
-        """Something newer counts for it: newer than all, or than what was written before that moment."""
+        """Mark the pending offsets of a key as superseded: all of them, or those that were written before a moment."""
         if key in self:
             for held in self._producers.values():
                 written = held.get(key)
@@ -78,7 +80,8 @@ class PendingOffsets:
                     self.state_bytes -= offset_bytes(written.offset)
 
     def take(self, producer_id: int, key: OffsetKey, *, commit: bool) -> CommittedOffset | None:
-        """It is not pending any more. None: there is nothing to be had from it."""
+        """Remove a pending offset because its transaction ends. Return it if it counts: it is committed and not
+        superseded."""
         if key not in self._producers.get(producer_id, {}):
             return None
         written = self._producers[producer_id].pop(key)

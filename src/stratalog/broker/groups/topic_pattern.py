@@ -1,12 +1,12 @@
 """Regular expressions over topic names and transactional ids, in time linear in the name.
 
-Kafka matches with RE2J, which has no back references and no look-around, so that no pattern of a client can run for
-ever. Here it is RE2 itself (google-re2), which is imported with the first pattern. The whole name must match. The
-length of a pattern, its memory and the work for one set of names are bounded; one that goes beyond is refused. To
-compile a pattern takes a millisecond or two, to match it up to a second, so that is not for the event loop.
+Kafka uses RE2J, which has no back references and no look-around, so that no pattern of a client can run without end.
+This module uses RE2 itself (google-re2), which is imported with the first pattern. The whole name must match. There are
+limits for the length of a pattern, its memory, and the work for one set of names; a pattern beyond them is refused.
+Compiling a pattern takes a millisecond or two. Matching takes up to a second, so do not match on the event loop.
 
-RE2 accepts two things that RE2J doesn't, and they are refused here: two groups of one name, and `\\C`, a single byte.
-Known gap: repetitions within repetitions, like `(a{100}){100}`, may not exceed 1000 in all; RE2J has no such bound.
+RE2 accepts two things that RE2J does not, and this module refuses them: two groups with the same name, and `\\C`, a
+single byte. Known gap: nested repetitions like `(a{100}){100}` may not exceed 1000 in total; RE2J has no such limit.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 MAX_LENGTH = 2_000
-_MAX_MEMORY = 256 * 1024  # bytes of a compiled pattern, with the states that it has seen
-_MAX_WORK = 400_000_000  # instructions times characters for one set of names: a second, for the worst patterns
+_MAX_MEMORY = 256 * 1024  # bytes of a compiled pattern, including its cached states
+_MAX_WORK = 400_000_000  # instructions times characters for one set of names: a second for the worst patterns
 
-_TOO_LONG = "it takes too long to match with the topics that exist; make it simpler"
+_TOO_LONG = "it takes too long to match with the existing topics; make it simpler"
 
 _TOKENS = (
     r"(?s)\\Q.*?(?:\\E|\z)"  # a quotation
@@ -34,16 +34,18 @@ class TopicPatternError(ValueError):
 
 @lru_cache(maxsize=128)
 def compile_pattern(text: str) -> TopicPattern:
-    """Raises TopicPatternError, which says what is not valid in the pattern."""
+    """Compile a pattern. Raises TopicPatternError, whose message says what is not valid."""
     return TopicPattern(text)
 
 
 class TopicPattern:
+    """A compiled pattern. It remembers which names it matches."""
+
     def __init__(self, text: str) -> None:
-        import re2  # with the first pattern: most brokers never get one
+        import re2  # here, because most brokers never get a pattern
 
         if len(text) > MAX_LENGTH:
-            raise TopicPatternError(f"it has {len(text)} characters; {MAX_LENGTH} are allowed")
+            raise TopicPatternError(f"it has {len(text)} characters; at most {MAX_LENGTH} are allowed")
         options = re2.Options()
         options.max_mem = _MAX_MEMORY
         options.never_capture = True
@@ -64,15 +66,15 @@ class TopicPattern:
         self._known: dict[str, bool] = {}
 
     def check_work(self, characters: int) -> None:
-        """Raise TopicPatternError if it takes too long to match names of so many characters, each with one more."""
+        """Raise TopicPatternError if it takes too long to match names with so many characters, plus one for each."""
         if self._pattern.programsize * characters > _MAX_WORK:
             raise TopicPatternError(_TOO_LONG)
 
     def matching(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of the names that the pattern matches as a whole, sorted.
+        """Return the names that the pattern matches as a whole, sorted.
 
-        Raises TopicPatternError if that would take too long. Names that were matched until then are remembered, so that
-        a later call gets further.
+        Raises TopicPatternError if that takes too long. The pattern remembers the names that it has checked until then,
+        so that a later call gets further.
         """
         work = 0
         matches: dict[str, bool] = {}

@@ -1,6 +1,10 @@
-"""Transactions: who writes under which transactional id, and whether what was written counts.
+"""Transactions: the owner of each transactional id, and whether the records that it wrote are committed.
 
-`state.py` knows what may follow what, `records.py` how it is written, `transactions_topic.py` where, `loading.py` when
-it is known. `coordinator.py` owns every transaction, with the timers; `admission.py` keeps batches out that belong to
-none, and `markers.py` writes the ends of transactions into the logs of their partitions.
+- `state.py`: the states of a transaction and the transitions between them. Pure.
+- `records.py`, `transactions_topic.py`: the state in `__transaction_state`. `loading.py`: reading it at the start.
+- `coordinator.py`: owns every transaction, and the timers.
+- `admission.py`: refuses batches that belong to no open transaction.
+- `markers.py`: writes the ends of transactions to the logs of their partitions.
+- `two_phase.py`: prepared transactions, any number of which end by one append.
+- `orphans.py`: transactions that a power cut left open in partitions only.
 """

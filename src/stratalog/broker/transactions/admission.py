@@ -1,9 +1,9 @@
-"""Whether a transactional batch may be written to a partition: its producer must have a transaction open there.
+"""Decides whether a transactional batch may be written to a partition: its producer must have a transaction open there.
 
-A partition whose log has the producer's transaction open already is let through at once, unless that was prepared. Else
-the coordinator is asked: for newer clients (transaction.version 2) the partition becomes part of the transaction by
-that; for older ones, which have to add it themselves, it must be part of it. So no batch that comes late opens a
-transaction that nobody will end.
+If the partition's log already has an open transaction of this producer, the batch is admitted at once, unless the
+transaction is prepared. Otherwise the coordinator decides. For newer clients (transaction.version 2), the batch adds
+the partition to the transaction. Older clients add partitions with requests of their own, so the partition must already
+be part of the transaction. For this reason, a delayed batch never opens a transaction that no request will end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRANSACTION_VERSION = 2
 
 
 class TransactionOperation(Enum):
-    """What a client of that request's version expects."""
+    """The check that a client expects, by the version of its request."""
 
     VERIFY = "verify"
     VERIFY_ABORTABLE = "verify; TRANSACTION_ABORTABLE is known"
@@ -37,9 +37,11 @@ class TransactionOperation(Enum):
 
 
 class Admission:
-    def __init__(self, coordinator: TransactionCoordinator, verifies: Callable[[], bool]) -> None:
+    """`is_verifying` returns the current value of transaction.partition.verification.enable."""
+
+    def __init__(self, coordinator: TransactionCoordinator, is_verifying: Callable[[], bool]) -> None:
         self._coordinator = coordinator
-        self._verifies = verifies  # transaction.partition.verification.enable, as it is now
+        self._is_verifying = is_verifying
 
     def admit(
         self,
@@ -48,16 +50,17 @@ class Admission:
         producer: ProducerIdAndEpoch,
         operation: TransactionOperation,
     ) -> ErrorCode:
+        """Return NONE if the producer may append to the partition, else Kafka's error."""
         known = partition.log.producers.get(producer.producer_id)
         if known is not None and known.epoch > producer.epoch:
             return ErrorCode.invalid_producer_epoch
         if known is not None and known.transaction_first_offset is not None and known.epoch == producer.epoch:
-            return ErrorCode.invalid_txn_state if self._awaits_decision(transactional_id) else ErrorCode.none
-        where = TopicPartition(partition.topic, partition.index)
+            return ErrorCode.invalid_txn_state if self._is_prepared(transactional_id) else ErrorCode.none
+        topic_partition = TopicPartition(partition.topic, partition.index)
         if operation is TransactionOperation.ADD:
-            error = self._coordinator.add(transactional_id, producer, (where,), _TRANSACTION_VERSION)
-        elif self._verifies():
-            error = self._coordinator.verify(transactional_id, producer, where)
+            error = self._coordinator.add(transactional_id, producer, (topic_partition,), _TRANSACTION_VERSION)
+        elif self._is_verifying():
+            error = self._coordinator.verify(transactional_id, producer, topic_partition)
         else:
             return ErrorCode.none
         if error is ErrorCode.producer_fenced:
@@ -66,7 +69,7 @@ class Admission:
             return ErrorCode.invalid_txn_state
         return error
 
-    def _awaits_decision(self, transactional_id: str | None) -> bool:
-        """What was prepared is whole: whoever decides must not commit what came later."""
+    def _is_prepared(self, transactional_id: str | None) -> bool:
+        """Return whether the id's transaction is prepared. It is complete: a commit must not include later batches."""
         transaction = self._coordinator.get(transactional_id) if transactional_id else None
-        return transaction is not None and transaction.awaits_decision
+        return transaction is not None and transaction.awaits_end

@@ -1,12 +1,16 @@
-"""The coordinator: every transactional id of this broker, its transaction, the timers, and the log of all of it.
+"""The transaction coordinator: owns every transactional id of this broker, its transaction and the timers.
 
-A step is written to `__transaction_state` before anybody is told of it. An end takes two: PrepareCommit or
-PrepareAbort, from which on it is decided; then, with a marker in each of its partitions, CompleteCommit or
-CompleteAbort. A broker that is killed in between writes the markers (again) at its next start. Where a marker can't be
-written for the disk's sake, it is tried again, and the producer hears CONCURRENT_TRANSACTIONS meanwhile.
+Each step is written to `__transaction_state` before a client learns of it. The end of a transaction takes these steps:
 
-Runs on the event loop's thread. Between the look at a transaction and the write of its next step nothing waits, so no
-transition is ever under way when another request comes.
+1. PrepareCommit or PrepareAbort is written. From here on the outcome is fixed.
+2. Each partition gets a marker. If the disk refuses one, the coordinator retries; the producer gets
+   CONCURRENT_TRANSACTIONS meanwhile.
+3. CompleteCommit or CompleteAbort is written.
+
+A broker that is killed between the steps writes the markers, again if need be, at its next start.
+
+Runs on the event loop's thread. Nothing awaits between reading a transaction and writing its next step, so no request
+ever meets a transition that is half done.
 """
 
 from __future__ import annotations
@@ -37,11 +41,11 @@ from stratalog.storage.names import TopicPartition
 
 log = logging.getLogger(__name__)
 
-NOBODY = ProducerIdAndEpoch(state.NO_PRODUCER_ID, state.NO_EPOCH)
-_MARKERS_A_TURN = 100  # written before the loop has its turn
+NO_PRODUCER = ProducerIdAndEpoch(state.NO_PRODUCER_ID, state.NO_EPOCH)
+_MARKERS_A_TURN = 100  # written before other tasks of the event loop run
 _RETRY_SECONDS = 1.0
-_BUSY_SECONDS = 0.05  # until a partition is tried again that another thread held
-_GIVES_UP = (  # of a partition: it is gone, or another owns the producer there
+_BUSY_SECONDS = 0.05  # until the retry, if another thread held the log
+_NEEDS_NO_MARKER = (  # the partition is deleted, or has a newer epoch of the producer or of its coordinator
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.invalid_producer_epoch,
     ErrorCode.transaction_coordinator_fenced,
@@ -51,7 +55,7 @@ CallLater = Callable[[float, Callable[[], None]], TimerHandle]
 
 
 class Ids(Protocol):
-    """What of ProducerIds is used here."""
+    """The part of ProducerIds that the coordinator needs."""
 
     async def next(self) -> int: ...
 
@@ -59,10 +63,10 @@ class Ids(Protocol):
 
 
 class TransactionResponse(NamedTuple):
-    """The result of a request, and the producer id and epoch that the producer goes on with."""
+    """The result of a request, and the producer id and epoch that the producer uses from now on."""
 
     error: ErrorCode
-    producer: ProducerIdAndEpoch = NOBODY
+    producer: ProducerIdAndEpoch = NO_PRODUCER
 
 
 class TransactionCoordinator:
@@ -88,13 +92,13 @@ class TransactionCoordinator:
         self._budget = budget
         budget.include(lambda: self._state_bytes)
         self._ongoing: set[str] = set()
-        self._left: dict[str, set[TopicPartition]] = {}  # partitions whose markers are missing
-        self._finishing: set[str] = set()
+        self._missing_markers: dict[str, set[TopicPartition]] = {}  # partitions by transactional id
+        self._completing: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[str, TimerHandle] = {}
         self.loading = Loading(state_log)
 
-    # What is asked of it
+    # Requests
 
     def get(self, transactional_id: str) -> Transaction | None:
         return self._transactions.get(transactional_id)
@@ -103,13 +107,13 @@ class TransactionCoordinator:
         return list(self._transactions.values())
 
     def status(self, transactional_id: str) -> ErrorCode:
-        """Whether requests for an id can be served now."""
+        """Return NONE if requests for this id can be served now, else the error to respond with."""
         return self.loading.status(transactional_id)
 
     async def initialize(
         self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None
     ) -> TransactionResponse:
-        """InitProducerId: the id's producer from now on, and no other."""
+        """Serve InitProducerId: make the caller the only producer of this id."""
         if not transactional_id:
             return TransactionResponse(ErrorCode.invalid_request)
         if not 0 < timeout_ms <= self.config.transaction_max_timeout_ms:
@@ -122,13 +126,14 @@ class TransactionCoordinator:
             try:
                 new_id = await self._ids.next()
             except StorageError:
-                return TransactionResponse(
-                    ErrorCode.coordinator_load_in_progress
-                )  # all clients ask again after this one
-            step = self._initialize(transactional_id, timeout_ms, claimed, new_id)  # it may have changed meanwhile
+                return TransactionResponse(ErrorCode.coordinator_load_in_progress)  # every client retries on this error
+            error = self.status(transactional_id)
+            if error is not ErrorCode.none:
+                return TransactionResponse(error)
+            step = self._initialize(transactional_id, timeout_ms, claimed, new_id)  # the state may be another by now
         error = self.take(step)
-        if step.transaction is not None and step.transaction.is_prepared and error is step.error:
-            await self.finish(transactional_id)
+        if step.transaction is not None and step.transaction.is_ending and error is step.error:
+            await self.complete(transactional_id)
         if error is not ErrorCode.none or step.transaction is None:
             return TransactionResponse(error)
         return TransactionResponse(
@@ -155,7 +160,7 @@ class TransactionCoordinator:
         partitions: Iterable[TopicPartition],
         version: int,
     ) -> ErrorCode:
-        """What the producer writes to these partitions is part of its transaction, which begins with the first."""
+        """Add partitions to the producer's transaction. The first ones begin it."""
         known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
             return known
@@ -166,10 +171,12 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str | None, producer: ProducerIdAndEpoch, partition: TopicPartition
     ) -> ErrorCode:
+        """Return NONE if the producer has an open transaction that includes the partition."""
         known = self.known(transactional_id)
         return known if isinstance(known, ErrorCode) else state.verify(known, producer, partition)
 
     def known(self, transactional_id: str | None) -> Transaction | ErrorCode:
+        """Return the transaction of an id, or the error to respond with."""
         if not transactional_id:
             return ErrorCode.invalid_request
         error = self.status(transactional_id)
@@ -180,7 +187,7 @@ class TransactionCoordinator:
     def end_at_once(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
     ) -> TransactionResponse | None:
-        """As `end`, where nothing has to be waited for, as is usual; None where something has."""
+        """Do the same as `end`, without awaiting. Return None if the caller has to await `end`, which is rare."""
         known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
             return TransactionResponse(known)
@@ -189,13 +196,13 @@ class TransactionCoordinator:
             return None
         error = self.take(step)
         if error is ErrorCode.none and step.transaction is not None:
-            self._finish_at_once(step.transaction)
+            self._complete_at_once(step.transaction)
         return _ended(error, known, step, version)
 
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
     ) -> TransactionResponse:
-        """EndTxn. The identity in the answer is what a client of transaction.version 2 goes on with."""
+        """Serve EndTxn. A client of transaction.version 2 uses the producer in the response from now on."""
         known = self.known(transactional_id)
         if isinstance(known, ErrorCode):
             return TransactionResponse(known)
@@ -205,19 +212,21 @@ class TransactionCoordinator:
                 new_id = await self._ids.next()
             except StorageError:
                 return TransactionResponse(ErrorCode.coordinator_load_in_progress)
-            known = self._transactions.get(transactional_id, known)  # it may have changed meanwhile
+            known = self.known(transactional_id)  # again: the state may be another by now, or the id forgotten
+            if isinstance(known, ErrorCode):
+                return TransactionResponse(known)
             step = state.end(
                 known, producer, commit=commit, version=version, now_ms=self._clock.now_ms(), new_id=new_id
             )
         error = self.take(step)
         if error is ErrorCode.none and step.transaction is not None:
-            await self.finish(transactional_id)
+            await self.complete(transactional_id)
         return _ended(error, known, step, version)
 
     # Steps
 
     def take(self, step: TransactionStep) -> ErrorCode:
-        """Write a step, and then let it count. The step's error, or why it could not be written."""
+        """Write a step, and then apply it. Return the step's error, or the error of the write."""
         transaction = step.transaction
         if transaction is None:
             return step.error
@@ -226,10 +235,10 @@ class TransactionCoordinator:
             self._check_room(transaction)
             self._append(transactional_id, transaction)
         except StateBudgetError as error:
-            # A new producer fails clearly; one that has its id backs off and asks again.
+            # A new producer fails with a clear error. One that has its id already backs off and retries.
             return append_error(error) if transactional_id in self._transactions else ErrorCode.policy_violation
         except StratalogError as error:
-            log.warning("transactional id %r: its state could not be written: %s", transactional_id, error)
+            log.warning("transactional id %r: the state could not be written: %s", transactional_id, error)
             return append_error(error)
         self._put(transaction)
         return step.error
@@ -245,22 +254,23 @@ class TransactionCoordinator:
         self._log.append(self.loading.partition_of(transactional_id), [record], self._clock.now_ms())
 
     def take_together(self, transactions: Sequence[Transaction]) -> None:
-        """The next steps of several that share a partition of __transaction_state, as one batch: all are written, or
-        none. Raises StratalogError."""
+        """Write the next states of ids that share a partition of __transaction_state as one batch, and apply them. On
+        StratalogError nothing was written."""
         partition = self.loading.partition_of(transactions[0].transactional_id)
-        self._log.append(partition, [transaction_record(one) for one in transactions], self._clock.now_ms())
-        for one in transactions:
-            self._put(one)
+        self._log.append(partition, list(map(transaction_record, transactions)), self._clock.now_ms())
+        for transaction in transactions:
+            self._put(transaction)
 
     def forget(self, transactional_ids: Iterable[str]) -> None:
-        """Ids that are at rest, by one batch a partition. Raises StratalogError: those up to there are forgotten."""
-        homes: dict[int, list[str]] = {}
+        """Delete idle ids, with one batch for each partition. On StratalogError the ids of earlier partitions are
+        deleted."""
+        by_partition: dict[int, list[str]] = {}
         for transactional_id in transactional_ids:
-            homes.setdefault(self.loading.partition_of(transactional_id), []).append(transactional_id)
-        for partition, names in homes.items():
-            self._log.append(partition, [transaction_tombstone(name) for name in names], self._clock.now_ms())
-            for name in names:
-                self._drop(name)
+            by_partition.setdefault(self.loading.partition_of(transactional_id), []).append(transactional_id)
+        for partition, ids in by_partition.items():
+            self._log.append(partition, list(map(transaction_tombstone, ids)), self._clock.now_ms())
+            for transactional_id in ids:
+                self._drop(transactional_id)
 
     def _drop(self, transactional_id: str) -> None:
         self._state_bytes -= self._transactions.pop(transactional_id).state_bytes
@@ -277,32 +287,34 @@ class TransactionCoordinator:
 
     # Ends
 
-    async def finish(self, transactional_id: str) -> None:
-        """The markers of a prepared transaction, and then its completion. What fails is tried again later."""
+    async def complete(self, transactional_id: str) -> None:
+        """Write the missing markers of a transaction that is ending, and then its completion. A timer retries failures.
+
+        Returns at once if another task is completing the transaction."""
         known = self._transactions.get(transactional_id)
-        if known is None or not known.is_prepared or transactional_id in self._finishing:
+        if known is None or not known.is_ending or transactional_id in self._completing:
             return
-        self._finishing.add(transactional_id)
-        left = self._left.setdefault(transactional_id, set(known.partitions))
-        places = sorted(left)
+        self._completing.add(transactional_id)
+        missing = self._missing_markers.setdefault(transactional_id, set(known.partitions))
+        partitions = sorted(missing)
         pause = _RETRY_SECONDS
         try:
             await self._wait_until_durable()
-            for start in range(0, len(places), _MARKERS_A_TURN):
+            for start in range(0, len(partitions), _MARKERS_A_TURN):
                 if start:
-                    await asyncio.sleep(0)  # others are served meanwhile
-                pause = min(pause, self._write_markers(known, places[start : start + _MARKERS_A_TURN], left))
+                    await asyncio.sleep(0)  # lets the event loop serve other requests
+                pause = min(pause, self._write_markers(known, partitions[start : start + _MARKERS_A_TURN], missing))
             await self.markers.flush(known.partitions)
-        except StratalogError as why:
-            log.error("transactional id %r: its markers could not be flushed: %s", transactional_id, why)
-            self._finish_after(_RETRY_SECONDS, transactional_id)
+        except StratalogError as error:
+            log.error("transactional id %r: the markers could not be flushed; retrying: %s", transactional_id, error)
+            self._complete_after(_RETRY_SECONDS, transactional_id)
             return
         except asyncio.CancelledError:
-            self.finish_soon([transactional_id])
+            self.complete_soon([transactional_id])
             raise
         finally:
-            self._finishing.discard(transactional_id)
-        self._complete_if_done(known, left, pause)
+            self._completing.discard(transactional_id)
+        self._write_completion(known, missing, pause)
 
     async def _wait_until_durable(self) -> None:
         """Wait for the flush that flush.messages requires: no marker may be more durable than its decision."""
@@ -311,62 +323,65 @@ class TransactionCoordinator:
         if error is not None:
             raise error
 
-    def _finish_at_once(self, known: Transaction) -> None:
-        """As `finish`, for few partitions, of a transaction that was just prepared."""
+    def _complete_at_once(self, known: Transaction) -> None:
+        """Do what `complete` does for a transaction that has just begun to end, with few partitions, without awaiting.
+        A flush that is due, and the completion after it, are left to a task."""
         if self._log.pending_flush() is not None:
-            self._finish_later(known.transactional_id)
+            self._start(self.complete(known.transactional_id))
             return
-        left = self._left[known.transactional_id] = set(known.partitions)
-        pause = self._write_markers(known, sorted(left), left)
+        missing = self._missing_markers[known.transactional_id] = set(known.partitions)
+        pause = self._write_markers(known, sorted(missing), missing)
         if self.markers.must_flush(known.partitions):
-            self._finish_later(known.transactional_id)
+            self._start(self.complete(known.transactional_id))
         else:
-            self._complete_if_done(known, left, pause)
+            self._write_completion(known, missing, pause)
 
-    def _complete_if_done(self, known: Transaction, left: set[TopicPartition], pause: float) -> None:
+    def _write_completion(self, known: Transaction, missing: set[TopicPartition], pause: float) -> None:
+        """Write the completion if no marker is missing. Otherwise, or if the write fails, retry after `pause`."""
         transactional_id = known.transactional_id
         completion = TransactionStep(ErrorCode.none, state.complete(known, self._clock.now_ms()))
-        if not left and self.take(completion) is ErrorCode.none:
-            del self._left[transactional_id]
+        if not missing and self.take(completion) is ErrorCode.none:
+            del self._missing_markers[transactional_id]
         else:
-            self._finish_after(pause, transactional_id)
+            self._complete_after(pause, transactional_id)
 
-    def finish_soon(self, transactional_ids: Sequence[str]) -> None:
-        """As `finish`, one after the other. For those whose end is decided and who asked for it has hung up."""
+    def complete_soon(self, transactional_ids: Sequence[str]) -> None:
+        """Complete transactions one after the other in a task, as the client that ended them has disconnected."""
         if not self.loading.is_closed:
-            self._start(self._finish_each(transactional_ids))
+            self._start(self._complete_each(transactional_ids))
 
-    async def _finish_each(self, transactional_ids: Sequence[str]) -> None:
+    async def _complete_each(self, transactional_ids: Sequence[str]) -> None:
         for transactional_id in transactional_ids:
-            await self.finish(transactional_id)
-            await asyncio.sleep(0)  # others are served meanwhile
+            await self.complete(transactional_id)
+            await asyncio.sleep(0)  # lets the event loop serve other requests
 
     def _write_markers(
-        self, known: Transaction, partitions: Iterable[TopicPartition], left: set[TopicPartition]
+        self, known: Transaction, partitions: Iterable[TopicPartition], missing: set[TopicPartition]
     ) -> float:
-        """Those that have one, or can have none, are taken out of `left`. Return the seconds until the rest is due."""
+        """Write a marker to each partition, and remove the partition from `missing` unless it needs a retry. Return the
+        seconds until the retry."""
         try:
             epoch = self._log.coordinator_epoch(self.loading.partition_of(known.transactional_id))
-        except StratalogError as why:
-            log.error("transactional id %r: could not be ended, will be tried again: %s", known.transactional_id, why)
+        except StratalogError as failure:
+            log.error("transactional id %r: no markers were written; retrying: %s", known.transactional_id, failure)
             return _RETRY_SECONDS
         marker = Marker(known.producer_id, known.epoch, known.state is TransactionState.PREPARE_COMMIT, epoch)
         pause = _RETRY_SECONDS
         for partition in partitions:
             error = self.markers.write(partition, marker)
-            if error is ErrorCode.none or error in _GIVES_UP:
-                left.discard(partition)
+            if error is ErrorCode.none or error in _NEEDS_NO_MARKER:
+                missing.discard(partition)
             if error is BUSY:
                 pause = _BUSY_SECONDS
             elif error is not ErrorCode.none:
                 log.warning("transactional id %r: no marker in %s: %s", known.transactional_id, partition, error.name)
         return pause
 
-    def _finish_after(self, seconds: float, transactional_id: str) -> None:
-        self._at("finish " + transactional_id, seconds, lambda: self._finish_later(transactional_id))
+    def _complete_after(self, seconds: float, transactional_id: str) -> None:
+        def retry() -> None:
+            self._start(self.complete(transactional_id))
 
-    def _finish_later(self, transactional_id: str) -> None:
-        self._start(self.finish(transactional_id))
+        self._set_timer("complete " + transactional_id, seconds, retry)
 
     def _start(self, work: Awaitable[None]) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(work)
@@ -376,16 +391,18 @@ class TransactionCoordinator:
     # Time
 
     def abort_timed_out(self) -> None:
+        """Abort the transactions that are open for longer than their timeout."""
         now_ms = self._clock.now_ms()
         for transactional_id in list(self._ongoing):
             known = self._transactions[transactional_id]
             if not known.has_timed_out(now_ms):
                 continue
-            log.info("transactional id %r: open for longer than %d ms, aborted", transactional_id, known.timeout_ms)
+            log.info("transactional id %r: aborted after its timeout of %d ms", transactional_id, known.timeout_ms)
             if self.take(TransactionStep(ErrorCode.none, state.fence(known, now_ms))) is ErrorCode.none:
-                self._start(self.finish(transactional_id))
+                self._start(self.complete(transactional_id))
 
     def forget_expired(self) -> None:
+        """Delete the ids that no producer has used for transactional.id.expiration.ms."""
         now_ms = self._clock.now_ms()
         for known in list(self._transactions.values()):
             if not known.has_expired(now_ms, self.config.transactional_id_expiration_ms):
@@ -393,7 +410,7 @@ class TransactionCoordinator:
             try:
                 self._append(known.transactional_id, None)
             except StratalogError as error:
-                log.error("transactional id %r: expired, but not deleted: %s", known.transactional_id, error)
+                log.error("transactional id %r: expired, but could not be deleted: %s", known.transactional_id, error)
             else:
                 self._drop(known.transactional_id)
 
@@ -402,9 +419,9 @@ class TransactionCoordinator:
             self._every(name, interval_ms, call)
             call()
 
-        self._at(name, interval_ms / 1000, fire)
+        self._set_timer(name, interval_ms / 1000, fire)
 
-    def _at(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+    def _set_timer(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         if self.loading.is_closed:
             return
         before = self._timers.pop(name, None)
@@ -415,17 +432,17 @@ class TransactionCoordinator:
     # Starting and stopping
 
     async def load(self, partitions: Iterable[Partition] = ()) -> None:
-        """Read the whole of __transaction_state, once, at the start; what was being ended is ended now. `partitions`:
-        those to look for orphans in."""
+        """Read __transaction_state at the start, and complete the transactions that were ending. Look for orphans in
+        `partitions`."""
         async for transactions in self.loading.load():
             for transaction in transactions:
                 self._put(transaction)
                 self._ids.mind(max(transaction.producer_id, transaction.next_id))
-        orphans = Orphans(self.all(), partitions if self.loading.is_whole else ())
+        orphans = Orphans(self.all(), partitions if self.loading.is_complete else ())
         orphans.end(self, partial(self.markers.write, may_wait=True), self._clock.now_ms())
         for transaction in self.all():
-            if transaction.is_prepared:
-                await self.finish(transaction.transactional_id)
+            if transaction.is_ending:
+                await self.complete(transaction.transactional_id)
         orphans.fence(self, self._clock.now_ms())
         config = self.config
         self._every(
@@ -434,7 +451,7 @@ class TransactionCoordinator:
         self._every("expiry", config.transaction_remove_expired_transaction_cleanup_interval_ms, self.forget_expired)
 
     def close(self) -> None:
-        """The broker stops: no timer fires any more, and nothing is written."""
+        """Stop: from now on no timer fires and no request is served. A request that is writing markers may complete."""
         self.loading.is_closed = True
         for timer in self._timers.values():
             timer.cancel()

@@ -1,12 +1,19 @@
 """The records of `__transaction_state`, byte for byte as Kafka 4.1 writes them.
 
-A key begins with its type (two bytes, 0) and holds the transactional id. A value begins with its version: 0 with fixed
-lengths, 1 flexible (KIP-915), which is written since transaction.version 1. A null value deletes the id.
+A key is its type (two bytes, 0) and the transactional id. A value begins with its version: 0 has fixed lengths, 1 is
+flexible (KIP-915). Kafka writes 1 from transaction.version 1 on, and so does Stratalog. A null value deletes the id.
 
-Two tagged fields are written where they say something, which Kafka began to do only after 4.1 (which reads them): the
-producer id that comes next, and the one that was before. Without them a broker that is killed between the two steps of
-an end that uses up the last epoch would forget what it has told the producer. One that Kafka does not have, and passes
-over, is the producer's own timeout while another waits for the decision in its place.
+A value may have these tagged fields:
+
+| tag | field | written if | in Kafka |
+|---|---|---|---|
+| 0 | previous producer id | there is one | read by 4.1, written by later versions |
+| 1 | next producer id | the transaction used the last epoch | read by 4.1, written by later versions |
+| 2 | transaction.version of the client | it is not 0 | written by 4.1 |
+| 20000 | the producer's own timeout | the transaction is prepared (two_phase.py) | unknown, so it is ignored |
+
+An end that uses the last epoch has two steps, and the producer learns its next producer id after the first. Tags 0 and
+1 keep that id if the broker is killed between the steps.
 """
 
 from __future__ import annotations
@@ -27,7 +34,7 @@ _START = Struct(">hqhib")  # version, producer id, epoch, timeout, state
 _TIMES = Struct(">qq")  # updated, started
 _FEW_PARTITIONS = 16
 _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
-_OWN_TIMEOUT_TAG = 20_000  # far from those that Kafka hands out one by one
+_OWN_TIMEOUT_TAG = 20_000  # far from the tags that Kafka assigns, which count up from 0
 
 
 @lru_cache(maxsize=1024)
@@ -41,14 +48,14 @@ def transaction_record(transaction: Transaction, version: int = VALUE_VERSION) -
     )
     flexible = version >= _FIRST_FLEXIBLE
     partitions = None if transaction.state is TransactionState.EMPTY else transaction.partitions
-    # A producer writes to the same few partitions in one transaction after the other.
-    few = partitions is None or len(partitions) <= _FEW_PARTITIONS
-    places = (_partitions_again if few else _partitions)(partitions, flexible)
+    # Most producers write to the same few partitions in each transaction, so their bytes are worth caching.
+    has_few = partitions is None or len(partitions) <= _FEW_PARTITIONS
+    topics = (_cached_partitions if has_few else _partitions)(partitions, flexible)
     times = _TIMES.pack(transaction.updated_ms, transaction.started_ms)
     tags = _tags(
         transaction.previous_id, transaction.next_id, transaction.client_version, transaction.own_timeout_ms, flexible
     )
-    return transaction_key(transaction.transactional_id), b"".join((start, places, times, tags))
+    return transaction_key(transaction.transactional_id), b"".join((start, topics, times, tags))
 
 
 def transaction_tombstone(transactional_id: str) -> TransactionRecord:
@@ -71,42 +78,42 @@ def _partitions(partitions: frozenset[TopicPartition] | None, flexible: bool) ->
     return fields.done()
 
 
-_partitions_again = lru_cache(maxsize=1024)(_partitions)
+_cached_partitions = lru_cache(maxsize=1024)(_partitions)
 
 
 @lru_cache(maxsize=1024)
 def _tags(previous_id: int, next_id: int, client_version: int, own_timeout_ms: int, flexible: bool) -> bytes:
     tags = {}
     if previous_id != NO_PRODUCER_ID:
-        tags[_PREVIOUS_ID_TAG] = previous_id.to_bytes(8, "big", signed=True)
+        tags[_PREVIOUS_ID_TAG] = FieldWriter().int64(previous_id).done()
     if next_id != NO_PRODUCER_ID:
-        tags[_NEXT_ID_TAG] = next_id.to_bytes(8, "big", signed=True)
+        tags[_NEXT_ID_TAG] = FieldWriter().int64(next_id).done()
     if client_version:
-        tags[_CLIENT_VERSION_TAG] = client_version.to_bytes(2, "big", signed=True)
+        tags[_CLIENT_VERSION_TAG] = FieldWriter().int16(client_version).done()
     if own_timeout_ms != NO_TIME:
-        tags[_OWN_TIMEOUT_TAG] = own_timeout_ms.to_bytes(4, "big", signed=True)
+        tags[_OWN_TIMEOUT_TAG] = FieldWriter().int32(own_timeout_ms).done()
     return FieldWriter(flexible=flexible).tagged_fields(tags).done()
 
 
 def parse_key(key: bytes) -> str:
-    """The transactional id. Raises GroupRecordError."""
+    """Return the transactional id. Raises GroupRecordError."""
     fields = FieldReader(key, "key of a record in __transaction_state")
     kind = fields.int16()
     if kind != KEY_TYPE:
-        raise fields.error(f"has type {kind}; {KEY_TYPE} is known")
+        raise fields.error(f"has type {kind}; only type {KEY_TYPE} is known")
     return fields.string()
 
 
 def parse_transaction(transactional_id: str, value: bytes) -> Transaction:
-    """Raises GroupRecordError."""
+    """Parse the value of a record. Raises GroupRecordError."""
     fields = FieldReader(value, f"value of transactional id {transactional_id!r}")
     version = fields.int16()
     if not 0 <= version <= VALUE_VERSION:
-        raise fields.error(f"has version {version}; known are 0 to {VALUE_VERSION}")
+        raise fields.error(f"has version {version}; versions 0 to {VALUE_VERSION} are known")
     fields.flexible = version >= _FIRST_FLEXIBLE
     producer_id, epoch, timeout_ms, number = fields.int64(), fields.int16(), fields.int32(), fields.int8()
     if number not in tuple(TransactionState):
-        raise fields.error(f"has status {number}; known are 0 to {max(TransactionState)}")
+        raise fields.error(f"has status {number}; 0 to {max(TransactionState)} are known")
     topics = fields.nullable_array(lambda: _parse_topic(fields)) or []
     updated_ms, started_ms = fields.int64(), fields.int64()
     tags = fields.tagged_fields()
