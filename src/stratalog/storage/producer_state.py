@@ -59,7 +59,7 @@ class CompletedTransaction(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerEntry:
     producer_id: int
     epoch: int
     coordinator_epoch: int = -1
@@ -70,16 +70,16 @@ class Producer:
 
 class ProducerState:
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # first offsets of open transactions by producer, oldest first
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def __iter__(self) -> Iterator[Producer]:
+    def __iter__(self) -> Iterator[ProducerEntry]:
         return iter(self._producers.values())
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerEntry | None:
         return self._producers.get(producer_id)
 
     @property
@@ -145,10 +145,10 @@ class ProducerState:
             if producer.transaction_first_offset is not None or producer.last_timestamp >= timestamp
         }
 
-    def _producer(self, header: BatchHeader) -> Producer:
+    def _producer(self, header: BatchHeader) -> ProducerEntry:
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            producer = self._producers[header.producer_id] = Producer(header.producer_id, header.producer_epoch)
+            producer = self._producers[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
         elif producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
@@ -204,7 +204,7 @@ def check_follows(header: BatchHeader, epoch: int, last_sequence: int) -> None:
         )
 
 
-def parse_snapshot(content: bytes, name: str) -> list[Producer]:
+def parse_snapshot(content: bytes, name: str) -> list[ProducerEntry]:
     if len(content) < _SNAPSHOT_HEADER.size:
         raise CorruptCheckpointError(f"{name}: has {len(content)} bytes, less than a snapshot's header")
     version, checksum, count = _SNAPSHOT_HEADER.unpack_from(content)
@@ -218,9 +218,9 @@ def parse_snapshot(content: bytes, name: str) -> list[Producer]:
     return [_parse_entry(fields) for fields in _SNAPSHOT_ENTRY.iter_unpack(body)]
 
 
-def _parse_entry(fields: tuple[int, ...]) -> Producer:
+def _parse_entry(fields: tuple[int, ...]) -> ProducerEntry:
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction = fields
-    producer = Producer(producer_id, epoch, coordinator_epoch, timestamp, None if transaction < 0 else transaction)
+    producer = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, None if transaction < 0 else transaction)
     if offset >= 0:
         producer.batches.append(ProducerBatch(sequence, offset, delta, timestamp))
     return producer
