@@ -85,7 +85,7 @@ def test_name_like_no_other_gets_the_list() -> None:
 
 
 def test_setting_of_a_directory_is_none_of_a_log() -> None:
-    with pytest.raises(ConfigError, match=r"max\.open\.segments can.t be set: it belongs to a data directory"):
+    with pytest.raises(ConfigError, match=r"max\.open\.segments can.t be set: it is a setting of a data directory"):
         LogConfig.parse({"max.open.segments": 3})
     assert DirectoryConfig.parse({"max.open.segments": "3"}).max_open_segments == 3
 

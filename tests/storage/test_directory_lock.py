@@ -29,7 +29,7 @@ sys.stdin.read()
 
 def test_second_holder_in_this_process_is_refused(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
-    with pytest.raises(DirectoryLockedError, match="is open in this process already"):
+    with pytest.raises(DirectoryLockedError, match="is already open in this process"):
         DirectoryLock(tmp_path / "." / ".." / tmp_path.name)
     lock.release()
     lock.release()

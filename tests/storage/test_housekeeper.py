@@ -127,7 +127,7 @@ def test_file_that_can_not_be_removed_is_said_and_left_for_the_next_opening(
     assert (deletions.run(), len(deletions)) == (0, 3)
     clock.advance(10)
     assert (deletions.run(), len(deletions)) == (3, 0)
-    assert "directory: can't be removed" in caplog.text
+    assert "directory: can't remove" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["directory"]
 
 

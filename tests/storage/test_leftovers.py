@@ -86,7 +86,7 @@ class TestOtherFiles:
         shutil.copy(closed.files(".log")[0], swap)
         with open_directory(closed.path, **SMALL) as directory:
             log = directory.log(*PARTITION)
-            assert any("a compaction was interrupted" in problem for problem in log.recovery.problems)
+            assert any("interrupted compaction" in problem for problem in log.recovery.problems)
             assert list(log.records()) == closed.expected
         assert not swap.exists()
 

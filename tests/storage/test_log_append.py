@@ -104,7 +104,7 @@ def test_leader_epoch_is_stamped_and_remembered(log: Log, tmp_path: Path) -> Non
 @pytest.mark.parametrize("epoch", [-1, 2])
 def test_leader_of_an_older_epoch_is_fenced(log: Log, epoch: int) -> None:
     log.append(batch_of(1), leader_epoch=3)
-    with pytest.raises(FencedLeaderEpochError, match=f"leader epoch is {epoch}; the log has 3 already"):
+    with pytest.raises(FencedLeaderEpochError, match=f"leader epoch is {epoch}; the log already has leader epoch 3"):
         log.append(batch_of(2), leader_epoch=epoch)
     assert log.log_end_offset == 2
 

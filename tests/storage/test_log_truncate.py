@@ -173,7 +173,7 @@ class TestAdvanceStart:
 
     def test_start_past_the_end_is_refused(self, tmp_path: Path) -> None:
         with small_log(tmp_path) as built:
-            with pytest.raises(OffsetOutOfRangeError, match="offset 19 is past the log end offset, 18"):
+            with pytest.raises(OffsetOutOfRangeError, match="offset 19 is after the log end offset, 18"):
                 built.log.advance_start(19)
             check(built, 18)
 

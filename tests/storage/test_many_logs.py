@@ -178,6 +178,6 @@ def test_partition_that_can_not_be_made_is_told_and_the_others_are_made(tmp_path
     with open_directory(tmp_path, segment_index_bytes=1024) as directory:
         failures = directory.make_all(dict.fromkeys(partitions(3), uuid.uuid4()))
         assert list(failures) == [TopicPartition("orders", 1)]
-        with pytest.raises(StorageError, match=r"orders-1: can't be made: .*File exists"):
+        with pytest.raises(StorageError, match=r"orders-1: can't create the partition: .*File exists"):
             raise failures[TopicPartition("orders", 1)]
         assert [key.partition for key in directory.partitions()] == [0, 2]

@@ -21,7 +21,7 @@ def test_names_that_kafka_takes_are_taken(topic: str) -> None:
         ("", "''"),
         (".", "'.'"),
         ("..", "'..'"),
-        ("a" * 250, "250 characters, at most 249"),
+        ("a" * 250, "250 characters; at most 249"),
         ("a/b", "'a/b'"),
         ("../escape", "'../escape'"),
         ("a\0b", r"'a\\x00b'"),

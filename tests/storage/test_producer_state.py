@@ -122,7 +122,7 @@ def test_batch_that_wraps_inside_is_followed_and_recognised() -> None:
 
 def test_new_epoch_starts_at_zero_and_forgets_the_old_batches() -> None:
     state = state_after(header(0, 3))
-    with pytest.raises(OutOfOrderSequenceError, match="starts epoch 1 with sequence 3 instead of 0"):
+    with pytest.raises(OutOfOrderSequenceError, match="starts producer epoch 1 with sequence 3 instead of 0"):
         state.check(header(3, epoch=1))
     state.check(header(0, epoch=1))
     state.update(header(0, 5, epoch=1, offset=3))
@@ -134,7 +134,9 @@ def test_new_epoch_starts_at_zero_and_forgets_the_old_batches() -> None:
 
 def test_old_epoch_is_fenced() -> None:
     state = state_after(header(0, epoch=4))
-    with pytest.raises(InvalidProducerEpochError, match="producer 7 has epoch 4 here; a batch of epoch 3") as caught:
+    with pytest.raises(
+        InvalidProducerEpochError, match="producer 7 has producer epoch 4 in this log; a batch with producer epoch 3"
+    ) as caught:
         state.check(header(1, epoch=3))
     assert caught.value.code == 47
 
@@ -168,7 +170,7 @@ def test_oldest_open_transaction_bounds_what_is_stable() -> None:
 
 def test_batch_outside_the_open_transaction_of_its_producer_is_refused() -> None:
     state = state_after(header(0, is_transactional=True))
-    with pytest.raises(InvalidTransactionStateError, match="open here since offset 0"):
+    with pytest.raises(InvalidTransactionStateError, match="open in this log since offset 0"):
         state.check(header(1, offset=1))
     state.check(header(1, offset=1, is_transactional=True))
 
@@ -234,5 +236,5 @@ def test_snapshot_that_is_cut_off_is_refused(length: int) -> None:
 
 def test_snapshot_of_an_unknown_version_is_refused() -> None:
     content = struct.pack(">h", 2) + ProducerState().to_snapshot()[2:]
-    with pytest.raises(CorruptCheckpointError, match="version is 2; 1 is known"):
+    with pytest.raises(CorruptCheckpointError, match="version is 2; only version 1 is supported"):
         ProducerState.from_snapshot(content, "snapshot")

@@ -94,10 +94,10 @@ def test_sequence_wraps_in_and_between_batches(log: Log) -> None:
 
 def test_new_epoch_replaces_the_old_one(log: Log) -> None:
     log.append(produced(0, 2))
-    with pytest.raises(OutOfOrderSequenceError, match="starts epoch 1 with sequence 2 instead of 0"):
+    with pytest.raises(OutOfOrderSequenceError, match="starts producer epoch 1 with sequence 2 instead of 0"):
         log.append(produced(2, epoch=1))
     log.append(produced(0, epoch=1))
-    with pytest.raises(InvalidProducerEpochError, match="has epoch 1 here"):
+    with pytest.raises(InvalidProducerEpochError, match="has producer epoch 1 in this log"):
         log.append(produced(2))
     assert log.log_end_offset == 3
 
@@ -344,7 +344,7 @@ def test_marker_of_an_instance_that_was_replaced_is_refused(tmp_path: Path) -> N
     with LogDirectory.open(tmp_path, background=False) as directory:
         log = directory.log("orders", 0)
         log.append(batch_of(START_MS, producer_id=7, producer_epoch=5, base_sequence=0, is_transactional=True))
-        with pytest.raises(InvalidProducerEpochError, match="epoch 3 comes too late"):
+        with pytest.raises(InvalidProducerEpochError, match="a marker with producer epoch 3"):
             log.append(build_control_batch(ControlType.COMMIT, 7, 3, 0, START_MS), origin=Origin.COORDINATOR)
         assert (log.log_end_offset, log.producers.first_open_transaction) == (1, 0)
         log.append(build_control_batch(ControlType.COMMIT, 7, 5, 0, START_MS), origin=Origin.COORDINATOR)

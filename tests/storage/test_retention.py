@@ -90,7 +90,7 @@ def test_reasons_name_the_setting_and_the_numbers() -> None:
     config = LogConfig(retention_ms=1000, retention_bytes=150)
     segments = [segment(0, 10), segment(10, 20), segment(20, 30, age=1500), segment(30, 40, age=1)]
     assert doomed(segments, config, log_start_offset=10, upper_bound=40, now_ms=NOW) == [
-        Doomed(0, "all its offsets lie before the log start offset, 10"),
+        Doomed(0, "all its offsets are before the log start offset, 10"),
         Doomed(10, "the log is 150 bytes larger than retention.bytes, 150"),
         Doomed(20, "its newest record is 1500 ms old, retention.ms is 1000"),
     ]

@@ -192,7 +192,7 @@ class TestSealed:
     def test_offsets_past_the_limit_belong_to_the_next_segment(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         segment = sealed_in(tmp_path, BASE + 15)
-        with pytest.raises(CorruptBatchError, match="do not lie between"):
+        with pytest.raises(CorruptBatchError, match="are not between"):
             segment.ensure_checked(0, segment.size)
 
     def test_rebuilt_indexes_replace_the_old_ones_under_a_reader(self, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def make_socket(path: Path) -> None:
 KINDS: dict[str, Callable[[Path], object]] = {
     "a named pipe": os.mkfifo,
     "a directory": Path.mkdir,
-    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a broken symbolic link": lambda path: path.symlink_to("nowhere"),
 }
 
 
@@ -54,7 +54,9 @@ def test_what_is_no_file_is_named_with_what_it_is_and_what_to_do(tmp_path: Path,
     with open_directory(tmp_path, segment_index_bytes=1024) as directory:
         with pytest.raises(UnusablePartitionError) as caught:
             directory.log("orders", 0)
-        assert str(caught.value).startswith(f"{path}: is {kind}, where the log of orders-0 has a file; move it away")
+        assert str(caught.value).startswith(
+            f"{path}: is {kind}, but the log of orders-0 has a file with this name; move it away"
+        )
         directory.log("others", 0).append(batch_of(START_MS))
 
 

@@ -62,9 +62,9 @@ def test_what_is_superseded_goes_and_the_last_value_stays(place: Place, codec: s
     place.log.roll()
     first, second, last = place.explain().records
     assert [first.stays, second.stays, last.stays] == [False, False, True]
-    assert first.why == "superseded by offset 1; it goes with the next run"
+    assert first.why == "superseded by offset 1; the next run removes it"
     assert "superseded by offset 3" in second.why
-    assert (last.why, last.value_bytes, last.offset) == ("the last value of the key", 5, 3)
+    assert (last.why, last.value_bytes, last.offset) == ("the last record of the key", 5, 3)
     assert place.directory.cleaner.turn() is not None
     assert place.verdicts() == [(3, True, None)]
 
@@ -73,7 +73,7 @@ def test_what_lies_in_the_segment_that_grows_waits_for_it_to_roll(place: Place) 
     place.write(b"one", b"two")
     first, _ = place.explain().records
     assert (first.stays, first.setting) == (True, "segment.bytes")
-    assert "the segment that grows is never cleaned" in first.why
+    assert "the active segment is never cleaned" in first.why
 
 
 def test_what_is_superseded_by_what_compaction_does_not_look_at_yet_stays(place: Place) -> None:
@@ -82,7 +82,7 @@ def test_what_is_superseded_by_what_compaction_does_not_look_at_yet_stays(place:
     place.write(b"two")
     first, _ = place.explain().records
     assert first.stays
-    assert "superseded by offset 1, which lies where compaction does not look yet" in first.why
+    assert "superseded by offset 1, whose segment can't be cleaned yet" in first.why
 
 
 def test_a_log_that_is_not_dirty_enough_says_so(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_log_that_is_not_dirty_enough_says_so(tmp_path: Path) -> None:
     place.log.roll()
     first, _ = place.explain().records
     assert (first.stays, first.setting) == (False, "min.cleanable.dirty.ratio")
-    assert "it waits for more than min.cleanable.dirty.ratio, 0.9" in first.why
+    assert "it is due above min.cleanable.dirty.ratio, 0.9" in first.why
     place.directory.close()
 
 
@@ -120,7 +120,7 @@ def test_a_tombstone_has_a_time_to_go_once_compaction_met_it(place: Place) -> No
     place.clock.advance(DAY)
     (tombstone,) = place.explain().records
     assert not tombstone.stays
-    assert "its time has come" in tombstone.why
+    assert "delete.retention.ms is over" in tombstone.why
 
 
 def test_aborted_records_are_told_apart(place: Place) -> None:
@@ -130,7 +130,7 @@ def test_aborted_records_are_told_apart(place: Place) -> None:
     place.log.append(marker, origin=Origin.COORDINATOR)
     place.log.roll()
     kept, aborted = place.explain().records
-    assert (kept.stays, kept.why) == (True, "the last value of the key")
+    assert (kept.stays, kept.why) == (True, "the last record of the key")
     assert (aborted.aborted, aborted.stays) == (True, False)
     assert "aborted" in aborted.why
 

@@ -28,7 +28,7 @@ def test_a_dry_run_beside_a_run_is_refused_as_both_would_write_to_the_same_files
 
         def meanwhile(self: Compactor, *, dry: bool = False) -> object:
             if not dry:
-                with pytest.raises(CleanerBusyError, match="accounts-0 is being compacted just now"):
+                with pytest.raises(CleanerBusyError, match="accounts-0 is being compacted; retry"):
                     directory.cleaner.dry_run(log)
                 refused.append(True)
             return run(self, dry=dry)

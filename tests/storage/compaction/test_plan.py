@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stratalog.storage import LogConfig
-from stratalog.storage.compaction.plan import MAX_OFFSET_RANGE, Dirt, Sized, assess, groups
+from stratalog.storage.compaction.plan import MAX_OFFSET_RANGE, Dirt, SegmentSize, assess, groups
 from stratalog.storage.retention import SegmentFacts
 
 NOW = 1_000_000
@@ -29,7 +29,7 @@ def test_log_of_one_growing_segment_has_nothing_to_clean() -> None:
     found = dirt_of(segment(0, 50))
     assert (found.is_due, found.cleanable_bytes, found.uncleanable_bytes) == (False, 0, 100)
     assert (found.first_uncleanable_offset, found.ratio) == (0, 0.0)
-    assert "grows" in found.reason
+    assert "active segment" in found.reason
     assert "segment.ms" in found.blocked_by
 
 
@@ -54,7 +54,7 @@ def test_segment_that_is_partly_clean_counts_as_dirty() -> None:
 def test_open_transaction_blocks_its_segment_and_all_behind() -> None:
     found = dirt_of(segment(0, 10), segment(10, 20), segment(20, 30), segment(30, 40), stable=15)
     assert (found.first_uncleanable_offset, found.cleanable_bytes, found.uncleanable_bytes) == (10, 100, 300)
-    assert "transaction is open since offset 15" in found.blocked_by
+    assert "transaction has been open since offset 15" in found.blocked_by
 
 
 def test_young_record_blocks_its_segment_until_the_lag_has_passed() -> None:
@@ -83,7 +83,7 @@ def test_old_dirt_is_due_whatever_the_ratio() -> None:
     assert not dirt_of(*segments, first_dirty=10, max_compaction_lag_ms=500).is_due
     found = dirt_of(*segments, first_dirty=10, max_compaction_lag_ms=499)
     assert found.is_due
-    assert "500 ms old, max.compaction.lag.ms is 499" in found.reason
+    assert "500 ms old, and max.compaction.lag.ms is 499" in found.reason
 
 
 def test_log_that_is_not_compacted_is_never_due_and_says_why() -> None:
@@ -111,7 +111,7 @@ def test_groups_keep_the_order_and_the_bounds_and_are_no_smaller_than_need_be(
 ) -> None:
     segments, base = [], 0
     for gap, size, index in shapes:
-        segments.append(Sized(base, base + gap, size, index))
+        segments.append(SegmentSize(base, base + gap, size, index))
         base += gap
     found = groups(segments, 1000, 100)
     assert [one for group in found for one in group] == segments
@@ -121,7 +121,7 @@ def test_groups_keep_the_order_and_the_bounds_and_are_no_smaller_than_need_be(
         assert not fits([*group, following[0]])
 
 
-def fits(group: list[Sized]) -> bool:
+def fits(group: list[SegmentSize]) -> bool:
     return (
         sum(one.size for one in group) <= 1000
         and sum(one.index_size for one in group) <= 100
@@ -131,4 +131,4 @@ def fits(group: list[Sized]) -> bool:
 
 @pytest.mark.parametrize(("end", "count"), [(2**31, 1), (2**31 + 1, 2)])
 def test_group_is_no_wider_than_an_index_entry_can_say(end: int, count: int) -> None:
-    assert len(groups([Sized(0, 10, 1, 1), Sized(10, end, 1, 1)], 100, 100)) == count
+    assert len(groups([SegmentSize(0, 10, 1, 1), SegmentSize(10, end, 1, 1)], 100, 100)) == count

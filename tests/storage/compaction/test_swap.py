@@ -82,7 +82,7 @@ def test_swap_that_was_interrupted_is_reported(tmp_path: Path) -> None:
     path.rename(path.with_name(path.name + SWAP))
     with KeyedLog(tmp_path) as keyed:
         assert keyed.pairs() == BEFORE
-        assert "compaction was interrupted" in keyed.log.recovery.problems[0]
+        assert "interrupted compaction" in keyed.log.recovery.problems[0]
 
 
 def test_swap_files_without_a_log_are_removed(tmp_path: Path) -> None:

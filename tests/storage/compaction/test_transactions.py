@@ -92,7 +92,7 @@ def test_records_of_an_open_transaction_block_the_clean(tmp_path: Path) -> None:
         [cleaned] = keyed.clean()
         assert cleaned.first_dirty_offset == 1
         assert keyed.pairs() == ["a=1", "a=2", "a=3"]
-        assert "transaction is open since offset 1" in keyed.directory.cleaner.dirt_of(keyed.log).blocked_by
+        assert "transaction has been open since offset 1" in keyed.directory.cleaner.dirt_of(keyed.log).blocked_by
         keyed.end_transaction(ABORT, 1).roll().clean()
         assert keyed.pairs() == ["a=3"]
 
