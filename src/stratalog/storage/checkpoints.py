@@ -71,12 +71,12 @@ def read_partition_metadata(path: Path) -> uuid.UUID | None:
         return None
     fields = dict(line.split(": ", 1) for line in content.splitlines() if ": " in line)
     if fields.get("version") != "0":
-        raise CorruptCheckpointError(f"{path}: version is {fields.get('version')!r}; only version 0 is supported")
+        raise CorruptCheckpointError(f"{path}: version is {fields.get('version', '')!r}; only version 0 is supported")
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
     except (KeyError, ValueError, binascii.Error) as error:
         raise CorruptCheckpointError(
-            f"{path}: topic_id is {fields.get('topic_id')!r}, not 16 bytes of base64"
+            f"{path}: topic_id is {fields.get('topic_id', '')!r}, not 16 bytes of base64"
         ) from error
 
 
