@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from stratalog.errors import InvalidTopicError
+from stratalog.topic_partition import TopicPartition as TopicPartition
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -35,14 +35,6 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _DOOMED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 def check_topic(topic: str) -> None:
