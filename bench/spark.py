@@ -31,25 +31,25 @@ PARTS: dict[str, Callable[[Workbench], list[Row]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=list(PARTS), help="one part")
-    parser.add_argument("--records", type=int, default=RECORDS, help=f"in the topic; {RECORDS:,} by default")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of which the median counts; {ROUNDS} by default")
-    parser.add_argument("--directory", type=Path, help="where files go meanwhile")
+    parser.add_argument("--only", choices=list(PARTS), help="run one part")
+    parser.add_argument("--records", type=int, default=RECORDS, help=f"records in the topic (default: {RECORDS:,})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds, of which the median counts ({ROUNDS})")
+    parser.add_argument("--directory", type=Path, help="directory for temporary files")
     parser.add_argument(
-        "--keep", type=Path, help="the broker's directory, which stays: its topic is used again the next time"
+        "--keep", type=Path, help="directory for the broker's data, which is kept and used again by the next run"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 140)
-    chosen = [PARTS[given.only]] if given.only else list(PARTS.values())
-    found: list[Row] = []
+    chosen = [PARTS[options.only]] if options.only else list(PARTS.values())
+    rows: list[Row] = []
     with (
-        directory(given.directory) as place,
-        workbench(given.keep or place, place, given.records, given.rounds) as bench,
+        directory(options.directory) as temporary,
+        workbench(options.keep or temporary, temporary, options.records, options.rounds) as bench,
     ):
         for part in chosen:
-            found += part(bench)
-    title = f"Spark, {given.records:,} records of 100 bytes, median of {given.rounds}"
-    return 0 if report(title, found, console) else 1
+            rows += part(bench)
+    title = f"Spark, {options.records:,} records of 100 bytes, median of {options.rounds}"
+    return 0 if report(title, rows, console) else 1
 
 
 if __name__ == "__main__":

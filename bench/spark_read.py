@@ -81,8 +81,8 @@ class Scans:
 def rows(bench: Workbench) -> list[Row]:
     bench.topic()
     scans = Scans(bench)
-    found = memory_rows(bench, scans)
-    say("reading: queries before the first round, as Java compiles what it has seen often")
+    rows = memory_rows(bench, scans)
+    say("reading: warming up, because Java compiles code that runs often")
     for scan in (scans.wire, scans.direct, *(scans.one_hour, scans.one_hour_by_options, scans.one_key) * 10):
         scan()
     sides = {
@@ -101,8 +101,8 @@ def rows(bench: Workbench) -> list[Row]:
         ("the same hour by filterFromTimestamp, filterUntilTimestamp", "one hour by options", "direct", 10.0),
         ("WHERE key = ..., against all keys", "one key", "direct", 5.0),
     ):
-        found.append(speed_row(what, compared(costs[mine], costs[other]), bench.records, target))
-    return found
+        rows.append(speed_row(what, compared(costs[mine], costs[other]), bench.records, target))
+    return rows
 
 
 def memory_rows(bench: Workbench, scans: Scans) -> list[Row]:
@@ -112,8 +112,8 @@ def memory_rows(bench: Workbench, scans: Scans) -> list[Row]:
     worker, driver = workers_peak_mb(), driver_heap_mb(bench.spark)
     scans.direct()
     return [
-        _memory_row("a worker's memory, a tenth and all", worker, workers_peak_mb()),
-        _memory_row("the driver's heap, a tenth and all", driver, driver_heap_mb(bench.spark)),
+        _memory_row("a worker's memory, for a tenth and for all", worker, workers_peak_mb()),
+        _memory_row("the driver's heap, for a tenth and for all", driver, driver_heap_mb(bench.spark)),
     ]
 
 

@@ -43,7 +43,7 @@ class Workbench:
 
     spark: SparkSession
     broker: BrokerProcess
-    place: Path
+    temporary: Path
     records: int
     rounds: int
 
@@ -73,12 +73,12 @@ class Workbench:
 
 
 @contextmanager
-def workbench(data: Path, place: Path, records: int, rounds: int) -> Iterator[Workbench]:
+def workbench(data: Path, temporary: Path, records: int, rounds: int) -> Iterator[Workbench]:
     """Start a broker in `data` and Spark. `place` is for temporary files."""
     say("starting a broker, and Spark with its own connector")
     settings = {"log.segment.delete.delay.ms": "1000"}  # deleted topics free their space soon: 1.2 GB each
     with BrokerProcess(data / "broker", settings) as broker, spark_session() as spark:
-        yield Workbench(spark, broker, place, records, rounds)
+        yield Workbench(spark, broker, temporary, records, rounds)
 
 
 @contextmanager
@@ -107,8 +107,8 @@ def fill(broker: BrokerProcess, topic: str, records: int) -> None:
     """
     with Admin(broker.bootstrap_servers) as admin:
         if topic in admin.list_topics():
-            places = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
-            if sum(end.offset for end in admin.list_offsets(places).check().values()) == records:
+            partitions = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
+            if sum(end.offset for end in admin.list_offsets(partitions).check().values()) == records:
                 return
             broker.delete_topic(topic)
         config = {"retention.ms": "-1", "message.timestamp.before.max.ms": str(2**62)}
@@ -118,7 +118,7 @@ def fill(broker: BrokerProcess, topic: str, records: int) -> None:
             say(f"filling the topic: {start:,} of {records:,} records")
             producer.send_arrow(topic, _table(start, min(start + _AT_ONCE, records), records))
         producer.flush()
-    say(f"{records:,} records are there")
+    say(f"the topic has {records:,} records")
 
 
 def _table(start: int, end: int, records: int) -> pa.Table:
@@ -148,15 +148,15 @@ def to_nowhere(frame: DataFrame) -> None:
 def in_turn(sides: Mapping[str, Callable[[], Cost]], rounds: int) -> dict[str, list[Cost]]:
     """Run each side once per round, in rotating order, after one round that does not count."""
     names = list(sides)
-    found: dict[str, list[Cost]] = {name: [] for name in names}
+    by_side: dict[str, list[Cost]] = {name: [] for name in names}
     for number in range(rounds + 1):
         first = number % len(names)
         costs = {name: sides[name]() for name in names[first:] + names[:first]}
-        told = ", ".join(f"{name} {costs[name].wall:.2f} s" for name in names)
-        say(f"round {number} of {rounds}: {told}{'' if number else ' (does not count)'}")
+        summary = ", ".join(f"{name} {costs[name].wall:.2f} s" for name in names)
+        say(f"round {number} of {rounds}: {summary}{'' if number else ' (does not count)'}")
         for name in names if number else ():
-            found[name].append(costs[name])
-    return found
+            by_side[name].append(costs[name])
+    return by_side
 
 
 def compared(mine: list[Cost], other: list[Cost]) -> Comparison:
@@ -170,14 +170,14 @@ def compared(mine: list[Cost], other: list[Cost]) -> Comparison:
     )
 
 
-def speed_row(what: str, found: Comparison, records: int, target: float) -> Row:
-    rate = records / found.ours.wall / 1e6
+def speed_row(what: str, result: Comparison, records: int, target: float) -> Row:
+    rate = records / result.ours.wall / 1e6
     return Row(
         what,
-        f"{found.ratio:.2f}x ({found.ours.wall:.2f} s, {found.peer.wall:.2f} s; {rate:.1f} M/s)",
+        f"{result.ratio:.2f}x ({result.ours.wall:.2f} s, {result.peer.wall:.2f} s; {rate:.1f} M/s)",
         f"{target:g}x",
-        found.ratio >= target,
-        f"{found.ours.cpu:.1f} s, {found.peer.cpu:.1f} s: {found.cpu_ratio:.1f}x",
+        result.ratio >= target,
+        f"{result.ours.cpu:.1f} s, {result.peer.cpu:.1f} s: {result.cpu_ratio:.1f}x",
     )
 
 
@@ -185,7 +185,7 @@ def speed_row(what: str, found: Comparison, records: int, target: float) -> Row:
 
 
 def descendants(pid: int) -> list[int]:
-    found = [pid]
+    pids = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
             children = (task / "children").read_text().split()
@@ -193,10 +193,10 @@ def descendants(pid: int) -> list[int]:
             continue  # the thread ended
         for child in children:
             try:
-                found += descendants(int(child))
+                pids += descendants(int(child))
             except FileNotFoundError:
                 continue
-    return found
+    return pids
 
 
 def workers_peak_mb() -> float:

@@ -47,7 +47,7 @@ class Streams:
 
     def _run(self, frame: DataFrame) -> Cost:
         self._runs += 1
-        checkpoint = str(self._bench.place / f"checkpoint-{self._runs}")
+        checkpoint = str(self._bench.temporary / f"checkpoint-{self._runs}")
         query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         try:
             _wait_for(query, WARM)
@@ -83,12 +83,12 @@ def rows(bench: Workbench) -> list[Row]:
     return [micro_batch_row(compared(costs["topic"], costs["rate source"]))]
 
 
-def micro_batch_row(found: Comparison) -> Row:
-    overhead = 1 / found.ratio
+def micro_batch_row(comparison: Comparison) -> Row:
+    overhead = 1 / comparison.ratio
     return Row(
         f"a micro-batch of {ROWS} rows, against the rate source's",
-        f"{overhead:.2f}x ({found.ours.wall * 1000:.0f} ms, {found.peer.wall * 1000:.0f} ms)",
+        f"{overhead:.2f}x ({comparison.ours.wall * 1000:.0f} ms, {comparison.peer.wall * 1000:.0f} ms)",
         f"{MOST}x at most",
         overhead <= MOST,
-        f"{found.ours.cpu * 1000:.0f} ms, {found.peer.cpu * 1000:.0f} ms: {found.cpu_ratio:.1f}x",
+        f"{comparison.ours.cpu * 1000:.0f} ms, {comparison.peer.cpu * 1000:.0f} ms: {comparison.cpu_ratio:.1f}x",
     )

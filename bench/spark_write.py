@@ -52,12 +52,12 @@ class Writes:
         return cost
 
     def _check(self, topic: str) -> None:
-        places = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
+        partitions = {TopicPartition(topic, index): OffsetSpec.LATEST for index in range(PARTITIONS)}
         with Admin(self._bench.broker.bootstrap_servers) as admin:
-            ends = admin.list_offsets(places, read_committed=True).check()
-        found = sum(end.offset for end in ends.values())
-        markers = found - self._bench.records  # transaction markers have offsets too
-        assert 0 <= markers <= 100, f"{found} records of {self._bench.records}"
+            ends = admin.list_offsets(partitions, read_committed=True).check()
+        records = sum(end.offset for end in ends.values())
+        markers = records - self._bench.records  # transaction markers have offsets too
+        assert 0 <= markers <= 100, f"{records} records of {self._bench.records}"
 
 
 def rows(bench: Workbench) -> list[Row]:

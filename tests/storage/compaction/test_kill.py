@@ -52,7 +52,7 @@ def _write_and_kill(path: Path, appends: int) -> int:
     command = [sys.executable, "-m", "tests.storage.compaction.compacting_child", str(path), str(KEYS)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
-        lines = []
+        lines: list[bytes] = []
         while len(lines) < appends or not (path / CLEANER_OFFSET_CHECKPOINT).exists():
             lines.append(writer.stdout.readline())
             assert lines[-1], "the writer has ended"

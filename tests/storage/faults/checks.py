@@ -86,15 +86,15 @@ def check_producers(log: Log, model: Model) -> None:
         assert producer_id in known or facts.last_offset < start, f"producer {producer_id} is forgotten: {facts}"
     entries = [entry for segment in log.segments for entry in segment.transaction_index.entries()]
     listed = [Aborted(entry.producer_id, entry.first_offset, entry.last_offset) for entry in entries]
-    visible = [
-        _visible_transaction(model, transaction, start) for transaction in listed if transaction.last_offset >= start
-    ]
-    expected = [
-        _visible_transaction(model, transaction, start) for transaction in aborted if transaction.last_offset >= start
-    ]
-    assert [transaction for transaction in visible if transaction.first_offset >= 0] == [
-        transaction for transaction in expected if transaction.first_offset >= 0
-    ], f"aborted transactions are listed as {listed}, not {aborted}; the log starts at {start}"
+    assert _visible_transactions(model, listed, start) == _visible_transactions(model, aborted, start), (
+        f"aborted transactions are listed as {listed}, not {aborted}; the log starts at {start}"
+    )
+
+
+def _visible_transactions(model: Model, transactions: list[Aborted], start: int) -> list[Aborted]:
+    reaching = [transaction for transaction in transactions if transaction.last_offset >= start]
+    visible = [_visible_transaction(model, transaction, start) for transaction in reaching]
+    return [transaction for transaction in visible if transaction.first_offset >= 0]
 
 
 def _visible_state(model: Model, producer_id: int, facts: ProducerFacts, start: int) -> ProducerFacts:
