@@ -38,8 +38,8 @@ def produce(options: Options, size: int, name: str, target: float) -> Iterator[R
         what = f"produce, {name} requests of {value_bytes:,}-byte values, against recv and write"
         yield ratio_row(what, result, aim)
         if size == MIB and aim is not None:
-            user = result.a_gb(lambda load: load.user)
-            yield Row("user CPU a GB in, 1 MiB requests", f"{user:.2f} s", "<= 0.60 s", user <= 0.6)
+            user = result.per_gb(lambda load: load.user)
+            yield Row("user CPU per GB in, 1 MiB requests", f"{user:.2f} s", "<= 0.60 s", user <= 0.6)
 
 
 def produce_result(options: Options, size: int, value_bytes: int) -> Result:
@@ -52,10 +52,10 @@ def fetch(options: Options) -> Iterator[Row]:
     for name, batch_bytes, target in (("1 MiB", MIB, 0.90), ("16 KiB", 16 * 1024, None)):
         load = FetchLoad(options, batch_bytes)
         result = against(load.from_broker, load.from_bare_peer, options.rounds)
-        yield ratio_row(f"fetch, 1 MiB answers of {name} batches, against sendfile", result, target)
+        yield ratio_row(f"fetch, 1 MiB responses of {name} batches, against sendfile", result, target)
         if target is not None:
-            user = result.a_gb(lambda load: load.user)
-            yield Row("user CPU a GB out, 1 MiB answers", f"{user:.2f} s", "<= 0.20 s", user <= 0.2)
+            user = result.per_gb(lambda load: load.user)
+            yield Row("user CPU per GB out, 1 MiB responses", f"{user:.2f} s", "<= 0.20 s", user <= 0.2)
 
 
 def ratio_row(what: str, result: Result, target: float | None) -> Row:
@@ -70,14 +70,14 @@ def small(options: Options) -> Iterator[Row]:
     for connections, in_flight, target in ((1, 100, 20_000), (1, 5, None), (20, 5, None)):
         load = ProduceLoad(options, ring, in_flight, connections)
         result = against(load.to_broker, load.to_bare_peer, options.rounds)
-        rate, a_cpu_second = result.requests_a_second(), result.requests_a_cpu_second()
+        rate, per_cpu_second = result.requests_per_second(), result.requests_per_cpu_second()
         yield Row(
             f"requests of one 100-byte record, connections: {connections}, in flight on each: {in_flight}",
             f"{rate:,.0f}/s",
             "" if target is None else f">= {target:,}/s",
             None if target is None else rate >= target,
-            f"{a_cpu_second:,.0f} a CPU second, {1e6 / a_cpu_second:.1f} us each; "
-            f"bare peer {result.others_requests_a_second():,.0f}/s; {result.busy()}",
+            f"{per_cpu_second:,.0f} per CPU second, {1e6 / per_cpu_second:.1f} us each; "
+            f"bare peer {result.others_requests_per_second():,.0f}/s; {result.busy()}",
         )
 
 
@@ -94,43 +94,45 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--only", choices=list(PARTS), action="append", help="one part; may be given several times")
-    parser.add_argument("--dir", type=Path, help="where to put the files; None: the system's temporary directory")
-    parser.add_argument("--seconds", type=float, default=1.0, help="a round's length at most")
-    parser.add_argument("--mib", type=int, default=LARGEST_ROUND_MIB, help="the most that a round writes")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of which the median is taken")
-    parser.add_argument("--value-bytes", type=int, default=1000, help="a record's size in the rows with a target")
-    parser.add_argument("--in-flight", type=int, default=5, help="requests under way on a connection")
-    parser.add_argument("--receive", choices=["discard", "copy"], default="copy", help="of fetched records")
-    parser.add_argument("--wake-bytes", type=int, default=1, help="wake the generator when so many were fetched")
-    parser.add_argument("--partitions", type=int, default=1_000, help="of the broker that is started and killed")
-    parser.add_argument("--kafka", action="store_true", help="against Apache Kafka instead of the bare peers")
+    parser.add_argument("--only", choices=list(PARTS), action="append", help="run one part; can be repeated")
+    parser.add_argument("--dir", type=Path, help="directory for the files; if None, the system's temporary directory")
+    parser.add_argument("--seconds", type=float, default=1.0, help="longest duration of a round")
+    parser.add_argument("--mib", type=int, default=LARGEST_ROUND_MIB, help="most MiB that a round writes")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="number of rounds; the result is their median")
+    parser.add_argument("--value-bytes", type=int, default=1000, help="size of a value in the rows with a target")
+    parser.add_argument("--in-flight", type=int, default=5, help="requests in flight on a connection")
+    parser.add_argument(
+        "--receive", choices=["discard", "copy"], default="copy", help="what to do with fetched records"
+    )
+    parser.add_argument("--wake-bytes", type=int, default=1, help="wake the generator after this many fetched bytes")
+    parser.add_argument("--partitions", type=int, default=1_000, help="partitions of the broker that is killed")
+    parser.add_argument("--kafka", action="store_true", help="compare with Apache Kafka instead of the bare peers")
     return parser.parse_args()
 
 
 def main() -> int:
-    given = arguments()
+    chosen = arguments()
     options = Options(
-        given.dir,
-        given.seconds,
-        given.mib * MIB,
-        given.value_bytes,
-        given.in_flight,
-        given.receive == "discard",
-        given.wake_bytes,
-        given.rounds,
-        given.partitions,
+        chosen.dir,
+        chosen.seconds,
+        chosen.mib * MIB,
+        chosen.value_bytes,
+        chosen.in_flight,
+        chosen.receive == "discard",
+        chosen.wake_bytes,
+        chosen.rounds,
+        chosen.partitions,
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 16_384)), hard))
     os.sched_setaffinity(0, {GENERATOR_CORE})
     with Console(stderr=True).status("measuring ..."):
-        if given.kafka:
+        if chosen.kafka:
             from bench import broker_kafka  # imports Kafka's clients, which other runs do not need
 
             rows = list(broker_kafka.rows(options))
         else:
-            rows = [row for part in given.only or PARTS for row in PARTS[part](options)]
+            rows = [row for part in chosen.only or PARTS for row in PARTS[part](options)]
     return 0 if report("broker", rows, Console()) else 1
 
 

@@ -1,4 +1,4 @@
-"""Prepared bytes: rings of whole request frames that are sent unchanged, and the responses to expect.
+"""Prepared bytes: rings of complete request frames that are sent unchanged, and the responses to expect.
 
 All frames of a ring have the same length. They are stored one after another in one buffer, with the correlation ids 0,
 1, 2 ... So a generator that has to send three requests sends one slice, and packs nothing while it measures.
@@ -22,9 +22,9 @@ REQUEST_HEADER = struct.Struct(f">ihhih{len(CLIENT_ID)}sB")  # size, key, versio
 RECORD_OVERHEAD = 20  # approximately: the varints around a key of 8 bytes and a value
 
 # size, correlation id and error code of a Produce response for one partition of TOPIC; the rest is skipped
-PRODUCE_ANSWER = struct.Struct(f">ii3x{len(TOPIC)}x5xh33x")
+PRODUCE_RESPONSE = struct.Struct(f">ii3x{len(TOPIC)}x5xh33x")
 # size, correlation id, error code, partition's error code, records' length (a varint of 3 bytes: 16 KiB to 2 MiB)
-FETCH_ANSWER = struct.Struct(">ii5xh4xB16xB4xh8x8x8xB4x3s")
+FETCH_RESPONSE = struct.Struct(">ii5xh4xB16xB4xh8x8x8xB4x3s")
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def fetch_ring(topic_id: uuid.UUID, offsets: list[int], max_bytes: int) -> Ring:
     return _ring(frames)
 
 
-def produce_answer() -> bytes:
+def produce_response() -> bytes:
     """Return the bare peer's response: as long as a broker's response, without an error."""
-    return PRODUCE_ANSWER.pack(PRODUCE_ANSWER.size - 4, 0, 0)
+    return PRODUCE_RESPONSE.pack(PRODUCE_RESPONSE.size - 4, 0, 0)
 
 
 def _produce_body(batch: bytes, partitions: list[int]) -> bytes:
@@ -111,4 +111,4 @@ def varint(value: int) -> bytes:
 
 
 def from_varint(data: bytes) -> int:
-    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data))
+    return sum((byte & 0x7F) << 7 * index for index, byte in enumerate(data))

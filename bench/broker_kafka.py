@@ -1,4 +1,4 @@
-"""Run the same load against Apache Kafka on the same machine. `make compat` has to have fetched Kafka.
+"""Run the same load against Apache Kafka on the same machine. `make compat` must have fetched Kafka before.
 
 Kafka is started once and warmed up, because the JVM compiles at run time. Every round uses a new topic. While it is
 measured, Kafka has one core, as the broker has. Results are the broker's speed as a multiple of Kafka's.
@@ -64,7 +64,7 @@ class Kafka:
 
 def rows(options: Options) -> Iterator[Row]:
     if not (CACHE / f"kafka-{KAFKA_VERSION}").is_dir():
-        yield Row("Apache Kafka", "not there", "", None, "python -m tests.compat.fetch_kafka brings it")
+        yield Row("Apache Kafka", "missing", "", None, "python -m tests.compat.fetch_kafka fetches it")
         return
     with directory(options.parent) as path:
         os.sched_setaffinity(0, CORES)  # child processes inherit the cores
@@ -85,7 +85,7 @@ def loads(options: Options) -> Iterator[tuple[str, Ours, Theirs]]:
         produce = ProduceLoad(options, produce_ring(pool, len(pool)), options.in_flight)
         yield f"produce, {name} requests", produce.to_broker, produce.to_new_topic
     fetch = FetchLoad(options, MIB)
-    yield "fetch, 1 MiB answers", fetch.from_broker, fetch.from_new_topic
+    yield "fetch, 1 MiB responses", fetch.from_broker, fetch.from_new_topic
     small = ProduceLoad(options, produce_ring([batch_of(0, 100) for _ in range(64)], 4096), 100)
     yield "requests of one 100-byte record, 100 in flight", small.to_broker, small.to_new_topic
 
@@ -102,7 +102,7 @@ def compared(options: Options, path: Path, kafka: Kafka, name: str, ours: Ours, 
         for _ in range(WARM_UP_ROUNDS):
             on_kafka()
     result = against(ours, on_kafka, options.rounds)
-    ours_rate, theirs_rate = result.requests_a_second(), result.others_requests_a_second()
+    ours_rate, theirs_rate = result.requests_per_second(), result.others_requests_per_second()
     return Row(
         f"{name}, against Kafka {KAFKA_VERSION}",
         f"{result.comparison.ratio:.2f} x",

@@ -37,7 +37,7 @@ def ready(parent: Path | None, partitions: int) -> Iterator[Row]:
         yield _ready_row("an empty directory", empty, 0.7)
         with broker(path, _settings(partitions)) as process, Wire(process.port) as wire:
             wire.create_topic(TOPIC, partitions)
-            wire.produce(_a_batch_each(partitions))
+            wire.produce(_one_batch_each(partitions))
         rounds = ROUNDS if partitions <= PARTITIONS else 2
         clean, killed = [], []
         for _ in range(rounds):
@@ -49,7 +49,7 @@ def ready(parent: Path | None, partitions: int) -> Iterator[Row]:
         yield _ready_row(f"{partitions:,} partitions", clean, None, 1 + 0.7 * per_thousand)
         yield _ready_row(f"{partitions:,} partitions, the first after kill -9", killed, None, 1 + 0.9 * per_thousand)
         ratio = _median_cpu(killed) / _median_cpu(clean)
-        yield Row("CPU of a start after kill -9 against one after a stop", f"{ratio:.2f}", "<= 3.00", ratio <= 3)
+        yield Row("CPU of a start after kill -9, against a start after a stop", f"{ratio:.2f}", "<= 3.00", ratio <= 3)
 
 
 def _settings(partitions: int) -> list[str]:
@@ -62,14 +62,14 @@ def _start(path: Path, partitions: int = 0, *, then_kill: bool = False) -> tuple
     seconds, cpu = process.seconds_to_ready, sum(process.cpu())
     if then_kill:
         with Wire(process.port) as wire:
-            wire.produce(_a_batch_each(partitions))
+            wire.produce(_one_batch_each(partitions))
         process.kill()
     else:
         process.stop()
     return seconds, cpu
 
 
-def _a_batch_each(partitions: int) -> memoryview:
+def _one_batch_each(partitions: int) -> memoryview:
     """Return requests that append a batch to each log: empty logs would be cheaper to open than real ones."""
     return produce_ring([batch_of(0, 100)], 1, list(range(partitions))).frames
 
@@ -96,12 +96,12 @@ def _ready_row(
 ) -> Row:
     seconds = statistics.median(seconds for seconds, _ in measured)
     cpu = _median_cpu(measured)
-    wanted, met = "", None
+    target_text, met = "", None
     if target is not None:
-        wanted, met = f"<= {target:.1f} s", seconds <= target
+        target_text, met = f"<= {target:.1f} s", seconds <= target
     elif cpu_target is not None:
-        wanted, met = f"<= {cpu_target:.1f} s of CPU", cpu <= cpu_target
-    return Row(f"ready after a start on {what}", f"{seconds:.2f} s", wanted, met, f"{cpu:.2f} s")
+        target_text, met = f"<= {cpu_target:.1f} s of CPU", cpu <= cpu_target
+    return Row(f"ready after a start on {what}", f"{seconds:.2f} s", target_text, met, f"{cpu:.2f} s")
 
 
 def _median_cpu(measured: list[tuple[float, float]]) -> float:
@@ -115,11 +115,11 @@ def memory(parent: Path | None) -> Iterator[Row]:
         idle = _resident(process)
         yield Row("resident memory, idle", f"{idle / MB:.0f} MB", "<= 90 MB", idle <= 90 * MB)
         for times, target in ((1, 0.10), (2, None)):
-            during = _come_and_go(process)
+            during = _open_and_close(process)
             after = _resident(process)
             growth = after / idle - 1
             yield Row(
-                f"the same, after {times * CONNECTIONS:,} connections came and went",
+                f"the same, after {times * CONNECTIONS:,} connections were opened and closed",
                 f"{after / MB:.0f} MB, {growth:+.1%}",
                 "" if target is None else f"<= {target:+.0%}",
                 None if target is None else growth <= target,
@@ -132,9 +132,9 @@ def _resident(process: Process) -> int:
     return process.resident_bytes()
 
 
-def _come_and_go(process: Process) -> int:
-    """Open all connections at the same time, close them, and return what the broker held while they were open."""
-    with ExitStack() as open_ones:
+def _open_and_close(process: Process) -> int:
+    """Open all connections at the same time and close them. Return the broker's memory while they were open."""
+    with ExitStack() as connections:
         for _ in range(CONNECTIONS):
-            open_ones.enter_context(Wire(process.port)).greet()
+            connections.enter_context(Wire(process.port)).greet()
         return _resident(process)

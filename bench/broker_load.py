@@ -14,13 +14,13 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-from bench.broker_frames import FETCH_ANSWER, PRODUCE_ANSWER, Ring, from_varint
+from bench.broker_frames import FETCH_RESPONSE, PRODUCE_RESPONSE, Ring, from_varint
 
 WAIT_SECONDS = 30
 FETCH_BUFFER = 2 * 1024 * 1024
 
 
-class WrongAnswerError(Exception):
+class WrongResponseError(Exception):
     """The other side sent an error, a response out of order, or a different response than requested."""
 
 
@@ -70,15 +70,15 @@ class Producing:
         self._ring = ring
         self._in_flight = in_flight
         self._ordered = ordered
-        self._buffer = bytearray(PRODUCE_ANSWER.size * max(in_flight, 64))
+        self._buffer = bytearray(PRODUCE_RESPONSE.size * max(in_flight, 64))
         self._view = memoryview(self._buffer)
         self._have = 0
         self.sent = 0
-        self.answered = 0
+        self.responses = 0
 
     @property
     def bytes(self) -> int:
-        return self.answered * self._ring.frame_bytes
+        return self.responses * self._ring.frame_bytes
 
     def begin(self) -> None:
         self._send(self._in_flight)
@@ -87,17 +87,17 @@ class Producing:
         """Wait for responses, check them, and send as many new requests if `more` is true."""
         got = self._sock.recv_into(self._view[self._have :])
         if not got:
-            raise WrongAnswerError(f"the connection was closed after {self.answered} answers")
+            raise WrongResponseError(f"the connection was closed after {self.responses} responses")
         self._have += got
-        count = self._have // PRODUCE_ANSWER.size
+        count = self._have // PRODUCE_RESPONSE.size
         if not count:
             self._check_size()
             return
-        if more:  # send before checking the responses, so that the other side has work meanwhile
+        if more:  # send before checking the responses, so that the other side has work in the meantime
             self._send(count)
-        whole = count * PRODUCE_ANSWER.size
+        whole = count * PRODUCE_RESPONSE.size
         self._check(self._view[:whole])
-        self.answered += count
+        self.responses += count
         self._have -= whole
         self._view[: self._have] = self._view[whole : whole + self._have]
 
@@ -107,16 +107,16 @@ class Producing:
         self.sent += count
 
     def _check_size(self) -> None:
-        if self._have >= 4 and int.from_bytes(self._buffer[:4], "big") != PRODUCE_ANSWER.size - 4:
-            raise WrongAnswerError(f"an answer of another size: {self._buffer[: self._have].hex(' ')}")
+        if self._have >= 4 and int.from_bytes(self._buffer[:4], "big") != PRODUCE_RESPONSE.size - 4:
+            raise WrongResponseError(f"a response of another size: {self._buffer[: self._have].hex(' ')}")
 
-    def _check(self, answers: memoryview) -> None:
-        expected = self.answered % self._ring.count
-        for size, correlation_id, error in PRODUCE_ANSWER.iter_unpack(answers):
-            if error or size != PRODUCE_ANSWER.size - 4 or (self._ordered and correlation_id != expected):
-                raise WrongAnswerError(
-                    f"Produce answer of {size} bytes: error {error}, correlation id {correlation_id} for {expected}: "
-                    f"{bytes(answers[: PRODUCE_ANSWER.size * 2]).hex(' ')}"
+    def _check(self, responses: memoryview) -> None:
+        expected = self.responses % self._ring.count
+        for size, correlation_id, error in PRODUCE_RESPONSE.iter_unpack(responses):
+            if error or size != PRODUCE_RESPONSE.size - 4 or (self._ordered and correlation_id != expected):
+                raise WrongResponseError(
+                    f"Produce response: {size} bytes, error {error}, correlation id {correlation_id}, not {expected}: "
+                    f"{bytes(responses[: PRODUCE_RESPONSE.size * 2]).hex(' ')}"
                 )
             expected += 1
             if expected == self._ring.count:
@@ -152,10 +152,10 @@ class Fetching:
         self._least = least
         self._ordered = ordered
         self._flags = socket.MSG_WAITALL | (socket.MSG_TRUNC if discard else 0)
-        self._head = bytearray(FETCH_ANSWER.size)
+        self._head = bytearray(FETCH_RESPONSE.size)
         self._rest = memoryview(bytearray(FETCH_BUFFER))
         self.sent = 0
-        self.answered = 0
+        self.responses = 0
         self.bytes = 0
 
     def begin(self) -> None:
@@ -176,7 +176,7 @@ class Fetching:
                 break
             got += part
         self._exactly(got, rest)
-        self.answered += 1
+        self.responses += 1
         self.bytes += size + 4
         if more:
             self._send()
@@ -190,19 +190,19 @@ class Fetching:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _check(self) -> int:
-        size, correlation_id, error, topics, partitions, partition_error, _, length = FETCH_ANSWER.unpack(self._head)
+        size, correlation_id, error, topics, partitions, partition_error, _, length = FETCH_RESPONSE.unpack(self._head)
         if self._ordered and (
-            correlation_id != self.answered % self._ring.count
+            correlation_id != self.responses % self._ring.count
             or (error, topics, partitions, partition_error) != (0, 2, 2, 0)
             or from_varint(length) - 1 < self._least
         ):
-            raise WrongAnswerError(f"Fetch answer of {size} bytes: {self._head.hex(' ')}")
+            raise WrongResponseError(f"Fetch response of {size} bytes: {self._head.hex(' ')}")
         return int(size)
 
     @staticmethod
-    def _exactly(got: int, wanted: int) -> None:
-        if got != wanted:
-            raise WrongAnswerError(f"the connection was closed {wanted - got} bytes early")
+    def _exactly(got: int, expected: int) -> None:
+        if got != expected:
+            raise WrongResponseError(f"the connection was closed {expected - got} bytes early")
 
     def close(self) -> None:
         self._sock.close()
@@ -226,24 +226,24 @@ class Generator:
     def run(self, limit: Limit) -> Load:
         """Send load until the limit, then wait for the responses that are due; they count."""
         connections = self._connections
-        requests, size = self._answered(), self._bytes()
+        requests, size = self._responses(), self._bytes()
         clock = time.perf_counter
         before, start = os.times(), clock()
         deadline = start + limit.seconds
         for connection in connections:
             connection.begin()
-        while clock() < deadline and self._answered() - requests < limit.requests:
+        while clock() < deadline and self._responses() - requests < limit.requests:
             for connection in connections:
                 connection.step(more=True)
         for connection in connections:
-            while connection.answered < connection.sent:
+            while connection.responses < connection.sent:
                 connection.step(more=False)
         wall, after = clock() - start, os.times()
         cpu = after.user - before.user + after.system - before.system
-        return Load(self._answered() - requests, self._bytes() - size, wall, cpu / wall)
+        return Load(self._responses() - requests, self._bytes() - size, wall, cpu / wall)
 
-    def _answered(self) -> int:
-        return sum(connection.answered for connection in self._connections)
+    def _responses(self) -> int:
+        return sum(connection.responses for connection in self._connections)
 
     def _bytes(self) -> int:
         return sum(connection.bytes for connection in self._connections)

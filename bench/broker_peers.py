@@ -16,18 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def receive(connection: socket.socket, fd: int, request_bytes: int, answer: bytes) -> None:
+def receive(connection: socket.socket, fd: int, request_bytes: int, response: bytes) -> None:
     view = memoryview(bytearray(request_bytes))
     while fill(connection, view):
         os.write(fd, view)
-        connection.send(answer)
+        connection.send(response)
 
 
-def send(connection: socket.socket, fd: int, request_bytes: int, answer_bytes: int) -> None:
+def send(connection: socket.socket, fd: int, request_bytes: int, response_bytes: int) -> None:
     view = memoryview(bytearray(request_bytes))
     at, end = 0, os.fstat(fd).st_size
     while fill(connection, view):
-        stop = at + answer_bytes
+        stop = at + response_bytes
         while at < stop:
             at += os.sendfile(connection.fileno(), fd, at, stop - at)
         if at == end:
@@ -56,12 +56,12 @@ def serve(handle: Callable[[socket.socket], None]) -> None:
 
 
 def main() -> None:
-    kind, path, request_bytes, answer = sys.argv[1:]
+    kind, path, request_bytes, response = sys.argv[1:]
     fd = os.open(Path(path), os.O_RDWR | os.O_CREAT)
     if kind == "receive":
-        serve(lambda connection: receive(connection, fd, int(request_bytes), bytes.fromhex(answer)))
+        serve(lambda connection: receive(connection, fd, int(request_bytes), bytes.fromhex(response)))
     else:
-        serve(lambda connection: send(connection, fd, int(request_bytes), int(answer)))
+        serve(lambda connection: send(connection, fd, int(request_bytes), int(response)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bench.broker_frames import TOPIC, Ring, batch_of, fetch_ring, produce_answer, produce_ring, records_in
+from bench.broker_frames import TOPIC, Ring, batch_of, fetch_ring, produce_response, produce_ring, records_in
 from bench.broker_load import Fetching, Generator, Limit, Load, Producing
 from bench.broker_processes import broker, peer
 from bench.broker_wire import Wire
@@ -21,9 +21,9 @@ from bench.measure import Comparison, Cost, compare
 from bench.report import directory
 
 MIB = 1024 * 1024
-FETCH_ANSWERS = 256  # of 1 MiB: the size of the fetched file
+FETCH_RESPONSES = 256  # of 1 MiB: the size of the fetched file
 WARM_UP = 0.2  # share of a round's limit
-PATIENCE = 60.0
+TIMEOUT = 60.0
 ZEROS = bytes(MIB)
 
 
@@ -53,28 +53,28 @@ class Result:
     ours: list[Load]
     others: list[Load]
 
-    def a_gb(self, figure: Callable[[Load], float]) -> float:
+    def per_gb(self, figure: Callable[[Load], float]) -> float:
         """Return the figure per GB over all rounds, because the kernel's CPU clock is too coarse for one round."""
         return sum(figure(load) for load in self.ours) / sum(load.gb for load in self.ours)
 
-    def requests_a_second(self) -> float:
+    def requests_per_second(self) -> float:
         return statistics.median(load.requests / load.wall for load in self.ours)
 
-    def others_requests_a_second(self) -> float:
+    def others_requests_per_second(self) -> float:
         return statistics.median(load.requests / load.wall for load in self.others)
 
-    def requests_a_cpu_second(self) -> float:
+    def requests_per_cpu_second(self) -> float:
         return sum(load.requests for load in self.ours) / sum(load.cpu for load in self.ours)
 
     def busy(self) -> str:
         return f"generator {statistics.median(load.busy for load in self.ours):.0%} busy"
 
     def cpu(self) -> str:
-        user, system = self.a_gb(lambda load: load.user), self.a_gb(lambda load: load.system)
+        user, system = self.per_gb(lambda load: load.user), self.per_gb(lambda load: load.system)
         speed = statistics.median(load.gb / load.wall for load in self.ours)
         other = statistics.median(load.gb / load.wall for load in self.others)
         return (
-            f"{user:.2f} user + {system:.2f} system s a GB against {self.comparison.peer.cpu:.2f}; "
+            f"{user:.2f} user + {system:.2f} system s per GB against {self.comparison.peer.cpu:.2f}; "
             f"{speed:.2f} against {other:.2f} GB/s; {self.busy()}"
         )
 
@@ -138,10 +138,10 @@ class ProduceLoad:
 
     def to_bare_peer(self) -> Load:
         """Use one connection: the peer serves one at a time."""
-        answer = produce_answer().hex()
+        response = produce_response().hex()
         with (
             directory(self.options.parent) as path,
-            peer(path, "receive", path / "file", self.ring.frame_bytes, answer) as process,
+            peer(path, "receive", path / "file", self.ring.frame_bytes, response) as process,
         ):
             back_with_memory(path, self.options.largest)
             return self._drive(process, ordered=False, connections=1)
@@ -172,16 +172,16 @@ class FetchLoad:
             topic_id = wire.topic_id(TOPIC)
         filling = Producing(server.port, produce_ring([self._batch], 16), 1, ordered=True)
         with Generator([filling]) as generator:
-            generator.run(Limit(PATIENCE, FETCH_ANSWERS * self._each))
+            generator.run(Limit(TIMEOUT, FETCH_RESPONSES * self._each))
         step = self._each * records_in(self._batch)
-        ring = fetch_ring(topic_id, [number * step for number in range(FETCH_ANSWERS)], MIB)
+        ring = fetch_ring(topic_id, [number * step for number in range(FETCH_RESPONSES)], MIB)
         return self._drive(server, ring, ordered=True)
 
     def from_bare_peer(self) -> Load:
         ring = fetch_ring(uuid.UUID(int=0), [0], MIB)
         size = self._each * len(self._batch)
         with directory(self._options.parent) as path:
-            (path / "file").write_bytes((size.to_bytes(4, "big") + os.urandom(size)) * FETCH_ANSWERS)
+            (path / "file").write_bytes((size.to_bytes(4, "big") + os.urandom(size)) * FETCH_RESPONSES)
             with peer(path, "send", path / "file", ring.frame_bytes, size + 4) as process:
                 return self._drive(process, ring, ordered=False)
 
@@ -198,5 +198,5 @@ class FetchLoad:
             wake_bytes=options.wake_bytes,
         )
         with Generator([stream]) as generator:
-            generator.run(Limit(PATIENCE, FETCH_ANSWERS))  # so that the measured fetches need no verification
+            generator.run(Limit(TIMEOUT, FETCH_RESPONSES))  # so that the measured fetches need no verification
             return measured(server, generator, Limit(options.seconds, 2**63))

@@ -29,7 +29,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 from typing_extensions import Buffer
 
-from bench.broker_load import WAIT_SECONDS, WrongAnswerError, connect
+from bench.broker_load import WAIT_SECONDS, WrongResponseError, connect
 
 WAIT = i32Timedelta.parse(timedelta(seconds=WAIT_SECONDS))
 
@@ -53,7 +53,7 @@ class Wire:
         """Send the first requests of every client: ApiVersions, then Metadata of all topics."""
         request = ApiVersionsRequest(client_software_name="bench", client_software_version="1")
         if self._call(request, ApiVersionsResponse).error_code:
-            raise WrongAnswerError("ApiVersions failed")
+            raise WrongResponseError("ApiVersions failed")
         self._call(MetadataRequest(topics=None, include_topic_authorized_operations=False), MetadataResponse)
 
     def create_topic(self, name: str, partitions: int = 1, settings: dict[str, str] | None = None) -> None:
@@ -72,9 +72,9 @@ class Wire:
             )
             for name in names
         )
-        for answer in self._call(CreateTopicsRequest(topics=topics, timeout=WAIT), CreateTopicsResponse).topics:
-            if answer.error_code:
-                raise WrongAnswerError(f"CreateTopics: {answer.error_code!r} {answer.error_message}")
+        for response in self._call(CreateTopicsRequest(topics=topics, timeout=WAIT), CreateTopicsResponse).topics:
+            if response.error_code:
+                raise WrongResponseError(f"CreateTopics: {response.error_code!r} {response.error_message}")
 
     def await_leader(self, name: str) -> None:
         """Wait until the partitions can be used: Kafka confirms a new topic before that."""
@@ -84,7 +84,7 @@ class Wire:
         deadline = time.monotonic() + WAIT_SECONDS
         while error := self._call(request, ListOffsetsResponse).topics[0].partitions[0].error_code:
             if time.monotonic() > deadline:
-                raise WrongAnswerError(f"{name}-0 has no leader: {error!r}")
+                raise WrongResponseError(f"{name}-0 has no leader: {error!r}")
             time.sleep(0.01)
 
     def delete_topic(self, name: str) -> None:
@@ -93,38 +93,38 @@ class Wire:
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete all topics with one request."""
         request = DeleteTopicsRequest(topic_names=tuple(TopicName(name) for name in names), timeout=WAIT)
-        for answer in self._call(request, DeleteTopicsResponse).responses:
-            if answer.error_code:
-                raise WrongAnswerError(f"DeleteTopics: {answer.error_code!r} {answer.error_message}")
+        for response in self._call(request, DeleteTopicsResponse).responses:
+            if response.error_code:
+                raise WrongResponseError(f"DeleteTopics: {response.error_code!r} {response.error_message}")
 
     def delete_records(self, name: str, partitions: Sequence[int]) -> None:
         """Delete all records of these partitions of a topic with one request."""
-        wanted = tuple(DeleteRecordsPartition(partition_index=i32(index), offset=i64(-1)) for index in partitions)
-        topic = DeleteRecordsTopic(name=TopicName(name), partitions=wanted)
+        requested = tuple(DeleteRecordsPartition(partition_index=i32(index), offset=i64(-1)) for index in partitions)
+        topic = DeleteRecordsTopic(name=TopicName(name), partitions=requested)
         request = DeleteRecordsRequest(topics=(topic,), timeout=WAIT)
-        for answer in self._call(request, DeleteRecordsResponse).topics[0].partitions:
-            if answer.error_code:
-                raise WrongAnswerError(f"DeleteRecords of {name}-{answer.partition_index}: {answer.error_code!r}")
+        for response in self._call(request, DeleteRecordsResponse).topics[0].partitions:
+            if response.error_code:
+                raise WrongResponseError(f"DeleteRecords of {name}-{response.partition_index}: {response.error_code!r}")
 
     def topic_id(self, name: str) -> uuid.UUID:
-        asked = MetadataRequestTopic(topic_id=None, name=TopicName(name))
+        requested = MetadataRequestTopic(topic_id=None, name=TopicName(name))
         request = MetadataRequest(
-            topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            topics=(requested,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
         topic = self._call(request, MetadataResponse).topics[0]
         if topic.error_code or topic.topic_id is None:
-            raise WrongAnswerError(f"Metadata of {name}: {topic.error_code!r}")
-        found: uuid.UUID = topic.topic_id
-        return found
+            raise WrongResponseError(f"Metadata of {name}: {topic.error_code!r}")
+        topic_id: uuid.UUID = topic.topic_id
+        return topic_id
 
     def produce(self, frame: Buffer) -> None:
         """Send a prepared Produce frame; every partition in it has to be written."""
         for topic in self._exchange(frame, ProduceResponse).responses:
             for partition in topic.partition_responses:
                 if partition.error_code:
-                    raise WrongAnswerError(f"Produce to {topic.name}-{partition.index}: {partition.error_code!r}")
+                    raise WrongResponseError(f"Produce to {topic.name}-{partition.index}: {partition.error_code!r}")
 
-    def _call(self, request: Any, answer: Any) -> Any:
+    def _call(self, request: Any, response: Any) -> Any:
         self._correlation_id += 1
         header = request.__header_schema__(
             request_api_key=request.__api_key__,
@@ -135,16 +135,16 @@ class Wire:
         out = io.BytesIO()
         entity_writer(type(header))(out, header)
         entity_writer(type(request))(out, request)
-        return self._exchange(len(out.getvalue()).to_bytes(4, "big") + out.getvalue(), answer)
+        return self._exchange(len(out.getvalue()).to_bytes(4, "big") + out.getvalue(), response)
 
-    def _exchange(self, frame: Buffer, answer: Any) -> Any:
+    def _exchange(self, frame: Buffer, response: Any) -> Any:
         self._sock.sendall(frame)
         data = self._receive(int.from_bytes(self._receive(4), "big"))
-        size = entity_reader(answer.__header_schema__)(data, 0)[1]
-        return entity_reader(answer)(data, size)[0]
+        size = entity_reader(response.__header_schema__)(data, 0)[1]
+        return entity_reader(response)(data, size)[0]
 
     def _receive(self, size: int) -> bytes:
         data = self._sock.recv(size, socket.MSG_WAITALL)
         if len(data) != size:
-            raise WrongAnswerError("the connection was closed")
+            raise WrongResponseError("the connection was closed")
         return data

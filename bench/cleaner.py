@@ -42,7 +42,7 @@ VALUE_BYTES = 100
 BATCH_RECORDS = 16 * 1024 // (VALUE_BYTES + 16)
 SEGMENT_BYTES = 128 * 1024**2
 CHUNK = 256 * 1024
-MEMORY_BESIDE_THE_MAP = 64 * 1024**2
+MEMORY_BESIDES_THE_MAP = 64 * 1024**2
 TABLES = 4  # tables that a broker compacts one after the other while its latency is measured
 CONFIG: dict[str, Any] = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, "file_delete_delay_ms": 0}
 
@@ -108,7 +108,7 @@ def speed(parent: Path | None, size: int) -> Iterator[Row]:
         for durable in (False, True):
             result = compare(ours, lambda durable=durable: peer(durable))  # type: ignore[misc]
             yield Row(
-                f"compaction of {size / 1e9:.2g} GB, against a copy" + (" that is synced, too" if durable else ""),
+                f"compaction of {size / 1e9:.2g} GB, against a {'synced ' if durable else ''}copy",
                 f"{result.ratio:.2f}: {size / result.ours.wall / 1e6:.0f} MB/s",
                 "" if durable else ">= 0.50",
                 None if durable else result.ratio >= 0.5,
@@ -137,9 +137,9 @@ with LogDirectory.open(sys.argv[1], LogConfig(**CONFIG), background=False) as lo
 
 def _memory(path: Path, size: int) -> Row:
     run = subprocess.run([sys.executable, "-c", _MEASURE_MEMORY, str(path)], capture_output=True, text=True, check=True)
-    grown, allowed = int(run.stdout), CleanerConfig().log_cleaner_dedupe_buffer_size + MEMORY_BESIDE_THE_MAP
+    grown, allowed = int(run.stdout), CleanerConfig().log_cleaner_dedupe_buffer_size + MEMORY_BESIDES_THE_MAP
     return Row(
-        f"memory that it takes for {size / 1e9:.2g} GB",
+        f"memory of a compaction of {size / 1e9:.2g} GB",
         f"{grown / 1e6:.0f} MB",
         f"<= {allowed / 1e6:.0f} MB",
         grown <= allowed,
@@ -150,7 +150,7 @@ def latency(parent: Path | None, size: int, seconds: float = 4.0) -> Iterator[Ro
     """Send one produce request of a 1 KiB batch at a time to a broker, with and without compaction running."""
     with directory(parent) as path:
         fill(path / "filled", size)
-        found: dict[bool, list[float]] = {True: [], False: []}
+        p99s: dict[bool, list[float]] = {True: [], False: []}
         cleaned = 0
         for number in range(6):
             cleans = number % 2 == 1
@@ -158,13 +158,13 @@ def latency(parent: Path | None, size: int, seconds: float = 4.0) -> Iterator[Ro
             data.mkdir(parents=True)
             for table in range(TABLES):
                 linked(path / "filled" / f"{TOPIC}-0", data / f"{TOPIC}-{table}")
-            found[cleans].append(_p99(path / f"{number}", cleans, seconds))
+            p99s[cleans].append(_p99(path / f"{number}", cleans, seconds))
             cleaned += cleans and sum(log.stat().st_size for log in data.glob(f"{TOPIC}-0/*.log")) < size // 2
             shutil.rmtree(path / f"{number}")
-        assert cleaned == 3, "no table was compacted meanwhile"
-        with_it, without = (statistics.median(found[cleans]) for cleans in (True, False))
+        assert cleaned == 3, "no table was compacted during the measurement"
+        with_it, without = (statistics.median(p99s[cleans]) for cleans in (True, False))
         yield Row(
-            "p99 of a produce request beside a running cleaner, against without",
+            "p99 of a produce request during compaction, against without",
             f"{with_it / without:.2f} x: {with_it * 1e6:.0f} us against {without * 1e6:.0f} us",
             "<= 2 x",
             with_it / without <= 2,
@@ -184,9 +184,9 @@ def _p99(path: Path, cleans: bool, seconds: float) -> float:
         producing = Producing(process.port, produce_ring([batch_of(1024, 100)], 64), 1, ordered=True)
         end = time.perf_counter() + seconds
         while (start := time.perf_counter()) < end:
-            answered = producing.answered
+            responses = producing.responses
             producing.begin()
-            while producing.answered == answered:
+            while producing.responses == responses:
                 producing.step(more=False)
             times.append(time.perf_counter() - start)
             time.sleep(0.0005)
@@ -212,9 +212,9 @@ def deletion(parent: Path | None, segments: int = 1_000) -> Iterator[Row]:
             removing = cost_of(logs.turn)
             assert not list((path / "data" / "bench-0").glob("*.deleted"))
     yield Row(f"deleting {segments:,} segments", f"{seconds * 1000:.0f} ms", "< 1 s", seconds < 1)
-    yield Row("the longest that an append took meanwhile", f"{longest * 1000:.1f} ms", "< 100 ms", longest < 0.1)
+    yield Row("longest append during the deletion", f"{longest * 1000:.1f} ms", "< 100 ms", longest < 0.1)
     yield Row(
-        f"removing their {len(files):,} files, later",
+        f"removing their {len(files):,} files after the delay",
         f"{removing.wall * 1000:.0f} ms",
         "",
         None,
@@ -248,9 +248,9 @@ def _append_during(log: Log, batch: bytes, work: Callable[[], object]) -> tuple[
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, help="where to put the files (default: the system's temporary directory)")
+    parser.add_argument("--dir", type=Path, help="directory for the files (default: the system's temporary directory)")
     parser.add_argument("--bytes", type=int, default=1_000_000_000, help="size of the log that is compacted")
-    parser.add_argument("--only", choices=["speed", "latency", "deletion"], help="one part")
+    parser.add_argument("--only", choices=["speed", "latency", "deletion"], help="run one part")
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "speed": lambda: speed(arguments.dir, arguments.bytes),

@@ -18,16 +18,16 @@ PARTS = {"produce": "bench.client_produce", "consume": "bench.client_consume"}
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=list(PARTS), help="one part")
-    parser.add_argument("--only-confluent", action="store_true", help="leave out the slow ones")
-    parser.add_argument("--records", type=int, help="a round")
-    parser.add_argument("--directory", type=Path, help="where the broker's data goes meanwhile")
-    given = parser.parse_args()
-    arguments = ["--only-confluent"] if given.only_confluent else []
+    parser.add_argument("--only", choices=list(PARTS), help="run one part")
+    parser.add_argument("--only-confluent", action="store_true", help="leave out the slow clients")
+    parser.add_argument("--records", type=int, help="records per round")
+    parser.add_argument("--directory", type=Path, help="directory for the broker's data")
+    options = parser.parse_args()
+    arguments = ["--only-confluent"] if options.only_confluent else []
     for option in ("records", "directory"):
-        if getattr(given, option) is not None:
-            arguments += [f"--{option}", str(getattr(given, option))]
-    parts = [PARTS[given.only]] if given.only else list(PARTS.values())
+        if getattr(options, option) is not None:
+            arguments += [f"--{option}", str(getattr(options, option))]
+    parts = [PARTS[options.only]] if options.only else list(PARTS.values())
     codes = [subprocess.run([sys.executable, "-m", part, *arguments]).returncode for part in parts]
     return max(codes)
 

@@ -99,7 +99,7 @@ def confluent_consume(topic: Topic) -> None:
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": topic.address, "group.id": "bench", "enable.auto.commit": False, **CONFLUENT_SETTINGS}
     )
-    consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in topic.partitions])
+    consumer.assign([confluent_kafka.TopicPartition(*partition, 0) for partition in topic.partitions])
     while left:
         for message in consumer.consume(min(left, CONFLUENT_CHUNK), 10):  # it waits until it has that many
             total += len(message.value() or b"")
@@ -133,7 +133,7 @@ def kafka_python_iterate(topic: Topic, pace: Pace) -> None:
     import kafka
 
     consumer = kafka.KafkaConsumer(bootstrap_servers=topic.address, auto_offset_reset="earliest", group_id=None)
-    consumer.assign([kafka.TopicPartition(*place) for place in topic.partitions])
+    consumer.assign([kafka.TopicPartition(*partition) for partition in topic.partitions])
     for record in consumer:
         pace.take(1, len(record.value))
         if not pace.left:
@@ -147,10 +147,10 @@ def aiokafka_getmany(topic: Topic, pace: Pace) -> None:
     async def run() -> None:
         consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=topic.address, auto_offset_reset="earliest")
         await consumer.start()
-        consumer.assign([aiokafka.TopicPartition(*place) for place in topic.partitions])
+        consumer.assign([aiokafka.TopicPartition(*partition) for partition in topic.partitions])
         while pace.left:
-            for found in (await consumer.getmany(timeout_ms=10_000, max_records=pace.left)).values():
-                pace.take(len(found), sum(len(record.value) for record in found))
+            for records in (await consumer.getmany(timeout_ms=10_000, max_records=pace.left)).values():
+                pace.take(len(records), sum(len(record.value) for record in records))
         await consumer.stop()
 
     asyncio.run(run())
@@ -209,10 +209,10 @@ def row(topic: Topic, what: str, result: Comparison, target: float | None) -> Ro
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=1_000_000, help="of 100 bytes; larger ones are fewer")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only-confluent", action="store_true", help="leave out the slow ones")
-    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--records", type=int, default=1_000_000, help="records of 100 bytes; fewer of 1 KiB")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds; the result is their median")
+    parser.add_argument("--only-confluent", action="store_true", help="leave out the slow clients")
+    parser.add_argument("--directory", type=Path, help="directory for the broker's data")
     options = parser.parse_args()
     rows = []
     sides: list[tuple[str, Callable[[Topic], Any], float | None]] = [
@@ -225,7 +225,7 @@ def main() -> int:
             for what, ours, target in sides:
                 result = against(ours, confluent_consume, topic, options.rounds)
                 rows.append(row(topic, f"{what} against confluent-kafka's consume", result, target))
-            rows += bounds(topic, options.rounds)
+            rows += limits(topic, options.rounds)
             if not options.only_confluent:
                 rows += [slow(topic, name, peer) for name, peer in OTHERS.items()]
     return 0 if report("Consuming", rows, Console(width=150)) else 1
@@ -241,20 +241,20 @@ def against(ours: Callable[[Topic], Any], peer: Callable[[Topic], Any], topic: T
     return compare(side(ours), side(peer), rounds)
 
 
-def bounds(topic: Topic, rounds: int) -> list[Row]:
+def limits(topic: Topic, rounds: int) -> list[Row]:
     """Compare poll_arrow with receiving alone, and receiving alone with confluent-kafka."""
     ours = against(poll_arrow, receive_alone, topic, rounds)
-    bound = against(receive_alone, confluent_consume, topic, rounds)
+    limit = against(receive_alone, confluent_consume, topic, rounds)
     size = f"{topic.value_bytes} B"
-    rate = topic.records * topic.value_bytes / bound.ours.wall / 1e6
+    rate = topic.records * topic.value_bytes / limit.ours.wall / 1e6
     return [
         Row(f"poll_arrow against receiving alone, {size}", f"{ours.ratio:.2f}x", "", None, f"{ours.cpu_ratio:.2f}x"),
         Row(
             f"receiving alone against confluent-kafka's consume, {size}",
-            f"{bound.ratio:.1f}x, {rate:.0f} MB/s of values: the bound",
+            f"{limit.ratio:.1f}x, {rate:.0f} MB/s of values: the limit",
             "",
             None,
-            f"{bound.cpu_ratio:.1f}x",
+            f"{limit.cpu_ratio:.1f}x",
         ),
     ]
 
@@ -265,7 +265,7 @@ def slow(topic: Topic, name: str, peer: Callable[[Topic, Pace], None]) -> Row:
     ours = topic.records / cost_of(lambda: iterate(topic)).wall
     cost_of(lambda: peer(topic, pace))
     if pace.value_bytes != some * topic.value_bytes:
-        raise AssertionError(f"{name} has read {pace.value_bytes} bytes of values in {some} records")
+        raise AssertionError(f"{name} read {pace.value_bytes} bytes of values in {some} records")
     theirs = pace.records / pace.seconds
     measured = f"{ours / theirs:.1f}x: {ours / 1e6:.2f} against {theirs / 1e6:.3f} M records/s, once"
     return Row(f"iterating against {name}, {topic.value_bytes} B", measured, "", None)

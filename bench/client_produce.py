@@ -45,7 +45,7 @@ TOPIC = "bench"
 
 
 @dataclass(frozen=True)
-class Load:
+class SendLoad:
     address: str
     records: int
     value: bytes
@@ -75,7 +75,7 @@ class Calls:
         return statistics.median(cost.wall for cost in self.costs[1:])
 
 
-def ours(load: Load, producer: Producer, calls: Calls) -> Cost:
+def ours(load: SendLoad, producer: Producer, calls: Calls) -> Cost:
     def send_all() -> None:
         send, value = producer.send, load.value
         for _ in range(load.records):
@@ -92,7 +92,7 @@ def our_arrow(producer: Producer, table: pa.Table, calls: Calls) -> Cost:
     )
 
 
-def confluent(load: Load, producer: confluent_kafka.Producer, calls: Calls) -> Cost:
+def confluent(load: SendLoad, producer: confluent_kafka.Producer, calls: Calls) -> Cost:
     def send_all() -> None:
         produce, value = producer.produce, load.value
         for _ in range(load.records):
@@ -101,7 +101,7 @@ def confluent(load: Load, producer: confluent_kafka.Producer, calls: Calls) -> C
     return calls.measure(send_all, producer.flush)
 
 
-def kafka_python(load: Load, producer: Any, calls: Calls) -> Cost:
+def kafka_python(load: SendLoad, producer: Any, calls: Calls) -> Cost:
     def send_all() -> None:
         for _ in range(load.records // 10):
             producer.send(TOPIC, load.value)
@@ -109,7 +109,7 @@ def kafka_python(load: Load, producer: Any, calls: Calls) -> Cost:
     return _times_ten(calls.measure(send_all, producer.flush))
 
 
-def aiokafka_send(load: Load) -> Cost:
+def aiokafka_send(load: SendLoad) -> Cost:
     import aiokafka
 
     async def run() -> Cost:
@@ -146,7 +146,7 @@ def confluent_producer(address: str, **settings: Any) -> confluent_kafka.Produce
     return confluent_kafka.Producer(config | settings)
 
 
-def send_rows(load: Load, only_confluent: bool) -> list[Row]:
+def send_rows(load: SendLoad, only_confluent: bool) -> list[Row]:
     size = f"{len(load.value)} B"
     rows: list[Row] = []
     theirs = confluent_producer(load.address)
@@ -167,7 +167,7 @@ def send_rows(load: Load, only_confluent: bool) -> list[Row]:
     return rows
 
 
-def copy_row(load: Load, table: pa.Table, acknowledged: Comparison) -> Row:
+def copy_row(load: SendLoad, table: pa.Table, acknowledged: Comparison) -> Row:
     values = memoryview(table.column("value").chunk(0).buffers()[2]).cast("B")
     memory = memoryview(bytearray(len(values)))
 
@@ -176,12 +176,12 @@ def copy_row(load: Load, table: pa.Table, acknowledged: Comparison) -> Row:
 
     alone = statistics.median(cost_of(copy).wall for _ in range(ROUNDS))
     times = acknowledged.peer.wall / alone
-    measured = f"{times:.1f} x confluent-kafka ({alone / load.records * 1e6:.2f} µs a record)"
+    measured = f"{times:.1f} x confluent-kafka ({alone / load.records * 1e6:.2f} µs per record)"
     share = f"{alone / acknowledged.ours.wall:.0%} of the time to acknowledged"
     return Row(f"copying the values alone, {len(load.value)} B", f"{measured}, {share}", "", None)
 
 
-def slow_rows(load: Load, producer: Producer, size: str) -> list[Row]:
+def slow_rows(load: SendLoad, producer: Producer, size: str) -> list[Row]:
     import kafka
 
     slow = kafka.KafkaProducer(
@@ -198,20 +198,22 @@ def slow_rows(load: Load, producer: Producer, size: str) -> list[Row]:
     return rows
 
 
-def _rows(what: str, whom: str, load: Load, result: Comparison, mine: Calls, other: Calls, target: float) -> list[Row]:
+def _rows(
+    what: str, client: str, load: SendLoad, result: Comparison, mine: Calls, other: Calls, target: float
+) -> list[Row]:
     calls = other.wall / mine.wall
-    each = f"{mine.wall / load.records * 1e6:.2f} and {other.wall / load.records * 1e6:.2f} µs a record"
+    each = f"{mine.wall / load.records * 1e6:.2f} and {other.wall / load.records * 1e6:.2f} µs per record"
     return [
-        _row(f"{what}, acknowledged", whom, load, result, None),
-        Row(f"{what}, the calls", f"{calls:.1f} x {whom} ({each})", f"{target:g} x", calls >= target),
+        _row(f"{what}, acknowledged", client, load, result, None),
+        Row(f"{what}, the calls", f"{calls:.1f} x {client} ({each})", f"{target:g} x", calls >= target),
     ]
 
 
-def _row(what: str, whom: str, load: Load, result: Comparison, target: float | None) -> Row:
-    each = f"{result.ours.wall / load.records * 1e6:.2f} and {result.peer.wall / load.records * 1e6:.2f} µs a record"
-    wanted = "" if target is None else f"{target:g} x"
+def _row(what: str, client: str, load: SendLoad, result: Comparison, target: float | None) -> Row:
+    each = f"{result.ours.wall / load.records * 1e6:.2f} and {result.peer.wall / load.records * 1e6:.2f} µs per record"
+    aim = "" if target is None else f"{target:g} x"
     met = None if target is None else result.ratio >= target
-    return Row(what, f"{result.ratio:.1f} x {whom} ({each})", wanted, met, f"{result.cpu_ratio:.1f} x")
+    return Row(what, f"{result.ratio:.1f} x {client} ({each})", aim, met, f"{result.cpu_ratio:.1f} x")
 
 
 def latency_row(address: str) -> Row:
@@ -243,12 +245,12 @@ def latency_row(address: str) -> Row:
     return Row("one record, p99 to acknowledged", measured, "confluent-kafka's", our_99 <= their_99)
 
 
-def _latencies(one: Callable[[], None]) -> tuple[float, float]:
+def _latencies(send_one: Callable[[], None]) -> tuple[float, float]:
     """Return the median and the 99th percentile, in microseconds."""
     times = []
     for _ in range(LATENCY_TURN):
         started = time.perf_counter()
-        one()
+        send_one()
         times.append((time.perf_counter() - started) * 1e6)
     times.sort()
     return times[LATENCY_TURN // 2], times[LATENCY_TURN * 99 // 100]
@@ -259,16 +261,16 @@ def run(records: int, only_confluent: bool, parent: Path | None, console: Consol
     with directory(parent) as path, broker(path) as process:
         address = f"127.0.0.1:{process.port}"
         for size in SIZES:
-            rows += send_rows(Load(address, records if size < 1000 else records // 2, bytes(size)), only_confluent)
+            rows += send_rows(SendLoad(address, records if size < 1000 else records // 2, bytes(size)), only_confluent)
         rows.append(latency_row(address))
     return report(f"Producing: {ROUNDS} rounds, medians", rows, console)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=200_000, help="a round; half as many of the large ones")
-    parser.add_argument("--only-confluent", action="store_true")
-    parser.add_argument("--directory", type=Path, help="where the broker's data goes meanwhile")
+    parser.add_argument("--records", type=int, default=200_000, help="records per round; half as many large ones")
+    parser.add_argument("--only-confluent", action="store_true", help="leave out the slow clients")
+    parser.add_argument("--directory", type=Path, help="directory for the broker's data")
     arguments = parser.parse_args()
     met = run(arguments.records, arguments.only_confluent, arguments.directory, Console(width=150))
     sys.exit(0 if met else 1)

@@ -21,8 +21,8 @@ from stratalog.protocol.frames import SIZE, encoded_client_id, request_start
 
 VERSION = 11  # the last version with topic names and a response header without tags
 MIB = 1024 * 1024
-_PATIENCE_MS = (1000, 1000)
-LARGEST_ANSWER = 64 * MIB
+_TIMEOUTS_MS = (1000, 1000)
+LARGEST_RESPONSE = 64 * MIB
 _FULL_FETCH = -1  # the epoch of a fetch without a session
 _BATCH = Struct(">qi")  # base offset, length of the bytes after it
 _BATCH_LENGTH_AT = 12
@@ -35,7 +35,7 @@ def fetch_all(host: str, port: int, topic: str, ends: list[int]) -> int:
     """Fetch the topic's partitions up to these offsets, and return the number of bytes received."""
     offsets = [0] * len(ends)
     received = 0
-    memory = memoryview(mmap.mmap(-1, LARGEST_ANSWER))
+    memory = memoryview(mmap.mmap(-1, LARGEST_RESPONSE))
     with socket.create_connection((host, port)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while any(offset < end for offset, end in zip(offsets, ends, strict=True)):
@@ -46,14 +46,14 @@ def fetch_all(host: str, port: int, topic: str, ends: list[int]) -> int:
             received += size
             _, _, _, topics = parse_fetch_response(memory[4:size], VERSION)
             for _, partitions in topics:
-                for told in partitions:
-                    number, start, end = told[0], told[6], told[7]
-                    offsets[number] = max(offsets[number], _behind(memory[4:size], start, end))
+                for partition in partitions:
+                    number, start, end = partition[0], partition[6], partition[7]
+                    offsets[number] = max(offsets[number], _next_offset(memory[4:size], start, end))
     return received
 
 
 def _request(topic: str, offsets: list[int], ends: list[int]) -> bytes:
-    wanted = [
+    requested = [
         (number, WantedPartition(offset, -1, MIB))
         for number, (offset, end) in enumerate(zip(offsets, ends, strict=True))
         if offset < end
@@ -66,7 +66,7 @@ def _request(topic: str, offsets: list[int], ends: list[int]) -> bytes:
         read_committed=False,
         session_id=0,
         session_epoch=_FULL_FETCH,
-        topics={topic: wanted},
+        topics={topic: requested},
         forgotten={},
     )
     return request_start(ApiKey.FETCH, VERSION, 0, encoded_client_id("bench"), len(body)) + body
@@ -75,18 +75,18 @@ def _request(topic: str, offsets: list[int], ends: list[int]) -> bytes:
 def _receive(sock: socket.socket, memory: memoryview) -> None:
     filled, is_closed = 0, False
     while filled < len(memory) and not is_closed:
-        filled, is_closed = receive_rest(sock.fileno(), memory, filled, *_PATIENCE_MS)
+        filled, is_closed = receive_rest(sock.fileno(), memory, filled, *_TIMEOUTS_MS)
     if is_closed:
         raise ConnectionError("the broker closed the connection")
 
 
-def _behind(answer: memoryview, start: int, end: int) -> int:
-    """Return the offset after the last whole batch, or 0 without one."""
-    behind = 0
+def _next_offset(response: memoryview, start: int, end: int) -> int:
+    """Return the offset after the last complete batch, or 0 without one."""
+    next_offset = 0
     while end - start >= _HEADER:
-        base_offset, length = _BATCH.unpack_from(answer, start)
+        base_offset, length = _BATCH.unpack_from(response, start)
         if _BATCH_LENGTH_AT + length > end - start:
             break
-        behind = base_offset + _LAST_OFFSET_DELTA.unpack_from(answer, start + _LAST_OFFSET_DELTA_AT)[0] + 1
+        next_offset = base_offset + _LAST_OFFSET_DELTA.unpack_from(response, start + _LAST_OFFSET_DELTA_AT)[0] + 1
         start += _BATCH_LENGTH_AT + length
-    return behind
+    return next_offset

@@ -38,13 +38,13 @@ from tests.storage.faults.power_cut import PowerCuts
 T = TypeVar("T")
 Tick = Callable[[], None]
 POWER_CUTS = 1000
-IMAGES_A_WORKLOAD = 25
+IMAGES_PER_WORKLOAD = 25
 KILLS = 1000
 COPIER_KILLS = 50  # with each client
 STREAM_KILLS = 30  # at random, in addition to the planned ones
 EXECUTOR_KILLS = 5
 BATCH_KILLS = 15
-MOST_CALLS = 5000  # disk calls in one piece of work; the work ends long before
+MOST_CALLS = 5000  # more disk calls than one run makes
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Part:
 
 def power_cuts(where: Path, count: int, tick: Tick) -> int:
     done = 0
-    for seed in range(1000, 1000 + -(-count // IMAGES_A_WORKLOAD)):
-        work = PowerCuts(where / str(seed), seed, min(IMAGES_A_WORKLOAD, count - done), progress=tick)
+    for seed in range(1000, 1000 + -(-count // IMAGES_PER_WORKLOAD)):
+        work = PowerCuts(where / str(seed), seed, min(IMAGES_PER_WORKLOAD, count - done), progress=tick)
         work.run()
         done += work.taken
         shutil.rmtree(where / str(seed))
@@ -87,7 +87,7 @@ def cut_files(where: Path, count: int, tick: Tick) -> int:
     log = DamagedLog(where)
     cases = [(state, *cut) for state in ("killed", "closed") for cut in cuts(log, state)]
     for state, name, size in _some(cases, count):
-        with _named(f"{state}, {name} cut to {size} bytes"):
+        with _named(f"{state}, {name} truncated to {size} bytes"):
             log.check(state, name, cut_to(size), random.Random(size))
         tick()
     return min(count, len(cases))
@@ -95,7 +95,7 @@ def cut_files(where: Path, count: int, tick: Tick) -> int:
 
 def flipped_bits(where: Path, count: int, tick: Tick) -> int:
     log = DamagedLog(where)
-    cases = [(state, *one) for state in ("killed", "closed") for one in flips(log, state)]
+    cases = [(state, *bit) for state in ("killed", "closed") for bit in flips(log, state)]
     for state, name, bit in _some(cases, count):
         with _named(f"{state}, {name}, bit {bit}"):
             log.check(state, name, flip(bit), random.Random(bit))
@@ -193,8 +193,8 @@ def run(part: Part, share: float, console: Console) -> tuple[int, float, str | N
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=NAMES, action="append", help="a part; may be given more than once")
-    parser.add_argument("--share", type=float, default=1.0, help="how much of it: 0.1 for a tenth")
+    parser.add_argument("--only", choices=NAMES, action="append", help="run one part; can be repeated")
+    parser.add_argument("--share", type=float, default=1.0, help="the share of all cases to run: 0.1 for a tenth")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     table = Table(title="faults")
@@ -205,7 +205,7 @@ def main() -> int:
         if arguments.only and part.name not in arguments.only:
             continue
         done, seconds, problem = run(part, arguments.share, Console(stderr=True))
-        table.add_row(part.name, f"{done:,}", f"{seconds:.0f}", problem or "all as it must be")
+        table.add_row(part.name, f"{done:,}", f"{seconds:.0f}", problem or "passed")
         failed = failed or problem is not None
     Console().print(table)
     return 1 if failed else 0

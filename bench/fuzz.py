@@ -21,19 +21,19 @@ SEED = 1
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frames", type=int, default=FRAMES, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--seed", type=int, default=SEED, help="another seed is other frames")
-    given = parser.parse_args()
+    parser.add_argument("--frames", type=int, default=FRAMES, help="number of frames")
+    parser.add_argument("--first", type=int, default=0, help="number of the first frame")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the frames")
+    options = parser.parse_args()
     console = Console()
-    numbers = range(given.first, given.first + given.frames)
+    numbers = range(options.first, options.first + options.frames)
     with tempfile.TemporaryDirectory(prefix="stratalog-fuzz-") as where:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         try:
             with Progress(*columns, console=console) as progress:
-                task = progress.add_task(f"frames of seed {given.seed}", total=len(numbers))
+                task = progress.add_task(f"frames of seed {options.seed}", total=len(numbers))
                 outcome = run_campaign(
-                    Path(where) / "data", given.seed, numbers, lambda count: progress.advance(task, count)
+                    Path(where) / "data", options.seed, numbers, lambda count: progress.advance(task, count)
                 )
         except FuzzingFailedError as failure:
             console.print(f"[red]{failure}[/red]", soft_wrap=True)

@@ -1,9 +1,9 @@
-"""Mutation testing: does a test fail when a line of ours is wrong? `python -m bench.mutants`
+"""Mutation testing: does a test fail when a line of the code is wrong? `python -m bench.mutants`
 
-Changes one place of one file at a time (`<` becomes `<=`, a call is left out, ...) in a copy of the tree, and runs the
-tests that execute it. A mutant that no test notices survives: it is printed, and either a test is missing or the change
-makes no difference. The sample depends on the seed alone. First each package's tests run once, with coverage; what only
-the processes that they start execute is "not covered", and counts as survived.
+It makes one change in one file at a time (`<` becomes `<=`, a call is removed, ...), in a copy of the tree, and runs
+the tests that execute the changed line. If no test fails, the mutant survives and is printed: either a test is missing,
+or the change makes no difference. The sample depends only on the seed. At first, each package's tests run once with
+coverage. A line that only child processes of the tests execute is "not covered", and its mutants count as survived.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ examples:
   python -m bench.mutants                                     200 mutants of all packages
   python -m bench.mutants --count 40 --seed 1                 another, smaller sample
   python -m bench.mutants --package records storage --jobs 2  two packages, two at a time
-  python -m bench.mutants --list                              what would be changed; runs nothing
+  python -m bench.mutants --list                              print the changes and run nothing
 """
-AT_LEAST = 3  # mutants a package, if there are that many places
+AT_LEAST = 3  # mutants per package, if it has as many
 STARTUP = 20.0  # seconds for pytest and its imports on a busy machine
 LIMIT_FACTOR = 5
 NO_TESTS = 5  # pytest's exit code
@@ -63,7 +63,7 @@ class Outcome:
     package: str
     mutation: Mutation
     result: str  # killed, timed out, survived, not covered
-    test: str = ""  # that failed
+    test: str = ""  # the test that failed
 
     @property
     def survived(self) -> bool:
@@ -71,11 +71,11 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parser().parse_args(arguments)
+    options = _parser().parse_args(arguments)
     console = Console()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as after Ctrl-C
-    sample = Sample(given.package or list(PACKAGES), given.count, given.seed)
-    if given.list:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as after Ctrl-C
+    sample = Sample(options.package or list(PACKAGES), options.count, options.seed)
+    if options.list:
         for package, mutation in sample.listed():
             console.print(f"{package:<13}{mutation}", markup=False, highlight=False, soft_wrap=True)
         return 0
@@ -83,14 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     with tempfile.TemporaryDirectory(prefix="stratalog-mutants-", ignore_cleanup_errors=True) as directory:
         try:
-            trees = [Tree(Path(directory) / str(job), given.seed) for job in range(given.jobs)]
+            trees = [Tree(Path(directory) / str(job), options.seed) for job in range(options.jobs)]
             _run(sample, trees, outcomes, console)
         except KeyboardInterrupt:
-            console.print("interrupted; what is known so far:")
+            console.print("interrupted; the results so far:")
             status = 130
     console.print(table(outcomes))
-    if given.json:
-        given.json.write_text(json.dumps([as_json(outcome) for outcome in outcomes], indent=1) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps([as_json(outcome) for outcome in outcomes], indent=1) + "\n")
     return status
 
 
@@ -101,13 +101,13 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--count", type=_positive, default=200, help="how many mutants (200)")
-    parser.add_argument("--seed", type=int, default=2026, help="another seed is another sample (2026)")
-    parser.add_argument("--jobs", type=_positive, default=1, help="how many at a time (1)")
+    parser.add_argument("--count", type=_positive, default=200, help="number of mutants (200)")
+    parser.add_argument("--seed", type=int, default=2026, help="seed of the sample (2026)")
+    parser.add_argument("--jobs", type=_positive, default=1, help="mutants to run at a time (1)")
     parser.add_argument(
-        "--package", nargs="+", choices=PACKAGES, metavar="NAME", help=f"of {', '.join(PACKAGES)} (all)"
+        "--package", nargs="+", choices=PACKAGES, metavar="NAME", help=f"some of {', '.join(PACKAGES)} (all)"
     )
-    parser.add_argument("--list", action="store_true", help="print the sample and end")
+    parser.add_argument("--list", action="store_true", help="print the sample and exit")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result of every mutant to a file")
     return parser
 
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"is {number}, must be at least 1")
+        raise argparse.ArgumentTypeError(f"{number} is not valid; it must be at least 1")
     return number
 
 
@@ -123,15 +123,15 @@ class Sample:
     """The mutants of a run. A mutant that does not compile is replaced by the next one of its package."""
 
     def __init__(self, packages: list[str], count: int, seed: int) -> None:
-        found = {name: _mutations(PACKAGES[name].source) for name in packages}
-        self.counts = shares({name: len(mutations) for name, mutations in found.items()}, count)
-        self._drawn = {name: iter(drawn(mutations, f"{seed} {name}")) for name, mutations in found.items()}
+        by_package = {name: _mutations(PACKAGES[name].source) for name in packages}
+        self.counts = shares({name: len(mutations) for name, mutations in by_package.items()}, count)
+        self._drawn = {name: iter(drawn(mutations, f"{seed} {name}")) for name, mutations in by_package.items()}
         self._lock = threading.Lock()
         self.packages = [name for name, number in self.counts.items() for _ in range(number)]
-        random.Random(seed).shuffle(self.packages)  # so that an interrupted run has seen something of each
+        random.Random(seed).shuffle(self.packages)  # so that an interrupted run has results of each package
 
     def next(self, package: str) -> Mutation | None:
-        """Return the package's next mutant; None where no place is left."""
+        """Return the package's next mutant, or None if there are no more."""
         with self._lock:
             for mutation in self._drawn[package]:
                 if mutation.path.endswith(".pyx") or still_compiles(mutation, (ROOT / mutation.path).read_bytes()):
@@ -145,21 +145,24 @@ class Sample:
                 yield package, mutation
 
 
-def shares(places: dict[str, int], count: int) -> dict[str, int]:
-    """Share `count` out in proportion to the places, but a few to each package; no more than it has places."""
-    least = min(AT_LEAST, count // len(places))
-    total = sum(places.values()) or 1
-    exact = {name: count * number / total for name, number in places.items()}
-    given = {name: min(max(int(exact[name]), least), number) for name, number in places.items()}
-    while sum(given.values()) != count:
-        missing = count > sum(given.values())
-        step = 1 if missing else -1
-        open_to = [name for name in places if (given[name] < places[name] if missing else given[name] > least)]
-        if not open_to:
+def shares(available: dict[str, int], count: int) -> dict[str, int]:
+    """Distribute `count` mutants over the packages in proportion to their available mutants. Each package gets a few,
+    but not more than it has."""
+    least = min(AT_LEAST, count // len(available))
+    total = sum(available.values()) or 1
+    exact = {name: count * number / total for name, number in available.items()}
+    counts = {name: min(max(int(exact[name]), least), number) for name, number in available.items()}
+    while sum(counts.values()) != count:
+        too_few = count > sum(counts.values())
+        step = 1 if too_few else -1
+        candidates = [
+            name for name in available if (counts[name] < available[name] if too_few else counts[name] > least)
+        ]
+        if not candidates:
             break
-        name = max(open_to, key=lambda name: step * (exact[name] - given[name]))
-        given[name] += step
-    return given
+        name = max(candidates, key=lambda name: step * (exact[name] - counts[name]))
+        counts[name] += step
+    return counts
 
 
 def drawn(mutations: list[Mutation], seed: str) -> list[Mutation]:
@@ -170,14 +173,14 @@ def drawn(mutations: list[Mutation], seed: str) -> list[Mutation]:
 def _mutations(source: str) -> list[Mutation]:
     path = ROOT / source
     files = sorted(path.rglob("*.py*")) if path.is_dir() else [path]
-    found: list[Mutation] = []
+    mutations: list[Mutation] = []
     for file in files:
         name = str(file.relative_to(ROOT))
         if file.suffix == ".py":
-            found += python_mutations(name, file.read_bytes())
+            mutations += python_mutations(name, file.read_bytes())
         elif file.suffix == ".pyx":
-            found += pyx_mutations(name, file.read_bytes())
-    return found
+            mutations += pyx_mutations(name, file.read_bytes())
+    return mutations
 
 
 def _run(sample: Sample, trees: list[Tree], outcomes: list[Outcome], console: Console) -> None:
@@ -216,7 +219,7 @@ def _learn(sample: Sample, tree: Tree, progress: Progress) -> Knowledge:
         progress.advance(task)
     if knowledge.unusable:
         names = ", ".join(knowledge.unusable[:5]) + (", ..." if len(knowledge.unusable) > 5 else "")
-        progress.console.print(f"left out, as they fail or are skipped without a mutant: {names}", markup=False)
+        progress.console.print(f"not used, because they fail or are skipped without a mutant: {names}", markup=False)
     return knowledge
 
 
@@ -236,7 +239,7 @@ def _work(
 
 
 def try_mutant(tree: Tree, package: str, mutation: Mutation, knowledge: Knowledge) -> Outcome | None:
-    """Make the mutant, run the tests that can notice it, and undo it. None where it does not compile."""
+    """Write the mutant, run the tests that can notice it, and restore the file. Return None if it does not compile."""
     tests = knowledge.tests_for(mutation, PACKAGES[package].tests)
     if not tests:
         return Outcome(package, mutation, "not covered")
@@ -256,7 +259,7 @@ def try_mutant(tree: Tree, package: str, mutation: Mutation, knowledge: Knowledg
             binary.unlink(missing_ok=True)
             binary.write_bytes(compiled)
     if code == NO_TESTS:
-        raise RuntimeError(f"pytest found none of the {len(tests)} tests for {mutation}")
+        raise RuntimeError(f"pytest did not find any of the {len(tests)} tests for {mutation}")
     return Outcome(package, mutation, {0: "survived", None: "timed out"}.get(code, "killed"), failed)
 
 
@@ -268,7 +271,7 @@ def survivor_line(outcome: Outcome) -> str:
 
 
 def table(outcomes: list[Outcome]) -> Table:
-    """Return the figures by package. What timed out is among the killed."""
+    """Return the figures by package. Mutants that timed out count as killed."""
     result = Table(title="mutants by package")
     for column in ("package", "mutants", "killed", "survived", "timed out", "share killed"):
         result.add_column(column, justify="left" if column == "package" else "right")

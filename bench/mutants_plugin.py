@@ -1,8 +1,9 @@
-"""A pytest plugin for mutation testing (`bench.mutants`): notes what each test executes and takes, or runs some tests.
+"""A pytest plugin for mutation testing (`bench.mutants`): records the lines and the time of each test, or runs some
+tests.
 
-It is loaded with `-p bench.mutants_plugin` in the processes that run the tests, and told by the environment what to do:
-MUTANTS_TIMES is a file for what each test took, MUTANTS_SELECTION one with the ids of the tests to run, in their order,
-MUTANTS_FAILED one for the id of a test that failed.
+It is loaded with `-p bench.mutants_plugin` in the processes that run the tests. Environment variables control it:
+MUTANTS_TIMES is a file for the time of each test, MUTANTS_SELECTION a file with the ids of the tests to run, in order,
+MUTANTS_FAILED a file for the id of a test that failed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import coverage
 import hypothesis
 import pytest
 
-# A mutant can loop for ever: neither memory nor disk may run out on the machine.
+# A mutant may loop without end. It must not use up the machine's memory or disk.
 MEMORY_LIMIT = 8 << 30
 FILE_LIMIT = 2 << 30
 
@@ -33,8 +34,8 @@ def pytest_configure() -> None:
     hypothesis.settings.register_profile(
         "mutants",
         parent=hypothesis.settings(),
-        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # the smallest example would take minutes
-        suppress_health_check=list(hypothesis.HealthCheck),  # a slow machine kills no mutant
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # shrinking an example would take minutes
+        suppress_health_check=list(hypothesis.HealthCheck),  # a slow machine must not kill a mutant
         report_multiple_bugs=False,
         database=None,
     )
@@ -50,14 +51,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    # The context stays until the next test begins: what threads do in between counts for this one.
+    # The context stays until the next test begins, so lines that threads execute in between count for this test.
     _switch(item.nodeid)
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
-    """Count what a shared fixture executes for all tests of the file, not only for the first."""
+    """Count the lines that a shared fixture executes for all tests of the file, not only for the first."""
     if fixturedef.scope == "function":
         return (yield)
     item = request._pyfuncitem.nodeid

@@ -1,6 +1,6 @@
-"""The tests for mutation testing: which there are, which lines each executes, and a copy of the tree to run them in.
+"""The tests for mutation testing: their ids, the lines that each executes, and a copy of the tree to run them in.
 
-Nothing is ever changed in the user's tree: each worker has a copy in a temporary directory, with the compiled kernels.
+The user's tree is never changed: each worker has a copy in a temporary directory, with the compiled kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.mutations import Mutation
 ROOT = Path(__file__).parent.parent
 COPIED = ("src", "tests", "bench", "pyproject.toml", "setup.py", "README.md")
 BUILD_LIMIT = 600.0  # seconds
-REFUSALS = ("CompileError", "failed with exit code")  # of Cython, of the C compiler
+REFUSALS = ("CompileError", "failed with exit code")  # the messages of Cython and of the C compiler
 BUILD_ONE = """
 import runpy, sys
 import Cython.Build
@@ -42,29 +42,31 @@ runpy.run_path("setup.py", run_name="__main__")
 
 @dataclass
 class Knowledge:
-    """What the runs of the unchanged tree have shown."""
+    """The results of running the tests on the unchanged tree."""
 
-    seconds: dict[str, float] = field(default_factory=dict)  # by test, those that pass
-    unusable: list[str] = field(default_factory=list)  # failed or skipped
+    seconds: dict[str, float] = field(default_factory=dict)  # by test, only tests that pass
+    unusable: list[str] = field(default_factory=list)  # tests that fail or are skipped
     executed_by: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # path: line: tests, files, or ""
 
     def tests_of(self, folders: tuple[str, ...]) -> list[str]:
         return [test for test in self.seconds if _is_under(test, folders)]
 
     def tests_for(self, mutation: Mutation, folders: tuple[str, ...]) -> list[str]:
-        """Return the tests of these folders that can notice the mutation, those first that say so soonest."""
+        """Return the tests of these folders that can notice the mutation, the fastest first."""
         own = self.tests_of(folders)
         if mutation.path.endswith(".pyx"):
             kernel = Path(mutation.path).stem.strip("_")
             return self._fastest_first(own, kernel)
         lines = self.executed_by.get(mutation.path, {})
-        contexts = {one for line in range(mutation.first_line, mutation.last_line + 1) for one in lines.get(line, [])}
+        statement = range(mutation.first_line, mutation.last_line + 1)
+        contexts = {context for line in statement for context in lines.get(line, [])}
         if not mutation.at_import and "" not in contexts:
             own = [test for test in own if test in contexts or test.partition("::")[0] in contexts]
         return self._fastest_first(own)
 
     def _fastest_first(self, tests: list[str], kernel: str = "") -> list[str]:
-        """A file's tests stay together, as they share brokers; files that name the kernel come first."""
+        """Sort the tests by their time. Tests of a file stay together, because they share brokers, and files that name
+        the kernel come first."""
         files: dict[str, float] = defaultdict(float)
         for test in tests:
             files[test.partition("::")[0]] += self.seconds[test]
@@ -78,7 +80,7 @@ class Knowledge:
 
 
 class Tree:
-    """A copy of the tree in which one mutant at a time is made."""
+    """A copy of the tree, with one mutant at a time."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.root = directory / "tree"
@@ -98,7 +100,7 @@ class Tree:
                 shutil.copy2(source, self.root / name)
 
     def learn(self, folder: str, sources: list[str], knowledge: Knowledge) -> None:
-        """Run the tests of a folder or file with coverage, and add what it shows."""
+        """Run the tests of a folder or file with coverage, and add the results to `knowledge`."""
         times, data_file = self._notes / "times.json", self._notes / "coverage"
         for path in (times, data_file):
             path.unlink(missing_ok=True)
@@ -108,10 +110,10 @@ class Tree:
         tracer = ["-m", "coverage", "run", f"--data-file={data_file}", f"--include={include}"]
         code, output = self._run([*tracer, *self._pytest(), folder], {"MUTANTS_TIMES": str(times)}, None)
         if not times.exists() or code not in (0, 1):
-            raise RuntimeError(f"the tests in {folder} could not be run; they ended with {code}:\n{output[-3000:]}")
-        noted = json.loads(times.read_text())
-        knowledge.seconds.update(noted["usable"])
-        knowledge.unusable.extend(noted["unusable"])
+            raise RuntimeError(f"can't run the tests in {folder}; pytest's exit code is {code}:\n{output[-3000:]}")
+        recorded = json.loads(times.read_text())
+        knowledge.seconds.update(recorded["usable"])
+        knowledge.unusable.extend(recorded["unusable"])
         data = coverage.CoverageData(str(data_file))
         data.read()
         for file in data.measured_files():
@@ -120,28 +122,30 @@ class Tree:
                 known[line] = [*known.get(line, []), *contexts]
 
     def run_tests(self, tests: list[str], limit: float) -> tuple[int | None, str]:
-        """Run these tests until one fails; return pytest's exit code (None: out of time) and the test that failed."""
+        """Run these tests until one fails. Return pytest's exit code, or None after a timeout, and the test that
+        failed."""
         selection, failed = self._notes / "selection.json", self._notes / "failed"
         selection.write_text(json.dumps(tests))
         failed.unlink(missing_ok=True)
         files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        told = {"MUTANTS_SELECTION": str(selection), "MUTANTS_FAILED": str(failed)}
-        code, _ = self._run([*self._pytest(), "-x", *files], told, limit)
+        variables = {"MUTANTS_SELECTION": str(selection), "MUTANTS_FAILED": str(failed)}
+        code, _ = self._run([*self._pytest(), "-x", *files], variables, limit)
         return code, failed.read_text() if failed.exists() else ""
 
     def build(self, path: str) -> bool:
-        """Compile one kernel; false where the compiler refuses it."""
+        """Compile one kernel. Return False if the compiler refuses it."""
         name = path.removeprefix("src/").removesuffix(".pyx").replace("/", ".")
         code, output = self._run(["-c", BUILD_ONE, name, "build_ext", "--inplace", "--force"], {}, BUILD_LIMIT)
         if code not in (0, None) and not any(complaint in output for complaint in REFUSALS):
-            raise RuntimeError(f"{path} could not be compiled, though not for what it says:\n{output[-3000:]}")
+            raise RuntimeError(f"can't compile {path}, but not because of the mutant:\n{output[-3000:]}")
         return code == 0
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
 
     def write(self, path: str, source: bytes) -> None:
-        """A modification time that never comes back keeps Python from using what it compiled of an earlier mutant."""
+        """Write a file with a unique modification time, so that Python does not use the cached bytecode of an earlier
+        mutant."""
         (self.root / path).write_bytes(source)
         self._writes += 1
         os.utime(self.root / path, (self._writes, self._writes))
@@ -150,7 +154,7 @@ class Tree:
         return next((self.root / path).parent.glob(f"{Path(path).stem}.*.so"))
 
     def stop(self) -> None:
-        """End what runs, and let nothing start any more. Any thread may call it."""
+        """Kill the processes that run, and let none start any more. Any thread may call it."""
         self._stopped.set()
         self._kill()
 
@@ -158,12 +162,13 @@ class Tree:
         options = ["-p", "bench.mutants_plugin", "-p", "no:cacheprovider", "--tb=no", f"--hypothesis-seed={self._seed}"]
         return ["-m", "pytest", *options, f"--basetemp={self._notes / 'tmp'}"]
 
-    def _run(self, arguments: list[str], told: dict[str, str], limit: float | None) -> tuple[int | None, str]:
-        """Run Python in the tree, in a process group of its own, and leave no process of it behind."""
+    def _run(self, arguments: list[str], variables: dict[str, str], limit: float | None) -> tuple[int | None, str]:
+        """Run Python in the tree, in a process group of its own, and kill all its processes afterwards. Return the exit
+        code, or None after a timeout, and the output."""
         if self._stopped.is_set():
             raise KeyboardInterrupt
-        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "MUTANTS_RUN": self._run_id, **told}
-        environment["COVERAGE_CORE"] = "ctrace"  # the core that knows contexts
+        environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "MUTANTS_RUN": self._run_id, **variables}
+        environment["COVERAGE_CORE"] = "ctrace"  # the core that supports contexts
         output_file = self._notes / "output"
         with output_file.open("wb") as output:
             self._process = subprocess.Popen(
@@ -187,14 +192,14 @@ class Tree:
         return code, output_file.read_text(errors="replace")
 
     def _kill(self) -> None:
-        """Kill what was started, with the brokers that tests have started in sessions of their own."""
+        """Kill all processes that were started, including brokers that tests have started in sessions of their own."""
         mark = f"MUTANTS_RUN={self._run_id}".encode()
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (process / "environ").read_bytes().split(b"\0"):
                     os.kill(int(process.name), signal.SIGKILL)
             except OSError:
-                continue  # another user's, or gone already
+                continue  # a process of another user, or one that has ended
         if self._process is not None:
             self._process.wait()
 

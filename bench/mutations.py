@@ -1,6 +1,6 @@
-"""What can be changed in a Python file for mutation testing: each place with its replacement, found by `ast`.
+"""Finds the mutations of a Python file with `ast`: text that can be replaced, with its replacement.
 
-A mutation is the text of exactly one place. Left alone is what no test is asked to notice: docstrings, annotations,
+A mutation changes one expression or statement. Code that tests need not check is not mutated: docstrings, annotations,
 imports for type checkers, `__all__`, `__slots__`, decorators, log calls, and the text of errors and asserts.
 """
 
@@ -42,7 +42,7 @@ class Mutation:
     end: int
     before: str
     after: str
-    first_line: int = 0  # of the statement: one of its lines is executed when the change can matter
+    first_line: int = 0  # of the statement; a test that executes none of its lines can't notice the change
     last_line: int = 0
     at_import: bool = False  # outside of all functions
 
@@ -54,7 +54,7 @@ class Mutation:
 
 
 def python_mutations(path: str, source: bytes) -> list[Mutation]:
-    """Return every mutation of the file, in the order of their places."""
+    """Return every mutation of the file, in the order of their positions."""
     finder = _Finder(path, source)
     finder.visit(ast.parse(source))
     return sorted(finder.mutations, key=lambda mutation: (mutation.start, mutation.end))
@@ -73,7 +73,7 @@ def next_number(value: int) -> int:
 
 
 class _Finder(ast.NodeVisitor):
-    """Walks over one file; knows which statement and which function it is in."""
+    """Walks over one file, and keeps the current statement and function."""
 
     def __init__(self, path: str, source: bytes) -> None:
         self.mutations: list[Mutation] = []
@@ -94,7 +94,7 @@ class _Finder(ast.NodeVisitor):
         super().visit(node)
         self._around = outer
 
-    # What is left alone
+    # Code that is not mutated
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._visit_defaults(node.args)
@@ -127,7 +127,7 @@ class _Finder(ast.NodeVisitor):
         self.visit(node.test)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Nothing: texts are not mutated, and positions inside of them are not reliable before Python 3.12."""
+        """Skip the text: texts are not mutated, and positions in them are not reliable before Python 3.12."""
 
     def _visit_defaults(self, arguments: ast.arguments) -> None:
         self._visit_all([default for default in [*arguments.defaults, *arguments.kw_defaults] if default is not None])
@@ -187,7 +187,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        self._replace(node, "pass")  # and nothing inside: that is the text of the error
+        self._replace(node, "pass")  # the text of the error is not mutated
 
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is None:
@@ -205,7 +205,7 @@ class _Finder(ast.NodeVisitor):
     # Positions
 
     def _between(self, left: ast.expr, right: ast.expr, before: str, after: str) -> None:
-        """Replace the operator that stands between two expressions."""
+        """Replace the operator between two expressions."""
         start, end = self._end(left), self._start(right)
         gap = self._source[start:end]
         words = rb"\s+".join(re.escape(word).encode() for word in before.split())
@@ -235,7 +235,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _is_log_call(call: ast.Call) -> bool:
-    """Whether it is `logger.warning(...)` or the like. A partition's log is called `log`, and has no such methods."""
+    """Return True for a call like `logger.warning(...)`. The log of a partition has no methods with these names."""
     function = call.func
     return (
         isinstance(function, ast.Attribute)

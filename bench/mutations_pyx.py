@@ -1,7 +1,7 @@
-"""What can be changed in a Cython file for mutation testing: operators and constants, found by their tokens.
+"""Finds the mutations of a Cython file by its tokens: operators and constants.
 
-There is no `ast` for Cython, so the text is cut into tokens, and these into lines of code. Left alone are strings,
-comments, imports, headers of functions and classes, declarations up to their `=`, casts, and what an error says.
+There is no `ast` for Cython, so the text is split into tokens, and these into lines of code. Strings, comments,
+imports, headers of functions and classes, declarations up to their `=`, casts, and the text of errors are not mutated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SWAPPED = {
     "break": "continue",
     "continue": "break",
 }
-BINARY = {"<", ">", "+", "-", "*", "//"}  # these can also begin a cast, a sign or a pointer
+BINARY = {"<", ">", "+", "-", "*", "//"}  # these can also start a cast, a sign or a pointer
 KEYWORDS = {"return", "and", "or", "not", "in", "is", "if", "else", "elif", "while", "yield", "await", "assert"}
 SKIPPED_LINES = {"import", "from", "cimport", "include", "def", "cpdef", "class", "ctypedef", "DEF", "raise", "@"}
 SKIPPED_LINES |= {"__all__", "__slots__"}
@@ -65,14 +65,14 @@ class Token:
 
     @property
     def is_operand(self) -> bool:
-        """Whether an operator behind it has it as its left side."""
+        """True if an operator after this token has it as its left operand."""
         if self.kind == "name":
             return self.text not in KEYWORDS
         return self.kind in ("number", "string") or self.text in (")", "]")
 
 
 def pyx_mutations(path: str, source: bytes) -> list[Mutation]:
-    """Return every mutation of the file, in the order of their places."""
+    """Return every mutation of the file, in the order of their positions."""
     text = source.decode()
     mutations = []
     for tokens in _lines_of_code(text):
@@ -84,7 +84,7 @@ def pyx_mutations(path: str, source: bytes) -> list[Mutation]:
 
 
 def _lines_of_code(text: str) -> Iterator[list[Token]]:
-    """The tokens of each logical line that can be mutated, without spaces and comments."""
+    """Yield the tokens of each logical line that can be mutated, without spaces and comments."""
     declared_indent: int | None = None  # inside `cdef extern from`, `cdef struct`...: types only
     for tokens in _logical_lines(text):
         first = tokens[0]
@@ -118,7 +118,7 @@ def _logical_lines(text: str) -> Iterator[list[Token]]:
 
 
 def _values(tokens: list[Token]) -> list[Token]:
-    """What stands behind the first `=` of a declaration; a second name's type is part of the first one."""
+    """Return the tokens from the first `=` of a declaration on, or none. All names of a declaration have one type."""
     for number, token in enumerate(tokens):
         if token.text == "=":
             return tokens[number:]
@@ -126,7 +126,7 @@ def _values(tokens: list[Token]) -> list[Token]:
 
 
 def _of_line(text: str, tokens: list[Token]) -> Iterator[Change]:
-    loops = 0  # `for` whose `in` is still to come
+    loops = 0  # the number of `for` whose `in` has not come yet
     cast_end = 0
     start = Token("newline", "", 0)
     for previous, token, following in zip([start, *tokens], tokens, [*tokens[1:], start], strict=False):

@@ -114,7 +114,7 @@ MEASUREMENTS: list[tuple[str, Callable[[int], Rate], int, float | None]] = [
 
 def main() -> None:
     table = Table(title="records, one core")
-    for column in ("what", "million records/s", "CPU ns a record", "of target"):
+    for column in ("what", "million records/s", "CPU ns per record", "of target"):
         table.add_column(column, no_wrap=True)
     for name, measurement, records, target in MEASUREMENTS:
         rates = [measurement(records) for _ in range(RUNS)]

@@ -32,12 +32,12 @@ PARTS: dict[str, Callable[[Workbench], list[Row]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=list(PARTS), help="one part")
-    parser.add_argument("--records", type=int, default=RECORDS, help=f"in the topic; {RECORDS:,} by default")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of which the median counts; {ROUNDS} by default")
-    parser.add_argument("--directory", type=Path, help="where files go meanwhile")
+    parser.add_argument("--only", choices=list(PARTS), help="run one part")
+    parser.add_argument("--records", type=int, default=RECORDS, help=f"records in the topic (default: {RECORDS:,})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds, of which the median counts ({ROUNDS})")
+    parser.add_argument("--directory", type=Path, help="directory for temporary files")
     parser.add_argument(
-        "--keep", type=Path, help="the broker's directory, which stays: its topic is used again the next time"
+        "--keep", type=Path, help="directory for the broker's data, which is kept and used again by the next run"
     )
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 140)

@@ -112,8 +112,8 @@ def memory_rows(bench: Workbench, scans: Scans) -> list[Row]:
     worker, driver = workers_peak_mb(), driver_heap_mb(bench.spark)
     scans.direct()
     return [
-        _memory_row("a worker's memory, a tenth and all", worker, workers_peak_mb()),
-        _memory_row("the driver's heap, a tenth and all", driver, driver_heap_mb(bench.spark)),
+        _memory_row("a worker's memory, for a tenth and for all", worker, workers_peak_mb()),
+        _memory_row("the driver's heap, for a tenth and for all", driver, driver_heap_mb(bench.spark)),
     ]
 
 

@@ -114,7 +114,7 @@ def fill(broker: BrokerProcess, topic: str, records: int) -> None:
             say(f"filling the topic: {start:,} of {records:,} records")
             producer.send_arrow(topic, _table(start, min(start + _AT_ONCE, records), records))
         producer.flush()
-    say(f"{records:,} records are there")
+    say(f"the topic has {records:,} records")
 
 
 def _table(start: int, end: int, records: int) -> pa.Table:

@@ -80,7 +80,7 @@ def appends(parent: Path | None) -> Iterator[Row]:
             f"{result.ratio:.2f}",
             "" if target is None else f">= {target:.2f}",
             None if target is None else result.ratio >= target,
-            f"{result.ours.cpu / count * 1e6:.1f} us against {result.peer.cpu / count * 1e6:.1f} us a batch",
+            f"{result.ours.cpu / count * 1e6:.1f} us against {result.peer.cpu / count * 1e6:.1f} us per batch",
         )
     small = append_against_write(parent, 1024, 100, total=64 * 1024 * 1024)
     each = small.ours.cpu / (64 * 1024 * 1024 // len(batch_of(1024, 100))) * 1e6
@@ -98,8 +98,8 @@ def filled(path: Path, segments: int, segment_bytes: int = 256 * 1024) -> int:
         return log.log_end_offset
 
 
-def look_ups(parent: Path | None) -> Iterator[Row]:
-    few, many, look_ups_a_round = 10, 1_000, 20_000
+def lookups(parent: Path | None) -> Iterator[Row]:
+    few, many, lookups_per_round = 10, 1_000, 20_000
     with directory(parent) as path:
         ends = {segments: filled(path / str(segments), segments) for segments in (few, many)}
         logs = {segments: LogDirectory.open(path / str(segments), background=False) for segments in ends}
@@ -108,7 +108,7 @@ def look_ups(parent: Path | None) -> Iterator[Row]:
             log, rng = logs[segments].log("bench", 0), random.Random(1)
             for _ in log.records():  # open, map and verify everything once before measuring
                 pass
-            offsets = [rng.randrange(ends[segments]) for _ in range(look_ups_a_round)]
+            offsets = [rng.randrange(ends[segments]) for _ in range(lookups_per_round)]
 
             def work() -> None:
                 for offset in offsets:
@@ -117,15 +117,15 @@ def look_ups(parent: Path | None) -> Iterator[Row]:
             return lambda: cost_of(work)
 
         result = compare(look_up(many), look_up(few))
-        p50 = _p50_look_up(logs[many], ends[many])
+        p50 = _p50_lookup(logs[many], ends[many])
         for opened in logs.values():
             opened.close()
     factor = 1 / result.ratio
-    yield Row("look-up by offset, 1,000 segments against 10", f"{factor:.2f} x", "<= 1.5 x", factor <= 1.5)
-    yield Row("look-up by offset, 1,000 segments, p50", f"{p50:.1f} us", "<= 15 us", p50 <= 15)
+    yield Row("lookup by offset, 1,000 segments against 10", f"{factor:.2f} x", "<= 1.5 x", factor <= 1.5)
+    yield Row("lookup by offset, 1,000 segments, p50", f"{p50:.1f} us", "<= 15 us", p50 <= 15)
 
 
-def _p50_look_up(logs: LogDirectory, end: int) -> float:
+def _p50_lookup(logs: LogDirectory, end: int) -> float:
     log, rng, clock = logs.log("bench", 0), random.Random(2), time.perf_counter_ns
     times = []
     for _ in range(20_000):
@@ -146,7 +146,7 @@ def records() -> Iterator[Row]:
         speed = statistics.median(rate.records_per_second for rate in rates)
         cpu = statistics.median(rate.cpu_seconds for rate in rates) / record_rates.ONE_BATCH * 1e9
         yield Row(
-            name, f"{speed / 1e6:.1f} M/s", f">= {target / 1e6:.0f} M/s", speed >= target, f"{cpu:.0f} ns a record"
+            name, f"{speed / 1e6:.1f} M/s", f">= {target / 1e6:.0f} M/s", speed >= target, f"{cpu:.0f} ns per record"
         )
 
 
@@ -189,14 +189,14 @@ def _open_once(path: Path) -> tuple[float, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dir", type=Path, help="where to put the files (default: the system's temporary directory)")
-    parser.add_argument("--only", choices=["appends", "look-ups", "records", "opening"], help="one part")
+    parser.add_argument("--dir", type=Path, help="directory for the files (default: the system's temporary directory)")
+    parser.add_argument("--only", choices=["appends", "lookups", "records", "opening"], help="run one part")
     arguments = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "appends": lambda: appends(arguments.dir),
-        "look-ups": lambda: look_ups(arguments.dir),
+        "lookups": lambda: lookups(arguments.dir),
         "records": records,
         "opening": lambda: opening(arguments.dir),
     }

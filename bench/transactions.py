@@ -39,7 +39,7 @@ from stratalog.client.producer import Producer
 from stratalog.protocol.api_keys import ApiKey
 
 TARGET = 0.7
-A_TRANSACTION = 1_000
+RECORDS_PER_TRANSACTION = 1_000
 VALUE = bytes(100)
 TOPIC = "bench"
 SECONDS = 60
@@ -51,7 +51,7 @@ WARM_UP_TURNS = 10
 def ours(address: str, records: int, *, waits: bool) -> Comparison:
     """Compare the rate with the same client's rate without transactions; with `waits`, it waits for each 1,000
     records."""
-    step = A_TRANSACTION if waits else records
+    step = RECORDS_PER_TRANSACTION if waits else records
     with (
         Producer(address, linger_ms=5, buffer_memory=ROOM) as plain,
         Producer(address, linger_ms=5, buffer_memory=ROOM, transactional_id="ours") as transactional,
@@ -66,9 +66,9 @@ def ours(address: str, records: int, *, waits: bool) -> Comparison:
 
         def within() -> None:
             send = transactional.send
-            for _ in range(records // A_TRANSACTION):
+            for _ in range(records // RECORDS_PER_TRANSACTION):
                 transactional.begin()
-                for _ in range(A_TRANSACTION):
+                for _ in range(RECORDS_PER_TRANSACTION):
                     send(TOPIC, VALUE)
                 transactional.commit()
 
@@ -88,9 +88,9 @@ def confluent(address: str, records: int) -> Comparison:
 
     def within() -> None:
         produce = transactional.produce
-        for _ in range(records // A_TRANSACTION):
+        for _ in range(records // RECORDS_PER_TRANSACTION):
             transactional.begin_transaction()
-            for _ in range(A_TRANSACTION):
+            for _ in range(RECORDS_PER_TRANSACTION):
                 produce(TOPIC, VALUE)
             transactional.commit_transaction(SECONDS)
 
@@ -101,7 +101,7 @@ def rate_row(client: str, records: int, result: Comparison, *, waits: bool = Fal
     costs: list[Cost] = [result.ours, result.peer]
     rates = " and ".join(f"{records / cost.wall:,.0f}" for cost in costs)
     measured = f"{result.ratio:.2f} of the rate without ({rates} records/s)"
-    what = f"{client}, {A_TRANSACTION:,} records a transaction"
+    what = f"{client}, {RECORDS_PER_TRANSACTION:,} records per transaction"
     cpu = f"{result.cpu_ratio:.2f} x"
     if waits:
         return Row(f"{what}; without: flushed as often", measured, "", None, cpu)
@@ -181,9 +181,9 @@ def run(records: int, with_kafka: bool, parent: Path | None, console: Console) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=200_000, help="a round")
-    parser.add_argument("--no-kafka", action="store_true", help="without Apache Kafka beside it")
-    parser.add_argument("--directory", type=Path, help="where the broker's data goes meanwhile")
+    parser.add_argument("--records", type=int, default=200_000, help="records per round")
+    parser.add_argument("--no-kafka", action="store_true", help="don't compare with Apache Kafka")
+    parser.add_argument("--directory", type=Path, help="directory for the broker's data")
     arguments = parser.parse_args()
     with_kafka = not arguments.no_kafka and (CACHE / f"kafka-{KAFKA_VERSION}").is_dir()
     met = run(arguments.records, with_kafka, arguments.directory, Console(width=150))

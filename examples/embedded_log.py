@@ -1,4 +1,4 @@
-"""A temperature sensor's log: append for a while, then ask it questions by offset and by time.
+"""The log of a temperature sensor: append readings, then look them up by offset and by time.
 
 Run with: .venv/bin/python examples/embedded_log.py [directory]
 """
@@ -28,9 +28,9 @@ def main(directory: Path) -> None:
             log.append(build_batch([reading(second) for second in range(first, first + 100)], codec="zstd"))
         print(f"{log.log_end_offset} readings in {len(log.segments)} segments, {log.size} bytes")
 
-        found = log.find_timestamp(START + 3_600_000)
-        assert found is not None
-        record = next(log.records(start=found.offset))
+        match = log.find_timestamp(START + 3_600_000)
+        assert match is not None
+        record = next(log.records(start=match.offset))
         print(f"after an hour (offset {record.offset}): {(record.value or b'').decode()} degrees")
 
 

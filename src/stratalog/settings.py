@@ -1,15 +1,14 @@
-"""What every kind of settings shares: Kafka's dotted names, types, checks, and errors that say what to do.
+"""The common part of all kinds of settings: Kafka's dotted names, types, checks, and errors that say what to do.
 
     @dataclass(frozen=True, kw_only=True)
     class CacheConfig(Settings):
         kind: ClassVar[str] = "a cache"
-        cache_max_bytes: int = setting(1024, integer(0), "room for entries")
+        cache_max_bytes: int = setting(1024, integer(0), "largest size of all entries together")
 
     CacheConfig.parse({"cache.max.bytes": "4096"})
 
-A Python name with underscores is the setting's name with dots. A name that does not exist, a value of the wrong kind,
-and a setting of Kafka's that is known but not available here, are refused with the name in the message. A setting is
-never taken and then ignored.
+The Python name has underscores, the setting's name dots. An unknown name, a value of the wrong type, and a setting of
+Kafka that is not supported are refused with ConfigError, which names the setting. No setting is accepted and ignored.
 """
 
 from __future__ import annotations
@@ -44,17 +43,19 @@ class ValueType(Enum):
 
 @dataclass(frozen=True)
 class Values:
-    """Which values a setting takes. `check(name, value)` gives the typed value, or raises ConfigError."""
+    """The values that a setting accepts. `check(name, value)` returns the typed value, or raises ConfigError."""
 
     type: ValueType
     check: Callable[[str, object], object]
-    said: str = ""  # what is allowed, in words, for the documentation
+    allowed: str = ""  # the accepted values in words, for the documentation
 
 
 def integer(minimum: int, maximum: int = LONG_MAX) -> Values:
+    """Accept whole numbers between two limits."""
+
     def check(name: str, value: object) -> int:
         if isinstance(value, str):
-            # int() alone would also take "1_000" and digits of other scripts, which Kafka does not.
+            # int() alone would also accept "1_000" and digits of other scripts, which Kafka does not.
             if not _WHOLE_NUMBER.fullmatch(value.strip()):
                 raise ConfigError(f"{name} is {value!r}; it must be a whole number")
             value = int(value)
@@ -64,11 +65,13 @@ def integer(minimum: int, maximum: int = LONG_MAX) -> Values:
             raise ConfigError(f"{name} is {value}; it must lie between {minimum} and {maximum}")
         return value
 
-    said = f"{minimum} or more" if maximum in (INT_MAX, LONG_MAX) else f"{minimum} to {maximum}"
-    return Values(ValueType.INT if maximum <= INT_MAX else ValueType.LONG, check, said)
+    allowed = f"{minimum} or more" if maximum in (INT_MAX, LONG_MAX) else f"{minimum} to {maximum}"
+    return Values(ValueType.INT if maximum <= INT_MAX else ValueType.LONG, check, allowed)
 
 
 def decimal(minimum: float, maximum: float) -> Values:
+    """Accept numbers between two limits."""
+
     def check(name: str, value: object) -> float:
         if isinstance(value, str):
             try:
@@ -85,6 +88,8 @@ def decimal(minimum: float, maximum: float) -> Values:
 
 
 def boolean() -> Values:
+    """Accept true and false."""
+
     def check(name: str, value: object) -> bool:
         if isinstance(value, str) and value.strip().lower() in ("true", "false"):
             return value.strip().lower() == "true"
@@ -96,6 +101,8 @@ def boolean() -> Values:
 
 
 def one_of(*choices: str) -> Values:
+    """Accept some texts."""
+
     def check(name: str, value: object) -> str:
         if value not in choices:
             raise ConfigError(f"{name} is {value!r}; it must be one of: {', '.join(choices)}")
@@ -105,6 +112,8 @@ def one_of(*choices: str) -> Values:
 
 
 def text() -> Values:
+    """Accept any text."""
+
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):
             raise ConfigError(f"{name} is {value!r}; it must be text")
@@ -114,7 +123,7 @@ def text() -> Values:
 
 
 def list_of(item: Values | None = None, *, at_least: int = 0) -> Values:
-    """Items with commas between them, or a list in Python; the typed value is a tuple."""
+    """Accept items with commas between them, or a list in Python. The typed value is a tuple."""
 
     def check(name: str, value: object) -> tuple[object, ...]:
         if isinstance(value, str):
@@ -124,36 +133,38 @@ def list_of(item: Values | None = None, *, at_least: int = 0) -> Values:
         else:
             raise ConfigError(f"{name} is {value!r}; it must be a list, with commas between the items")
         try:
-            checked = tuple((item or text()).check(name, one) for one in items)
+            checked = tuple((item or text()).check(name, element) for element in items)
         except ConfigError as error:
-            several = f", or several with commas: {item.said.replace(', ', ',')}" if item and ", " in item.said else ""
-            raise ConfigError(f"{error}{several}") from None
+            hint = (
+                f", or several with commas: {item.allowed.replace(', ', ',')}" if item and ", " in item.allowed else ""
+            )
+            raise ConfigError(f"{error}{hint}") from None
         if len(checked) < at_least:
             raise ConfigError(f"{name} has {len(checked)} items; it must have at least {at_least}")
         if len(set(checked)) != len(checked):
-            raise ConfigError(f"{name} is {value!r}; an item is in it twice")
+            raise ConfigError(f"{name} is {value!r}; it must not have the same item twice")
         return checked
 
-    return Values(ValueType.LIST, check, f"list of: {item.said}" if item else "list")
+    return Values(ValueType.LIST, check, f"list of: {item.allowed}" if item else "list")
 
 
 def nullable(values: Values) -> Values:
-    """None, or empty text, for "not set"."""
+    """Accept the same values, and None or empty text for "not set"."""
 
     def check(name: str, value: object) -> object:
         return None if value is None or value == "" else values.check(name, value)
 
-    return Values(values.type, check, f"{values.said}, or nothing" if values.said else "")
+    return Values(values.type, check, f"{values.allowed}, or nothing" if values.allowed else "")
 
 
 def setting(default: object, values: Values, doc: str, *, dynamic: bool = False) -> Any:
-    """A field of a Settings class. `dynamic`: it can be changed while the broker runs."""
+    """Define a field of a Settings class. A `dynamic` setting can be changed while the broker runs."""
     return field(default=default, metadata={"values": values, "doc": doc, "dynamic": dynamic})
 
 
 @dataclass(frozen=True)
 class Described:
-    """All that is known of one setting but its value."""
+    """A setting without its current value."""
 
     name: str
     default: Any
@@ -164,54 +175,54 @@ class Described:
 
 @dataclass(frozen=True)
 class Refused:
-    """A setting of Kafka's that can't be given here: why, and what to do. `default` is the value that holds, and that
-    tools are shown; None: there is nothing to show."""
+    """A setting of Kafka that is not supported. `reason` says why, and what to do instead. `default` is the value in
+    effect, which tools can show, or None."""
 
     reason: str
     default: str | None = None
     type: ValueType = ValueType.STRING
 
-    def holds(self, value: object) -> bool:
-        """Whether giving this value asks for nothing that is not so already."""
+    def is_in_effect(self, value: object) -> bool:
+        """Return True if this value is in effect anyway, so that it can be accepted."""
         return self.default is not None and (as_text(value) or "").strip() == self.default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Names, parsing and checking."""
+    """The base class of all settings. The values are checked when an object is created, and never change."""
 
-    kind: ClassVar[str]  # whose settings they are, for messages: "a log"
+    kind: ClassVar[str]  # the owner of the settings in messages, such as "a log"
 
     def __post_init__(self) -> None:
-        for one in self.described():
-            python_name = underscored(one.name)
-            object.__setattr__(self, python_name, one.values.check(one.name, getattr(self, python_name)))
+        for described in self.described():
+            python_name = underscored(described.name)
+            object.__setattr__(self, python_name, described.values.check(described.name, getattr(self, python_name)))
 
     @classmethod
     def described(cls) -> list[Described]:
-        return [Described(dotted(one.name), one.default, **one.metadata) for one in cls._fields()]
+        return [Described(dotted(field.name), field.default, **field.metadata) for field in cls._fields()]
 
     @classmethod
     def names(cls) -> list[str]:
-        return [dotted(one.name) for one in cls._fields()]
+        return [dotted(field.name) for field in cls._fields()]
 
     @classmethod
     def _fields(cls) -> list[Field[Any]]:
-        """Those made with setting(): a class may have other fields beside them."""
-        return [one for one in fields(cls) if "values" in one.metadata]
+        """Return the fields that setting() defines. A class may also have other fields."""
+        return [field for field in fields(cls) if "values" in field.metadata]
 
     @classmethod
     def refused(cls) -> Mapping[str, Refused]:
-        """Settings that are known and can't be given."""
+        """Return the settings of Kafka that are not supported."""
         return {}
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> Self:
-        """From Kafka's dotted names; values may be text."""
+        """Create the settings from Kafka's dotted names. Values may be text. Raises ConfigError."""
         return cls(**cls._arguments(settings))
 
     def override(self, settings: Mapping[str, object]) -> Self:
-        """These settings with others on top, from Kafka's dotted names."""
+        """Return these settings with some replaced, given by Kafka's dotted names. Raises ConfigError."""
         return replace(self, **self._arguments(settings))
 
     @classmethod
@@ -221,29 +232,29 @@ class Settings:
         for name, value in settings.items():
             if name in known:
                 arguments[underscored(name)] = value
-            elif name not in refused or not refused[name].holds(value):
+            elif name not in refused or not refused[name].is_in_effect(value):
                 raise unknown_setting(name, cls.kind, cls.names(), refused)
         return arguments
 
     def settings(self) -> dict[str, Any]:
-        return {dotted(one.name): getattr(self, one.name) for one in self._fields()}
+        return {dotted(field.name): getattr(self, field.name) for field in self._fields()}
 
     def texts(self) -> dict[str, str | None]:
-        """As Kafka's protocol and files have them."""
+        """Return the values as text, as in Kafka's protocol and files."""
         return {name: as_text(value) for name, value in self.settings().items()}
 
 
 def unknown_setting(
     name: str, kind: str, known: Iterable[str], refused: Mapping[str, Refused] | None = None
 ) -> ConfigError:
-    """The error for a name that can't be given, to be raised."""
+    """Return the error for a name that is not supported, for the caller to raise."""
     names = list(known)
     if refused and name in refused:
         return ConfigError(f"{name} can't be set: {refused[name].reason}")
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return ConfigError(f"{name!r} is not a setting of {kind}; did you mean {near[0]}?")
-    hint = f"; known are: {', '.join(names)}" if len(names) <= 40 else "; docs/settings.md lists what there is"
+    hint = f"; known are: {', '.join(names)}" if len(names) <= 40 else "; docs/settings.md lists all settings"
     return ConfigError(f"{name!r} is not a setting of {kind}{hint}")
 
 
@@ -256,6 +267,7 @@ def underscored(name: str) -> str:
 
 
 def as_text(value: object) -> str | None:
+    """Return a typed value as Kafka writes it, or None if it is not set."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -263,5 +275,5 @@ def as_text(value: object) -> str | None:
     if isinstance(value, tuple):
         return ",".join(str(item) for item in value)
     if isinstance(value, float):
-        return str(value).replace("e+", "E").replace("e", "E")  # as Java writes it
+        return str(value).replace("e+", "E").replace("e", "E")  # Java's notation
     return str(value)

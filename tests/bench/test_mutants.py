@@ -29,19 +29,19 @@ def knowledge() -> Knowledge:
     )
 
 
-def test_same_seed_draws_the_same_mutants_and_another_seed_others() -> None:
+def test_seed_decides_the_mutants() -> None:
     many = [on_line(3)] + MUTATIONS * 5
     assert drawn(many, "1 a") == drawn(many, "1 a")
     assert drawn(many, "1 a") != drawn(many, "2 a")
 
 
-def test_places_weigh_but_a_small_package_gets_a_few() -> None:
+def test_shares_are_proportional_but_a_small_package_gets_a_few() -> None:
     assert shares({"large": 900, "small": 10}, 100) == {"large": 97, "small": 3}
     assert shares({"large": 600, "half": 300}, 90) == {"large": 60, "half": 30}
     assert shares({"a": 500, "b": 500, "c": 500}, 10) == {"a": 4, "b": 3, "c": 3}
 
 
-def test_no_more_mutants_than_places() -> None:
+def test_package_gets_no_more_mutants_than_it_has() -> None:
     assert shares({"a": 2, "b": 5}, 100) == {"a": 2, "b": 5}
     assert sum(shares({"a": 10, "b": 10, "c": 10}, 2).values()) == 2
 
@@ -50,11 +50,11 @@ def test_only_tests_that_execute_the_line_are_run() -> None:
     assert knowledge().tests_for(on_line(3), FOLDER) == ["tests/a/test_x.py::f"]
 
 
-def test_what_a_shared_fixture_executes_concerns_all_tests_of_the_file_fastest_first() -> None:
+def test_lines_of_a_shared_fixture_count_for_all_tests_of_the_file() -> None:
     assert knowledge().tests_for(on_line(5), FOLDER) == ["tests/a/test_x.py::g", "tests/a/test_x.py::f"]
 
 
-def test_what_runs_at_import_concerns_all_tests_fastest_file_first() -> None:
+def test_lines_run_at_import_count_for_all_tests() -> None:
     files = [test.partition("::")[0] for test in knowledge().tests_for(on_line(1), FOLDER)]
     assert files == ["tests/a/test_y.py", "tests/a/test_x.py", "tests/a/test_x.py"]
 
@@ -63,7 +63,7 @@ def test_line_that_no_test_executes_has_no_tests() -> None:
     assert Knowledge(seconds={"tests/a/test_x.py::f": 1.0}).tests_for(on_line(3), FOLDER) == []
 
 
-def test_table_counts_what_timed_out_as_killed_and_what_is_not_covered_as_survived() -> None:
+def test_timed_out_counts_as_killed_and_not_covered_as_survived() -> None:
     results = ["killed", "timed out", "survived", "not covered"]
     outcomes = [Outcome("records", MUTATIONS[0], result) for result in results]
     assert figures(outcomes) == ("4", "2", "2", "1", "50%")
@@ -74,7 +74,7 @@ def test_table_counts_what_timed_out_as_killed_and_what_is_not_covered_as_surviv
     assert "storage" not in console.file.getvalue()
 
 
-def test_table_of_nothing_can_be_printed() -> None:
+def test_empty_table_can_be_printed() -> None:
     assert figures([]) == ("0", "0", "0", "0", "-")
 
 
@@ -83,7 +83,7 @@ def test_packages_and_their_tests_exist() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_list_prints_as_many_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_the_requested_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--count", "7", "--package", "planning", "transactions"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 7

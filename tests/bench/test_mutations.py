@@ -1,4 +1,4 @@
-"""Mutation testing: which places of a file are changed, to what, and which are left alone."""
+"""Mutation testing: which code of a file is changed, to what, and which is not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Finder = Callable[[str, bytes], list[Mutation]]
 
 
 def changed(source: str, find: Finder = python_mutations) -> list[str]:
-    """What the file becomes with each of its mutations."""
+    """Return the file with each of its mutations."""
     data = textwrap.dedent(source).encode()
     return [mutation.apply(data).decode() for mutation in find("a.py", data)]
 
@@ -63,7 +63,7 @@ def test_operator_or_constant_becomes_its_counterpart(find: Finder, before: str,
         ("for a in b:\n    continue\n", "for a in b:\n    break\n"),
     ],
 )
-def test_statement_is_left_out_or_replaced(before: str, after: str) -> None:
+def test_statement_is_removed_or_replaced(before: str, after: str) -> None:
     assert changed(before) == [after]
 
 
@@ -84,28 +84,28 @@ def test_statement_is_left_out_or_replaced(before: str, after: str) -> None:
         "def f() -> None:\n    return None\n",
     ],
 )
-def test_what_no_test_is_asked_to_notice_is_left_alone(source: str) -> None:
+def test_code_that_tests_need_not_check_is_not_mutated(source: str) -> None:
     assert changed(source) == []
 
 
-def test_text_of_an_error_is_left_alone() -> None:
+def test_text_of_an_error_is_not_mutated() -> None:
     assert changed("def f(a):\n    raise ValueError(a + 1, 'of 3')\n") == ["def f(a):\n    pass\n"]
 
 
-def test_mutation_of_a_long_statement_knows_all_of_its_lines() -> None:
+def test_mutation_of_a_long_statement_has_all_its_lines() -> None:
     source = b"def f(a, b):\n    if (\n        a\n        < b\n    ):\n        return a\n"
     first = python_mutations("a.py", source)[0]
     assert (first.line, first.first_line, first.last_line, first.at_import) == (4, 2, 5, False)
     assert str(first) == "a.py:4  < -> <="
 
 
-def test_mutation_outside_of_functions_is_known_as_such() -> None:
+def test_mutation_outside_of_functions_is_marked() -> None:
     assert python_mutations("a.py", b"LIMIT = 5\n")[0].at_import
     assert python_mutations("a.py", b"class C:\n    def f(self, a=1): ...\n")[0].at_import
     assert not python_mutations("a.py", b"class C:\n    def f(self): return 1\n")[0].at_import
 
 
-def test_mutant_that_python_refuses_is_noticed() -> None:
+def test_mutant_that_does_not_compile_is_recognised() -> None:
     source = b"x = 1\n"
     assert still_compiles(Mutation("a.py", 1, 4, 5, "1", "0"), source)
     assert not still_compiles(Mutation("a.py", 1, 4, 5, "1", "break"), source)
@@ -130,11 +130,11 @@ def test_mutant_that_python_refuses_is_noticed() -> None:
         "__all__ = ['a', 1]",
     ],
 )
-def test_types_headers_and_texts_of_cython_are_left_alone(source: str) -> None:
+def test_types_headers_and_texts_of_cython_are_not_mutated(source: str) -> None:
     assert changed(source, pyx_mutations) == []
 
 
-def test_cython_after_a_cast_or_a_declaration_is_changed() -> None:
+def test_cython_after_a_cast_or_a_declaration_is_mutated() -> None:
     assert changed("cdef char *p = <char *>a + b\n", pyx_mutations) == ["cdef char *p = <char *>a - b\n"]
     assert changed("cdef enum S:\n    A = 1\nx = 0x10ULL\n", pyx_mutations) == ["cdef enum S:\n    A = 1\nx = 17ULL\n"]
     assert changed("x = [a for a in b if a in c]\n", pyx_mutations) == ["x = [a for a in b if a not in c]\n"]

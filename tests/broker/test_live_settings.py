@@ -49,7 +49,7 @@ def test_changes_count_again_after_a_restart(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert again.current == live.current
     assert again.current.log_defaults.retention_ms == 777
-    assert again.layers == live.layers == ({"log.retention.ms": "777"}, {"max.connections": "9"}, GIVEN.given)
+    assert again.layers == live.layers == ({"log.retention.ms": "777"}, {"max.connections": "9"}, GIVEN.explicit)
 
 
 def test_what_python_gave_without_text_stays_too(tmp_path: Path) -> None:

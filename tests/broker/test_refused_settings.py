@@ -18,19 +18,21 @@ from stratalog.broker.settings import BrokerConfig
         ("inter.broker.protocol.version", "Kafka 4 has removed it"),
     ],
 )
-def test_reason_is_given(name: str, reason: str) -> None:
+def test_refused_setting_has_its_reason(name: str, reason: str) -> None:
     assert reason in (why_refused(name) or "")
 
 
 @pytest.mark.parametrize("name", ["controllers", "logg.dirs", "log.dirsx", ""])
-def test_name_that_only_looks_alike_is_not_refused_as_known(name: str) -> None:
+def test_similar_name_is_not_refused_as_known(name: str) -> None:
     assert why_refused(name) is None
 
 
-def test_nothing_is_both_taken_and_refused() -> None:
-    assert [one.name for one in BrokerConfig.all_described() if why_refused(one.name) is not None] == []
+def test_no_setting_is_both_accepted_and_refused() -> None:
+    assert [
+        described.name for described in BrokerConfig.all_described() if why_refused(described.name) is not None
+    ] == []
 
 
-def test_every_rule_can_come_to_count() -> None:
+def test_every_rule_matches_its_own_name() -> None:
     for rule, reason in refusals():
         assert why_refused(rule + "x" if rule.endswith(".") else rule) == reason, rule

@@ -17,11 +17,11 @@ def defaults_of(**settings: Any) -> LogConfig:
     return BrokerConfig.parse({name.replace("_", "."): value for name, value in settings.items()}).log_defaults
 
 
-def test_without_settings_topics_have_a_logs_defaults() -> None:
+def test_topic_defaults_are_the_defaults_of_a_log() -> None:
     assert TopicDefaults().log_config() == LogConfig()
 
 
-def test_every_setting_of_a_topic_has_a_default_on_the_broker() -> None:
+def test_every_topic_setting_has_a_default_of_the_broker() -> None:
     assert set(SYNONYMS) == TOPIC_SETTINGS
     names = {synonym.name for chain in SYNONYMS.values() for synonym in chain}
     assert names | {"producer.id.expiration.ms"} == set(TopicDefaults.names())
@@ -39,24 +39,24 @@ def test_every_setting_of_a_topic_has_a_default_on_the_broker() -> None:
         ({"log_retention_hours": -1}, -1),
     ],
 )
-def test_finer_unit_goes_first(settings: dict[str, Any], expected: int) -> None:
+def test_setting_with_the_finer_unit_takes_precedence(settings: dict[str, Any], expected: int) -> None:
     assert defaults_of(**settings).retention_ms == expected
 
 
 @pytest.mark.parametrize("name", ["log_retention_hours", "log_retention_minutes"])
-def test_retention_of_nothing_is_refused(name: str) -> None:
+def test_retention_of_zero_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="is 0; it must be 1 or more, or -1"):
         defaults_of(**{name: 0})
 
 
-def test_rolling_and_jitter_have_their_hours_too() -> None:
+def test_roll_and_jitter_can_be_set_in_hours() -> None:
     config = defaults_of(log_roll_hours=3, log_roll_jitter_hours=1)
     assert (config.segment_ms, config.segment_jitter_ms) == (3 * HOUR, HOUR)
     config = defaults_of(log_roll_hours=3, log_roll_ms=5, log_roll_jitter_hours=1, log_roll_jitter_ms=2)
     assert (config.segment_ms, config.segment_jitter_ms) == (5, 2)
 
 
-def test_interval_of_the_flusher_is_the_flush_time_where_it_is_given_alone() -> None:
+def test_flush_scheduler_interval_is_the_default_of_flush_ms() -> None:
     assert defaults_of().flush_ms == 2**63 - 1
     assert defaults_of(log_flush_scheduler_interval_ms=2000).flush_ms == 2000
     assert defaults_of(log_flush_scheduler_interval_ms=2000, log_flush_interval_ms=500).flush_ms == 500
@@ -86,16 +86,16 @@ def test_interval_of_the_flusher_is_the_flush_time_where_it_is_given_alone() -> 
         ("producer.id.expiration.ms", 7, "producer.id.expiration.ms"),
     ],
 )
-def test_each_default_arrives_at_the_log(broker_setting: str, value: object, topic_setting: str) -> None:
+def test_each_broker_default_is_a_setting_of_the_log(broker_setting: str, value: object, topic_setting: str) -> None:
     config = BrokerConfig.parse({broker_setting: value}).log_defaults
     assert config == LogConfig.parse({topic_setting: value})
 
 
-def test_topic_has_its_own_settings_on_top() -> None:
+def test_topics_own_settings_take_precedence() -> None:
     defaults = LogConfig(retention_ms=5, segment_bytes=4096)
     assert topic_config(defaults, {"retention.ms": "7"}) == LogConfig(retention_ms=7, segment_bytes=4096)
 
 
-def test_brokers_own_setting_is_none_of_a_topic() -> None:
-    with pytest.raises(ConfigError, match=r"producer\.id\.expiration\.ms is no setting of a topic"):
+def test_broker_setting_is_refused_for_a_topic() -> None:
+    with pytest.raises(ConfigError, match=r"producer\.id\.expiration\.ms is not a setting of a topic"):
         topic_config(LogConfig(), {"producer.id.expiration.ms": "7"})

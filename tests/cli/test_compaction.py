@@ -33,7 +33,7 @@ def test_status_says_how_dirty_a_log_is_and_what_it_waits_for(server: str) -> No
     assert "more than min.cleanable.dirty.ratio, 0.01" in row["reason"]
     text = invoke("compaction", "status", "accounts").stdout
     assert "accounts-0  due  1.00 of the log is dirty" in text
-    assert "the segment that grows is never cleaned" in text
+    assert "the active segment is never cleaned" in text
 
 
 def test_status_of_a_topic_that_is_not_compacted_says_so(server: str) -> None:
@@ -54,11 +54,11 @@ def test_explain_shows_the_records_of_a_key(server: str) -> None:
     (partition,) = json_of("compaction", "explain", "accounts", "customer-2")
     assert partition["count"] == 100
     last = partition["records"][-1]
-    assert (last["stays"], last["why"]) == (True, "the last value of the key")
+    assert (last["stays"], last["why"]) == (True, "the last record of the key")
     assert not partition["records"][0]["stays"]
     text = invoke("compaction", "explain", "accounts", "customer-2").stdout
     assert "accounts-0  100 records" in text
-    assert "the last value of the key" in text
+    assert "the last record of the key" in text
 
 
 def test_explain_of_a_key_that_nobody_wrote(server: str) -> None:

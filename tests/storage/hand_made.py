@@ -1,4 +1,4 @@
-"""Files as a test wants them, written without the engine: segments with gaps, at high offsets, of old formats."""
+"""Writes files without the engine: segments with gaps, at high offsets, of old formats."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stratalog.storage.names import CLEAN_SHUTDOWN, LOCK, segment_file
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 START_MS = 1_700_000_000_000
-ANY_TIME = {"message_timestamp_after_max_ms": 2**63 - 1}  # the clock stands still, and records are dated past it
+ANY_TIME = {"message_timestamp_after_max_ms": 2**63 - 1}  # the clock stands still, and records have later timestamps
 
 
 def timed(*timestamps: int, size: int = 8) -> list[Record]:
-    """Records that differ in their time, and in a value of about `size` bytes that says it."""
+    """Return records with these timestamps, each with a value of about `size` bytes that contains its timestamp."""
     return [
         Record(timestamp=timestamp, key=b"key", value=b"%d" % timestamp + b"." * size, headers=[("h", None)])
         for timestamp in timestamps
@@ -26,12 +26,12 @@ def timed(*timestamps: int, size: int = 8) -> list[Record]:
 
 
 def batch_of(*timestamps: int, base_offset: int = 0, size: int = 8, **fields: Any) -> bytearray:
-    """One batch with a record for each timestamp."""
+    """Return one batch with a record for each timestamp."""
     return build_batch(timed(*(timestamps or (START_MS,)), size=size), base_offset=base_offset, **fields)
 
 
 def write_segment(partition: Path, base_offset: int, *batches: bytes | bytearray) -> Path:
-    """A .log file without indexes."""
+    """Write a .log file without indexes."""
     partition.mkdir(parents=True, exist_ok=True)
     path = segment_file(partition, base_offset, ".log")
     path.write_bytes(b"".join(batches))
@@ -49,12 +49,12 @@ def open_with(path: Path, directory_config: DirectoryConfig, clock: ManualClock,
 
 
 def left_by_kill(data: Path, target: Path) -> Path:
-    """A copy of a data directory as kill -9 would leave it now."""
+    """Copy a data directory as kill -9 would leave it now, and return the copy."""
     shutil.copytree(data, target, ignore=shutil.ignore_patterns(LOCK))
     return target
 
 
-def say_clean(data: Path) -> None:
+def write_clean_marker(data: Path) -> None:
     data.mkdir(parents=True, exist_ok=True)
     (data / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
 
@@ -68,7 +68,7 @@ def offsets_of(log: Log, **bounds: int) -> list[int]:
 
 
 def flip(path: Path, position: int, bits: int = 0x40) -> None:
-    """Damage one byte."""
+    """Flip bits of one byte."""
     content = bytearray(path.read_bytes())
     content[position] ^= bits
     path.write_bytes(content)

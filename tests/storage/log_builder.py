@@ -1,10 +1,10 @@
-"""Logs for tests, built in one expression, with a model of what they must hold.
+"""Builds logs for tests in one expression, together with the records that they must have.
 
     built = LogBuilder(tmp_path, segment_bytes=1024).append(5).append(3, codec=Codec.ZSTD).roll().append(1)
     assert list(built.log.records()) == built.expected
 
-A record's content is a function of (seed, generation, offset), and each truncation begins a new generation: a record
-at the wrong offset, from another log or from before a truncation never equals the one that is expected.
+A record's content is a function of (seed, generation, offset), and each truncation starts a new generation. So a record
+at the wrong offset, from another log or from before a truncation never equals the expected record.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.storage.hand_made import ANY_TIME
 
 PARTITION = TopicPartition("orders", 0)
 START_MS = 1_700_000_000_000
-STEP_MS = 10  # between the timestamps of two neighbours
+STEP_MS = 10  # between the timestamps of consecutive records
 
 
 def record_at(
     offset: int, *, seed: int = 0, generation: int = 0, value_size: int | None = None, timestamp: int | None = None
 ) -> Record:
-    """The one record that may be at `offset`. Without a value_size it has some 0 to 120 bytes."""
+    """Return the only record that may be at `offset`. Without a value_size, its value has 0 to 120 bytes."""
     digest = hashlib.blake2b(f"{seed}/{generation}/{offset}".encode()).digest()
     size = digest[0] % 121 if value_size is None else value_size
     return Record(
@@ -49,15 +49,15 @@ def records_from(offset: int, count: int, **content: Any) -> list[Record]:
 
 
 def batch_from(offset: int, count: int = 1, *, codec: int = Codec.NONE, **content: Any) -> bytearray:
-    """A client's batch (base offset 0: the log stamps it) of the records that belong at `offset` and behind it."""
+    """Return a client's batch (base offset 0) of the records that belong at `offset` and after it."""
     return build_batch(records_from(offset, count, **content), codec=codec)
 
 
 class LogBuilder:
-    """One log in a data directory, and in `expected` the records that it must hold. Every step returns the builder.
+    """One log in a data directory, and in `expected` the records that it must have. Every step returns the builder.
 
-    `settings` are LogConfig's. Housekeeping runs only when asked for (`directory.turn()`), time stands still unless
-    `clock` is advanced. As a context manager it closes the directory at the end.
+    `settings` are those of LogConfig. Housekeeping runs only in `directory.turn()`, and time stands still unless
+    `clock` is advanced. As a context manager, the builder closes the directory at the end.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LogBuilder:
         self.config = LogConfig(**ANY_TIME | settings)
         self._directory_config = directory_config
         self._background = background
-        self._records: list[Record] = []  # by offset, from 0; those before the log's start too
+        self._records: list[Record] = []  # by offset, from 0, including those before the log start offset
         self.last: Appended | None = None
         self.directory: LogDirectory
         self.log: Log
@@ -114,27 +114,27 @@ class LogBuilder:
 
     @property
     def expected(self) -> list[Record]:
-        """What log.records() must yield: everything appended and not forgotten since."""
+        """The records that log.records() must yield."""
         return self._records[self.log.log_start_offset :]
 
     @property
     def history(self) -> list[Record]:
-        """As `expected`, with those before the log's start; the index is the offset."""
+        """The records of `expected` and those before the log start offset. The index is the offset."""
         return list(self._records)
 
     def files(self, suffix: str) -> list[Path]:
-        """The log's files that end so, oldest segment first."""
+        """Return the log's files with this suffix, oldest segment first."""
         return sorted(path for path in self.log_path.iterdir() if path.name.endswith(suffix))
 
     def next_records(self, count: int, **content: Any) -> list[Record]:
         return records_from(self.next_offset, count, seed=self.seed, generation=self.generation, **content)
 
     def next_batch(self, count: int = 1, *, codec: int = Codec.NONE, **content: Any) -> bytearray:
-        """The batch that append() would append now."""
+        """Return the batch that append() would append now."""
         return build_batch(self.next_records(count, **content), codec=codec)
 
     def append(self, count: int = 1, *, codec: int = Codec.NONE, batches: int = 1, **content: Any) -> Self:
-        """One append call with `batches` batches of `count` records; `content` is record_at's."""
+        """Append `batches` batches of `count` records in one call. `content` goes to record_at()."""
         records = self.next_records(count * batches, **content)
         data = bytearray()
         for first in range(0, len(records), count):
@@ -158,7 +158,7 @@ class LogBuilder:
         return self
 
     def truncate(self, offset: int) -> Self:
-        """What is appended from here on differs from what was cut off."""
+        """Truncate the log. Later records differ from the truncated ones at the same offsets."""
         end = self.log.truncate(offset)
         if end < self.next_offset:
             del self._records[end:]
@@ -184,6 +184,6 @@ class LogBuilder:
         return self
 
     def left_by_kill(self, target: Path) -> Path:
-        """A copy of the data directory as kill -9 at this point would leave it."""
+        """Copy the data directory as kill -9 would leave it now, and return the copy."""
         shutil.copytree(self.path, target, ignore=shutil.ignore_patterns(LOCK))
         return target

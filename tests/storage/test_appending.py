@@ -1,4 +1,4 @@
-"""The rules that topic settings make for appends: times that are taken, and the codec of what is stored."""
+"""The rules of topic settings for appends: which timestamps are accepted, and the codec of stored batches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ HOUR = 3_600_000
 
 
 class CountingClock(ManualClock):
-    asked = 0
+    readings = 0
 
     def now_ms(self) -> int:
-        self.asked += 1
+        self.readings += 1
         return super().now_ms()
 
 
@@ -51,27 +51,27 @@ def test_record_dated_too_far_ahead_is_refused(tmp_path: Path, clock: CountingCl
     log.append(batch_of(START_MS, START_MS + HOUR + 1))
 
 
-def test_each_of_several_batches_is_looked_at(tmp_path: Path, clock: CountingClock) -> None:
+def test_timestamp_of_every_batch_of_an_append_is_checked(tmp_path: Path, clock: CountingClock) -> None:
     log = opened(tmp_path, clock)
     with pytest.raises(InvalidTimestampError):
         log.append(batch_of(START_MS + HOUR + 1) + batch_of(START_MS))
     log.append(batch_of(START_MS + HOUR) + batch_of(START_MS))
 
 
-def test_max_timestamp_of_the_header_is_not_believed(tmp_path: Path, clock: CountingClock) -> None:
+def test_max_timestamp_of_the_header_is_not_trusted(tmp_path: Path, clock: CountingClock) -> None:
     data = batch_of(START_MS + 2 * HOUR)
     set_max_timestamp(data, parse_headers(data)[0][0], START_MS)
     with pytest.raises(InvalidTimestampError):
         opened(tmp_path, clock).append(data)
 
 
-def test_records_of_today_do_not_cost_a_look_at_the_clock(tmp_path: Path, clock: CountingClock) -> None:
+def test_current_timestamps_do_not_read_the_clock(tmp_path: Path, clock: CountingClock) -> None:
     log = opened(tmp_path, clock)
     log.append(batch_of(START_MS))
-    clock.asked = 0
+    clock.readings = 0
     for number in range(10):
         log.append(batch_of(START_MS + number))
-    assert clock.asked == 0
+    assert clock.readings == 0
 
 
 def test_record_that_is_too_old_is_refused(tmp_path: Path, clock: CountingClock) -> None:
@@ -83,12 +83,12 @@ def test_record_that_is_too_old_is_refused(tmp_path: Path, clock: CountingClock)
     assert log.log_end_offset == 4
 
 
-def test_times_do_not_matter_where_the_log_sets_them(tmp_path: Path, clock: CountingClock) -> None:
+def test_timestamps_are_not_checked_with_log_append_time(tmp_path: Path, clock: CountingClock) -> None:
     log = opened(tmp_path, clock, message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1)
     assert log.append(batch_of(START_MS + 2 * HOUR, 5)).max_timestamp == START_MS
 
 
-def test_the_coordinators_own_batches_are_not_looked_at(tmp_path: Path, clock: CountingClock) -> None:
+def test_batches_of_a_coordinator_are_not_checked(tmp_path: Path, clock: CountingClock) -> None:
     log = opened(tmp_path, clock, compression_type="zstd", message_timestamp_before_max_ms=1)
     log.append(batch_of(5, START_MS + 2 * HOUR), origin=Origin.COORDINATOR)
     assert stored(log)[0].codec == Codec.NONE
@@ -115,12 +115,14 @@ def test_stored_batches_have_the_codec_of_compression_type(
             batch_of(START_MS, START_MS + 1, size=50, codec=source, producer_id=4, producer_epoch=0, base_sequence=0)
         )
     assert [(header.codec, header.base_offset, header.producer_id) for header in stored(log)] == [
-        (source if target is None else target, 0, 4)  # and the second one was known as a repetition
+        (source if target is None else target, 0, 4)  # the second append was recognised as a duplicate
     ]
-    assert [record.value for record in log.records()] == [one.value for one in timed(START_MS, START_MS + 1, size=50)]
+    assert [record.value for record in log.records()] == [
+        record.value for record in timed(START_MS, START_MS + 1, size=50)
+    ]
 
 
-def test_buffer_of_the_caller_is_left_alone_by_recompression(tmp_path: Path, clock: CountingClock) -> None:
+def test_recompression_does_not_change_the_callers_buffer(tmp_path: Path, clock: CountingClock) -> None:
     log = opened(tmp_path, clock, compression_type="gzip")
     data = batch_of(START_MS)
     before = bytes(data)
@@ -128,7 +130,7 @@ def test_buffer_of_the_caller_is_left_alone_by_recompression(tmp_path: Path, clo
     assert data == before
 
 
-def test_levels_are_used(tmp_path: Path, clock: CountingClock) -> None:
+def test_compression_level_is_used(tmp_path: Path, clock: CountingClock) -> None:
     sizes = []
     for level in (-50, 19):
         log = opened(tmp_path / str(level), clock, compression_type="zstd", compression_zstd_level=level)
@@ -138,7 +140,7 @@ def test_levels_are_used(tmp_path: Path, clock: CountingClock) -> None:
 
 
 @pytest.mark.parametrize("level", [-1, 1, 9])
-def test_gzip_takes_its_levels(tmp_path: Path, clock: CountingClock, level: int) -> None:
+def test_gzip_accepts_its_levels(tmp_path: Path, clock: CountingClock, level: int) -> None:
     log = opened(tmp_path, clock, compression_type="gzip", compression_gzip_level=level)
     log.append(batch_of(START_MS))
     assert stored(log)[0].codec == Codec.GZIP
@@ -151,7 +153,7 @@ def test_batch_too_large_when_inflated_is_refused(tmp_path: Path, clock: Countin
     assert log.log_end_offset == 0
 
 
-def test_no_limit_ahead_where_it_is_switched_off(tmp_path: Path, clock: CountingClock) -> None:
+def test_largest_after_max_ms_allows_any_timestamp(tmp_path: Path, clock: CountingClock) -> None:
     log = opened(tmp_path, clock, message_timestamp_after_max_ms=LONG_MAX)
     log.append(batch_of(2**62))
     assert log.log_end_offset == 1

@@ -21,7 +21,7 @@ steps = st.lists(
 
 
 @given(steps=steps)
-def test_known_good_bytes_are_exactly_those_that_were_added_and_not_cut(steps: list[tuple[str, int, int]]) -> None:
+def test_checked_bytes_are_exactly_those_added_and_not_truncated(steps: list[tuple[str, int, int]]) -> None:
     ranges = CheckedRanges()
     model: set[int] = set()
     for step, position, length in steps:
@@ -35,12 +35,12 @@ def test_known_good_bytes_are_exactly_those_that_were_added_and_not_cut(steps: l
             assert ranges.end_of(at) == end_in(model, at)
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_new_ranges_are_empty() -> None:
     assert CheckedRanges().end_of(0) == 0
     assert CheckedRanges().end_of(7) == 7
 
 
-def test_neighbours_become_one_stretch() -> None:
+def test_neighbouring_ranges_are_merged() -> None:
     ranges = CheckedRanges()
     ranges.add(0, 10)
     ranges.add(20, 30)
@@ -49,7 +49,7 @@ def test_neighbours_become_one_stretch() -> None:
     assert ranges.end_of(0) == 30
 
 
-def test_random_readers_make_it_forget_instead_of_grow() -> None:
+def test_too_many_ranges_are_forgotten() -> None:
     ranges = CheckedRanges()
     for position in range(0, 10 * checked_ranges._MAX_RANGES, 10):
         ranges.add(position, position + 1)

@@ -58,7 +58,7 @@ offsets = st.dictionaries(
 
 
 @given(offsets=offsets)
-def test_offsets_come_back_as_written(
+def test_offsets_are_read_as_written(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[TopicPartition, int]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "offsets"
@@ -99,7 +99,7 @@ def test_empty_file_means_no_entries_as_in_a_new_data_directory_of_kafka(tmp_pat
         (b"\0" * 64, "has 1 lines"),
     ],
 )
-def test_damaged_checkpoint_is_an_error_that_names_file_and_line(
+def test_corrupt_checkpoint_is_an_error_that_names_file_and_line(
     tmp_path: Path, content: bytes, complaint: str
 ) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
@@ -113,7 +113,7 @@ def test_damaged_checkpoint_is_an_error_that_names_file_and_line(
     "content",
     [b"0\n1\n0\n", b"0\n1\n0 0 0\n", b"0\n1\nx 0\n", b"0\n1\n2147483648 0\n", b"0\n1\n0 9223372036854775808\n"],
 )
-def test_damaged_epochs_are_an_error(tmp_path: Path, content: bytes) -> None:
+def test_corrupt_epochs_are_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(content)
     with pytest.raises(CorruptCheckpointError, match="line 3"):
@@ -123,21 +123,21 @@ def test_damaged_epochs_are_an_error(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "version is None"),
+        (b"", "version is ''"),
         (b"version: 1\ntopic_id: 2ajhXs3bSoOTec-oV6lQbg", "version is '1'"),
-        (b"version: 0\n", "topic_id is None"),
+        (b"version: 0\n", "topic_id is ''"),
         (b"version: 0\ntopic_id: 2ajhXs3bSoOTec", "topic_id is '2ajhXs3bSoOTec'"),
         (b"version: 0\ntopic_id: !", "topic_id is '!'"),
     ],
 )
-def test_damaged_partition_metadata_is_an_error(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_corrupt_partition_metadata_is_an_error(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "partition.metadata"
     path.write_bytes(content)
     with pytest.raises(CorruptCheckpointError, match=complaint):
         checkpoints.read_partition_metadata(path)
 
 
-def test_topic_id_comes_back(tmp_path: Path) -> None:
+def test_topic_id_is_read_as_written(tmp_path: Path) -> None:
     topic_id = uuid.UUID("d9a8e15e-cddb-4a83-9379-cfa857a9506e")
     content = checkpoints.format_partition_metadata(topic_id)
     assert content == b"version: 0\ntopic_id: 2ajhXs3bSoOTec-oV6lQbg"
@@ -156,14 +156,14 @@ class TestOffsetCheckpoint:
         assert (tmp_path / "file").read_bytes() == b"0\n1\nb 1 8\n"
         assert OffsetCheckpoint(Disk(), tmp_path / "file").get(self.B) == 8
 
-    def test_update_without_news_writes_nothing(self, tmp_path: Path) -> None:
+    def test_update_without_changes_writes_nothing(self, tmp_path: Path) -> None:
         checkpoint = OffsetCheckpoint(Disk(), tmp_path / "file")
         checkpoint.update({self.A: 5})
         (tmp_path / "file").unlink()
         checkpoint.update({self.A: 5, self.B: None})
         assert not (tmp_path / "file").exists()
 
-    def test_damaged_file_counts_as_empty_and_says_so(self, tmp_path: Path) -> None:
+    def test_corrupt_file_counts_as_empty_and_sets_damage(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"garbage")
         checkpoint = OffsetCheckpoint(Disk(), tmp_path / "file")
         assert checkpoint.damage is not None

@@ -12,22 +12,22 @@ from tests.golden.settings import settings_of_kafka
 LONG_MAX = 2**63 - 1
 
 
-def test_every_setting_of_a_topic_in_kafka_is_taken_or_refused_with_kafkas_default() -> None:
-    defaults = LogConfig().texts() | {name: one.default for name, one in LogConfig.refused().items()}
+def test_every_topic_setting_of_kafka_is_accepted_or_refused_with_kafkas_default() -> None:
+    defaults = LogConfig().texts() | {name: setting.default for name, setting in LogConfig.refused().items()}
     for name, theirs in settings_of_kafka("topic").items():
         assert defaults.get(name) == theirs["default"], name
 
 
 def test_types_are_kafkas() -> None:
-    types = {one.name: one.values.type for one in LogConfig.described()}
-    types |= {name: one.type for name, one in LogConfig.refused().items()}
+    types = {setting.name: setting.values.type for setting in LogConfig.described()}
+    types |= {name: setting.type for name, setting in LogConfig.refused().items()}
     for name, theirs in settings_of_kafka("topic").items():
         assert types[name].name == theirs["type"], name
 
 
-def test_settings_that_kafka_does_not_have_are_few() -> None:
+def test_only_listed_settings_are_unknown_to_kafka() -> None:
     ours = set(LogConfig.names()) - set(settings_of_kafka("topic"))
-    assert ours == {"producer.id.expiration.ms"}  # a broker's in Kafka; here a log may be used without a broker
+    assert ours == {"producer.id.expiration.ms"}  # a broker setting in Kafka; here, a log can be used without a broker
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_settings_that_kafka_does_not_have_are_few() -> None:
         ("message.timestamp.difference.max.ms", "1", r"use message\.timestamp\.before\.max\.ms"),
     ],
 )
-def test_what_is_not_available_is_refused_by_name_with_the_reason(name: str, value: str, reason: str) -> None:
+def test_unsupported_setting_is_refused_by_name_with_the_reason(name: str, value: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} .*: .*{reason}"):
         LogConfig.parse({name: value})
 
 
-def test_refused_setting_is_taken_with_the_value_that_holds_anyway() -> None:
-    holding = {name: one.default for name, one in LogConfig.refused().items() if one.default is not None}
+def test_refused_setting_is_accepted_with_its_default() -> None:
+    holding = {name: setting.default for name, setting in LogConfig.refused().items() if setting.default is not None}
     assert holding["remote.storage.enable"] == "false"
     assert LogConfig.parse(holding) == LogConfig()
 
 
-def test_settings_on_top_of_others_change_only_themselves() -> None:
+def test_override_changes_only_the_given_settings() -> None:
     base = LogConfig(segment_bytes=4096, retention_ms=5)
     assert base.override({"retention.ms": "7"}) == LogConfig(segment_bytes=4096, retention_ms=7)
     with pytest.raises(ConfigError, match=r"retention\.ms is -2"):
@@ -66,7 +66,7 @@ def test_gzip_has_no_level_0(level: int) -> None:
         LogConfig(compression_gzip_level=0)
 
 
-def test_text_and_numbers_give_the_same_settings() -> None:
+def test_text_and_numbers_are_parsed_to_the_same_settings() -> None:
     parsed = LogConfig.parse(
         {"segment.bytes": " 4096 ", "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}
     )
@@ -79,13 +79,13 @@ def test_misspelled_name_gets_a_suggestion() -> None:
         LogConfig.parse({"segment.byte": 1})
 
 
-def test_name_like_no_other_gets_the_list() -> None:
+def test_unknown_name_without_a_similar_one_gets_the_list() -> None:
     with pytest.raises(ConfigError, match=r"'zzz' .* known are: segment\.bytes, segment\.ms"):
         LogConfig.parse({"zzz": 1})
 
 
-def test_setting_of_a_directory_is_none_of_a_log() -> None:
-    with pytest.raises(ConfigError, match=r"max\.open\.segments can.t be set: it belongs to a data directory"):
+def test_setting_of_a_directory_is_refused_for_a_log() -> None:
+    with pytest.raises(ConfigError, match=r"max\.open\.segments can.t be set: it is a setting of a data directory"):
         LogConfig.parse({"max.open.segments": 3})
     assert DirectoryConfig.parse({"max.open.segments": "3"}).max_open_segments == 3
 
@@ -119,7 +119,7 @@ def test_ill_typed_number_is_refused_with_name_and_value(value: Any) -> None:
         ("min.insync.replicas", 1, 2**31 - 1),
     ],
 )
-def test_range_ends_are_taken_and_what_lies_beyond_is_refused(name: str, smallest: int, largest: int) -> None:
+def test_limits_of_a_range_are_accepted_and_values_outside_refused(name: str, smallest: int, largest: int) -> None:
     for value in (smallest, largest):
         assert LogConfig.parse({name: str(value)}).settings()[name] == value
     for value in (smallest - 1, largest + 1):
@@ -138,7 +138,7 @@ def test_housekeeping_intervals_are_positive(name: str) -> None:
     ("name", "value"),
     [("message.timestamp.type", "createtime"), ("message.timestamp.type", 1), ("compression.type", "none")],
 )
-def test_unknown_choice_is_refused_with_the_known_ones(name: str, value: Any) -> None:
+def test_unknown_choice_is_refused_with_the_valid_ones(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} is {value!r}; it must be one of: "):
         LogConfig.parse({name: value})
 

@@ -29,7 +29,7 @@ sys.stdin.read()
 
 def test_second_holder_in_this_process_is_refused(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
-    with pytest.raises(DirectoryLockedError, match="is open in this process already"):
+    with pytest.raises(DirectoryLockedError, match="is already open in this process"):
         DirectoryLock(tmp_path / "." / ".." / tmp_path.name)
     lock.release()
     lock.release()
@@ -46,7 +46,7 @@ def test_symlink_to_the_same_directory_is_the_same_directory(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("program", [HOLD, KAFKAS_WAY], ids=["ours", "as Kafka does it"])
-def test_directory_of_another_process_is_refused_until_that_ends(tmp_path: Path, program: str) -> None:
+def test_directory_of_another_process_is_refused_until_it_ends(tmp_path: Path, program: str) -> None:
     (tmp_path / ".lock").touch()
     with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -60,10 +60,10 @@ def test_directory_of_another_process_is_refused_until_that_ends(tmp_path: Path,
     DirectoryLock(tmp_path).release()
 
 
-def test_lock_file_left_by_a_crash_is_no_obstacle(tmp_path: Path) -> None:
+def test_lock_file_left_by_a_crash_does_not_prevent_opening(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_bytes(b"")
     lock = DirectoryLock(tmp_path)
-    with (tmp_path / ".other").open("w") as other:  # another file is nobody's
+    with (tmp_path / ".other").open("w") as other:  # another file is not locked
         fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     lock.release()
     assert (tmp_path / ".lock").exists()

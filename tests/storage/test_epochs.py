@@ -1,4 +1,4 @@
-"""When leader epochs reach the disk: not with the append that begins one, but before the recovery point passes it."""
+"""Leader epochs are saved before the recovery point passes their first batch, not by the append that begins them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entries = list[tuple[int, int]]
 
 
 class WatchedDisk(Disk):
-    """Counts what waits for the disk or changes names, and lets a test act in the middle of a flush or a save."""
+    """Counts syncs and renames, and calls a test's function in the middle of a flush or a save."""
 
     def __init__(self) -> None:
         self.waits = 0
@@ -60,7 +60,7 @@ def saved(built: LogBuilder) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def test_append_that_begins_an_epoch_waits_for_no_disk(tmp_path: Path) -> None:
+def test_append_that_begins_an_epoch_does_not_touch_the_disk(tmp_path: Path) -> None:
     disk = WatchedDisk()
     with LogBuilder(tmp_path, disk=disk) as built:
         before = disk.waits
@@ -71,7 +71,7 @@ def test_append_that_begins_an_epoch_waits_for_no_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make_durable", [Log.flush, Log.roll, Log.close])
-def test_epochs_are_saved_before_their_batches_count_as_durable(
+def test_epochs_are_saved_before_the_recovery_point_passes_their_batches(
     tmp_path: Path, make_durable: Callable[[Log], None]
 ) -> None:
     with LogBuilder(tmp_path) as built:
@@ -82,7 +82,7 @@ def test_epochs_are_saved_before_their_batches_count_as_durable(
         assert saved(built) == "0\n2\n0 0\n3 2\n"
 
 
-def test_kill_loses_no_epoch_that_was_not_saved(tmp_path: Path) -> None:
+def test_unsaved_epochs_survive_a_kill(tmp_path: Path) -> None:
     with LogBuilder(tmp_path / "live") as built:
         append(built.log, 0)
         built.log.flush()
@@ -94,13 +94,13 @@ def test_kill_loses_no_epoch_that_was_not_saved(tmp_path: Path) -> None:
     with LogDirectory.open(left, background=False) as directory:
         log = directory.log(*PARTITION)
         assert log.leader_epochs.entries == [(0, 0), (3, 2), (7, 4)]
-        append(log, 7)  # not begun again
+        append(log, 7)  # the same epoch does not begin again
         assert log.leader_epochs.entries == [(0, 0), (3, 2), (7, 4)]
     assert epochs_in(left) == [(0, 0), (3, 2), (7, 4)]
 
 
-def test_kill_after_a_kill_loses_no_epoch_either(tmp_path: Path) -> None:
-    """What the first start learnt from the batches is not saved by it."""
+def test_unsaved_epochs_survive_two_kills(tmp_path: Path) -> None:
+    """The first start reads epochs from the batches and does not save them."""
     with LogBuilder(tmp_path / "live") as built:
         append(built.log, 4)
         left = built.left_by_kill(tmp_path / "left")
@@ -110,14 +110,14 @@ def test_kill_after_a_kill_loses_no_epoch_either(tmp_path: Path) -> None:
     assert epochs_in(left_again) == [(4, 0), (5, 2)]
 
 
-def test_power_cut_after_a_flush_leaves_all_epochs(tmp_path: Path) -> None:
+def test_flushed_epochs_survive_a_power_cut(tmp_path: Path) -> None:
     disk = FaultyDisk(tmp_path / "live")
     with LogBuilder(tmp_path / "live", disk=disk) as built:
         for epoch in (2, 6):
             append(built.log, epoch)
         built.log.flush()
         built.log.save_recovery_point()
-        append(built.log, 9)  # is lost
+        append(built.log, 9)  # lost in the power cut
         disk.durable_image(tmp_path / "image")
         assert epochs_in(tmp_path / "image") == [(2, 0), (6, 2)]
     disk.forget()
@@ -145,7 +145,7 @@ def test_epoch_that_begins_while_epochs_are_saved_is_saved_by_the_next_flush(tmp
         assert (saved(built), built.log.recovery_point) == ("0\n2\n0 0\n3 2\n", 4)
 
 
-def test_failed_save_leaves_the_recovery_point_where_it_was(tmp_path: Path) -> None:
+def test_failed_save_does_not_move_the_recovery_point(tmp_path: Path) -> None:
     disk = FaultyDisk(tmp_path / "live")
     with LogBuilder(tmp_path / "live", disk=disk) as built:
         append(built.log, 0)
@@ -163,7 +163,7 @@ def test_failed_save_leaves_the_recovery_point_where_it_was(tmp_path: Path) -> N
     disk.forget()
 
 
-def test_truncation_forgets_an_epoch_that_was_not_saved(tmp_path: Path) -> None:
+def test_truncation_forgets_an_unsaved_epoch(tmp_path: Path) -> None:
     with LogBuilder(tmp_path / "live") as built:
         append(built.log, 0)
         append(built.log, 3)
@@ -172,8 +172,8 @@ def test_truncation_forgets_an_epoch_that_was_not_saved(tmp_path: Path) -> None:
         assert epochs_in(built.left_by_kill(tmp_path / "left")) == [(0, 0), (2, 2)]
 
 
-def test_epochs_past_the_end_are_gone_for_good(tmp_path: Path) -> None:
-    """Or they would count again when the log has grown past them, which a later kill would show."""
+def test_epochs_after_the_log_end_offset_are_removed_durably(tmp_path: Path) -> None:
+    """Otherwise they would be valid again when the log has grown past them, as a later kill would show."""
     with LogBuilder(tmp_path / "live") as built:
         append(built.log, 0)
         left = built.left_by_kill(tmp_path / "left")
@@ -185,7 +185,7 @@ def test_epochs_past_the_end_are_gone_for_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"garbage"])
-def test_lost_file_and_epochs_that_were_not_saved(tmp_path: Path, content: bytes | None) -> None:
+def test_unsaved_epochs_are_rebuilt_without_the_file(tmp_path: Path, content: bytes | None) -> None:
     with LogBuilder(tmp_path / "live") as built:
         for epoch in (1, 2):
             append(built.log, epoch)
@@ -201,7 +201,7 @@ def test_lost_file_and_epochs_that_were_not_saved(tmp_path: Path, content: bytes
     assert file.read_text() == "0\n3\n1 0\n2 2\n5 4\n"  # closing saved it
 
 
-def test_lost_file_of_a_log_that_was_closed_in_order_is_saved_when_it_is_closed_again(tmp_path: Path) -> None:
+def test_missing_file_of_a_cleanly_closed_log_is_saved_at_the_next_close(tmp_path: Path) -> None:
     with LogBuilder(tmp_path) as built:
         append(built.log, 4)
     (built.log_path / LEADER_EPOCH_CHECKPOINT).unlink()

@@ -1,4 +1,4 @@
-"""Kafka's own partitions, opened by a Log that then goes on writing. (That they are read right: tests/golden.)"""
+"""Opens partitions that Kafka wrote, and appends to them. (tests/golden tests reading them.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from stratalog.records.batch import batches
 from stratalog.storage import LogDirectory
-from tests.storage.hand_made import GOLDEN, START_MS, batch_of, left_by_kill, open_directory, say_clean
+from tests.storage.hand_made import GOLDEN, START_MS, batch_of, left_by_kill, open_directory, write_clean_marker
 
 PARTITIONS = sorted(path.parent.name for path in GOLDEN.glob("*/expected.json") if path.parent.name != "data-directory")
 SETTINGS: dict[str, Any] = {"retention_ms": -1, "index_interval_bytes": 64, "segment_index_bytes": 1024}
@@ -26,12 +26,12 @@ def copied(name: str, data: Path) -> LogDirectory:
     (data / f"{name}-0").mkdir(parents=True)
     for file in expected_of(name)["files"]:
         shutil.copy(GOLDEN / name / file, data / f"{name}-0" / file)
-    say_clean(data)
+    write_clean_marker(data)
     return open_directory(data, **SETTINGS)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_log_goes_on_where_kafka_stopped(tmp_path: Path, name: str) -> None:
+def test_log_continues_where_kafka_stopped(tmp_path: Path, name: str) -> None:
     end = max(batch["last_offset"] for batch in expected_of(name)["batches"]) + 1
     newest = max(batch["max_timestamp"] for batch in expected_of(name)["batches"])
     with copied(name, tmp_path / "data") as directory:
@@ -64,7 +64,7 @@ def test_every_offset_is_read_from_its_batch(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PARTITIONS if "transactional" in name or "idempotent" in name])
 def test_kafkas_producers_are_known(tmp_path: Path, name: str) -> None:
-    """The last data batch of a producer, sent again, is recognised."""
+    """The last data batch of each producer is recognised as a duplicate."""
     with copied(name, tmp_path) as directory:
         log = directory.log(name, 0)
         state = {producer.producer_id: producer for producer in log.producers}
@@ -73,7 +73,7 @@ def test_kafkas_producers_are_known(tmp_path: Path, name: str) -> None:
         for producer_id, producer in state.items():
             theirs = [batch for batch in batches(whole) if batch.header.producer_id == producer_id]
             data = [batch for batch in theirs if not batch.header.is_control]
-            if not producer.batches:  # a marker of the next epoch came last
+            if not producer.batches:  # the last batch was a marker of the next producer epoch
                 assert theirs[-1].header.is_control
                 continue
             again = log.append(bytes(data[-1].data))
@@ -81,7 +81,7 @@ def test_kafkas_producers_are_known(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PARTITIONS if "transactional" in name])
-def test_kafkas_aborted_transactions_survive_lost_files(tmp_path: Path, name: str) -> None:
+def test_kafkas_aborted_transactions_are_rebuilt_without_their_files(tmp_path: Path, name: str) -> None:
     partition = tmp_path / f"{name}-0"
     copied(name, tmp_path).close()
     for path in [*partition.glob("*.snapshot"), *partition.glob("*index")]:
@@ -89,6 +89,6 @@ def test_kafkas_aborted_transactions_survive_lost_files(tmp_path: Path, name: st
     (tmp_path / ".kafka_cleanshutdown").unlink()
     with open_directory(tmp_path, **SETTINGS) as directory:
         log = directory.log(name, 0)
-        found = [entry._asdict() for segment in log.segments for entry in segment.transaction_index.entries()]
-        assert found == expected_of(name)["aborted"]
-        assert found
+        aborted = [entry._asdict() for segment in log.segments for entry in segment.transaction_index.entries()]
+        assert aborted == expected_of(name)["aborted"]
+        assert aborted

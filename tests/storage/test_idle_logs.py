@@ -1,4 +1,4 @@
-"""What a log costs that nobody uses: opening it reads and writes next to nothing, and it holds nothing open."""
+"""An idle log costs next to nothing: opening it reads and writes little, and it keeps no file open."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ def fill(directory: LogDirectory, count: int = COUNT, records: int = 1) -> list[
 
 
 @pytest.mark.parametrize("batches", [0, 1, 40])
-def test_opening_after_a_kill_reads_no_room_of_the_indexes_and_writes_nothing(tmp_path: Path, batches: int) -> None:
-    """The indexes of a log that grew are 10 MiB of zeros: two of them a partition were read, at 20 ms of CPU."""
+def test_opening_after_a_kill_reads_no_unused_index_room_and_writes_nothing(tmp_path: Path, batches: int) -> None:
+    """The indexes of an active segment have 10 MiB, mostly zeros. Reading both took 20 ms of CPU per partition."""
     with LogBuilder(tmp_path / "live") as built:
         for _ in range(batches):
             built.append(1, value_size=1000)
         left = built.left_by_kill(tmp_path / "left")
         indexes = [left / str(PARTITION) / f"{0:020d}{suffix}" for suffix in (".index", ".timeindex")]
         for index in indexes:
-            os.truncate(index, 10 * MIB)  # a copy has lost the holes
+            os.truncate(index, 10 * MIB)  # a copy is not sparse
             os.posix_fadvise(fd := os.open(index, os.O_RDWR), 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
         before = states(left)
         with LogDirectory.open(left, background=False) as directory:
             log = directory.log(*PARTITION)
             assert list(log.records()) == built.expected
-            if batches < 40:  # of a longer one, what lies behind the recovery point is indexed again
+            if batches < 40:  # a longer log is indexed again after the recovery point
                 assert states(left) == before
         assert [index.stat().st_size % 4 for index in indexes] == [0, 0]
-        assert max(index.stat().st_size for index in indexes) < 4096  # as a sealed segment has them: Kafka wants it so
+        assert max(index.stat().st_size for index in indexes) < 4096  # trimmed, as Kafka requires
 
 
 def test_long_index_that_was_not_trimmed_is_not_read_past_its_entries(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_idle_logs_hold_no_mapping(tmp_path: Path, stop: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_logs_take_turns_where_few_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+def test_logs_take_turns_when_few_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(limits, "active_segments", lambda: limit)
     data = tmp_path / "data"
     with LogDirectory.open(data, {"index.interval.bytes": 2000}, background=False) as directory:
@@ -118,7 +118,7 @@ def test_logs_take_turns_where_few_may_be_open(tmp_path: Path, monkeypatch: pyte
             assert log.recovery.problems == []
 
 
-def test_logs_that_take_turns_lose_nothing_beside_readers_and_a_flusher(
+def test_logs_that_take_turns_lose_nothing_with_concurrent_readers_and_flushes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "active_segments", lambda: 1)

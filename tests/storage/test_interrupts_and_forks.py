@@ -1,4 +1,4 @@
-"""What comes from outside in the middle of a call: an exception from a signal handler, a fork, a failing close."""
+"""Interrupts in the middle of a call: an exception from a signal handler, a fork, a failing close."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDEMPOTENT: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
 
 
 class Interrupt(BaseException):
-    """As KeyboardInterrupt is: not an Exception."""
+    """Like KeyboardInterrupt, not an Exception."""
 
 
 def interrupted_at(line: int, call: Callable[[], object]) -> bool:
@@ -34,14 +34,14 @@ def interrupted_at(line: int, call: Callable[[], object]) -> bool:
         nonlocal seen
         caller = frame.f_back.f_code.co_name if frame.f_back is not None else ""
         if "stratalog/storage" not in frame.f_code.co_filename or "__del__" in (frame.f_code.co_name, caller):
-            return None  # Python itself swallows what is raised in a __del__
+            return None  # Python ignores exceptions from a __del__
         if event == "line":
             seen += 1
             if seen == line:
                 raise Interrupt
         return trace
 
-    earlier = sys.gettrace()  # a coverage tool's, if one is at work
+    earlier = sys.gettrace()  # the trace function of a coverage tool, if it runs
     sys.settrace(trace)
     try:
         call()
@@ -53,7 +53,7 @@ def interrupted_at(line: int, call: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("doing", [slow("roll"), "append", slow("append of a producer")])
-def test_interrupt_at_any_line_loses_nothing_that_was_acknowledged(tmp_path: Path, doing: str) -> None:
+def test_interrupt_at_any_line_loses_no_acknowledged_record(tmp_path: Path, doing: str) -> None:
     line = 1
     struck = True
     while struck:
@@ -69,13 +69,13 @@ def test_interrupt_at_any_line_loses_nothing_that_was_acknowledged(tmp_path: Pat
             for state in (built.left_by_kill(tmp_path / f"{line}-killed"), None):
                 if state is None:
                     built.reopen()
-                    found = [record.value for record in built.log.records()]
+                    values = [record.value for record in built.log.records()]
                 else:
                     with LogDirectory.open(state, background=False) as directory:
-                        found = [record.value for record in directory.log("orders", 0).records()]
-                assert found[acknowledged:] == [b"afterwards"], f"line {line}: {found}"
-                assert found[:3] == records[:3], f"line {line}: {found}"
-                assert set(found[3:acknowledged]) <= {b"interrupted"}, f"line {line}: {found}"
+                        values = [record.value for record in directory.log("orders", 0).records()]
+                assert values[acknowledged:] == [b"afterwards"], f"line {line}: {values}"
+                assert values[:3] == records[:3], f"line {line}: {values}"
+                assert set(values[3:acknowledged]) <= {b"interrupted"}, f"line {line}: {values}"
         line += 3
     assert line > 30, "nothing was interrupted"
 
@@ -104,12 +104,12 @@ with Log.open(sys.argv[1] + "/orders-0", {"index.interval.bytes": 0}) as log:
 """
 
 
-def test_child_of_a_fork_leaves_its_parents_log_alone(tmp_path: Path) -> None:
+def test_child_of_a_fork_does_not_touch_its_parents_log(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_failed_close_lets_the_directory_go(tmp_path: Path) -> None:
+def test_failed_close_releases_the_directory(tmp_path: Path) -> None:
     log = Log.open(tmp_path / "orders-0")
     log.append(build_batch([(b"k", b"v")]))
     (tmp_path / "orders-0").rename(tmp_path / "hidden-0")
@@ -121,7 +121,7 @@ def test_failed_close_lets_the_directory_go(tmp_path: Path) -> None:
         assert len(list(again.records())) == 1
 
 
-def test_directory_whose_housekeeper_can_not_start_is_not_left_locked(
+def test_directory_whose_housekeeper_fails_to_start_is_not_left_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
@@ -143,7 +143,7 @@ def test_flush_of_a_log_whose_file_was_shortened_is_an_error(tmp_path: Path) -> 
         directory.close()
 
 
-def test_closed_log_says_so_wherever_it_is_used(tmp_path: Path) -> None:
+def test_every_operation_on_a_closed_log_raises_log_closed(tmp_path: Path) -> None:
     log = Log.open(tmp_path / "orders-0")
     log.close()
     assert "closed" in repr(log)

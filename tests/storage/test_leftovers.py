@@ -1,4 +1,4 @@
-"""What else lies in a partition or a data directory: leftovers, files of others, checkpoints that are damaged."""
+"""Opening directories with leftovers, foreign files and corrupt checkpoints."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestOtherFiles:
         "name",
         ["notes.txt", "notes.tmp", "report.deleted", "essay.swap", "42.log", "foo.index", ".hidden", "x.cleaned"],
     )
-    def test_files_of_others_are_left_alone(self, closed: LogBuilder, name: str) -> None:
+    def test_foreign_files_are_not_touched(self, closed: LogBuilder, name: str) -> None:
         (closed.log_path / name).write_bytes(b"mine")
         closed._open()
         with closed:
@@ -64,7 +64,7 @@ class TestOtherFiles:
         assert (closed.log_path / name).read_bytes() == b"mine"
 
     @pytest.mark.parametrize("name", ["sub", "sub.deleted", "sub.tmp"])
-    def test_directories_of_others_are_left_alone(self, closed: LogBuilder, name: str) -> None:
+    def test_foreign_directories_are_not_touched(self, closed: LogBuilder, name: str) -> None:
         (closed.log_path / name).mkdir()
         (closed.log_path / name / "file").write_bytes(b"mine")
         closed._open()
@@ -72,7 +72,7 @@ class TestOtherFiles:
             assert list(closed.log.records()) == closed.expected
         assert (closed.log_path / name / "file").exists()
 
-    def test_index_without_a_log_is_removed_and_said(self, closed: LogBuilder) -> None:
+    def test_index_without_a_log_is_removed_and_reported(self, closed: LogBuilder) -> None:
         orphans = [closed.log_path / f"{5:020d}{suffix}" for suffix in (".index", ".timeindex", ".txnindex")]
         for path in orphans:
             path.write_bytes(bytes(8))
@@ -86,11 +86,11 @@ class TestOtherFiles:
         shutil.copy(closed.files(".log")[0], swap)
         with open_directory(closed.path, **SMALL) as directory:
             log = directory.log(*PARTITION)
-            assert any("a compaction was interrupted" in problem for problem in log.recovery.problems)
+            assert any("interrupted compaction" in problem for problem in log.recovery.problems)
             assert list(log.records()) == closed.expected
         assert not swap.exists()
 
-    def test_damaged_leader_epochs_are_read_from_the_batches(self, tmp_path: Path) -> None:
+    def test_corrupt_leader_epochs_are_rebuilt_from_the_batches(self, tmp_path: Path) -> None:
         self.with_epochs(tmp_path)
         (tmp_path / "orders-0" / "leader-epoch-checkpoint").write_bytes(b"0\n7\n")
         with open_directory(tmp_path, **SMALL) as directory:
@@ -98,7 +98,7 @@ class TestOtherFiles:
             assert log.leader_epochs.entries == [(0, 0), (4, 2), (9, 3)]
             assert any("leader-epoch-checkpoint" in problem for problem in log.recovery.problems)
 
-    def test_lost_leader_epochs_are_read_from_the_batches(self, tmp_path: Path) -> None:
+    def test_missing_leader_epochs_are_rebuilt_from_the_batches(self, tmp_path: Path) -> None:
         self.with_epochs(tmp_path)
         (tmp_path / "orders-0" / "leader-epoch-checkpoint").unlink()
         with open_directory(tmp_path, **SMALL) as directory:
@@ -118,9 +118,7 @@ class TestCheckpoints:
     @pytest.mark.parametrize("content", [b"", b"garbage", b"0\n5\n", b"0\n1\norders 0 99999999999999999999\n"])
     @pytest.mark.parametrize("name", [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT])
     @pytest.mark.parametrize("stop", ["clean", "crash"])
-    def test_damaged_checkpoint_costs_nothing_but_time(
-        self, closed: LogBuilder, content: bytes, name: str, stop: str
-    ) -> None:
+    def test_corrupt_checkpoint_loses_no_record(self, closed: LogBuilder, content: bytes, name: str, stop: str) -> None:
         (closed.path / name).write_bytes(content)
         if stop == "crash":
             (closed.path / CLEAN_SHUTDOWN).unlink()
@@ -129,7 +127,7 @@ class TestCheckpoints:
             assert list(closed.log.records()) == closed.history
             assert (closed.log.log_start_offset, closed.log.recovery.cut) == (0, None)
 
-    def test_recovery_point_past_the_end_is_corrected(self, closed: LogBuilder) -> None:
+    def test_recovery_point_after_the_log_end_is_corrected(self, closed: LogBuilder) -> None:
         forget_clean_stop(closed.path, 10**9)
         closed._open()
         with closed:
@@ -137,7 +135,7 @@ class TestCheckpoints:
             assert closed.log.recovery_point == 60
             assert (closed.path / RECOVERY_POINT_CHECKPOINT).read_text() == "0\n1\norders 0 60\n"
 
-    def test_start_past_the_end_is_not_used_now_or_later(self, closed: LogBuilder) -> None:
+    def test_start_after_the_log_end_is_removed_from_the_checkpoint(self, closed: LogBuilder) -> None:
         (closed.path / LOG_START_OFFSET_CHECKPOINT).write_text("0\n1\norders 0 65\n")
         closed._open()
         with closed:

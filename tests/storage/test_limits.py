@@ -26,21 +26,21 @@ def with_limits(monkeypatch: pytest.MonkeyPatch, descriptors: int, mappings: int
 @pytest.mark.parametrize(
     ("descriptors", "mappings", "sealed", "active"),
     [
-        (1024, 65_530, 256, 256),  # half is left to clients
-        (1_048_576, 65_530, 4096, 16_382),  # half of the mappings is left to the rest
+        (1024, 65_530, 256, 256),  # half of the descriptors is left to clients
+        (1_048_576, 65_530, 4096, 16_382),  # half of the mappings is left to the program
         (1_048_576, 1000, 125, 250),
         (resource.RLIM_INFINITY, 1_000_000, 4096, 250_000),
         (2, 65_530, 1, 1),
     ],
 )
-def test_segments_leave_half_of_what_the_process_may_open(
+def test_segments_leave_half_of_all_descriptors_and_mappings(
     monkeypatch: pytest.MonkeyPatch, descriptors: int, mappings: int, sealed: int, active: int
 ) -> None:
     with_limits(monkeypatch, descriptors, mappings)
     assert (limits.sealed_segments(4096), limits.active_segments()) == (sealed, active)
 
 
-def test_answer_keeps_no_descriptor_when_half_of_them_are_in_use(
+def test_slice_to_send_keeps_no_descriptor_when_half_of_them_are_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"0123456789")

@@ -50,7 +50,7 @@ def written(log: Log) -> bytes:
     return log.segments[-1].path(".log").read_bytes()
 
 
-def test_offsets_go_on_from_append_to_append(log: Log) -> None:
+def test_offsets_continue_from_append_to_append(log: Log) -> None:
     assert log.append(batch_of(1, 2, 3)) == Appended(1, 3, 3)
     assert log.append(batch_of(9)) == Appended(4, 4, 9)
     assert (log.log_start_offset, log.log_end_offset) == (0, 5)
@@ -64,7 +64,7 @@ def test_batches_of_one_append_follow_each_other(log: Log) -> None:
     assert [(header.base_offset, header.last_offset) for header in headers] == [(0, 0), (1, 2), (3, 3), (4, 6)]
 
 
-def test_bytes_on_disk_are_the_producers_but_for_offset_and_epoch(log: Log) -> None:
+def test_stored_bytes_differ_from_the_producers_only_in_offset_and_epoch(log: Log) -> None:
     data = batch_of(1, 2, codec=Codec.GZIP)
     sent = bytes(data)
     log.append(data, leader_epoch=5)
@@ -83,7 +83,7 @@ def test_writable_buffer_is_stamped_in_place_and_read_only_ones_are_copied(log: 
     assert offsets_of(log) == [0, 1, 2, 3]
 
 
-def test_any_shape_of_buffer_is_taken(log: Log) -> None:
+def test_any_kind_of_buffer_is_accepted(log: Log) -> None:
     padded = batch_of(1) + b"\0" * (-len(batch_of(1)) % 4)
     data = bytearray(build_batch(timed(1, size=8 + len(padded) - len(batch_of(1)))))
     assert len(data) % 4 == 0
@@ -104,19 +104,19 @@ def test_leader_epoch_is_stamped_and_remembered(log: Log, tmp_path: Path) -> Non
 @pytest.mark.parametrize("epoch", [-1, 2])
 def test_leader_of_an_older_epoch_is_fenced(log: Log, epoch: int) -> None:
     log.append(batch_of(1), leader_epoch=3)
-    with pytest.raises(FencedLeaderEpochError, match=f"leader epoch is {epoch}; the log has 3 already"):
+    with pytest.raises(FencedLeaderEpochError, match=f"leader epoch is {epoch}; the log already has leader epoch 3"):
         log.append(batch_of(2), leader_epoch=epoch)
     assert log.log_end_offset == 2
 
 
-def test_epoch_past_its_field_is_refused_and_not_remembered(log: Log, tmp_path: Path) -> None:
+def test_epoch_too_large_for_its_field_is_refused_and_not_recorded(log: Log, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2147483648"):
         log.append(batch_of(1), leader_epoch=2**31)
     assert log.leader_epochs.entries == [(0, 0)]
     assert log.append(batch_of(1)).base_offset == 1
 
 
-def test_append_time_is_the_logs_clock_with_a_right_checksum(tmp_path: Path, clock: ManualClock) -> None:
+def test_append_time_is_the_logs_clock_with_a_valid_checksum(tmp_path: Path, clock: ManualClock) -> None:
     with open_directory(tmp_path, clock=clock, message_timestamp_type="LogAppendTime") as directory:
         log = directory.log("orders", 0)
         clock.advance(77)
@@ -189,7 +189,7 @@ def plain() -> list[Record]:
 
 
 def two_first_records() -> bytearray:
-    """A batch of two records, both with offset delta 0."""
+    """Return a batch of two records, both with offset delta 0."""
     data = with_payload(bytes(batch_of(1)[61:]) * 2, Codec.NONE)
     struct.pack_into(">i", data, 23, 1)
     struct.pack_into(">i", data, 57, 2)
@@ -197,7 +197,7 @@ def two_first_records() -> bytearray:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_batch_is_refused_and_the_log_is_as_before(log: Log, case: str) -> None:
+def test_batch_that_is_not_valid_is_refused_and_the_log_is_unchanged(log: Log, case: str) -> None:
     make, error, complaint = REFUSED[case]
     before, end = files_of(log.path), log.log_end_offset
     with pytest.raises(error, match=complaint):
@@ -207,7 +207,7 @@ def test_bad_batch_is_refused_and_the_log_is_as_before(log: Log, case: str) -> N
     assert offsets_of(log) == list(range(end + 1))
 
 
-def test_bomb_is_refused_within_the_bound(log: Log) -> None:
+def test_decompression_bomb_is_refused_within_the_memory_limit(log: Log) -> None:
     bomb = build_batch([(None, bytes(2**28))], codec=Codec.GZIP)
     config = LogConfig(max_message_bytes=len(bomb))
     with LogDirectory.open(log.path.parent / "other", config, background=False) as directory:
@@ -226,14 +226,14 @@ def test_batch_larger_than_a_segment_is_refused_by_an_empty_log_too(tmp_path: Pa
         assert log.size == len(fits) == 256
 
 
-def test_control_batch_of_the_coordinator_is_taken(log: Log) -> None:
+def test_control_batch_of_a_coordinator_is_appended(log: Log) -> None:
     marker = build_control_batch(ControlType.COMMIT, 1, 0, 0, START_MS)
     assert log.append(marker, origin=Origin.COORDINATOR) == Appended(1, 1, START_MS)
     assert offsets_of(log) == [0]
 
 
 @pytest.mark.parametrize("key", [b"", b"\0\0", struct.pack(">hh", -1, 0), struct.pack(">hh", 0, 99)])
-def test_control_batch_that_says_nothing_leaves_the_log_as_it_was(log: Log, key: bytes) -> None:
+def test_unreadable_control_batch_leaves_the_log_unchanged(log: Log, key: bytes) -> None:
     marker = build_batch([(key, b"\0" * 6)], producer_id=1, producer_epoch=0, is_transactional=True, is_control=True)
     before = files_of(log.path)
     with pytest.raises(CorruptBatchError):
@@ -242,7 +242,7 @@ def test_control_batch_that_says_nothing_leaves_the_log_as_it_was(log: Log, key:
     assert log.append(batch_of(7)).base_offset == 1
 
 
-def test_closed_log_takes_nothing(tmp_path: Path) -> None:
+def test_closed_log_refuses_appends(tmp_path: Path) -> None:
     built = LogBuilder(tmp_path).append(3)
     built.close()
     with pytest.raises(LogClosedError):

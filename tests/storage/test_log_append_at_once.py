@@ -1,4 +1,4 @@
-"""An append that must not wait: what it leaves to others, and that it has changed nothing then."""
+"""An append that must not wait raises WouldWaitError instead of waiting, and has then changed nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.storage.hand_made import START_MS, batch_of, offsets_of, open_directo
 
 
 def refuses(log: Log, data: bytes | bytearray, reason: str) -> None:
-    """The append would wait; the log and the batch are as before."""
+    """Check that the append raises WouldWaitError and leaves the log and the batch unchanged."""
     before, size, data = log.log_end_offset, log.size, bytearray(data)
-    given = bytes(data)
+    unchanged = bytes(data)
     with pytest.raises(WouldWaitError, match=reason):
         log.append_at_once(data)
-    assert (log.log_end_offset, log.size, bytes(data)) == (before, size, given)
+    assert (log.log_end_offset, log.size, bytes(data)) == (before, size, unchanged)
 
 
 def append_in_steps(log: Log, data: bytes | bytearray) -> int:
@@ -32,7 +32,7 @@ def append_in_steps(log: Log, data: bytes | bytearray) -> int:
     return log.append_prepared(prepared).base_offset
 
 
-def test_what_needs_no_waiting_is_appended(tmp_path: Path) -> None:
+def test_append_that_need_not_wait_succeeds_at_once(tmp_path: Path) -> None:
     with open_directory(tmp_path) as directory:
         log = directory.log("orders", 0)
         for offset in range(3):
@@ -51,7 +51,7 @@ def test_what_needs_no_waiting_is_appended(tmp_path: Path) -> None:
     ],
     ids=["zstd bomb", "gzip bomb", "other codec", "large", "flush"],
 )
-def test_what_costs_much_is_left_to_another_thread(
+def test_expensive_batch_is_left_to_another_thread(
     tmp_path: Path, settings: dict[str, Any], data: bytearray, reason: str
 ) -> None:
     with open_directory(tmp_path, **settings) as directory:
@@ -77,7 +77,7 @@ def test_a_roll_is_left_to_another_thread(tmp_path: Path) -> None:
         assert offsets_of(log) == [0, 1]
 
 
-def test_nobody_waits_for_a_lock(tmp_path: Path) -> None:
+def test_append_at_once_does_not_wait_for_a_lock(tmp_path: Path) -> None:
     with open_directory(tmp_path) as directory:
         log = directory.log("orders", 0)
         held, done = threading.Event(), threading.Event()
@@ -98,7 +98,7 @@ def test_nobody_waits_for_a_lock(tmp_path: Path) -> None:
         log.append_at_once(batch_of(1))
 
 
-def test_batches_that_were_prepared_go_by_the_rules_of_then(tmp_path: Path) -> None:
+def test_prepared_batches_keep_the_rules_they_were_prepared_with(tmp_path: Path) -> None:
     with open_directory(tmp_path) as directory:
         log = directory.log("orders", 0)
         prepared = log.prepare(build_batch([(None, b"no key")]))
@@ -106,7 +106,7 @@ def test_batches_that_were_prepared_go_by_the_rules_of_then(tmp_path: Path) -> N
         assert log.append_prepared(prepared).base_offset == 0
 
 
-def test_a_duplicate_is_known_after_a_wait_too(tmp_path: Path) -> None:
+def test_duplicate_of_a_prepared_batch_is_recognised(tmp_path: Path) -> None:
     fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     with open_directory(tmp_path) as directory:
         log = directory.log("orders", 0)
@@ -116,12 +116,12 @@ def test_a_duplicate_is_known_after_a_wait_too(tmp_path: Path) -> None:
         assert log.log_end_offset == 1
 
 
-def test_a_duplicate_is_not_acknowledged_before_the_flush_that_failed_the_first_time(tmp_path: Path) -> None:
+def test_duplicate_is_not_acknowledged_before_the_flush_that_failed_is_repeated(tmp_path: Path) -> None:
     fields = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     with open_directory(tmp_path, flush_messages=1) as directory:
         log = directory.log("orders", 0)
         data = build_batch([(None, b"value")], **fields)  # type: ignore[arg-type]
-        log.append_prepared(log.prepare(bytearray(data)))  # and then flush() fails
+        log.append_prepared(log.prepare(bytearray(data)))  # then flush() fails
         refuses(log, data, "flush.messages")
         log.flush()
         assert log.append_at_once(data).duplicate
@@ -144,7 +144,7 @@ def test_a_coordinator_appends_past_a_full_segment_and_the_housekeeper_rolls(tmp
         assert log.segments[-1].size == len(marker())
 
 
-def test_a_coordinator_rolls_itself_where_the_slack_is_used_up(tmp_path: Path) -> None:
+def test_a_coordinator_rolls_when_the_slack_is_used_up(tmp_path: Path) -> None:
     with open_directory(tmp_path, segment_bytes=10 * len(marker())) as directory:
         log = directory.log("orders", 0)
         for _ in range(12):

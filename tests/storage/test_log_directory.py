@@ -21,7 +21,7 @@ from tests.storage.hand_made import GOLDEN, START_MS, batch_of, offsets_of, open
 SMALL: dict[str, Any] = {"segment_index_bytes": 1024}
 
 
-def test_logs_are_made_where_they_are_missing_and_found_again(tmp_path: Path) -> None:
+def test_missing_log_is_created_and_found_again(tmp_path: Path) -> None:
     with open_directory(tmp_path / "new" / "data", **SMALL) as directory:
         for topic, partition in (("b", 0), ("a", 10), ("a", 2)):
             directory.log(topic, partition).append(batch_of(partition))
@@ -45,7 +45,7 @@ def test_same_partition_is_the_same_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["..", "a/b", "", "a\0b", "x" * 250])
-def test_illegal_topic_makes_no_directory(tmp_path: Path, topic: str) -> None:
+def test_topic_name_that_is_not_valid_creates_no_directory(tmp_path: Path, topic: str) -> None:
     with open_directory(tmp_path / "data") as directory:
         with pytest.raises(InvalidTopicError):
             directory.log(topic, 0)
@@ -76,7 +76,7 @@ def test_topic_id_is_written_once(tmp_path: Path) -> None:
 
 
 class TestCleanMarker:
-    def test_it_is_there_only_between_a_clean_stop_and_the_next_start(self, tmp_path: Path) -> None:
+    def test_marker_exists_only_between_a_clean_shutdown_and_the_next_start(self, tmp_path: Path) -> None:
         marker = tmp_path / CLEAN_SHUTDOWN
         for clean in (False, True):
             with open_directory(tmp_path, **SMALL) as directory:
@@ -84,7 +84,7 @@ class TestCleanMarker:
                 assert not marker.exists()
             assert json.loads(marker.read_bytes()) == {"version": 0, "brokerEpoch": -1}
 
-    def test_it_is_not_written_while_a_log_that_crashed_was_not_looked_at(self, tmp_path: Path) -> None:
+    def test_marker_is_not_written_before_every_crashed_log_was_recovered(self, tmp_path: Path) -> None:
         with open_directory(tmp_path, **SMALL) as directory:
             directory.log("a", 0)
             directory.log("b", 0)
@@ -96,7 +96,7 @@ class TestCleanMarker:
             directory.open_all()
         assert (tmp_path / CLEAN_SHUTDOWN).exists()
 
-    def test_it_stays_where_no_log_was_opened_after_a_clean_stop(self, tmp_path: Path) -> None:
+    def test_marker_is_written_again_if_no_log_was_opened(self, tmp_path: Path) -> None:
         with open_directory(tmp_path, **SMALL) as directory:
             directory.log("a", 0).append(batch_of(1))
         open_directory(tmp_path, **SMALL).close()
@@ -104,7 +104,7 @@ class TestCleanMarker:
             assert directory.log("a", 0).recovery.clean
 
     @pytest.mark.parametrize("closed_by", ["directory", "hand"])
-    def test_it_is_not_written_when_a_log_could_not_be_closed_in_order(self, tmp_path: Path, closed_by: str) -> None:
+    def test_marker_is_not_written_when_closing_a_log_failed(self, tmp_path: Path, closed_by: str) -> None:
         disk = FailingSync()
         directory = LogDirectory.open(tmp_path, LogConfig(**SMALL), disk=disk, background=False)
         log = directory.log("orders", 0)
@@ -134,7 +134,7 @@ class FailingSync(Disk):
         super().sync(fd)
 
 
-def test_closed_directory_opens_nothing(tmp_path: Path) -> None:
+def test_closed_directory_opens_no_log(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     directory.close()
     directory.close()
@@ -150,12 +150,12 @@ def test_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data" / "orders-0").write_text("")
     with open_directory(tmp_path / "data") as directory:
         assert directory.partitions() == []
-        with pytest.raises(StorageError, match="orders-0: can't be opened"):
+        with pytest.raises(StorageError, match="orders-0: can't open the log"):
             directory.log("orders", 0)
 
 
 class TestKafkasOwnFiles:
-    def test_they_are_left_alone(self, tmp_path: Path) -> None:
+    def test_kafkas_files_are_not_touched(self, tmp_path: Path) -> None:
         files = {
             "meta.properties": b"version=1\nnode.id=1\n",
             "bootstrap.checkpoint": b"\0\1\2",
@@ -171,14 +171,14 @@ class TestKafkasOwnFiles:
             directory.log("orders", 0)
             assert directory.partitions() == [TopicPartition("orders", 0)]
             assert [log.partition.topic for log in directory.open_all()] == ["orders"]
-            with pytest.raises(InvalidTopicError, match="Apache Kafka's own"):
+            with pytest.raises(InvalidTopicError, match="internal to Apache Kafka"):
                 directory.log("__cluster_metadata", 0)
         for name, content in files.items():
             assert (tmp_path / name).read_bytes() == content
         logs = sorted(path.parent.name for path in tmp_path.glob("*/00000000000000000000.log"))
         assert len(logs) == 4
 
-    def test_half_deleted_partitions_are_removed_and_nothing_else_called_delete(self, tmp_path: Path) -> None:
+    def test_only_directories_of_deleted_partitions_are_removed(self, tmp_path: Path) -> None:
         doomed = tmp_path / "orders-0.0123456789abcdef0123456789abcdef-delete"
         others = [tmp_path / "do-not-delete", tmp_path / "orders-0.0123-delete", tmp_path / "-delete"]
         for path in (doomed, *others):
@@ -188,14 +188,14 @@ class TestKafkasOwnFiles:
         assert not doomed.exists()
         assert all((path / "file").exists() for path in others)
 
-    def test_half_deleted_partition_that_resists_stops_nobody(
+    def test_deleted_partition_that_can_not_be_removed_does_not_prevent_opening(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         doomed = tmp_path / "orders-0.0123456789abcdef0123456789abcdef-delete"
         (doomed / "sub").mkdir(parents=True)
         with caplog.at_level(logging.WARNING), open_directory(tmp_path, **SMALL) as directory:
             directory.log("orders", 0).append(batch_of(1))
-        assert "can't be removed" in caplog.text
+        assert "can't remove" in caplog.text
 
     def test_high_watermarks_are_read_and_kept(self, tmp_path: Path) -> None:
         shutil.copy(GOLDEN / "data-directory" / "replication-offset-checkpoint", tmp_path)
@@ -207,7 +207,7 @@ class TestKafkasOwnFiles:
 
 
 class TestDelete:
-    def test_partition_goes_with_its_files_and_checkpoints(self, tmp_path: Path) -> None:
+    def test_deleted_partition_loses_its_files_and_checkpoint_entries(self, tmp_path: Path) -> None:
         with open_directory(tmp_path, **SMALL) as directory:
             for topic in ("a", "b"):
                 log = directory.log(topic, 0)
@@ -225,14 +225,14 @@ class TestDelete:
             fresh = directory.log("a", 0)
             assert (fresh.log_start_offset, fresh.log_end_offset) == (0, 0)
 
-    def test_deleted_partition_does_not_spoil_the_clean_stop(self, tmp_path: Path) -> None:
+    def test_deleted_partition_does_not_prevent_the_clean_shutdown_marker(self, tmp_path: Path) -> None:
         with open_directory(tmp_path, **SMALL) as directory:
             directory.log("a", 0)
             directory.log("b", 0)
             directory.delete("a", 0)
         assert (tmp_path / CLEAN_SHUTDOWN).exists()
 
-    def test_many_partitions_wait_for_the_disk_as_often_as_one(self, tmp_path: Path) -> None:
+    def test_deleting_many_partitions_syncs_as_often_as_deleting_one(self, tmp_path: Path) -> None:
         class CountingDisk(Disk):
             waits = 0
 
@@ -258,7 +258,7 @@ class TestDelete:
             assert [path.name for path in data.iterdir() if path.is_dir()] == []
         assert waits[0] == waits[1]
 
-    def test_partition_that_could_not_be_deleted_makes_no_clean_stop(self, tmp_path: Path) -> None:
+    def test_failed_deletion_prevents_the_clean_shutdown_marker(self, tmp_path: Path) -> None:
         class StuckDisk(Disk):
             def rename(self, source: Path, target: Path) -> None:
                 if target.name.endswith("-delete"):
@@ -268,9 +268,9 @@ class TestDelete:
         open_directory(tmp_path, **SMALL).close()
         with LogDirectory.open(tmp_path, LogConfig(**SMALL), disk=StuckDisk(), background=False) as directory:
             directory.log("a", 0).append(batch_of(1))
-            with pytest.raises(StorageError, match="can't be deleted"):
+            with pytest.raises(StorageError, match="can't delete partitions"):
                 directory.delete("a", 0)
-            assert directory.log("a", 0).log_end_offset == 1  # and nothing of it is lost
+            assert directory.log("a", 0).log_end_offset == 1  # no record of it is lost
             directory.log("a", 0).append(batch_of(2))
             with pytest.raises(StorageError):
                 directory.delete("a", 0)
@@ -278,15 +278,15 @@ class TestDelete:
 
 
 class TestOneLogAlone:
-    """Log.open(), for users with one log."""
+    """Log.open(), which opens a single log."""
 
-    def test_log_is_opened_by_its_path_and_holds_the_directory(self, tmp_path: Path) -> None:
+    def test_log_opened_by_its_path_locks_the_directory(self, tmp_path: Path) -> None:
         with Log.open(tmp_path / "orders-0", {"segment.bytes": 5000}) as log:
             log.append(batch_of(START_MS))
             assert (log.partition, log.config.segment_bytes) == (TopicPartition("orders", 0), 5000)
             with pytest.raises(StorageError):
                 LogDirectory.open(tmp_path)
-            with pytest.raises(LogAlreadyOpenError, match="is open in this process already"):
+            with pytest.raises(LogAlreadyOpenError, match="is already open in this process"):
                 Log.open(tmp_path / "orders-0")
         with LogDirectory.open(tmp_path, background=False) as directory:
             assert directory.log("orders", 0).recovery.clean
@@ -300,11 +300,11 @@ class TestOneLogAlone:
         second.close()
         assert (tmp_path / CLEAN_SHUTDOWN).exists()
 
-    def test_name_that_is_no_partitions_is_refused_with_an_example(self, tmp_path: Path) -> None:
-        with pytest.raises(InvalidTopicError, match="called topic-partition, like orders-0"):
+    def test_name_that_is_not_a_partitions_is_refused_with_an_example(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidTopicError, match="use <topic>-<partition>, like orders-0"):
             Log.open(tmp_path / "orders")
 
-    def test_bad_setting_leaves_nothing_locked(self, tmp_path: Path) -> None:
+    def test_setting_that_is_not_valid_leaves_nothing_locked(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError):
             Log.open(tmp_path / "orders-0", {"nonsense": 1})
         (tmp_path / "orders-0").write_text("a file")
@@ -314,7 +314,7 @@ class TestOneLogAlone:
 
 
 def test_a_deleted_log_keeps_no_file_open(tmp_path: Path) -> None:
-    """Or its bytes would take up the disk that the deletion was to free."""
+    """Otherwise its bytes would still take up disk space."""
     with open_directory(tmp_path, segment_bytes=300) as directory:
         log = directory.log("orders", 0)
         for _ in range(5):

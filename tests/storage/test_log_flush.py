@@ -1,4 +1,4 @@
-"""What is durable when. That synced bytes survive a power cut is shown in tests/storage/faults."""
+"""When records become durable. (tests/storage/faults tests that synced bytes survive a power cut.)"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CountingDisk(Disk):
         super().sync(fd)
 
 
-def test_append_alone_is_not_flushed(tmp_path: Path) -> None:
+def test_append_does_not_flush(tmp_path: Path) -> None:
     with LogBuilder(tmp_path, **SMALL) as built:
         built.append(3)
         assert built.log.recovery_point == 0
@@ -46,7 +46,7 @@ def test_roll_makes_the_sealed_segment_durable(tmp_path: Path) -> None:
         assert built.log.recovery_point == 3
 
 
-def test_flush_messages_flushes_when_as_many_records_are_not_flushed(tmp_path: Path) -> None:
+def test_flush_messages_flushes_when_that_many_records_are_not_flushed(tmp_path: Path) -> None:
     with LogBuilder(tmp_path, flush_messages=5, **SMALL) as built:
         points = []
         for _ in range(5):
@@ -60,7 +60,7 @@ def test_flush_messages_flushes_when_as_many_records_are_not_flushed(tmp_path: P
 def test_flush_messages_of_one_flushes_every_append(tmp_path: Path) -> None:
     disk = CountingDisk()
     with LogBuilder(tmp_path, disk=disk, flush_messages=1, **SMALL) as built:
-        built.append(1)  # the first of an epoch also notes that
+        built.append(1)  # the first batch of an epoch also saves the epoch
         before = disk.syncs
         built.append(1).append(4)
         assert (built.log.recovery_point, disk.syncs - before) == (6, 2)
@@ -87,7 +87,7 @@ def test_flush_ms_counts_from_the_last_flush(tmp_path: Path) -> None:
         assert log.recovery_point == 2
 
 
-def test_flush_ms_syncs_nothing_where_nothing_is_new(tmp_path: Path) -> None:
+def test_flush_ms_does_not_sync_without_new_records(tmp_path: Path) -> None:
     disk = CountingDisk()
     with LogBuilder(tmp_path, disk=disk, flush_ms=0, **SMALL) as built:
         built.append(1).log.flush_if_due()
@@ -118,8 +118,8 @@ def test_recovery_points_are_saved_by_the_housekeeper_and_at_the_end(tmp_path: P
     assert checkpoint.read_text() == "0\n1\norders 0 4\n"
 
 
-def test_only_what_lies_behind_the_saved_recovery_point_is_scanned(tmp_path: Path) -> None:
-    """The active segment is scanned from the index entry before the recovery point, sealed ones not at all."""
+def test_only_batches_after_the_saved_recovery_point_are_scanned(tmp_path: Path) -> None:
+    """The active segment is scanned from the index entry before the recovery point. Sealed segments are not scanned."""
     with LogBuilder(tmp_path / "data", **SMALL) as built:
         built.append_until(20_000).roll().append_until(40_000)
         built.flush().log.save_recovery_point()
@@ -155,7 +155,7 @@ def test_clean_reopening_scans_nothing(tmp_path: Path) -> None:
         assert list(built.log.records()) == built.expected
 
 
-def test_indexes_after_a_crash_are_those_of_a_log_that_did_not_crash(tmp_path: Path) -> None:
+def test_indexes_after_a_crash_equal_those_without_a_crash(tmp_path: Path) -> None:
     with LogBuilder(tmp_path / "data", **SMALL) as built:
         built.append_until(3_000).flush().log.save_recovery_point()
         built.append_until(5_000)

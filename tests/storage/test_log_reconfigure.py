@@ -1,4 +1,4 @@
-"""Settings that change while a log is open: what counts from when."""
+"""Settings that change while a log is open."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def change(log: Log, **settings: Any) -> None:
     log.reconfigure(LogConfig(**settings))
 
 
-def test_largest_batch_counts_for_the_next_append(log: Log) -> None:
+def test_new_max_message_bytes_applies_to_the_next_append(log: Log) -> None:
     log.append(batch_of(size=500))
     change(log, max_message_bytes=400)
     with pytest.raises(MessageTooLargeError):
@@ -46,7 +46,7 @@ def test_largest_batch_counts_for_the_next_append(log: Log) -> None:
     log.append(batch_of(size=500))
 
 
-def test_growing_segment_rolls_by_the_new_size_and_time(log: Log) -> None:
+def test_active_segment_rolls_by_the_new_size_and_time(log: Log) -> None:
     log.append(batch_of(START_MS, size=500))
     log.append(batch_of(START_MS, size=500))
     change(log, segment_bytes=1000)
@@ -57,7 +57,7 @@ def test_growing_segment_rolls_by_the_new_size_and_time(log: Log) -> None:
     assert len(log.segments) == 3
 
 
-def test_timestamps_are_the_logs_from_the_next_append_on(log: Log, clock: ManualClock) -> None:
+def test_log_append_time_applies_to_the_next_append(log: Log, clock: ManualClock) -> None:
     log.append(batch_of(START_MS - 5))
     clock.advance(100)
     change(log, message_timestamp_type="LogAppendTime")
@@ -67,7 +67,7 @@ def test_timestamps_are_the_logs_from_the_next_append_on(log: Log, clock: Manual
     assert [record.timestamp for record in log.records()] == [START_MS - 5, START_MS + 100, START_MS - 3]
 
 
-def test_retention_counts_for_the_next_turn(log: Log, clock: ManualClock) -> None:
+def test_new_retention_applies_to_the_next_turn(log: Log, clock: ManualClock) -> None:
     log.append(batch_of(START_MS))
     log.roll()
     log.append(batch_of(START_MS))
@@ -78,7 +78,7 @@ def test_retention_counts_for_the_next_turn(log: Log, clock: ManualClock) -> Non
     assert log.log_start_offset == 2
 
 
-def test_flush_messages_counts_for_the_next_append(log: Log) -> None:
+def test_new_flush_messages_applies_to_the_next_append(log: Log) -> None:
     log.append(batch_of(START_MS))
     assert log.recovery_point == 0
     change(log, flush_messages=1)
@@ -86,7 +86,7 @@ def test_flush_messages_counts_for_the_next_append(log: Log) -> None:
     assert log.recovery_point == 2
 
 
-def test_index_entries_are_as_dense_as_the_new_interval(log: Log) -> None:
+def test_new_index_interval_applies_to_the_next_entries(log: Log) -> None:
     for _ in range(20):
         log.append(batch_of(size=100))
     assert log.segments[-1].offset_index.count == 0
@@ -96,7 +96,7 @@ def test_index_entries_are_as_dense_as_the_new_interval(log: Log) -> None:
     assert log.segments[-1].offset_index.count >= 19
 
 
-def test_new_settings_hold_for_the_segments_that_follow(tmp_path: Path) -> None:
+def test_new_settings_apply_to_later_segments(tmp_path: Path) -> None:
     with LogBuilder(tmp_path, segment_index_bytes=4096) as built:
         built.append(3)
         built.log.reconfigure(
@@ -109,7 +109,7 @@ def test_new_settings_hold_for_the_segments_that_follow(tmp_path: Path) -> None:
         assert built.log.segments[-1].path(".index").stat().st_size == 1024
 
 
-def test_changes_beside_a_writer_lose_and_spoil_nothing(tmp_path: Path) -> None:
+def test_settings_changes_during_appends_lose_no_record(tmp_path: Path) -> None:
     with LogBuilder(tmp_path, segment_index_bytes=1024) as built:
         done = threading.Event()
 
@@ -156,7 +156,7 @@ def test_preallocate_reserves_the_whole_segment_with_its_first_record(tmp_path: 
         assert os.stat(built.log.segments[0].path(".log")).st_blocks * 512 < 100_000
 
 
-def test_preallocate_that_finds_no_room_refuses_the_append(tmp_path: Path) -> None:
+def test_preallocate_refuses_the_append_on_a_full_disk(tmp_path: Path) -> None:
     disk = FailingDisk()
     with LogBuilder(tmp_path, preallocate=True, disk=disk) as built:
         disk.arm("ENOSPC", 1)

@@ -1,4 +1,4 @@
-"""Retention carried out: what goes, when its files go, and what is left after reopening."""
+"""Retention in a log: which segments are deleted, when their files are removed, and the log after reopening."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR = 3_600_000
 
 
 def three_segments(path: Path, **settings: Any) -> LogBuilder:
-    """Offsets 0..3, 4..7, 8..11; the records of each segment an hour apart."""
+    """Offsets 0..3, 4..7, 8..11. The records of each segment are an hour later than those of the previous one."""
     built = LogBuilder(path, **{**SMALL, **settings})
     for hour in range(3):
         if hour:
@@ -32,7 +32,7 @@ def three_segments(path: Path, **settings: Any) -> LogBuilder:
 @pytest.mark.parametrize(
     ("later", "start"), [(0, 0), (2 * HOUR, 0), (2 * HOUR + 1, 4), (3 * HOUR + 1, 8), (4 * HOUR, 8), (5 * HOUR, 12)]
 )
-def test_segments_go_by_age_oldest_first(tmp_path: Path, later: int, start: int) -> None:
+def test_segments_are_deleted_by_age_oldest_first(tmp_path: Path, later: int, start: int) -> None:
     with three_segments(tmp_path, retention_ms=2 * HOUR) as built:
         built.clock.advance(later)
         verdicts = built.log.apply_retention()
@@ -46,7 +46,7 @@ def test_segments_go_by_age_oldest_first(tmp_path: Path, later: int, start: int)
         assert list(built.log.records()) == built.expected
 
 
-def test_segments_go_by_size(tmp_path: Path) -> None:
+def test_segments_are_deleted_by_size(tmp_path: Path) -> None:
     with three_segments(tmp_path, retention_ms=-1, retention_bytes=1) as built:
         sizes = [segment.size for segment in built.log.segments]
         verdicts = built.log.apply_retention()
@@ -55,7 +55,7 @@ def test_segments_go_by_size(tmp_path: Path) -> None:
         assert list(built.log.records()) == built.expected
 
 
-def test_nothing_past_the_upper_bound_goes(tmp_path: Path) -> None:
+def test_segment_after_the_upper_bound_is_kept(tmp_path: Path) -> None:
     with three_segments(tmp_path, retention_ms=0) as built:
         built.clock.advance(100 * HOUR)
         assert [verdict.base_offset for verdict in built.log.apply_retention(upper_bound=7)] == [0]
@@ -75,7 +75,7 @@ def test_records_of_an_open_transaction_stay_until_it_ends(tmp_path: Path) -> No
         assert built.log.log_start_offset == 14
 
 
-def test_records_without_time_age_with_their_file(tmp_path: Path) -> None:
+def test_age_of_records_without_timestamps_is_the_files(tmp_path: Path) -> None:
     with LogBuilder(tmp_path, retention_ms=HOUR, **SMALL) as built:
         built.append(2, timestamp=-1).roll().append(2, timestamp=-1)
         for path, age in zip(built.files(".log"), (2 * HOUR, 0), strict=True):
@@ -98,14 +98,14 @@ def test_files_are_renamed_at_once_and_removed_after_the_delay(tmp_path: Path) -
         assert built.files(".deleted") == []
 
 
-def test_closing_removes_what_was_waiting(tmp_path: Path) -> None:
+def test_closing_removes_files_before_their_delay_is_over(tmp_path: Path) -> None:
     built = three_segments(tmp_path, retention_ms=HOUR)
     built.clock.advance(HOUR + 1)
     built.apply_retention().close()
     assert built.files(".deleted") == []
 
 
-def test_crash_before_the_files_went_is_cleared_up_by_the_next_opening(tmp_path: Path) -> None:
+def test_files_left_by_a_crash_are_removed_by_the_next_opening(tmp_path: Path) -> None:
     with three_segments(tmp_path / "data", retention_ms=HOUR) as built:
         built.clock.advance(HOUR + 1)
         built.apply_retention()
@@ -118,8 +118,8 @@ def test_crash_before_the_files_went_is_cleared_up_by_the_next_opening(tmp_path:
             assert list(log.records()) == built.expected
 
 
-def test_start_is_kept_where_the_files_came_back(tmp_path: Path) -> None:
-    """A power cut may undo the renames: the checkpointed start hides those segments."""
+def test_log_start_is_kept_when_deleted_files_come_back(tmp_path: Path) -> None:
+    """A power cut may undo the renames. The saved log start offset hides those segments."""
     with three_segments(tmp_path / "data", retention_ms=HOUR) as built:
         built.clock.advance(HOUR + 1)
         built.apply_retention()
@@ -133,7 +133,7 @@ def test_start_is_kept_where_the_files_came_back(tmp_path: Path) -> None:
             assert [verdict.base_offset for verdict in log.apply_retention()] == [0]
 
 
-def test_log_whose_all_segments_went_goes_on_at_its_end(tmp_path: Path) -> None:
+def test_log_without_remaining_segments_continues_at_its_end(tmp_path: Path) -> None:
     with three_segments(tmp_path, retention_ms=HOUR) as built:
         built.clock.advance(100 * HOUR)
         built.apply_retention()
@@ -146,7 +146,7 @@ def test_log_whose_all_segments_went_goes_on_at_its_end(tmp_path: Path) -> None:
         assert [segment.base_offset for segment in built.log.segments] == [12]
 
 
-def test_snapshots_of_deleted_segments_go_too(tmp_path: Path) -> None:
+def test_snapshots_of_deleted_segments_are_removed(tmp_path: Path) -> None:
     with three_segments(tmp_path, retention_ms=HOUR) as built:
         assert [path.name[:20] for path in built.files(".snapshot")] == [f"{4:020d}", f"{8:020d}"]
         built.clock.advance(2 * HOUR + 1)
@@ -154,7 +154,7 @@ def test_snapshots_of_deleted_segments_go_too(tmp_path: Path) -> None:
         assert [path.name[:20] for path in built.files(".snapshot")] == [f"{8:020d}"]
 
 
-def test_idempotent_producer_is_known_after_all_its_batches_went(tmp_path: Path) -> None:
+def test_idempotent_producer_is_known_after_its_batches_were_deleted(tmp_path: Path) -> None:
     fields = {"producer_id": 7, "producer_epoch": 0}
     with LogBuilder(tmp_path, retention_ms=HOUR, **SMALL) as built:
         built.log.append(batch_of(START_MS, base_sequence=0, **fields))
@@ -166,8 +166,8 @@ def test_idempotent_producer_is_known_after_all_its_batches_went(tmp_path: Path)
         assert built.log.append(batch_of(START_MS, base_sequence=2, **fields)).base_offset == 2
 
 
-def test_idempotent_producer_is_known_after_its_batches_went_and_a_roll_lost_its_snapshot(tmp_path: Path) -> None:
-    """A roll's snapshot is not synced: a power cut may take it. Retention must not make that a loss."""
+def test_idempotent_producer_is_known_after_deletion_and_a_lost_snapshot(tmp_path: Path) -> None:
+    """The snapshot of a roll is not synced, so a power cut may remove it. Retention must not rely on it."""
     fields = {"producer_id": 7, "producer_epoch": 0}
     with LogBuilder(tmp_path / "data", retention_ms=HOUR, **SMALL) as built:
         built.log.append(batch_of(START_MS, base_sequence=0, **fields))
@@ -181,8 +181,8 @@ def test_idempotent_producer_is_known_after_its_batches_went_and_a_roll_lost_its
             assert directory.log(*PARTITION).append(batch_of(START_MS, base_sequence=0, **fields)).duplicate
 
 
-def test_producer_that_wrote_nothing_for_long_is_forgotten(tmp_path: Path) -> None:
-    """Or everyone who ever wrote would be remembered, in memory and in each snapshot, for ever."""
+def test_idle_producer_is_forgotten_after_its_expiration(tmp_path: Path) -> None:
+    """Otherwise every producer that ever wrote would be kept in memory and in each snapshot."""
     fields = {"producer_id": 7, "producer_epoch": 0}
     with LogBuilder(tmp_path, retention_ms=-1, producer_id_expiration_ms=HOUR, **SMALL) as built:
         built.log.append(batch_of(START_MS, base_sequence=0, **fields))

@@ -40,7 +40,7 @@ def test_batches_of_one_append_stay_in_one_segment(tmp_path: Path) -> None:
         assert bases(log) == [0, 3, 6]
 
 
-def test_roll_by_hand_of_an_empty_segment_does_nothing(tmp_path: Path) -> None:
+def test_roll_of_an_empty_segment_does_nothing(tmp_path: Path) -> None:
     built = LogBuilder(tmp_path, **SMALL)
     with built:
         built.roll().append(3).roll().roll()
@@ -48,16 +48,16 @@ def test_roll_by_hand_of_an_empty_segment_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("later", "rolled"), [(999, False), (1000, False), (1001, True)])
-def test_record_time_rolls_when_the_records_have_one(tmp_path: Path, later: int, rolled: bool) -> None:
+def test_record_time_rolls_when_records_have_timestamps(tmp_path: Path, later: int, rolled: bool) -> None:
     with open_directory(tmp_path, segment_ms=1000, **SMALL) as directory:
         log = directory.log("orders", 0)
         log.append(batch_of(5000))
-        log.append(batch_of(4000))  # the first batch counts, not the largest or the last
+        log.append(batch_of(4000))  # the first batch's timestamp counts, not the largest or the last one
         log.append(batch_of(5000 + later))
         assert bases(log) == ([0, 2] if rolled else [0])
 
 
-def test_wall_time_does_not_roll_records_that_have_their_own(tmp_path: Path) -> None:
+def test_wall_clock_time_does_not_roll_records_with_timestamps(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_directory(tmp_path, clock=clock, segment_ms=1000, **SMALL) as directory:
         log = directory.log("orders", 0)
@@ -68,7 +68,7 @@ def test_wall_time_does_not_roll_records_that_have_their_own(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("later", "rolled"), [(1000, False), (1001, True)])
-def test_wall_time_rolls_records_without_a_time(tmp_path: Path, later: int, rolled: bool) -> None:
+def test_wall_clock_time_rolls_records_without_timestamps(tmp_path: Path, later: int, rolled: bool) -> None:
     clock = ManualClock(START_MS)
     with open_directory(tmp_path, clock=clock, segment_ms=1000, **SMALL) as directory:
         log = directory.log("orders", 0)
@@ -79,7 +79,7 @@ def test_wall_time_rolls_records_without_a_time(tmp_path: Path, later: int, roll
 
 
 @pytest.mark.parametrize(("later", "rolled"), [(1000, False), (1001, True)])
-def test_append_time_rolls_a_log_that_sets_the_time(tmp_path: Path, later: int, rolled: bool) -> None:
+def test_append_time_rolls_a_log_with_log_append_time(tmp_path: Path, later: int, rolled: bool) -> None:
     clock = ManualClock(START_MS)
     settings = {"segment_ms": 1000, "message_timestamp_type": "LogAppendTime", **SMALL}
     with open_directory(tmp_path, clock=clock, **settings) as directory:
@@ -90,7 +90,7 @@ def test_append_time_rolls_a_log_that_sets_the_time(tmp_path: Path, later: int, 
         assert bases(log) == ([0, 1] if rolled else [0])
 
 
-def test_first_time_of_a_segment_is_known_after_reopening(tmp_path: Path) -> None:
+def test_first_timestamp_of_a_segment_is_known_after_reopening(tmp_path: Path) -> None:
     for timestamp, expected in ((5000, [0]), (5900, [0]), (6001, [0, 2])):
         with open_directory(tmp_path, segment_ms=1000, **SMALL) as directory:
             directory.log("orders", 0).append(batch_of(timestamp))
@@ -112,11 +112,11 @@ def test_quiet_log_is_rolled_by_the_housekeeper_only_when_due(tmp_path: Path) ->
         assert bases(log) == [0, 1]
 
 
-def test_jitter_takes_something_off_but_not_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
+def test_jitter_is_subtracted_from_segment_ms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges: list[tuple[int, int]] = []
 
     def largest(low: int, high: int) -> int:
-        asked.append((low, high))
+        ranges.append((low, high))
         return high
 
     monkeypatch.setattr(random, "randint", largest)
@@ -127,7 +127,7 @@ def test_jitter_takes_something_off_but_not_more_than_it_may(tmp_path: Path, mon
         assert bases(log) == [0]
         log.append(batch_of(5601))
         assert bases(log) == [0, 2]
-    assert set(asked) == {(0, 400)}
+    assert set(ranges) == {(0, 400)}
 
 
 def test_full_index_rolls(tmp_path: Path) -> None:
@@ -135,13 +135,13 @@ def test_full_index_rolls(tmp_path: Path) -> None:
         log = directory.log("orders", 0)
         for number in range(20):
             log.append(batch_of(1000 + number))
-        # 5 time entries fit; at 4 it is full: the first batch has none, so 5 batches a segment
+        # 5 time entries fit, and with 4 the index is full. The first batch has no entry, so a segment has 5 batches.
         assert bases(log) == [0, 5, 10, 15]
         assert all(segment.time_index.count == 4 or segment is log.segments[-1] for segment in log.segments)
         assert offsets_of(log) == list(range(20))
 
 
-def test_full_index_rolls_where_records_have_no_time(tmp_path: Path) -> None:
+def test_full_index_rolls_records_without_timestamps(tmp_path: Path) -> None:
     with open_directory(tmp_path, segment_index_bytes=64, index_interval_bytes=0) as directory:
         log = directory.log("orders", 0)
         for _ in range(20):
@@ -170,15 +170,15 @@ def test_append_that_would_end_too_far_from_the_base_rolls_before_it(tmp_path: P
         assert bases(log) == [0, 2**31 - 2]
 
 
-def test_segment_wider_than_an_index_can_say_is_read_all_the_same(tmp_path: Path) -> None:
+def test_segment_wider_than_an_index_entry_can_express_is_read(tmp_path: Path) -> None:
     offsets = [0, 5, 2**31 + 7, 2**33]
     write_segment(tmp_path / "orders-0", 0, *(batch_of(100 + at % 97, base_offset=at) for at in offsets))
     write_segment(tmp_path / "orders-0", 2**34, batch_of(900, base_offset=2**34))
     with open_directory(tmp_path, index_interval_bytes=0, segment_index_bytes=1024) as directory:
         log = directory.log("orders", 0)
         assert offsets_of(log) == [*offsets, 2**34]
-        for wanted, found in ((1, 5), (6, 2**31 + 7), (2**32, 2**33), (2**33 + 1, 2**34)):
-            assert log.read(wanted, 100).base_offset == found
+        for offset, base_offset in ((1, 5), (6, 2**31 + 7), (2**32, 2**33), (2**33 + 1, 2**34)):
+            assert log.read(offset, 100).base_offset == base_offset
 
 
 @pytest.mark.parametrize("codec", [0, 4])

@@ -1,4 +1,4 @@
-"""Look-up by time: the first record that is not older, wherever it is."""
+"""Lookup by timestamp: the first record that is not older than the timestamp."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {"segment_index_bytes": 4096, "index_interval_bytes": 0,
 
 
 def fill(log: Log, segments: list[list[list[int]]], codec: int = 0) -> list[int]:
-    """Appends batches of such timestamps, segment by segment; all timestamps, by offset."""
+    """Append batches with these timestamps, segment by segment. Return all timestamps by offset."""
     for segment in segments:
         for batch in segment:
             log.append(batch_of(*batch, codec=codec))
@@ -27,16 +27,16 @@ def fill(log: Log, segments: list[list[list[int]]], codec: int = 0) -> list[int]
     return [timestamp for segment in segments for batch in segment for timestamp in batch]
 
 
-def first_not_older(timestamps: list[int], wanted: int, start: int = 0) -> TimestampedOffset | None:
+def first_not_older(timestamps: list[int], target: int, start: int = 0) -> TimestampedOffset | None:
     for offset, timestamp in enumerate(timestamps):
-        if timestamp >= wanted and offset >= start:
+        if timestamp >= target and offset >= start:
             return TimestampedOffset(offset, timestamp)
     return None
 
 
 def check_every(log: Log, timestamps: list[int], start: int = 0) -> None:
-    for wanted in {near for timestamp in timestamps for near in (timestamp - 1, timestamp, timestamp + 1)}:
-        assert log.find_timestamp(wanted) == first_not_older(timestamps, wanted, start), wanted
+    for target in {near for timestamp in timestamps for near in (timestamp - 1, timestamp, timestamp + 1)}:
+        assert log.find_timestamp(target) == first_not_older(timestamps, target, start), target
 
 
 CASES: dict[str, list[list[list[int]]]] = {
@@ -54,7 +54,7 @@ CASES: dict[str, list[list[list[int]]]] = {
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("case", CASES)
-def test_first_record_that_is_not_older_is_found(tmp_path: Path, case: str, codec: Codec) -> None:
+def test_lookup_returns_the_first_record_that_is_not_older(tmp_path: Path, case: str, codec: Codec) -> None:
     with open_directory(tmp_path, **SMALL) as directory:
         log = directory.log("orders", 0)
         check_every(log, fill(log, CASES[case], codec))
@@ -62,7 +62,7 @@ def test_first_record_that_is_not_older_is_found(tmp_path: Path, case: str, code
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("how", ["clean", "crash", "no indexes"])
-def test_same_is_found_after_reopening(tmp_path: Path, case: str, how: str) -> None:
+def test_lookup_returns_the_same_after_reopening(tmp_path: Path, case: str, how: str) -> None:
     data = tmp_path / "data"
     with open_directory(data, **SMALL) as directory:
         log = directory.log("orders", 0)
@@ -79,7 +79,7 @@ def test_same_is_found_after_reopening(tmp_path: Path, case: str, how: str) -> N
 
 
 @pytest.mark.parametrize("interval", [0, 300, 4096])
-def test_random_times_are_found_with_any_density_of_the_index(tmp_path: Path, interval: int) -> None:
+def test_lookup_of_random_timestamps_with_any_index_interval(tmp_path: Path, interval: int) -> None:
     generator = random.Random(interval)
     segments = [
         [[generator.randint(0, 300) for _ in range(generator.randint(1, 4))] for _ in range(12)] for _ in range(4)
@@ -93,7 +93,7 @@ def test_random_times_are_found_with_any_density_of_the_index(tmp_path: Path, in
             check_every(log, timestamps, start)
 
 
-def test_records_before_the_log_start_are_not_found(tmp_path: Path) -> None:
+def test_lookup_ignores_records_before_the_log_start(tmp_path: Path) -> None:
     with open_directory(tmp_path, **SMALL) as directory:
         log = directory.log("orders", 0)
         fill(log, [[[10, 20, 30], [40]], [[15]]])
@@ -104,7 +104,7 @@ def test_records_before_the_log_start_are_not_found(tmp_path: Path) -> None:
         assert log.find_timestamp(16) is None
 
 
-def test_append_time_is_found(tmp_path: Path) -> None:
+def test_lookup_of_append_time(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_directory(tmp_path, clock=clock, message_timestamp_type="LogAppendTime", **SMALL) as directory:
         log = directory.log("orders", 0)
@@ -116,7 +116,7 @@ def test_append_time_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_old_messages_with_time_are_found(tmp_path: Path, codec: Codec) -> None:
+def test_lookup_in_magic_1_messages(tmp_path: Path, codec: Codec) -> None:
     times = [100, 300, 200, 400]
     records = [
         Record(offset=offset, timestamp=timestamp, key=b"k", value=b"v") for offset, timestamp in enumerate(times)
@@ -131,7 +131,7 @@ def test_old_messages_with_time_are_found(tmp_path: Path, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
-def test_messages_without_time_are_older_than_any(tmp_path: Path, codec: Codec) -> None:
+def test_lookup_in_messages_without_timestamps_returns_nothing(tmp_path: Path, codec: Codec) -> None:
     records = [Record(offset=offset, value=b"v") for offset in range(4)]
     write_segment(tmp_path / "orders-0", 0, build_message_set(records, magic=0, codec=codec))
     with open_directory(tmp_path, **SMALL) as directory:
@@ -144,7 +144,7 @@ def test_messages_without_time_are_older_than_any(tmp_path: Path, codec: Codec) 
         assert [record.offset for record in log.records(2)] == [2, 3, 4]
 
 
-def test_wrong_time_index_costs_a_rebuild_not_a_wrong_answer(tmp_path: Path) -> None:
+def test_corrupt_time_index_is_rebuilt_and_causes_no_wrong_result(tmp_path: Path) -> None:
     with open_directory(tmp_path, **SMALL) as directory:
         log = directory.log("orders", 0)
         timestamps = fill(log, CASES["rising"])
@@ -156,14 +156,14 @@ def test_wrong_time_index_costs_a_rebuild_not_a_wrong_answer(tmp_path: Path) -> 
             check_every(directory.log("orders", 0), timestamps)
 
 
-def test_value_says_the_time_that_was_asked_for(tmp_path: Path) -> None:
-    """The offset that is returned is the record's, not its batch's."""
+def test_lookup_returns_the_offset_of_the_record_not_of_its_batch(tmp_path: Path) -> None:
+    """The returned offset is that of the record, not of its batch."""
     with open_directory(tmp_path, **SMALL) as directory:
         log = directory.log("orders", 0)
         log.append(batch_of(10, 20, 30, 40))
-        found = log.find_timestamp(25)
-        assert found is not None
-        assert next(log.records(found.offset)).value == timed(30)[0].value
+        match = log.find_timestamp(25)
+        assert match is not None
+        assert next(log.records(match.offset)).value == timed(30)[0].value
 
 
 def test_largest_timestamp_is_that_of_all_segments(tmp_path: Path) -> None:

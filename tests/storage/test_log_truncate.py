@@ -40,7 +40,7 @@ def check(built: LogBuilder, end: int) -> None:
 
 
 @pytest.mark.parametrize("offset", range(19))
-def test_cut_at_any_offset_leaves_what_lay_before_and_can_be_appended_to(tmp_path: Path, offset: int) -> None:
+def test_truncation_at_any_offset_keeps_earlier_batches_and_allows_appends(tmp_path: Path, offset: int) -> None:
     with small_log(tmp_path / "data") as built:
         expected = batch_start(offset) if offset < 18 else 18
         assert built.log.truncate(offset) == expected
@@ -59,7 +59,7 @@ def test_cut_at_any_offset_leaves_what_lay_before_and_can_be_appended_to(tmp_pat
 
 
 @pytest.mark.parametrize("offset", [1, 5, 7, 12])
-def test_cut_survives_an_immediate_crash(tmp_path: Path, offset: int) -> None:
+def test_truncation_survives_an_immediate_crash(tmp_path: Path, offset: int) -> None:
     with small_log(tmp_path / "data") as built:
         built.truncate(offset)
         crashed = left_by_kill(tmp_path / "data", tmp_path / "copy")
@@ -69,14 +69,14 @@ def test_cut_survives_an_immediate_crash(tmp_path: Path, offset: int) -> None:
             assert (log.recovery.problems, log.recovery.cut) == ([], None)
 
 
-def test_cut_at_or_past_the_end_does_nothing(tmp_path: Path) -> None:
+def test_truncation_at_or_after_the_end_does_nothing(tmp_path: Path) -> None:
     with small_log(tmp_path) as built:
         for offset in (18, 19, 10**12):
             assert built.log.truncate(offset) == 18
         check(built, 18)
 
 
-def test_cut_before_the_start_is_refused(tmp_path: Path) -> None:
+def test_truncation_before_the_start_is_refused(tmp_path: Path) -> None:
     with small_log(tmp_path) as built:
         built.advance_start(4)
         with pytest.raises(OffsetOutOfRangeError, match="offset 3 is before the log start offset, 4"):
@@ -84,7 +84,7 @@ def test_cut_before_the_start_is_refused(tmp_path: Path) -> None:
         check(built, 18)
 
 
-def test_recovery_point_goes_back_on_disk_before_the_cut(tmp_path: Path) -> None:
+def test_recovery_point_is_lowered_durably_before_the_truncation(tmp_path: Path) -> None:
     with small_log(tmp_path) as built:
         built.flush().log.save_recovery_point()
         built.truncate(8)
@@ -94,7 +94,7 @@ def test_recovery_point_goes_back_on_disk_before_the_cut(tmp_path: Path) -> None
         assert built.log.recovery_point == 9
 
 
-def test_cut_sealed_segment_becomes_the_growing_one(tmp_path: Path) -> None:
+def test_truncated_sealed_segment_becomes_the_active_one(tmp_path: Path) -> None:
     with small_log(tmp_path) as built:
         assert isinstance(built.log.segments[0], SealedSegment)
         built.truncate(3)
@@ -103,7 +103,7 @@ def test_cut_sealed_segment_becomes_the_growing_one(tmp_path: Path) -> None:
         assert {path.name[:20] for path in built.files(".log")} == {f"{0:020d}"}
 
 
-def test_cut_of_a_sealed_segment_without_indexes_works_too(tmp_path: Path) -> None:
+def test_sealed_segment_without_indexes_can_be_truncated(tmp_path: Path) -> None:
     built = small_log(tmp_path).close()
     for path in built.files("index"):
         path.unlink()
@@ -114,7 +114,7 @@ def test_cut_of_a_sealed_segment_without_indexes_works_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("start", [2, 4, 5, 8, 10])
-def test_cut_inside_the_batch_in_which_the_log_starts_leaves_an_empty_log(tmp_path: Path, start: int) -> None:
+def test_truncation_in_the_batch_of_the_log_start_leaves_an_empty_log(tmp_path: Path, start: int) -> None:
     with small_log(tmp_path) as built:
         built.advance_start(start)
         end = built.log.truncate(start)
@@ -126,7 +126,7 @@ def test_cut_inside_the_batch_in_which_the_log_starts_leaves_an_empty_log(tmp_pa
         assert offsets_of(built.log) == [end, end + 1]
 
 
-def test_leader_epochs_are_cut_with_the_log(tmp_path: Path) -> None:
+def test_leader_epochs_are_truncated_with_the_log(tmp_path: Path) -> None:
     with open_directory(tmp_path, **SMALL) as directory:
         log = directory.log("orders", 0)
         for epoch in range(5):
@@ -139,7 +139,7 @@ def test_leader_epochs_are_cut_with_the_log(tmp_path: Path) -> None:
         assert directory.log("orders", 0).leader_epochs.entries == [(0, 0), (1, 2), (7, 4)]
 
 
-def test_cut_in_a_gap_ends_the_log_there(tmp_path: Path) -> None:
+def test_truncation_in_a_gap_ends_the_log_there(tmp_path: Path) -> None:
     partition = tmp_path / "orders-0"
     write_segment(
         partition, 0, build_batch(timed(1, 2), offset_deltas=[0, 4]), build_batch(timed(3, 4), base_offset=20)
@@ -157,7 +157,7 @@ def test_cut_in_a_gap_ends_the_log_there(tmp_path: Path) -> None:
 
 class TestAdvanceStart:
     @pytest.mark.parametrize("offset", range(19))
-    def test_what_lies_before_is_gone_for_good(self, tmp_path: Path, offset: int) -> None:
+    def test_records_before_the_new_start_stay_deleted(self, tmp_path: Path, offset: int) -> None:
         with small_log(tmp_path / "data") as built:
             built.advance_start(offset)
             check(built, 18)
@@ -171,18 +171,18 @@ class TestAdvanceStart:
             with open_directory(crashed, **SMALL) as directory:
                 assert list(directory.log(*PARTITION).records()) == built.expected
 
-    def test_start_past_the_end_is_refused(self, tmp_path: Path) -> None:
+    def test_start_after_the_log_end_is_refused(self, tmp_path: Path) -> None:
         with small_log(tmp_path) as built:
-            with pytest.raises(OffsetOutOfRangeError, match="offset 19 is past the log end offset, 18"):
+            with pytest.raises(OffsetOutOfRangeError, match="offset 19 is after the log end offset, 18"):
                 built.log.advance_start(19)
             check(built, 18)
 
-    def test_start_never_goes_back(self, tmp_path: Path) -> None:
+    def test_log_start_is_never_lowered(self, tmp_path: Path) -> None:
         with small_log(tmp_path) as built:
             built.advance_start(7).advance_start(3).advance_start(0)
             assert built.log.log_start_offset == 7
 
-    def test_what_it_leaves_is_durable(self, tmp_path: Path) -> None:
+    def test_log_with_an_advanced_start_is_durable(self, tmp_path: Path) -> None:
         with LogBuilder(tmp_path, **SMALL) as built:
             built.append(3).append(3)
             assert built.log.recovery_point == 0

@@ -1,4 +1,4 @@
-"""Many logs of a data directory at a time: made, advanced and deleted at the cost of few syncs."""
+"""Creating, advancing and deleting many logs of a data directory at the cost of few syncs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fill(directory: LogDirectory, count: int, records: int = 5) -> None:
 
 
 class CheckpointDisk(Disk):
-    """Counts how often the start offsets are saved, and can refuse it."""
+    """Counts how often the log start offsets are saved, and can make that fail."""
 
     def __init__(self) -> None:
         self.saves = 0
@@ -61,7 +61,7 @@ class TestAdvanceStarts:
         with open_on(tmp_path, disk) as directory:
             assert {key: directory.log(*key).log_start_offset for key in partitions(8)} == offsets
 
-    def test_partition_that_can_not_be_advanced_does_not_stop_the_others(self, tmp_path: Path) -> None:
+    def test_partition_that_fails_to_advance_does_not_affect_the_others(self, tmp_path: Path) -> None:
         with open_directory(tmp_path, segment_index_bytes=1024) as directory:
             fill(directory, 2)
             first, second = partitions(2)
@@ -73,7 +73,7 @@ class TestAdvanceStarts:
             }
             assert [directory.log(*key).log_start_offset for key in (first, second)] == [0, 2]
 
-    def test_log_does_not_begin_at_an_offset_that_could_not_be_saved(self, tmp_path: Path) -> None:
+    def test_log_does_not_start_at_an_offset_that_was_not_saved(self, tmp_path: Path) -> None:
         disk = CheckpointDisk()
         with open_on(tmp_path, disk) as directory:
             fill(directory, 2)
@@ -84,7 +84,7 @@ class TestAdvanceStarts:
             disk.refuses = False
             assert directory.advance_starts(dict.fromkeys(partitions(2), 3)) == {}
 
-    def test_start_that_is_saved_is_never_lowered_by_one_that_comes_later(self, tmp_path: Path) -> None:
+    def test_saved_start_is_never_lowered_by_a_later_call(self, tmp_path: Path) -> None:
         with open_directory(tmp_path, segment_index_bytes=1024) as directory:
             fill(directory, 1)
             [key] = partitions(1)
@@ -123,7 +123,7 @@ class TestAdvanceStarts:
 
 class TestDeletedInTheBackground:
     class SlowDisk(Disk):
-        """Removes no file before it may."""
+        """Removes files only when the test allows it."""
 
         def __init__(self) -> None:
             self.may_remove = threading.Event()
@@ -135,7 +135,7 @@ class TestDeletedInTheBackground:
                 assert self.may_remove.wait(30)
             super().remove(path)
 
-    def test_deletion_does_not_wait_for_the_files(self, tmp_path: Path) -> None:
+    def test_deletion_does_not_wait_for_the_removal_of_files(self, tmp_path: Path) -> None:
         disk = self.SlowDisk()
         with LogDirectory.open(tmp_path, SMALL, disk=disk, clock=ManualClock(START_MS)) as directory:
             fill(directory, 3)
@@ -143,11 +143,11 @@ class TestDeletedInTheBackground:
             assert disk.removing.wait(30)
             assert directory.partitions() == []
             assert len(list(tmp_path.glob("*-delete"))) == 3
-            fill(directory, 1, records=2)  # the names are free at once
+            fill(directory, 1, records=2)  # the names can be used again at once
             assert directory.log("orders", 0).log_end_offset == 2
             disk.may_remove.set()
 
-    def test_what_a_stop_leaves_is_removed_by_the_next_start(self, tmp_path: Path) -> None:
+    def test_directories_left_by_a_stop_are_removed_by_the_next_start(self, tmp_path: Path) -> None:
         disk = self.SlowDisk()
         directory = LogDirectory.open(tmp_path, SMALL, disk=disk, clock=ManualClock(START_MS))
         fill(directory, 3)
@@ -173,11 +173,11 @@ def test_names_of_many_new_partitions_are_durable(tmp_path: Path) -> None:
         assert directory.partitions() == partitions(5)
 
 
-def test_partition_that_can_not_be_made_is_told_and_the_others_are_made(tmp_path: Path) -> None:
+def test_partition_that_can_not_be_created_is_reported_and_the_others_are_created(tmp_path: Path) -> None:
     (tmp_path / "orders-1").write_text("a file is in the way")
     with open_directory(tmp_path, segment_index_bytes=1024) as directory:
         failures = directory.make_all(dict.fromkeys(partitions(3), uuid.uuid4()))
         assert list(failures) == [TopicPartition("orders", 1)]
-        with pytest.raises(StorageError, match=r"orders-1: can't be made: .*File exists"):
+        with pytest.raises(StorageError, match=r"orders-1: can't create the partition: .*File exists"):
             raise failures[TopicPartition("orders", 1)]
         assert [key.partition for key in directory.partitions()] == [0, 2]

@@ -75,7 +75,7 @@ def test_buffer_keeps_the_mapping_alive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slot", [-1, 12, 2**60, 2**61, 2**62])
-def test_slot_outside_is_refused(file: int, slot: int) -> None:
+def test_slot_outside_the_mapping_is_refused(file: int, slot: int) -> None:
     mapping = Mapping(file, 96, True)
     calls: list[Callable[[], object]] = [
         lambda: mapping.store_offset_entry(slot, 1, 1),
@@ -89,7 +89,7 @@ def test_slot_outside_is_refused(file: int, slot: int) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 13, 2**60, 2**61, 2**62])
-def test_more_entries_than_there_are_can_not_be_searched(file: int, count: int) -> None:
+def test_search_beyond_the_mapping_is_refused(file: int, count: int) -> None:
     mapping = Mapping(file, 96, True)
     calls: list[Callable[[], object]] = [
         lambda: mapping.floor_offset(count, 1),
@@ -108,7 +108,7 @@ def test_empty_mapping_is_refused(file: int, length: int) -> None:
         Mapping(file, length, True)
 
 
-def test_systems_error_comes_through(tmp_path: Path) -> None:
+def test_error_of_the_system_call_is_raised(tmp_path: Path) -> None:
     read_only = os.open(tmp_path / "read-only", os.O_RDONLY | os.O_CREAT)
     try:
         with pytest.raises(PermissionError):
@@ -122,24 +122,24 @@ def test_systems_error_comes_through(tmp_path: Path) -> None:
 rising = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=40).map(sorted)
 
 
-@given(offsets=rising, wanted=st.integers(-(2**40), 2**40))
+@given(offsets=rising, target=st.integers(-(2**40), 2**40))
 def test_floor_of_an_offset_is_the_last_not_above_it(
-    tmp_path_factory: pytest.TempPathFactory, offsets: list[int], wanted: int
+    tmp_path_factory: pytest.TempPathFactory, offsets: list[int], target: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "offsets.index"
     mapping = mapping_of(path, offset_entries(*((offset, slot) for slot, offset in enumerate(offsets))) + bytes(8))
-    expected = max((slot for slot, offset in enumerate(offsets) if offset <= wanted), default=-1)
-    assert mapping.floor_offset(len(offsets), wanted) == expected
+    expected = max((slot for slot, offset in enumerate(offsets) if offset <= target), default=-1)
+    assert mapping.floor_offset(len(offsets), target) == expected
 
 
-@given(timestamps=rising, wanted=st.integers(-(2**40), 2**40))
+@given(timestamps=rising, target=st.integers(-(2**40), 2**40))
 def test_floor_of_a_time_is_the_last_not_above_it(
-    tmp_path_factory: pytest.TempPathFactory, timestamps: list[int], wanted: int
+    tmp_path_factory: pytest.TempPathFactory, timestamps: list[int], target: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "times.timeindex"
     mapping = mapping_of(path, time_entries(*((time, slot) for slot, time in enumerate(timestamps))) + bytes(12))
-    expected = max((slot for slot, time in enumerate(timestamps) if time <= wanted), default=-1)
-    assert mapping.floor_time(len(timestamps), wanted) == expected
+    expected = max((slot for slot, time in enumerate(timestamps) if time <= target), default=-1)
+    assert mapping.floor_time(len(timestamps), target) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,9 @@ def test_floor_of_a_time_is_the_last_not_above_it(
         ([(2**31 - 1, 2**31 - 1)], 1),
     ],
 )
-def test_offset_entries_count_as_long_as_they_rise(tmp_path: Path, entries: list[tuple[int, int]], rising: int) -> None:
+def test_offset_entries_are_counted_while_they_rise(
+    tmp_path: Path, entries: list[tuple[int, int]], rising: int
+) -> None:
     assert mapping_of(tmp_path / "index", offset_entries(*entries)).rising_offset_entries(len(entries)) == rising
 
 
@@ -170,5 +172,5 @@ def test_offset_entries_count_as_long_as_they_rise(tmp_path: Path, entries: list
         ([(2**62, 2**31 - 1)], 1),
     ],
 )
-def test_time_entries_count_as_long_as_they_rise(tmp_path: Path, entries: list[tuple[int, int]], rising: int) -> None:
+def test_time_entries_are_counted_while_they_rise(tmp_path: Path, entries: list[tuple[int, int]], rising: int) -> None:
     assert mapping_of(tmp_path / "timeindex", time_entries(*entries)).rising_time_entries(len(entries)) == rising

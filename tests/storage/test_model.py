@@ -1,4 +1,4 @@
-"""A log and a list do the same things at random, and must agree: appends, rolls, truncations, retention, crashes.
+"""Applies random operations to a log and to a list, which must agree: appends, rolls, truncations, retention, crashes.
 
 STRATALOG_HYPOTHESIS=long runs it for minutes instead of seconds.
 """
@@ -38,7 +38,7 @@ shapes = st.tuples(st.lists(times, min_size=1, max_size=4), st.integers(0, 4), s
 
 
 class NoSync(Disk):
-    """Nothing here is cut off from power, and waiting for a disk is most of the time otherwise."""
+    """Syncs nothing: these tests have no power cuts, and syncing would take most of the time."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -52,7 +52,7 @@ class NoSync(Disk):
 
 class Batch(NamedTuple):
     records: list[Record]
-    sequence: int  # of the first record; -1: not of the idempotent producer
+    sequence: int  # of the first record; -1 if the batch is not of the idempotent producer
 
     @property
     def base(self) -> int:
@@ -64,8 +64,8 @@ class Batch(NamedTuple):
 
 
 @dataclass
-class Model:
-    """What a log is, in a list: the batches ever appended and not cut off, and where the log starts."""
+class LogModel:
+    """The content of a log as a list: the batches that were appended and not truncated, and the log start offset."""
 
     batches: list[Batch]
     start: int = 0
@@ -100,7 +100,7 @@ class LogAndList(RuleBasedStateMachine):
         self.data = self.root / "0"
         self.lives = 0
         self.clock = ManualClock(START_MS)
-        self.model = Model([])
+        self.model = LogModel([])
         self.stamp = 0
 
     def teardown(self) -> None:
@@ -132,7 +132,7 @@ class LogAndList(RuleBasedStateMachine):
         self.log = self.directory.log("model", 0)
 
     def records_for(self, steps: list[int], size: int) -> list[Record]:
-        """Records at the log's end that no other has been or will be equal to."""
+        """Return records for the log end that differ from all earlier and later ones."""
         self.stamp += 1
         return [
             Record(
@@ -188,7 +188,7 @@ class LogAndList(RuleBasedStateMachine):
         assert self.log.recovery_point == self.model.end
         self.log.save_recovery_point()
 
-    # Forgetting
+    # Removing records
 
     @rule(fraction=fractions)
     def truncate(self, fraction: float) -> None:
@@ -209,10 +209,10 @@ class LogAndList(RuleBasedStateMachine):
         self.model.start = self.log.log_start_offset
         oldest_kept = self.clock.now_ms() - RETENTION_MS
         for record in before[: len(before) - len(self.model.records)]:
-            # Those without a time go with their segment.
+            # Records without a timestamp are deleted with their segment.
             assert record.timestamp < oldest_kept
 
-    # Coming back
+    # Opening again
 
     @rule(lost=st.sampled_from(["", "", "*index", "*.index", "*.timeindex", "leader-epoch-checkpoint"]))
     def reopen(self, lost: str) -> None:
@@ -227,7 +227,7 @@ class LogAndList(RuleBasedStateMachine):
         tail=st.sampled_from([b"", b"", b"\0", bytes(100), b"\xff" * 70, "half"]),
     )
     def crash(self, lost: str, tail: Any) -> None:
-        """kill -9: whatever was appended is there. What a torn write left behind it is cut off."""
+        """After kill -9, all appended batches are there. The bytes of a torn write after them are removed."""
         self.lives += 1
         copy = self.root / str(self.lives)
         shutil.copytree(self.data, copy, ignore=shutil.ignore_patterns(LOCK))
@@ -236,7 +236,7 @@ class LogAndList(RuleBasedStateMachine):
         self.data = copy
         assert not (copy / CLEAN_SHUTDOWN).exists()
         if lost == "*.snapshot" and self.model.start:
-            lost = ""  # what was deleted can't be replayed
+            lost = ""  # deleted batches can't be replayed
         self.lose(lost)
         if tail == "half":
             tail = build_batch(self.records_for([1, 2], 10), base_offset=self.model.end)[:-3]
@@ -257,24 +257,24 @@ class LogAndList(RuleBasedStateMachine):
         offset = self.offset_at(fraction)
         read = self.log.read(offset, max_bytes)
         expected = [batch for batch in self.model.batches if batch.end > offset]
-        found = [records_of(batch) for batch in read.batches()]
-        assert found == [batch.records for batch in expected[: len(found)]]
-        assert bool(found) == bool(expected)
+        records = [records_of(batch) for batch in read.batches()]
+        assert records == [batch.records for batch in expected[: len(records)]]
+        assert bool(records) == bool(expected)
 
     @rule(fraction=fractions, bound=fractions)
     def read_below(self, fraction: float, bound: float) -> None:
         offset, high_watermark = self.offset_at(fraction), self.offset_at(bound)
         read = self.log.read(offset, 10**6, max_offset=high_watermark)
         assert all(batch.header.next_offset <= high_watermark for batch in read.batches())
-        wanted = [record for record in self.model.records if offset <= record.offset < high_watermark]
-        assert list(self.log.records(offset, high_watermark)) == wanted
+        expected = [record for record in self.model.records if offset <= record.offset < high_watermark]
+        assert list(self.log.records(offset, high_watermark)) == expected
 
     @rule(step=times)
     def find_time(self, step: int) -> None:
-        wanted = START_MS + step * 100
-        found = self.log.find_timestamp(wanted)
-        first = next((record for record in self.model.records if record.timestamp >= wanted), None)
-        assert found == (None if first is None else (first.offset, first.timestamp))
+        timestamp = START_MS + step * 100
+        match = self.log.find_timestamp(timestamp)
+        first = next((record for record in self.model.records if record.timestamp >= timestamp), None)
+        assert match == (None if first is None else (first.offset, first.timestamp))
 
     @rule()
     def read_everything(self) -> None:

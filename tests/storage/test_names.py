@@ -10,7 +10,7 @@ from stratalog.storage.names import TopicPartition
 
 
 @pytest.mark.parametrize("topic", ["a", "orders", "a.b_c-d", "-", "...", "0", "A" * 249, "__consumer_offsets"])
-def test_names_that_kafka_takes_are_taken(topic: str) -> None:
+def test_topic_names_that_kafka_accepts_are_accepted(topic: str) -> None:
     names.check_topic(topic)
     assert names.parse_partition_directory(f"{topic}-3") == TopicPartition(topic, 3)
 
@@ -21,7 +21,7 @@ def test_names_that_kafka_takes_are_taken(topic: str) -> None:
         ("", "''"),
         (".", "'.'"),
         ("..", "'..'"),
-        ("a" * 250, "250 characters, at most 249"),
+        ("a" * 250, "250 characters; at most 249"),
         ("a/b", "'a/b'"),
         ("../escape", "'../escape'"),
         ("a\0b", r"'a\\x00b'"),
@@ -31,7 +31,7 @@ def test_names_that_kafka_takes_are_taken(topic: str) -> None:
         ("٣", "'٣'"),
     ],
 )
-def test_illegal_topic_is_refused_with_its_name(topic: str, complaint: str) -> None:
+def test_topic_name_that_is_not_valid_is_refused(topic: str, complaint: str) -> None:
     with pytest.raises(InvalidTopicError, match=complaint) as caught:
         names.check_topic(topic)
     assert caught.value.code == 17
@@ -44,7 +44,7 @@ def test_partition_number_out_of_range_is_refused(partition: int) -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 2**31 - 1])
-def test_first_and_last_partition_number_are_taken(partition: int) -> None:
+def test_lowest_and_highest_partition_number_are_accepted(partition: int) -> None:
     names.check_partition(partition)
     assert names.parse_partition_directory(f"orders-{partition}") == TopicPartition("orders", partition)
 
@@ -69,11 +69,11 @@ def test_first_and_last_partition_number_are_taken(partition: int) -> None:
         "a" * 250 + "-0",
     ],
 )
-def test_directory_that_is_no_partition_is_not_taken_for_one(name: str) -> None:
+def test_other_directory_names_are_not_partitions(name: str) -> None:
     assert names.parse_partition_directory(name) is None
 
 
-def test_dashes_belong_to_the_topic_up_to_the_last() -> None:
+def test_topic_may_contain_dashes() -> None:
     assert names.parse_partition_directory("a-1-2") == TopicPartition("a-1", 2)
 
 
@@ -83,7 +83,7 @@ def test_segment_names_have_twenty_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [*names.SEGMENT_SUFFIXES, names.SNAPSHOT])
-def test_segment_name_is_read_back(tmp_path: Path, suffix: str) -> None:
+def test_segment_name_is_parsed(tmp_path: Path, suffix: str) -> None:
     assert names.parse_segment_file(names.segment_file(tmp_path, 368769, suffix).name) == (368769, suffix)
 
 
@@ -92,5 +92,5 @@ def test_segment_name_is_read_back(tmp_path: Path, suffix: str) -> None:
     ["42.log", "0000000000000000042.log", "000000000000000000042.log", "0000000000000000004x.log", "notes.txt",
      "00000000000000000042.log.deleted", "00000000000000000042", "leader-epoch-checkpoint", "-0000000000000000042.log"],
 )  # fmt: skip
-def test_other_files_are_not_taken_for_segments(name: str) -> None:
+def test_other_file_names_are_not_segments(name: str) -> None:
     assert names.parse_segment_file(name) is None

@@ -36,7 +36,7 @@ def test_kafkas_index_is_read_and_written_again(tmp_path: Path, path: Path) -> N
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
-def test_growing_index_is_preallocated_in_whole_entries_and_trimmed_in_the_end(tmp_path: Path) -> None:
+def test_growing_index_is_preallocated_in_complete_entries_and_trimmed_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000100.index"
     index = open_to_grow(path, base=100, room=83)
     assert path.stat().st_size == 80
@@ -45,11 +45,11 @@ def test_growing_index_is_preallocated_in_whole_entries_and_trimmed_in_the_end(t
     assert index.size == 16
     index.trim()
     assert path.read_bytes() == bytes.fromhex("00000005 00001000 0000000a 00002328")
-    assert index.floor(107) == OffsetEntry(105, 4096)  # the old mapping may still be read
+    assert index.floor(107) == OffsetEntry(105, 4096)  # a reader may still use the old mapping
 
 
-def test_room_that_is_not_used_takes_no_memory(tmp_path: Path) -> None:
-    """The kernel's read-ahead would fill the page cache with the zeros of each index of each log."""
+def test_unused_room_takes_no_memory(tmp_path: Path) -> None:
+    """Otherwise the kernel's read-ahead would fill the page cache with the zeros of every index."""
     path = tmp_path / "index"
     index = open_to_grow(path, room=1024 * 1024)
     index.reserve(1)
@@ -75,7 +75,7 @@ def test_floor_is_the_last_entry_not_above(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (105, 0), (106, 1), (110, 1), (111, 2), (10**12, 2)])
-def test_truncation_drops_entries_at_and_above(tmp_path: Path, offset: int, left: int) -> None:
+def test_truncation_drops_offset_entries_from_the_offset_on(tmp_path: Path, offset: int, left: int) -> None:
     index = open_to_grow(tmp_path / "index", base=100)
     index.append(105, 10)
     index.append(110, 20)
@@ -89,11 +89,11 @@ def test_reopened_index_keeps_its_entries_and_stops_at_the_zeros(tmp_path: Path)
     index.append(105, 10)
     index.append(110, 20)
     index.sync()
-    again = open_to_grow(path, base=100)  # as after a crash: not trimmed
+    again = open_to_grow(path, base=100)  # not trimmed, as after a crash
     assert entries_of(again) == [OffsetEntry(105, 10), OffsetEntry(110, 20)]
 
 
-def test_entries_that_are_not_wanted_leave_no_trace(tmp_path: Path) -> None:
+def test_index_opened_without_keep_has_no_entries(tmp_path: Path) -> None:
     path = tmp_path / "index"
     index = open_to_grow(path)
     index.append(5, 10)
@@ -102,14 +102,14 @@ def test_entries_that_are_not_wanted_leave_no_trace(tmp_path: Path) -> None:
     assert path.read_bytes() == bytes(80)
 
 
-def test_half_an_entry_at_the_end_is_dropped(tmp_path: Path) -> None:
+def test_incomplete_entry_at_the_end_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "index"
     path.write_bytes(bytes.fromhex("00000005 00001000 00000007 00"))
     assert entries_of(OffsetIndex.open_sealed(Disk(), path, 0)) == [OffsetEntry(5, 4096)]
     assert entries_of(open_to_grow(path)) == [OffsetEntry(5, 4096)]
 
 
-def test_index_with_more_entries_than_now_allowed_keeps_the_first(tmp_path: Path) -> None:
+def test_index_with_more_entries_than_its_room_keeps_the_first(tmp_path: Path) -> None:
     path = tmp_path / "index"
     index = open_to_grow(path, room=80)
     for number in range(1, 10):
@@ -119,7 +119,7 @@ def test_index_with_more_entries_than_now_allowed_keeps_the_first(tmp_path: Path
     assert smaller.is_full
 
 
-def test_one_slot_is_left_when_it_says_full(tmp_path: Path) -> None:
+def test_full_index_has_one_free_slot(tmp_path: Path) -> None:
     index = open_to_grow(tmp_path / "index", room=24)
     index.append(1, 1)
     assert not index.is_full
@@ -134,12 +134,12 @@ def test_empty_sealed_index_has_no_floor(tmp_path: Path) -> None:
     index.sync()
 
 
-def test_missing_sealed_index_is_said_so(tmp_path: Path) -> None:
+def test_missing_sealed_index_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         OffsetIndex.open_sealed(Disk(), tmp_path / "none.index", 0)
 
 
-def test_blocks_are_given_out_before_they_are_stored_into(tmp_path: Path) -> None:
+def test_blocks_are_allocated_before_stores(tmp_path: Path) -> None:
     path = tmp_path / "index"
     index = OffsetIndex.open_to_grow(Disk(), path, 0, 1024 * 1024, keep=True)
     assert not path.exists()

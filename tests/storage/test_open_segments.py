@@ -1,4 +1,4 @@
-"""The bound on open segments, and that it holds again after one could not be released."""
+"""The limit on open segments, also after a segment could not be released."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_oldest_is_released_first() -> None:
     assert [segment.is_open for segment in segments] == [False, False, True, True]
 
 
-def test_the_bound_holds_again_when_those_that_were_busy_are_not() -> None:
+def test_limit_holds_again_when_busy_segments_are_idle() -> None:
     pool = OpenSegments(2)
     segments = [Opened(pool) for _ in range(10)]
     for segment in segments[:6]:

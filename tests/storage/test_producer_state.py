@@ -1,4 +1,4 @@
-"""The state alone, fed with headers; test_producers.py has it in a log."""
+"""The producer state on its own, given headers. (test_producers.py tests it in a log.)"""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def state_after(*headers: BatchHeader) -> ProducerState:
     return state
 
 
-def test_batch_that_goes_on_is_taken() -> None:
+def test_batch_with_the_next_sequence_is_accepted() -> None:
     state = state_after(header(0, 3))
     state.check(header(3))
     assert state.find_duplicate(header(3)) is None
@@ -79,7 +79,7 @@ def test_gap_and_overlap_are_refused_with_both_numbers(sequence: int) -> None:
     assert caught.value.code == 45
 
 
-def test_unknown_producer_may_start_anywhere() -> None:
+def test_unknown_producer_may_start_with_any_sequence() -> None:
     ProducerState().check(header(12345))
     state_after(header(0)).check(header(12345, producer=8))
 
@@ -94,7 +94,7 @@ def test_last_five_batches_are_recognised_and_a_sixth_is_not() -> None:
         assert (duplicate.base_offset, duplicate.last_offset) == (number * 2, number * 2 + 1)
 
 
-def test_batch_of_another_length_is_no_duplicate() -> None:
+def test_batch_of_another_length_is_not_a_duplicate() -> None:
     state = state_after(header(0, 3))
     assert state.find_duplicate(header(0, 2)) is None
     assert state.find_duplicate(header(1, 2)) is None
@@ -103,14 +103,14 @@ def test_batch_of_another_length_is_no_duplicate() -> None:
 
 
 @pytest.mark.parametrize(("last", "first"), [(SEQUENCE_MAX, 0), (SEQUENCE_MAX - 1, SEQUENCE_MAX)])
-def test_sequence_goes_on_across_its_end(last: int, first: int) -> None:
+def test_sequence_wraps_around(last: int, first: int) -> None:
     state = state_after(header(last))
     state.check(header(first))
     with pytest.raises(OutOfOrderSequenceError):
         state.check(header((first + 1) % (SEQUENCE_MAX + 1)))
 
 
-def test_batch_that_wraps_inside_is_followed_and_recognised() -> None:
+def test_batch_whose_sequence_wraps_is_recognised() -> None:
     wrapping = header(SEQUENCE_MAX - 1, 4, offset=10)
     assert wrapping.last_sequence == 1
     state = state_after(wrapping)
@@ -122,7 +122,7 @@ def test_batch_that_wraps_inside_is_followed_and_recognised() -> None:
 
 def test_new_epoch_starts_at_zero_and_forgets_the_old_batches() -> None:
     state = state_after(header(0, 3))
-    with pytest.raises(OutOfOrderSequenceError, match="starts epoch 1 with sequence 3 instead of 0"):
+    with pytest.raises(OutOfOrderSequenceError, match="starts producer epoch 1 with sequence 3 instead of 0"):
         state.check(header(3, epoch=1))
     state.check(header(0, epoch=1))
     state.update(header(0, 5, epoch=1, offset=3))
@@ -134,7 +134,9 @@ def test_new_epoch_starts_at_zero_and_forgets_the_old_batches() -> None:
 
 def test_old_epoch_is_fenced() -> None:
     state = state_after(header(0, epoch=4))
-    with pytest.raises(InvalidProducerEpochError, match="producer 7 has epoch 4 here; a batch of epoch 3") as caught:
+    with pytest.raises(
+        InvalidProducerEpochError, match="producer 7 has producer epoch 4 in this log; a batch with producer epoch 3"
+    ) as caught:
         state.check(header(1, epoch=3))
     assert caught.value.code == 47
 
@@ -147,7 +149,7 @@ def test_marker_of_the_next_epoch_makes_the_next_batch_start_at_zero() -> None:
     state.check(header(0, epoch=1))
 
 
-def test_oldest_open_transaction_bounds_what_is_stable() -> None:
+def test_oldest_open_transaction_limits_the_last_stable_offset() -> None:
     state = ProducerState()
     opened = [state.first_open_transaction]
     for each in (
@@ -168,12 +170,12 @@ def test_oldest_open_transaction_bounds_what_is_stable() -> None:
 
 def test_batch_outside_the_open_transaction_of_its_producer_is_refused() -> None:
     state = state_after(header(0, is_transactional=True))
-    with pytest.raises(InvalidTransactionStateError, match="open here since offset 0"):
+    with pytest.raises(InvalidTransactionStateError, match="open in this log since offset 0"):
         state.check(header(1, offset=1))
     state.check(header(1, offset=1, is_transactional=True))
 
 
-def test_marker_without_a_transaction_completes_none() -> None:
+def test_marker_without_a_transaction_completes_nothing() -> None:
     state = state_after(header(0))
     assert state.complete(marker(1), aborted=True, coordinator_epoch=0) is None
 
@@ -206,7 +208,7 @@ producers = st.lists(
 
 
 @given(producers=producers)
-def test_snapshot_brings_back_what_it_can_hold(producers: list[tuple[int, int, int, int, bool]]) -> None:
+def test_snapshot_restores_the_last_batch_of_each_producer(producers: list[tuple[int, int, int, int, bool]]) -> None:
     state = ProducerState()
     for offset, (producer, epoch, sequence, count, transactional) in enumerate(producers):
         state.update(
@@ -218,7 +220,7 @@ def test_snapshot_brings_back_what_it_can_hold(producers: list[tuple[int, int, i
 
 
 @given(position=st.integers(0, 10 + 46 - 1), bit=st.integers(0, 7))
-def test_snapshot_with_one_bit_wrong_is_refused(position: int, bit: int) -> None:
+def test_snapshot_with_a_flipped_bit_is_refused(position: int, bit: int) -> None:
     content = bytearray(state_after(header(0, 3)).to_snapshot())
     content[position] ^= 1 << bit
     with pytest.raises(CorruptCheckpointError, match="some-file"):
@@ -226,7 +228,7 @@ def test_snapshot_with_one_bit_wrong_is_refused(position: int, bit: int) -> None
 
 
 @pytest.mark.parametrize("length", [0, 1, 9, 10, 55])
-def test_snapshot_that_is_cut_off_is_refused(length: int) -> None:
+def test_truncated_snapshot_is_refused(length: int) -> None:
     content = state_after(header(0, 3)).to_snapshot()
     with pytest.raises(CorruptCheckpointError):
         ProducerState.from_snapshot(content[:length], "snapshot")
@@ -234,5 +236,5 @@ def test_snapshot_that_is_cut_off_is_refused(length: int) -> None:
 
 def test_snapshot_of_an_unknown_version_is_refused() -> None:
     content = struct.pack(">h", 2) + ProducerState().to_snapshot()[2:]
-    with pytest.raises(CorruptCheckpointError, match="version is 2; 1 is known"):
+    with pytest.raises(CorruptCheckpointError, match="version is 2; only version 1 is supported"):
         ProducerState.from_snapshot(content, "snapshot")

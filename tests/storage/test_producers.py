@@ -15,7 +15,7 @@ from stratalog.records.format import ControlType
 from stratalog.storage import Appended, Log, LogConfig, LogDirectory, Origin
 from stratalog.storage.disk import Disk
 from stratalog.storage.transaction_index import AbortedTransaction
-from tests.storage.hand_made import START_MS, batch_of, left_by_kill, offsets_of, open_directory, say_clean
+from tests.storage.hand_made import START_MS, batch_of, left_by_kill, offsets_of, open_directory, write_clean_marker
 
 SETTINGS: dict[str, Any] = {"segment_index_bytes": 1024, "index_interval_bytes": 200, "segment_bytes": 2000}
 
@@ -51,7 +51,7 @@ def log(directory: LogDirectory) -> Log:
 
 
 def reopened(data: Path, directory: LogDirectory, how: str) -> LogDirectory:
-    """The data directory as a new process finds it."""
+    """Return the data directory as a new process would open it."""
     if how == "clean":
         directory.close()
         return open_directory(data, **SETTINGS)
@@ -59,7 +59,7 @@ def reopened(data: Path, directory: LogDirectory, how: str) -> LogDirectory:
     return open_directory(copy, **SETTINGS)
 
 
-def test_batch_sent_again_is_not_added_again(log: Log) -> None:
+def test_repeated_batch_is_not_appended_again(log: Log) -> None:
     log.append(batch_of(1))
     first = log.append(produced(0, 3))
     again = log.append(produced(0, 3))
@@ -68,7 +68,7 @@ def test_batch_sent_again_is_not_added_again(log: Log) -> None:
     assert log.log_end_offset == 4
 
 
-def test_last_five_are_recognised_and_older_ones_refused(log: Log) -> None:
+def test_last_five_batches_are_recognised_and_older_ones_refused(log: Log) -> None:
     for number in range(7):
         log.append(produced(number))
     for number in range(2, 7):
@@ -78,7 +78,7 @@ def test_last_five_are_recognised_and_older_ones_refused(log: Log) -> None:
     assert log.log_end_offset == 7
 
 
-def test_gap_is_refused_and_the_right_batch_taken_afterwards(log: Log) -> None:
+def test_gap_is_refused_and_the_next_batch_accepted_afterwards(log: Log) -> None:
     log.append(produced(0, 2))
     with pytest.raises(OutOfOrderSequenceError, match="sent sequence 3 where 2 was expected"):
         log.append(produced(3))
@@ -94,10 +94,10 @@ def test_sequence_wraps_in_and_between_batches(log: Log) -> None:
 
 def test_new_epoch_replaces_the_old_one(log: Log) -> None:
     log.append(produced(0, 2))
-    with pytest.raises(OutOfOrderSequenceError, match="starts epoch 1 with sequence 2 instead of 0"):
+    with pytest.raises(OutOfOrderSequenceError, match="starts producer epoch 1 with sequence 2 instead of 0"):
         log.append(produced(2, epoch=1))
     log.append(produced(0, epoch=1))
-    with pytest.raises(InvalidProducerEpochError, match="has epoch 1 here"):
+    with pytest.raises(InvalidProducerEpochError, match="has producer epoch 1 in this log"):
         log.append(produced(2))
     assert log.log_end_offset == 3
 
@@ -111,7 +111,7 @@ def test_batches_of_one_append_must_follow_each_other(log: Log) -> None:
     assert log.log_end_offset == 6
 
 
-def test_old_epoch_behind_a_new_one_in_one_append_is_refused(log: Log) -> None:
+def test_old_epoch_after_a_new_one_in_one_append_is_refused(log: Log) -> None:
     with pytest.raises(InvalidProducerEpochError):
         log.append(produced(0, epoch=5) + produced(0, epoch=3))
     assert log.log_end_offset == 0
@@ -123,7 +123,7 @@ def test_new_epoch_in_one_append_starts_at_zero(log: Log) -> None:
     assert log.append(produced(0, epoch=1) + produced(0, epoch=2)).last_offset == 1
 
 
-def test_append_that_repeats_some_batches_and_brings_others_loses_none_silently(log: Log) -> None:
+def test_append_of_duplicates_and_new_batches_is_refused(log: Log) -> None:
     log.append(produced(0) + produced(1))
     assert log.append(produced(0) + produced(1)) == Appended(0, 1, START_MS + 1, duplicate=True)
     for mixed in (produced(1) + produced(2), produced(1) + batch_of(5)):
@@ -133,7 +133,7 @@ def test_append_that_repeats_some_batches_and_brings_others_loses_none_silently(
 
 
 @pytest.mark.parametrize("how", ["clean", "crash"])
-def test_reopened_log_goes_on_where_the_producers_were(data: Path, directory: LogDirectory, log: Log, how: str) -> None:
+def test_reopened_log_knows_the_last_sequences(data: Path, directory: LogDirectory, log: Log, how: str) -> None:
     for number in range(40):
         log.append(produced(number, size=60))
         log.append(produced(number * 2, 2, producer=8, size=60))
@@ -148,7 +148,7 @@ def test_reopened_log_goes_on_where_the_producers_were(data: Path, directory: Lo
 
 
 @pytest.mark.parametrize("how", ["clean", "crash"])
-def test_without_snapshots_the_log_itself_tells(data: Path, directory: LogDirectory, log: Log, how: str) -> None:
+def test_producers_are_rebuilt_without_snapshots(data: Path, directory: LogDirectory, log: Log, how: str) -> None:
     for number in range(40):
         log.append(produced(number, size=60))
     directory.close()
@@ -163,7 +163,7 @@ def test_without_snapshots_the_log_itself_tells(data: Path, directory: LogDirect
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 10, b"garbage" * 9])
-def test_spoiled_snapshot_is_thrown_away_and_said(data: Path, directory: LogDirectory, log: Log, damage: bytes) -> None:
+def test_corrupt_snapshot_is_removed_and_reported(data: Path, directory: LogDirectory, log: Log, damage: bytes) -> None:
     for number in range(40):
         log.append(produced(number, size=60))
     directory.close()
@@ -175,7 +175,7 @@ def test_spoiled_snapshot_is_thrown_away_and_said(data: Path, directory: LogDire
         assert any(newest.name in problem for problem in log.recovery.problems)
 
 
-def test_snapshot_past_the_end_of_the_log_is_removed(data: Path) -> None:
+def test_snapshot_after_the_log_end_is_removed(data: Path) -> None:
     partition = data / "orders-0"
     with open_directory(data, **SETTINGS) as directory:
         directory.log("orders", 0).append(produced(0))
@@ -187,7 +187,7 @@ def test_snapshot_past_the_end_of_the_log_is_removed(data: Path) -> None:
         assert not (partition / "00000000000000000009.snapshot").exists()
 
 
-def test_snapshots_do_not_pile_up_from_stop_to_stop(data: Path) -> None:
+def test_snapshots_do_not_accumulate_from_close_to_close(data: Path) -> None:
     for number in range(4):
         with open_directory(data, **SETTINGS) as directory:
             log = directory.log("orders", 0)
@@ -195,7 +195,7 @@ def test_snapshots_do_not_pile_up_from_stop_to_stop(data: Path) -> None:
             if number == 1:
                 log.roll()
     names = sorted(path.name for path in (data / "orders-0").glob("*.snapshot"))
-    assert names == [f"{offset:020d}.snapshot" for offset in (2, 4)]  # the last segment's base, and the end
+    assert names == [f"{offset:020d}.snapshot" for offset in (2, 4)]  # the last base offset and the log end offset
 
 
 class TestTransactions:
@@ -211,7 +211,7 @@ class TestTransactions:
         assert not log.segments[0].path(".txnindex").exists()
         assert offsets_of(log) == [0, 1, 2, 3]
 
-    def test_abort_is_noted_in_the_segment_of_its_marker(self, log: Log) -> None:
+    def test_abort_is_indexed_in_the_segment_of_its_marker(self, log: Log) -> None:
         log.append(transactional(0, 2))
         log.append(transactional(0, producer=8))
         log.roll()
@@ -221,8 +221,8 @@ class TestTransactions:
         assert first.transaction_index.entries() == []
         assert second.transaction_index.entries() == [AbortedTransaction(7, 0, 3, 2), AbortedTransaction(8, 2, 4, 5)]
 
-    def test_reader_is_told_of_all_aborts_in_what_it_reads_and_of_few_behind_it(self, log: Log) -> None:
-        """Over many segments and index entries; producer 8's transactions span some of 7's."""
+    def test_reader_gets_all_aborted_transactions_of_its_range_and_few_after_it(self, log: Log) -> None:
+        """Over many segments and index entries. The transactions of producer 8 span some of producer 7's."""
         for number in range(60):
             if number % 6 == 0:
                 log.append(transactional(number // 6, producer=8))
@@ -236,20 +236,24 @@ class TestTransactions:
         for offset in range(log.log_end_offset):
             read = log.read(offset, 300)
             last = list(read.batches())[-1].header.last_offset
-            told = log.aborted_in(read, offset, log.log_end_offset)
-            needed = [one for one in every if one.first_offset <= last and one.last_offset >= offset]
-            assert [one for one in every if one in told] == told
-            assert set(needed) <= set(told)
-            most = max(most, len(told))
+            listed = log.aborted_in(read, offset, log.log_end_offset)
+            needed = [
+                transaction
+                for transaction in every
+                if transaction.first_offset <= last and transaction.last_offset >= offset
+            ]
+            assert [transaction for transaction in every if transaction in listed] == listed
+            assert set(needed) <= set(listed)
+            most = max(most, len(listed))
         assert most < len(every) // 3
 
-    def test_marker_without_a_transaction_is_no_abort(self, log: Log) -> None:
+    def test_marker_without_a_transaction_is_not_indexed(self, log: Log) -> None:
         end(log, ControlType.ABORT)
         assert log.segments[0].transaction_index.entries() == []
 
     @pytest.mark.parametrize("how", ["clean", "crash"])
     @pytest.mark.parametrize("rolled", [False, True])
-    def test_reopened_log_knows_what_was_open_and_aborted(
+    def test_reopened_log_knows_open_and_aborted_transactions(
         self, data: Path, directory: LogDirectory, log: Log, how: str, rolled: bool
     ) -> None:
         log.append(transactional(0, 2))
@@ -262,8 +266,8 @@ class TestTransactions:
         aborted = [AbortedTransaction(7, 0, 2, 3), AbortedTransaction(8, 4, 5, 3)]
         with reopened(data, directory, how) as again:
             log = again.log("orders", 0)
-            found = [entry for segment in log.segments for entry in segment.transaction_index.entries()]
-            assert found == aborted
+            entries = [entry for segment in log.segments for entry in segment.transaction_index.entries()]
+            assert entries == aborted
             opened = [log.producers.first_open_transaction]
             end(log, ControlType.ABORT)
             opened.append(log.producers.first_open_transaction)
@@ -271,7 +275,7 @@ class TestTransactions:
             assert log.segments[-1].transaction_index.entries()[-1] == AbortedTransaction(7, 3, 6, 7)
 
     @pytest.mark.parametrize("damage", [b"", b"torn"])
-    def test_transaction_index_is_made_again_after_a_crash(
+    def test_transaction_index_is_rebuilt_after_a_crash(
         self, data: Path, directory: LogDirectory, log: Log, damage: bytes
     ) -> None:
         log.append(transactional(0, 2))
@@ -283,7 +287,7 @@ class TestTransactions:
             assert entries == [AbortedTransaction(7, 0, 2, 3)]
 
     @pytest.mark.parametrize(("offset", "opened", "aborted"), [(2, 0, 0), (3, None, 1), (4, 3, 1), (5, 3, 1)])
-    def test_truncated_log_forgets_markers_that_went(
+    def test_truncated_log_forgets_truncated_markers(
         self, log: Log, offset: int, opened: int | None, aborted: int
     ) -> None:
         log.append(transactional(0, 2))
@@ -302,7 +306,7 @@ class TestTransactions:
         assert log.append(produced(11, size=100)).duplicate
         assert log.append(produced(12, size=100)) == Appended(12, 12, START_MS + 12)
 
-    def test_marker_whose_index_entry_fails_is_in_the_log_or_not_but_never_half(self, data: Path) -> None:
+    def test_marker_whose_index_entry_fails_is_never_half_recorded(self, data: Path) -> None:
         disk = NoTransactionIndex()
         with LogDirectory.open(data, LogConfig(**SETTINGS), disk=disk, background=False) as directory:
             log = directory.log("orders", 0)
@@ -320,7 +324,7 @@ class TestTransactions:
 
 
 class NoTransactionIndex(Disk):
-    """A disk that is full when a .txnindex is opened."""
+    """A disk that is full when a .txnindex is opened for writing."""
 
     fails = True
 
@@ -330,21 +334,21 @@ class NoTransactionIndex(Disk):
         return super().open(path, create=create, writable=writable)
 
 
-def test_clean_marker_written_by_others_without_snapshot_does_not_forget_producers(data: Path) -> None:
+def test_foreign_clean_marker_without_snapshot_does_not_forget_producers(data: Path) -> None:
     with open_directory(data, **SETTINGS) as directory:
         directory.log("orders", 0).append(produced(0))
     (data / "orders-0" / "00000000000000000001.snapshot").unlink()
-    say_clean(data)
+    write_clean_marker(data)
     with open_directory(data, **SETTINGS) as directory:
         assert directory.log("orders", 0).append(produced(0)).duplicate
 
 
 def test_marker_of_an_instance_that_was_replaced_is_refused(tmp_path: Path) -> None:
-    """It would end the newer instance's transaction, and let the older one write again."""
+    """It would end the transaction of the newer instance and let the older instance write again."""
     with LogDirectory.open(tmp_path, background=False) as directory:
         log = directory.log("orders", 0)
         log.append(batch_of(START_MS, producer_id=7, producer_epoch=5, base_sequence=0, is_transactional=True))
-        with pytest.raises(InvalidProducerEpochError, match="epoch 3 comes too late"):
+        with pytest.raises(InvalidProducerEpochError, match="a marker with producer epoch 3"):
             log.append(build_control_batch(ControlType.COMMIT, 7, 3, 0, START_MS), origin=Origin.COORDINATOR)
         assert (log.log_end_offset, log.producers.first_open_transaction) == (1, 0)
         log.append(build_control_batch(ControlType.COMMIT, 7, 5, 0, START_MS), origin=Origin.COORDINATOR)

@@ -1,4 +1,4 @@
-"""What a crash, a bad disk or another program left, and what opening the log makes of it."""
+"""Opening a log after a crash, and with files that a bad disk or another program has changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from stratalog.errors import CorruptBatchError
 from stratalog.records._records import Record
 from stratalog.records.batch import batches
 from stratalog.storage.names import CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT
-from tests.storage.hand_made import batch_of, files_of, flip, offsets_of, open_directory, say_clean, write_segment
+from tests.storage.hand_made import (
+    batch_of,
+    files_of,
+    flip,
+    offsets_of,
+    open_directory,
+    write_clean_marker,
+    write_segment,
+)
 from tests.storage.log_builder import PARTITION, LogBuilder
 
 SMALL: dict[str, Any] = {"segment_index_bytes": 4096, "index_interval_bytes": 100, "retention_ms": -1}
@@ -57,7 +65,7 @@ class TestTornTail:
         ("how", "marker"),
         [(how, marker) for how in TORN for marker in ("crash", "clean") if (how, marker) != ("wrong byte", "clean")],
     )
-    def test_torn_last_batch_is_cut_off(self, closed: LogBuilder, how: str, marker: str) -> None:
+    def test_torn_last_batch_is_truncated(self, closed: LogBuilder, how: str, marker: str) -> None:
         last = closed.files(".log")[-1]
         whole = last.read_bytes()
         last.write_bytes(whole + TORN[how](bytes(batch_of(1, base_offset=60))))
@@ -74,7 +82,7 @@ class TestTornTail:
             closed.append(2)
             assert list(closed.log.records()) == closed.expected
 
-    def test_damaged_batch_behind_a_clean_stop_is_never_served(self, closed: LogBuilder) -> None:
+    def test_corrupt_batch_after_a_clean_shutdown_is_never_served(self, closed: LogBuilder) -> None:
         last = closed.files(".log")[-1]
         flip(last, positions(last)[-1] + 70)
         closed._open()
@@ -85,9 +93,7 @@ class TestTornTail:
             assert (caught.value.file, caught.value.position) == (str(last), positions(last)[-1])
 
     @pytest.mark.parametrize("batch", [0, 4, 9])
-    def test_log_ends_at_the_first_unsound_batch_behind_the_recovery_point(
-        self, closed: LogBuilder, batch: int
-    ) -> None:
+    def test_log_ends_at_the_first_corrupt_batch_after_the_recovery_point(self, closed: LogBuilder, batch: int) -> None:
         middle = closed.files(".log")[1]
         flip(middle, positions(middle)[batch] + 65)
         forget_clean_stop(closed.path, 20)
@@ -102,7 +108,7 @@ class TestTornTail:
             assert {path.name[:20] for path in closed.files(".log")} == {f"{0:020d}", f"{20:020d}"}
             assert closed.log.append(batch_of(1)).base_offset == end
 
-    def test_segment_whose_batches_reach_into_the_next_is_cut(self, tmp_path: Path) -> None:
+    def test_segment_whose_batches_overlap_the_next_is_truncated(self, tmp_path: Path) -> None:
         partition = tmp_path / "orders-0"
         write_segment(partition, 0, batch_of(1), batch_of(2, 3, 4, base_offset=1))
         write_segment(partition, 2, batch_of(5, base_offset=2))
@@ -113,10 +119,10 @@ class TestTornTail:
 
 
 class TestDamageInTheMiddle:
-    """What was flushed is not scanned when the log is opened; it is checked when it is first read."""
+    """Flushed batches are not scanned when the log is opened. They are checked when they are first read."""
 
     @pytest.mark.parametrize("stop", ["clean", "crash"])
-    def test_damaged_batch_is_named_and_the_rest_is_readable(self, closed: LogBuilder, stop: str) -> None:
+    def test_corrupt_batch_is_named_and_the_rest_is_readable(self, closed: LogBuilder, stop: str) -> None:
         first = closed.files(".log")[0]
         damaged = positions(first)[5]
         flip(first, damaged + 70)
@@ -133,15 +139,15 @@ class TestDamageInTheMiddle:
                 assert (caught.value.file, caught.value.position) == (str(first), damaged)
             sound = log.read(0, 10**6)
             assert (sound.slice.position, sound.slice.length) == (0, damaged)
-            found: list[Record] = []
+            records: list[Record] = []
             with pytest.raises(CorruptBatchError):
-                found.extend(log.records())
+                records.extend(log.records())
             assert log.read(12, 10**6).slice.length == first.stat().st_size - positions(first)[6]
             closed.append(2)
             assert log.append(batch_of(1)).base_offset == 62
 
     @pytest.mark.parametrize("field", [8, 11, 16], ids=["length high", "length low", "magic"])
-    def test_damaged_frame_is_an_error_and_later_batches_are_found_by_the_index(
+    def test_corrupt_frame_is_an_error_and_later_batches_are_found_by_the_index(
         self, closed: LogBuilder, field: int
     ) -> None:
         first = closed.files(".log")[0]
@@ -155,7 +161,7 @@ class TestDamageInTheMiddle:
                 list(closed.log.records(10, 11))
             assert caught.value.file == str(first)
 
-    def test_damaged_base_offset_is_an_error(self, closed: LogBuilder) -> None:
+    def test_corrupt_base_offset_is_an_error(self, closed: LogBuilder) -> None:
         first = closed.files(".log")[0]
         flip(first, positions(first)[5] + 7, 0x20)
         closed._open()
@@ -186,9 +192,7 @@ class TestIndexes:
         [None, b"", b"\0", bytes(16), bytes(4096), b"\xff" * 48, b"garbage of no use whatsoever"],
         ids=["missing", "empty", "one byte", "zeros", "many zeros", "ones", "garbage"],
     )
-    def test_damaged_index_is_made_again(
-        self, closed: LogBuilder, damage: bytes | None, suffix: str, stop: str
-    ) -> None:
+    def test_corrupt_index_is_rebuilt(self, closed: LogBuilder, damage: bytes | None, suffix: str, stop: str) -> None:
         good = files_of(closed.log_path, "index")
         for path in closed.files(suffix):
             path.unlink()
@@ -200,12 +204,12 @@ class TestIndexes:
         again = files_of(closed.log_path, "index")
         for name, content in good.items():
             scanned = stop == "crash" and name >= f"{20:020d}"
-            # One with too few entries is no lie, and stays; so does the one of the growing segment.
+            # An index with too few entries is correct and stays. So does the index of the active segment.
             few = damage is not None and len(damage) < 8
             may_stay = suffix == ".index" and (few or name >= f"{40:020d}")
             assert again[name] == content or (may_stay and not scanned), name
 
-    def test_index_of_another_segment_is_not_believed(self, closed: LogBuilder) -> None:
+    def test_index_of_another_segment_is_not_used(self, closed: LogBuilder) -> None:
         first, second, third = (path.read_bytes() for path in closed.files(".index"))
         for path, content in zip(closed.files(".index"), (second[8:], first[16:], first), strict=True):
             path.write_bytes(content)
@@ -213,21 +217,21 @@ class TestIndexes:
         assert third is not None
         self.served(closed)
 
-    def test_stale_index_that_ends_early_is_fine(self, closed: LogBuilder) -> None:
+    def test_stale_index_that_ends_early_causes_no_error(self, closed: LogBuilder) -> None:
         for path in closed.files("index"):
             entry = 8 if path.suffix == ".index" else 12
             path.write_bytes(path.read_bytes()[: entry * 2])
         self.served(closed)
 
-    def test_every_single_wrong_byte_of_an_index_is_harmless(self, closed: LogBuilder) -> None:
+    def test_corrupt_byte_of_an_index_causes_no_wrong_result(self, closed: LogBuilder) -> None:
         files = {path: path.read_bytes() for path in closed.files("index")[:2]}
         logs = files_of(closed.log_path)
         for path, good in files.items():
             for position in range(0, len(good), 5):
                 for name, content in logs.items():
                     (closed.log_path / name).write_bytes(content)
-                flip(path, position, 0x91)  # the sign too
-                say_clean(closed.path)
+                flip(path, position, 0x91)  # including the sign bit
+                write_clean_marker(closed.path)
                 with open_directory(closed.path, **SMALL) as directory:
                     log = directory.log(*PARTITION)
                     for offset in (0, 5, 9, 13, 18, 19):

@@ -26,7 +26,7 @@ def chain(count: int, size: int = 8) -> list[bytearray]:
 
 
 def scanned(file: LogFile, position: int = 0, chunk_size: int = 10**6) -> list[tuple[int, int]]:
-    """(base offset, position in the file) of every batch."""
+    """Return the base offset and the position in the file of every batch."""
     end = file.path.stat().st_size
     return [
         (header.base_offset, chunk.origin + header.position)
@@ -36,7 +36,7 @@ def scanned(file: LogFile, position: int = 0, chunk_size: int = 10**6) -> list[t
 
 
 def checked(file: LogFile, previous: int = -1, limit: int = NO_LIMIT, **options: Any) -> tuple[list[int], str, int]:
-    """Base offsets of the good batches, and what is wrong behind them, and where."""
+    """Return the base offsets of the valid batches, and the error after them with its position."""
     good: list[int] = []
     try:
         for chunk in check(file, 0, file.path.stat().st_size, previous=previous, limit=limit, **options):
@@ -48,7 +48,7 @@ def checked(file: LogFile, previous: int = -1, limit: int = NO_LIMIT, **options:
 
 
 @given(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=8), chunk_size=st.integers(61, 1500))
-def test_all_batches_are_seen_whatever_the_chunk(
+def test_all_batches_are_scanned_with_any_chunk_size(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], chunk_size: int
 ) -> None:
     batches = [batch_of(1, base_offset=number, size=size) for number, size in enumerate(sizes)]
@@ -58,7 +58,7 @@ def test_all_batches_are_seen_whatever_the_chunk(
     assert scanned(file, len(batches[0]), chunk_size) == expected[1:]
 
 
-def test_chunks_hold_whole_batches_and_know_their_end(tmp_path: Path) -> None:
+def test_chunks_have_complete_batches_and_their_end(tmp_path: Path) -> None:
     batches = chain(5)
     file = log_of(tmp_path, *batches)
     chunks = list(scan(file, 0, file.path.stat().st_size, len(batches[0]) * 2 + 5))
@@ -79,7 +79,7 @@ def test_chunks_hold_whole_batches_and_know_their_end(tmp_path: Path) -> None:
         (struct.pack(">qi", 6, 90) + b"\0" * 4 + b"\x07" + bytes(85), "magic is 7"),
     ],
 )
-def test_what_can_not_be_framed_is_an_error_behind_all_that_can(
+def test_incomplete_batch_is_an_error_after_all_complete_ones(
     tmp_path: Path, tail: bytes, complaint: str, chunk_size: int
 ) -> None:
     good = chain(3)
@@ -92,12 +92,12 @@ def test_what_can_not_be_framed_is_an_error_behind_all_that_can(
     assert (caught.value.file, caught.value.position) == (str(file.path), sum(map(len, good)))
 
 
-def test_sound_file_has_no_complaint(tmp_path: Path) -> None:
+def test_valid_file_has_no_error(tmp_path: Path) -> None:
     assert checked(log_of(tmp_path, *chain(4))) == ([0, 2, 4, 6], "", -1)
     assert checked(log_of(tmp_path, *chain(4)), chunk_size=100) == ([0, 2, 4, 6], "", -1)
 
 
-def test_wrong_checksum_is_found_unless_they_are_not_asked_for(tmp_path: Path) -> None:
+def test_wrong_checksum_is_found_unless_checksums_are_off(tmp_path: Path) -> None:
     file = log_of(tmp_path, *chain(4))
     size = len(chain(1)[0])
     flip(file.path, size * 2 + 70)
@@ -117,18 +117,18 @@ def test_wrong_checksum_is_found_unless_they_are_not_asked_for(tmp_path: Path) -
         ([0, 2, 2], -1, NO_LIMIT, [0, 2]),
         ([0, 10, 20], -1, NO_LIMIT, [0, 10, 20]),
         ([5, 7, 9], 4, 11, [5, 7, 9]),
-        ([0, 50, 4, 6], -1, NO_LIMIT, [0]),  # the one that leaves the gap is the damaged one
+        ([0, 50, 4, 6], -1, NO_LIMIT, [0]),  # the batch that leaves the gap is the corrupt one
     ],
 )
-def test_offsets_must_rise_within_their_bounds(
+def test_offsets_must_rise_within_their_limits(
     tmp_path: Path, offsets: list[int], previous: int, limit: int, good: list[int]
 ) -> None:
     file = log_of(tmp_path, *(batch_of(1, 2, base_offset=offset) for offset in offsets))
     for chunk_size in (100, 10**6):
-        found, complaint, _ = checked(file, previous, limit, chunk_size=chunk_size)
-        assert found == good
+        valid, complaint, _ = checked(file, previous, limit, chunk_size=chunk_size)
+        assert valid == good
         assert bool(complaint) == (good != offsets)
 
 
-def test_empty_range_has_nothing(tmp_path: Path) -> None:
+def test_empty_range_has_no_batches(tmp_path: Path) -> None:
     assert list(scan(log_of(tmp_path), 0, 0)) == []

@@ -1,4 +1,4 @@
-"""The growing segment and the sealed one, each alone in a directory."""
+"""An active and a sealed segment, each in a directory of its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def append(segment: ActiveSegment, *timestamps: int) -> None:
 
 
 def filled(directory: Path, batches: int = 8, disk: Disk | None = None) -> ActiveSegment:
-    """Batches of two records: 1000..1001, 1002..1003, ..."""
+    """Return a segment with batches of two records: 1000..1001, 1002..1003, ..."""
     segment = active_in(directory, disk)
     for number in range(batches):
         append(segment, START_MS + number * 2, START_MS + number * 2 + 1)
@@ -57,7 +57,7 @@ def located(segment: Segment, offset: int) -> int | None:
 
 
 class TestActive:
-    def test_every_offset_is_found_while_it_grows(self, tmp_path: Path) -> None:
+    def test_every_offset_is_found_while_the_segment_grows(self, tmp_path: Path) -> None:
         segment = active_in(tmp_path)
         assert segment.locate(BASE) is None
         for number in range(12):
@@ -72,7 +72,7 @@ class TestActive:
         assert located(filled(tmp_path), 5) == BASE
 
     @pytest.mark.parametrize("written", [0, 1, 70])
-    def test_failed_append_leaves_it_as_it_was(self, tmp_path: Path, written: int) -> None:
+    def test_failed_append_leaves_the_segment_unchanged(self, tmp_path: Path, written: int) -> None:
         disk = ShortWrites()
         segment = filled(tmp_path, 3, disk)
         before = (segment.size, segment.next_offset, segment.offset_index.count, segment.max_timestamp)
@@ -85,7 +85,7 @@ class TestActive:
         append(segment, START_MS + 200)
         assert located(segment, BASE + 6) == BASE + 6
 
-    def test_adopted_segment_knows_its_end_and_its_time(self, tmp_path: Path) -> None:
+    def test_adopted_segment_knows_its_end_and_its_timestamps(self, tmp_path: Path) -> None:
         segment = filled(tmp_path)
         segment.finish()
         again = active_in(tmp_path, keep=True)
@@ -102,7 +102,7 @@ class TestActive:
         assert not active_in(tmp_path, keep=True).adopt()
 
     @pytest.mark.parametrize("trusted", range(0, 18, 3))
-    def test_recovered_segment_is_the_same_wherever_trust_ends(self, tmp_path: Path, trusted: int) -> None:
+    def test_recovered_segment_is_the_same_for_any_trusted_offset(self, tmp_path: Path, trusted: int) -> None:
         segment = filled(tmp_path)
         segment.index.sync()
         again = active_in(tmp_path, keep=True)
@@ -112,7 +112,7 @@ class TestActive:
         entries = [segment.offset_index.entry(slot) for slot in range(segment.offset_index.count)]
         assert [again.offset_index.entry(slot) for slot in range(again.offset_index.count)] == entries
 
-    def test_unsound_batch_ends_the_recovery_and_the_tail_can_be_cut(self, tmp_path: Path) -> None:
+    def test_corrupt_batch_ends_the_recovery_and_the_tail_can_be_truncated(self, tmp_path: Path) -> None:
         segment = filled(tmp_path)
         third = segment.locate(BASE + 6)
         assert third is not None
@@ -143,7 +143,7 @@ class TestActive:
 
 
 class TestSealed:
-    def test_nothing_is_opened_before_it_is_read(self, tmp_path: Path) -> None:
+    def test_files_are_opened_by_the_first_read(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         disk = CountsOpens()
         segment = sealed_in(tmp_path, BASE + 16, disk)
@@ -156,7 +156,7 @@ class TestSealed:
         assert located(segment, BASE + 7) == BASE + 6
         assert disk.opens == 4
 
-    def test_slice_keeps_its_file_when_the_segment_lets_go(self, tmp_path: Path) -> None:
+    def test_slice_keeps_its_file_when_the_segment_is_released(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         segment = sealed_in(tmp_path, BASE + 16)
         file_slice = FileSlice(segment.file, 0, 100)
@@ -165,7 +165,7 @@ class TestSealed:
         segment.path(".log").unlink()
         assert file_slice.read() == os.pread(file_slice.fileno(), 100, 0) == content[:100]
 
-    def test_largest_timestamp_is_found_without_an_index_and_guessed_in_a_damaged_log(self, tmp_path: Path) -> None:
+    def test_largest_timestamp_is_found_without_an_index_and_in_a_corrupt_log(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         (tmp_path / f"{BASE:020d}.timeindex").unlink()
         assert sealed_in(tmp_path, BASE + 16).max_timestamp == START_MS + 15
@@ -173,7 +173,7 @@ class TestSealed:
         (tmp_path / f"{BASE:020d}.timeindex").write_bytes(b"")
         assert sealed_in(tmp_path, BASE + 16).max_timestamp == -1
 
-    def test_damage_is_checked_once_for_sound_stretches_and_named_each_time(self, tmp_path: Path) -> None:
+    def test_valid_range_is_checked_once_and_corrupt_batch_is_named_each_time(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         segment = sealed_in(tmp_path, BASE + 16)
         damaged = segment.locate(BASE + 8)
@@ -189,13 +189,13 @@ class TestSealed:
         segment.ensure_checked(behind, segment.size)
         assert segment.sound_from(behind) == segment.size
 
-    def test_offsets_past_the_limit_belong_to_the_next_segment(self, tmp_path: Path) -> None:
+    def test_offsets_at_the_limit_are_not_in_the_segment(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         segment = sealed_in(tmp_path, BASE + 15)
-        with pytest.raises(CorruptBatchError, match="do not lie between"):
+        with pytest.raises(CorruptBatchError, match="are not between"):
             segment.ensure_checked(0, segment.size)
 
-    def test_rebuilt_indexes_replace_the_old_ones_under_a_reader(self, tmp_path: Path) -> None:
+    def test_reader_keeps_the_old_indexes_during_a_rebuild(self, tmp_path: Path) -> None:
         filled(tmp_path).finish()
         segment = sealed_in(tmp_path, BASE + 16)
         old, entries = segment.offset_index, segment.offset_index.count
@@ -208,7 +208,7 @@ class TestSealed:
 
 
 class TestOpenSegments:
-    def test_oldest_is_released_past_the_limit(self) -> None:
+    def test_oldest_segment_is_released_above_the_limit(self) -> None:
         released: list[str] = []
 
         class Open:
@@ -230,7 +230,7 @@ class TestOpenSegments:
 
 
 class TestLogFile:
-    def test_descriptor_goes_with_the_last_reference(self, tmp_path: Path) -> None:
+    def test_descriptor_is_closed_with_the_last_reference(self, tmp_path: Path) -> None:
         file = LogFile(Disk(), write_segment(tmp_path, 0, b"content"))
         fd, file_slice = file.fileno(), FileSlice(file, 1, 3)
         del file
@@ -239,7 +239,7 @@ class TestLogFile:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
 
-    def test_missing_file_says_so_and_leaks_nothing(self, tmp_path: Path) -> None:
+    def test_missing_file_is_an_error_and_leaks_nothing(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             LogFile(Disk(), tmp_path / "none.log")
 
@@ -250,7 +250,7 @@ class TestLogFile:
 
 
 class ShortWrites(Disk):
-    """Writes that many bytes of a log and then says that the disk is full; None: all."""
+    """Writes this many bytes of a log and then raises ENOSPC. With None, it writes all."""
 
     written: int | None = None
 

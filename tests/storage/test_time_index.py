@@ -53,7 +53,7 @@ def test_kafkas_time_index_is_read_and_written_again(tmp_path: Path, path: Path)
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
 
-def test_floor_is_the_last_entry_not_younger(tmp_path: Path) -> None:
+def test_floor_is_the_last_entry_not_newer(tmp_path: Path) -> None:
     index = open_to_grow(tmp_path / "timeindex", base=100)
     assert (index.floor(2**62), index.last) == (None, None)
     for timestamp, offset in ((1000, 104), (2000, 109), (3000, 110)):
@@ -65,7 +65,7 @@ def test_floor_is_the_last_entry_not_younger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (104, 0), (105, 1), (109, 1), (110, 2)])
-def test_truncation_drops_entries_of_offsets_at_and_above(tmp_path: Path, offset: int, left: int) -> None:
+def test_truncation_drops_entries_from_the_offset_on(tmp_path: Path, offset: int, left: int) -> None:
     index = open_to_grow(tmp_path / "timeindex", base=100)
     index.append(1000, 104)
     index.append(2000, 109)
@@ -81,9 +81,9 @@ def test_reopened_index_stops_at_the_zeros(tmp_path: Path) -> None:
 
 
 class TestRuleOfEntries:
-    """IndexWriter: when an entry is made, and what it says."""
+    """When IndexWriter adds an entry, and which one."""
 
-    def test_first_batch_has_none_however_large(self, tmp_path: Path) -> None:
+    def test_first_batch_has_no_entry_however_large(self, tmp_path: Path) -> None:
         writer = writer_in(tmp_path)
         add(writer, batch_of(5, size=9000))
         assert (writer.offsets.count, writer.times.count, writer.max_timestamp) == (0, 0, 5)
@@ -102,19 +102,19 @@ class TestRuleOfEntries:
         assert writer.offsets.last == (4, len(first))
         assert writer.times.last == (9, 4)
 
-    def test_time_entry_names_the_batch_that_was_first_that_late(self, tmp_path: Path) -> None:
+    def test_time_entry_is_of_the_batch_with_the_largest_timestamp(self, tmp_path: Path) -> None:
         writer = writer_in(tmp_path)
         add(writer, batch_of(5), batch_of(9, base_offset=1), batch_of(9, base_offset=2), batch_of(3, base_offset=3))
         assert writer.offsets.count == 3
         assert entries_of(writer.times) == [(9, 1)]
 
-    def test_time_entry_names_the_first_of_equal_batches_before_it(self, tmp_path: Path) -> None:
+    def test_time_entry_is_of_the_first_batch_with_an_equal_timestamp(self, tmp_path: Path) -> None:
         writer = writer_in(tmp_path, interval=len(batch_of(9)))
         add(writer, batch_of(9), batch_of(9, base_offset=1), batch_of(9, base_offset=2))
         assert writer.offsets.last == (2, len(batch_of(9)) * 2)
         assert entries_of(writer.times) == [(9, 0)]
 
-    def test_records_without_time_get_offset_entries_only(self, tmp_path: Path) -> None:
+    def test_records_without_timestamps_get_offset_entries_only(self, tmp_path: Path) -> None:
         writer = writer_in(tmp_path)
         add(writer, *(batch_of(-1, base_offset=number) for number in range(4)))
         writer.note_max_timestamp()
@@ -127,11 +127,11 @@ class TestRuleOfEntries:
         writer.note_max_timestamp()
         assert entries_of(writer.times) == [(5, 0)]
 
-    def test_full_indexes_take_no_more_but_the_last_entry(self, tmp_path: Path) -> None:
+    def test_full_indexes_accept_only_the_last_entry(self, tmp_path: Path) -> None:
         writer = writer_in(tmp_path, room=64)
         add(writer, *(batch_of(number + 1, base_offset=number) for number in range(20)))
         assert writer.is_full
-        assert (writer.offsets.count, writer.times.count) == (4, 4)  # the smaller one decides: 64 // 12 - 1
+        assert (writer.offsets.count, writer.times.count) == (4, 4)  # the time index has fewer slots: 64 // 12 - 1
         writer.note_max_timestamp()
         assert writer.times.last == (20, 19)
 
@@ -144,7 +144,7 @@ class TestRuleOfEntries:
         assert (writer.max_timestamp, writer.offsets.count, writer.times.count) == (-1, 0, 0)
 
     def test_batch_too_far_from_the_base_gets_no_entry(self, tmp_path: Path) -> None:
-        """An entry has 31 bits for the distance; a look-up walks there instead."""
+        """An entry has 31 bits for the distance. A lookup walks to later batches instead."""
         writer = writer_in(tmp_path)
         add(writer, batch_of(5), batch_of(6, base_offset=2**31 - 1), batch_of(7, base_offset=2**31))
         add(writer, batch_of(8, base_offset=2**40))

@@ -35,7 +35,7 @@ def test_kafkas_aborted_transactions_are_read_and_written_again(tmp_path: Path, 
     assert ours.path.read_bytes() == path.read_bytes()
 
 
-def test_there_is_no_file_before_the_first_abort(tmp_path: Path) -> None:
+def test_file_does_not_exist_before_the_first_abort(tmp_path: Path) -> None:
     index = TransactionIndex(Disk(), tmp_path / "00000000000000000000.txnindex")
     assert index.entries() == []
     index.truncate(0)
@@ -51,7 +51,9 @@ def test_entries_stay_in_the_order_of_their_markers(index: TransactionIndex) -> 
 
 
 @pytest.mark.parametrize(("offset", "left"), [(0, 0), (5, 0), (6, 1), (9, 1), (10, 2), (14, 2), (15, 3)])
-def test_truncation_drops_transactions_whose_marker_went(index: TransactionIndex, offset: int, left: int) -> None:
+def test_truncation_drops_transactions_whose_marker_is_truncated(
+    index: TransactionIndex, offset: int, left: int
+) -> None:
     index.truncate(offset)
     assert index.entries() == ABORTED[:left]
 

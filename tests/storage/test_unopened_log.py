@@ -1,4 +1,4 @@
-"""What is no file where a log has one: a clear error for that log, and no wait for whoever writes to a pipe."""
+"""A partition directory in which a log's file is not a regular file: a clear error, and no blocking on a named pipe."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ NAMES = [
 
 
 def make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
 
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "a named pipe": os.mkfifo,
     "a directory": Path.mkdir,
-    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a broken symbolic link": lambda path: path.symlink_to("nowhere"),
 }
 
 
@@ -47,19 +47,21 @@ def made(data: Path) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_no_file_is_named_with_what_it_is_and_what_to_do(tmp_path: Path, name: str, kind: str) -> None:
+def test_entry_that_is_not_a_file_is_refused_with_its_kind_and_advice(tmp_path: Path, name: str, kind: str) -> None:
     path = made(tmp_path) / name
     path.unlink(missing_ok=True)
     KINDS[kind](path)
     with open_directory(tmp_path, segment_index_bytes=1024) as directory:
         with pytest.raises(UnusablePartitionError) as caught:
             directory.log("orders", 0)
-        assert str(caught.value).startswith(f"{path}: is {kind}, where the log of orders-0 has a file; move it away")
+        assert str(caught.value).startswith(
+            f"{path}: is {kind}, but the log of orders-0 has a file with this name; move it away"
+        )
         directory.log("others", 0).append(batch_of(START_MS))
 
 
-def test_socket_is_named_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(made(tmp_path))  # its path may have no more than a hundred characters
+def test_socket_is_refused_with_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made(tmp_path))  # a socket's path may have at most 107 characters
     make_socket(Path("00000000000000000009.log"))
     with (
         open_directory(tmp_path, segment_index_bytes=1024) as directory,
@@ -68,7 +70,7 @@ def test_socket_is_named_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         directory.log("orders", 0)
 
 
-def test_what_has_another_name_does_not_matter(tmp_path: Path) -> None:
+def test_entry_with_another_name_is_ignored(tmp_path: Path) -> None:
     path = made(tmp_path)
     os.mkfifo(path / "notes")
     (path / "backup").mkdir()
@@ -76,7 +78,7 @@ def test_what_has_another_name_does_not_matter(tmp_path: Path) -> None:
         assert directory.log("orders", 0).log_end_offset == 1
 
 
-def test_segment_may_be_a_link_to_a_file(tmp_path: Path) -> None:
+def test_segment_may_be_a_symbolic_link_to_a_file(tmp_path: Path) -> None:
     path = made(tmp_path / "data") / NAMES[0]
     path.rename(tmp_path / "elsewhere.log")
     path.symlink_to(tmp_path / "elsewhere.log")
@@ -84,7 +86,7 @@ def test_segment_may_be_a_link_to_a_file(tmp_path: Path) -> None:
         assert directory.log("orders", 0).log_end_offset == 1
 
 
-def test_whatever_is_asked_of_a_log_that_can_not_be_opened_fails_with_why(tmp_path: Path) -> None:
+def test_every_operation_on_an_unopened_log_fails_with_the_reason(tmp_path: Path) -> None:
     with open_directory(tmp_path, segment_index_bytes=1024) as directory:
         log = directory.unopened_log("orders", 0, None, StorageError("the reason"))
         assert isinstance(log, UnopenedLog)

@@ -1,4 +1,4 @@
-"""The topics `orders` and `payments` as tables that grow: each run of the pipeline adds what has come since."""
+"""The topics `orders` and `payments` as tables that grow: each run of the pipeline adds the new records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
--- What each customer owes: of all orders, those without a payment.
+-- The orders of each customer that have no payment.
 CREATE MATERIALIZED VIEW unpaid AS
 SELECT   customer, count(*) AS orders, sum(cups) AS cups
 FROM     orders LEFT ANTI JOIN payments ON orders.id = payments.order_id

@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs and CreateTopics show them: value, where it comes from, type, and what it is for."""
+"""Settings as DescribeConfigs and CreateTopics return them: value, source, type and documentation."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from stratalog.storage.config import REFUSED, LogConfig
 
 
 class Source(IntEnum):
-    """Kafka's numbers for where a value comes from."""
+    """Kafka's numbers for the source of a value."""
 
     TOPIC = 1
     BROKER = 2
     CLUSTER = 3
-    GIVEN = 4  # when the broker started
+    AT_START = 4  # set when the broker started
     DEFAULT = 5
     GROUP = 8
 
 
-# What a broker is told in another way than by settings, and shown as if.
+# Options of the command line that are shown as settings.
 _ELSEWHERE = {
-    "listeners": "the address that is listened on; given as --listen",
-    "log.dirs": "the data directory; given as --data-dir",
+    "listeners": "the address that the broker listens on; set with --listen",
+    "log.dirs": "the data directory; set with --data-dir",
 }
-_OF_TOPICS = {one.name: one for one in LogConfig.described() if one.name in TOPIC_SETTINGS}
-_OF_BROKERS = {one.name: one for one in BrokerConfig.all_described()}
-_OF_GROUPS = {one.name: one for one in OwnGroupConfig.described()}
+_OF_TOPICS = {described.name: described for described in LogConfig.described() if described.name in TOPIC_SETTINGS}
+_OF_BROKERS = {described.name: described for described in BrokerConfig.all_described()}
+_OF_GROUPS = {described.name: described for described in OwnGroupConfig.described()}
 
 
 def topic_entries(own: Mapping[str, str], config: LogConfig, layers: Layers) -> list[Reply]:
-    """Of a topic that has these settings of its own, and with the broker's defaults these in all."""
+    """Return the settings of a topic. `own` are the topic's own settings, `config` includes the broker's defaults."""
     entries = []
     texts = config.texts()
     for name in sorted(_OF_TOPICS.keys() | REFUSED.keys()):
         if name in _OF_TOPICS:
-            one = _OF_TOPICS[name]
+            described = _OF_TOPICS[name]
             synonyms = _own(name, own, texts[name]) + _chain((synonym.name for synonym in SYNONYMS[name]), layers)
-            entries.append(_entry(name, texts[name], synonyms, one.values.type, one.doc, read_only=False))
+            entries.append(_entry(name, texts[name], synonyms, described.values.type, described.doc, read_only=False))
         elif REFUSED[name].default is not None:
             refused = REFUSED[name]
             synonyms = _own(name, own, refused.default)
@@ -54,20 +54,20 @@ def topic_entries(own: Mapping[str, str], config: LogConfig, layers: Layers) -> 
 
 
 def broker_entries(config: BrokerConfig, layers: Layers, elsewhere: Mapping[str, str]) -> list[Reply]:
-    """Of this broker."""
+    """Return the settings of this broker. `elsewhere` are the values of command line options."""
     values = config.all_settings()
     entries = []
-    for name, one in _OF_BROKERS.items():
+    for name, described in _OF_BROKERS.items():
         value = elsewhere.get(name) if values[name] is None else as_text(values[name])
-        entries.append(_broker_entry(one, value, _chain([name], layers)))
+        entries.append(_broker_entry(described, value, _chain([name], layers)))
     for name, doc in _ELSEWHERE.items():
-        synonyms = [_synonym(name, elsewhere[name], Source.GIVEN)]
+        synonyms = [_synonym(name, elsewhere[name], Source.AT_START)]
         entries.append(_entry(name, elsewhere[name], synonyms, ValueType.STRING, doc, read_only=True))
     return sorted(entries, key=lambda entry: str(entry["name"]))
 
 
 def cluster_entries(layers: Layers) -> list[Reply]:
-    """What was changed for all brokers, and nothing else, as Kafka shows it."""
+    """Return only the settings that were changed for all brokers, as Kafka does."""
     return [
         _broker_entry(_OF_BROKERS[name], value, [_synonym(name, value, Source.CLUSTER)])
         for name, value in sorted(layers.cluster.items())
@@ -75,19 +75,20 @@ def cluster_entries(layers: Layers) -> list[Reply]:
 
 
 def group_entries(own: Mapping[str, str], effective: EffectiveGroupSettings, layers: Layers) -> list[Reply]:
-    """Of a group that has these settings of its own, and with the broker's these in all."""
+    """Return the settings of a group. `own` are the group's own settings, `effective` includes the broker's."""
     entries = []
     for name, value in sorted(effective.texts().items()):
-        one = _OF_GROUPS[name]
+        described = _OF_GROUPS[name]
         synonyms = [_synonym(name, value, Source.GROUP)] if name in own else []
         synonyms += _chain([BROKER_SETTING[name]], layers)
-        entries.append(_entry(name, value, synonyms, one.values.type, one.doc, read_only=False))
+        entries.append(_entry(name, value, synonyms, described.values.type, described.doc, read_only=False))
     return entries
 
 
 def as_asked(entries: list[Reply], names: Iterable[str] | None, *, synonyms: bool, documentation: bool) -> list[Reply]:
-    """Those of these names (all, where none is named), without what was not asked for."""
-    wanted = set(names or ())
+    """Return the entries with these names, or all entries without names. Leave out synonyms and documentation that were
+    not requested."""
+    requested = set(names or ())
     return [
         {
             **entry,
@@ -95,12 +96,14 @@ def as_asked(entries: list[Reply], names: Iterable[str] | None, *, synonyms: boo
             "documentation": entry["documentation"] if documentation else None,
         }
         for entry in entries
-        if not wanted or entry["name"] in wanted
+        if not requested or entry["name"] in requested
     ]
 
 
-def _broker_entry(one: Described, value: str | None, synonyms: list[Reply]) -> Reply:
-    return _entry(one.name, value, synonyms, one.values.type, one.doc, read_only=not one.dynamic)
+def _broker_entry(described: Described, value: str | None, synonyms: list[Reply]) -> Reply:
+    return _entry(
+        described.name, value, synonyms, described.values.type, described.doc, read_only=not described.dynamic
+    )
 
 
 def _entry(name: str, value: str | None, synonyms: list[Reply], kind: ValueType, doc: str, *, read_only: bool) -> Reply:
@@ -121,24 +124,24 @@ def _own(name: str, own: Mapping[str, str], value: str | None) -> list[Reply]:
 
 
 def _chain(names: Iterable[str], layers: Layers) -> list[Reply]:
-    """Every place that has a value for these names of a broker's settings, the one that counts first.
+    """Return every value that is set for these names of broker settings, the one in effect first.
 
-    Kafka leaves out what comes before the first of the names, so that a topic's retention.ms that comes from
-    log.retention.hours seems to be a default. Here it says where it comes from.
+    Kafka leaves out the values before the first of the names, so that a topic's retention.ms that comes from
+    log.retention.hours seems to be a default. This function shows the real source.
     """
-    found = []
+    synonyms = []
     for name in names:
         for layer, source in (
             (layers.broker, Source.BROKER),
             (layers.cluster, Source.CLUSTER),
-            (layers.given, Source.GIVEN),
+            (layers.given, Source.AT_START),
         ):
             if name in layer:
-                found.append(_synonym(name, layer[name], source))
+                synonyms.append(_synonym(name, layer[name], source))
         default: Any = _OF_BROKERS[name].default
         if default is not None:
-            found.append(_synonym(name, as_text(default), Source.DEFAULT))
-    return found
+            synonyms.append(_synonym(name, as_text(default), Source.DEFAULT))
+    return synonyms
 
 
 def _synonym(name: str, value: str | None, source: Source) -> Reply:

@@ -41,7 +41,7 @@ class LiveSettings:
     @property
     def layers(self) -> Layers:
         metadata = self._store.metadata
-        return Layers(metadata.broker_settings, metadata.cluster_settings, self._given.given)
+        return Layers(metadata.broker_settings, metadata.cluster_settings, self._given.explicit)
 
     def on_change(self, call: Callable[[], None]) -> None:
         """`call` is called after each change, in the thread that made it."""

@@ -1,38 +1,38 @@
-"""Settings of Apache Kafka's brokers that are known and refused, each with the reason, in one line.
+"""The settings of Apache Kafka's brokers that are not supported, each with a reason of one line.
 
-Who brings a server.properties along is told what to leave out, and is never left to think that it counts.
+So a user with a server.properties of Kafka learns which settings to leave out, and none is ignored silently.
 """
 
 from __future__ import annotations
 
-_COORDINATION = "one broker alone needs no coordination with others"
-_REPLICATION = "there is one replica of each partition: nothing is replicated"
-_SECURITY = "TLS, SASL, ACLs and delegation tokens are not available yet; listen on an address that only friends reach"
+_COORDINATION = "a single broker needs no coordination with others"
+_REPLICATION = "each partition has one replica, so nothing is replicated"
+_SECURITY = "TLS, SASL, ACLs and delegation tokens are not available yet; listen on an address in a trusted network"
 _THREADS = "requests are served by one event loop, so there is no pool to size"
 _TIERS = "tiered storage is not available yet"
-_TWO_PHASES = "transactions that outside coordinators decide (KIP-939) are not available"
-_SHARE = "share groups are not available; consumer groups, classic and new, are"
+_TWO_PHASES = "transactions of external coordinators (KIP-939) are not available"
+_SHARE = "share groups are not available; use consumer groups or classic groups"
 _STREAMS = "groups of the Streams protocol are not available; Kafka Streams works with classic groups"
 _QUOTAS = "quotas are not available yet"
 _METRICS = "metrics are served for Prometheus: start with --metrics HOST:PORT"
-_WAITING = "requests that wait are found again by what they wait for; there is no list to purge"
-_PLUGINS = "Java classes can't be loaded here"
+_WAITING = "waiting requests are kept at their partitions; there is no list to purge"
+_PLUGINS = "Java classes can't be loaded"
 _OLD = "Kafka 4 has removed it"
 
-# A rule that ends with a dot is for all names that begin with it. The first rule that fits a name counts.
+# A rule that ends with a dot is for all names that start with it. The first rule that matches a name decides.
 _RULES: tuple[tuple[str, str], ...] = (
-    ("log.dir", "the data directory is given as --data-dir"),
-    ("log.dirs", "the data directory is given as --data-dir"),
-    ("log.dir.failure.timeout.ms", "there is one data directory; where it fails, requests get KAFKA_STORAGE_ERROR"),
-    ("metadata.log.dir", "the data directory is given as --data-dir"),
-    ("listeners", "the address is given as --listen HOST:PORT; advertised.listeners can be set"),
-    ("port", "the address is given as --listen HOST:PORT"),
-    ("host.name", "the address is given as --listen HOST:PORT"),
+    ("log.dir", "set the data directory with --data-dir"),
+    ("log.dirs", "set the data directory with --data-dir"),
+    ("log.dir.failure.timeout.ms", "there is one data directory; if it fails, requests get KAFKA_STORAGE_ERROR"),
+    ("metadata.log.dir", "set the data directory with --data-dir"),
+    ("listeners", "set the address with --listen HOST:PORT, and the address for clients with advertised.listeners"),
+    ("port", "set the address with --listen HOST:PORT"),
+    ("host.name", "set the address with --listen HOST:PORT"),
     ("advertised.host.name", "set advertised.listeners"),
     ("advertised.port", "set advertised.listeners"),
-    ("listener.name.", "there is one listener; give the setting without this prefix"),
+    ("listener.name.", "there is one listener; use the setting without this prefix"),
     ("listener.security.protocol.map", _SECURITY),
-    ("early.start.listeners", "there is one listener, and it is open when the broker is ready"),
+    ("early.start.listeners", "there is one listener, which opens when the broker is ready"),
     ("inter.broker.listener.name", _COORDINATION),
     ("inter.broker.protocol.version", _OLD),
     ("log.message.format.version", _OLD),
@@ -41,8 +41,8 @@ _RULES: tuple[tuple[str, str], ...] = (
         "log.message.timestamp.difference.max.ms",
         f"{_OLD}; use log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms",
     ),
-    ("zookeeper.", "there is no ZooKeeper: topics and settings are kept in the data directory"),
-    ("process.roles", "this process is broker and controller in one"),
+    ("zookeeper.", "there is no ZooKeeper; topics and settings are in the data directory"),
+    ("process.roles", "the process is both broker and controller"),
     ("controller.quota.", _QUOTAS),
     ("controller.", _COORDINATION),
     ("controlled.shutdown.", _COORDINATION),
@@ -50,8 +50,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("broker.session.timeout.ms", _COORDINATION),
     ("broker.id.generation.enable", _OLD),
     ("reserved.broker.max.id", _OLD),
-    ("broker.rack", "one broker is in one rack; consumers have nothing to choose from"),
-    ("replica.selector.class", "one broker has no followers to read from"),
+    ("broker.rack", "there is one broker, so consumers can't choose one in their rack"),
+    ("replica.selector.class", "there are no followers to read from"),
     ("initial.broker.registration.timeout.ms", _COORDINATION),
     ("auto.leader.rebalance.enable", _REPLICATION),
     ("leader.imbalance.", _REPLICATION),
@@ -67,31 +67,34 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("num.network.threads", _THREADS),
     ("num.io.threads", _THREADS),
     ("background.threads", _THREADS),
-    ("num.recovery.threads.per.data.dir", "logs are opened one after the other, which takes no longer on a clean stop"),
-    ("queued.max.requests", "a connection has one request under way, and none is queued; use queued.max.request.bytes"),
+    ("num.recovery.threads.per.data.dir", "logs are opened one after the other, which is fast after a clean shutdown"),
+    (
+        "queued.max.requests",
+        "a connection has one request in progress, and none is queued; use queued.max.request.bytes",
+    ),
     ("request.timeout.ms", _COORDINATION),
     ("socket.connection.setup.", _COORDINATION),
     ("max.connection.creation.rate", "use max.connections and max.connections.per.ip"),
-    ("max.connections.per.ip.overrides", "not available; max.connections.per.ip is for every address"),
+    ("max.connections.per.ip.overrides", "not available; max.connections.per.ip applies to every address"),
     ("connection.failed.authentication.delay.ms", _SECURITY),
     ("connections.max.reauth.ms", _SECURITY),
     ("log.local.", _TIERS),
     ("remote.", _TIERS),
     ("transaction.two.phase.commit.enable", _TWO_PHASES),
-    ("transaction.state.log.load.buffer.size", "transactions are read from the log in one go when the broker starts"),
-    ("add.partitions.to.txn.", "the coordinator is asked in the same process, and answers at once"),
-    ("producer.id.expiration.check.interval.ms", "producers are forgotten whenever retention is applied"),
+    ("transaction.state.log.load.buffer.size", "transactions are read from the log when the broker starts"),
+    ("add.partitions.to.txn.", "the coordinator is in the same process and answers at once"),
+    ("producer.id.expiration.check.interval.ms", "producers expire whenever retention is applied"),
     ("group.share.", _SHARE),
     ("share.", _SHARE),
     ("group.streams.", _STREAMS),
     ("group.coordinator.threads", _THREADS),
-    ("group.coordinator.append.linger.ms", "a group's records are written when they are made"),
+    ("group.coordinator.append.linger.ms", "a group's records are appended at once"),
     ("group.coordinator.cached.buffer.max.bytes", "no buffers are cached"),
-    ("group.coordinator.rebalance.protocols", "classic groups and consumer groups (KIP-848) are both served, always"),
+    ("group.coordinator.rebalance.protocols", "classic groups and consumer groups (KIP-848) are always both available"),
     ("group.coordinator.new.enable", _OLD),
-    ("offsets.commit.timeout.ms", "a commit is written to one log and answered; it waits for nobody"),
+    ("offsets.commit.timeout.ms", "committed offsets are appended to one log, without waiting for replicas"),
     ("offsets.commit.required.acks", _OLD),
-    ("offsets.load.buffer.size", "offsets are read from the log in one go when the broker starts"),
+    ("offsets.load.buffer.size", "committed offsets are read from the log when the broker starts"),
     ("offsets.topic.compression.codec", "records of __consumer_offsets are not compressed"),
     ("quota.", _QUOTAS),
     ("client.quota.callback.class", _QUOTAS),
@@ -114,15 +117,15 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("delete.records.purgatory.", _WAITING),
     ("create.topic.policy.class.name", _PLUGINS),
     ("alter.config.policy.class.name", _PLUGINS),
-    ("log.flush.start.offset.checkpoint.interval.ms", "a log's start is saved, durably, whenever it changes"),
-    ("log.initial.task.delay.ms", "the housekeeper begins when the broker is ready"),
+    ("log.flush.start.offset.checkpoint.interval.ms", "a log start offset is saved durably whenever it changes"),
+    ("log.initial.task.delay.ms", "the housekeeper starts when the broker is ready"),
     ("unstable.", "there are no features to unlock"),
-    ("confluent.", "it is Confluent Server's, not Apache Kafka's"),
+    ("confluent.", "it is a setting of Confluent Server, not of Apache Kafka"),
 )
 
 
 def why_refused(name: str) -> str | None:
-    """The reason, or None where the name is no setting of Kafka's that is known to be refused."""
+    """Return the reason why a setting is not supported, or None if no rule matches the name."""
     for rule, reason in _RULES:
         if name == rule or (rule.endswith(".") and name.startswith(rule)):
             return reason
@@ -130,5 +133,5 @@ def why_refused(name: str) -> str | None:
 
 
 def refusals() -> tuple[tuple[str, str], ...]:
-    """All rules with their reasons, for the documentation; a name that ends with a dot is a prefix."""
+    """Return all rules with their reasons, for the documentation. A name that ends with a dot is a prefix."""
     return _RULES

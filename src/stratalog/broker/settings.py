@@ -1,9 +1,9 @@
 """The settings of a broker, under Kafka's names: `BrokerConfig.parse({"num.partitions": "4"})`.
 
-A broker's settings are made of parts, and each name belongs to one of them: what is the broker's own, the defaults for
-topics (`topics`), how a data directory is looked after (`directory`), how its logs are compacted (`cleaner`), groups
-and their offsets (`groups`), transactions (`transactions`). A name that no part knows is refused, with a near match, or
-with the reason if it is a setting of Kafka's that can't count here.
+The settings have several parts, and each name belongs to one of them: the broker's own settings, the defaults for
+topics (`topics`), the housekeeping of the data directory (`directory`), compaction (`cleaner`), groups and committed
+offsets (`groups`), transactions (`transactions`). An unknown name is refused with a similar name, and a setting of
+Kafka that is not supported with the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import DirectoryConfig, LogConfig
 
 ALIASES = {"broker.id": "node.id"}
-_ALONE = "this broker is alone, so each partition has one replica"
+_ALONE = "there is one broker, so each partition has one replica"
 _LISTENER = re.compile(r"(?P<protocol>[A-Za-z_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>[0-9]{1,5})")
 
 
@@ -47,15 +47,15 @@ class Address(NamedTuple):
     port: int
 
 
-def _only(value: int, why: str, kind: ValueType = ValueType.INT) -> Values:
-    number = integer(value, INT_MAX)
+def _only(required: int, reason: str, kind: ValueType = ValueType.INT) -> Values:
+    number = integer(required, INT_MAX)
 
-    def check(name: str, given: object) -> object:
-        if number.check(name, given) != value:
-            raise ConfigError(f"{name} is {given}; it must be {value}: {why}")
-        return value
+    def check(name: str, value: object) -> object:
+        if number.check(name, value) != required:
+            raise ConfigError(f"{name} is {value}; it must be {required}: {reason}")
+        return required
 
-    return Values(kind, check, str(value))
+    return Values(kind, check, str(required))
 
 
 def _listener() -> Values:
@@ -81,11 +81,13 @@ def _size_or_none(maximum: int) -> Values:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(Settings):
+    """All settings of a broker."""
+
     kind: ClassVar[str] = "a broker"
 
-    node_id: int = setting(1, integer(0, INT_MAX), "this broker's number; `broker.id` is another name for it")
+    node_id: int = setting(1, integer(0, INT_MAX), "this broker's id; `broker.id` is another name for it")
     advertised_listeners: str | None = setting(
-        None, nullable(_listener()), "the address that clients are told, where it is not the one listened on"
+        None, nullable(_listener()), "the address that clients connect to, if it is not the --listen address"
     )
     num_partitions: int = setting(1, integer(1, INT_MAX), "partitions of a topic that is created without a number")
     default_replication_factor: int = setting(1, _only(1, _ALONE), "replicas of each partition")
@@ -97,49 +99,49 @@ class BrokerConfig(Settings):
     )
     transaction_state_log_min_isr: int = setting(1, _only(1, _ALONE), "min.insync.replicas of __transaction_state")
     auto_create_topics_enable: bool = setting(
-        True, boolean(), "create a topic when a client that allows it asks for its metadata"
+        True, boolean(), "create a topic when a client requests its metadata and allows its creation"
     )
     delete_topic_enable: bool = setting(True, boolean(), "whether topics can be deleted")
     stratalog_max_partitions: int = setting(
         10_000,
         integer(1, INT_MAX),
-        "partitions there may be in all; what would pass it is refused (INVALID_PARTITIONS)",
+        "most partitions of all topics together; requests for more are refused (INVALID_PARTITIONS)",
     )
     socket_request_max_bytes: int = setting(
-        100 * 1024**2, integer(1, INT_MAX), "largest request that is read; a client that sends more is disconnected"
+        100 * 1024**2, integer(1, INT_MAX), "largest request that is read; a larger one closes the connection"
     )
     socket_send_buffer_bytes: int = setting(
         -1,
         _size_or_none(INT_MAX),
-        "SO_SNDBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
+        "SO_SNDBUF; with -1, the kernel adjusts it to the load (Kafka's default is 102400)",
     )
     socket_receive_buffer_bytes: int = setting(
         -1,
         _size_or_none(INT_MAX),
-        "SO_RCVBUF; -1: the kernel sizes it as it is used (Kafka's default is 102400)",
+        "SO_RCVBUF; with -1, the kernel adjusts it to the load (Kafka's default is 102400)",
     )
     socket_listen_backlog_size: int = setting(
         1024, integer(1, INT_MAX), "connections that may wait to be accepted (Kafka's default is 50)"
     )
-    connections_max_idle_ms: int = setting(600_000, integer(1), "close a connection that is silent for so long")
-    max_connections: int = setting(INT_MAX, integer(0, INT_MAX), "connections at a time", dynamic=True)
+    connections_max_idle_ms: int = setting(600_000, integer(1), "close a connection without requests for this long")
+    max_connections: int = setting(INT_MAX, integer(0, INT_MAX), "most connections at a time", dynamic=True)
     max_connections_per_ip: int = setting(
-        INT_MAX, integer(0, INT_MAX), "connections at a time from one address", dynamic=True
+        INT_MAX, integer(0, INT_MAX), "most connections at a time from one address", dynamic=True
     )
     queued_max_request_bytes: int = setting(
         512 * 1024**2,
         _size_or_none(LONG_MAX),
-        "bytes that all clients together may make the broker hold: requests that are not whole yet, responses that are "
-        "not read; -1: no bound (Kafka's default)",
+        "most bytes that the broker holds for all clients together, in incomplete requests and in responses that "
+        "clients have not read; -1 for no limit (Kafka's default)",
     )
     fetch_max_bytes: int = setting(
-        55 * 1024**2, integer(1024, INT_MAX), "most bytes in the answer to a fetch, whatever it asks for"
+        55 * 1024**2, integer(1024, INT_MAX), "most bytes in a fetch response, even if the client requests more"
     )
     max_incremental_fetch_session_cache_slots: int = setting(
-        1000, integer(0, INT_MAX), "incremental fetch sessions (KIP-227) that are remembered"
+        1000, integer(0, INT_MAX), "most incremental fetch sessions (KIP-227) that are remembered"
     )
     max_request_partition_size_limit: int = setting(
-        2000, integer(1, INT_MAX), "most partitions in one answer to DescribeTopicPartitions"
+        2000, integer(1, INT_MAX), "most partitions in a response to DescribeTopicPartitions"
     )
 
     topics: TopicDefaults = field(default_factory=TopicDefaults)
@@ -147,7 +149,7 @@ class BrokerConfig(Settings):
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
     transactions: TransactionConfig = field(default_factory=TransactionConfig)
-    given: Mapping[str, str | None] = field(default_factory=dict)  # what was set, by its name, as text
+    explicit: Mapping[str, str | None] = field(default_factory=dict)  # the settings at the start, by name, as text
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,14 +158,14 @@ class BrokerConfig(Settings):
                 f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes, "
                 f"{self.socket_request_max_bytes}: the largest request could never be read"
             )
-        self.log_defaults  # noqa: B018 - raises where the defaults for topics can't be
+        self.log_defaults  # noqa: B018 - raises if the defaults for topics are not valid
 
     @cached_property
     def log_defaults(self) -> LogConfig:
-        """The settings of a topic that has none of its own."""
+        """The settings of a topic without settings of its own."""
         config = self.topics.log_config()
         interval = "log.flush.scheduler.interval.ms"
-        if self.topics.log_flush_interval_ms is None and interval in self.given:
+        if self.topics.log_flush_interval_ms is None and interval in self.explicit:
             return config.override({"flush.ms": self.directory.log_flush_scheduler_interval_ms})  # as in Kafka
         return config
 
@@ -175,8 +177,8 @@ class BrokerConfig(Settings):
 
     @classmethod
     def all_described(cls) -> list[Described]:
-        """Every setting that can be given, of all parts."""
-        return [*cls.described(), *(one for part in PARTS.values() for one in part.described())]
+        """Return every supported setting, of all parts."""
+        return [*cls.described(), *(described for part in PARTS.values() for described in part.described())]
 
     def all_settings(self) -> dict[str, Any]:
         parts = [getattr(self, name).settings() for name in PARTS]
@@ -187,17 +189,17 @@ class BrokerConfig(Settings):
 
     @classmethod
     def parse(cls, settings: Mapping[str, object]) -> Self:
-        """From Kafka's dotted names; values may be text."""
-        own, parts = _routed(settings)
-        made: dict[str, Any] = {name: part.parse(parts[name]) for name, part in PARTS.items()}
-        given = {name: as_text(value) for name, value in _without_aliases(settings).items()}
-        return cls(**cls._arguments(own), **made, given=given)
+        """Create the settings from Kafka's dotted names. Values may be text. Raises ConfigError."""
+        own, by_part = _split(settings)
+        parts: dict[str, Any] = {name: part.parse(by_part[name]) for name, part in PARTS.items()}
+        explicit = {name: as_text(value) for name, value in _without_aliases(settings).items()}
+        return cls(**cls._arguments(own), **parts, explicit=explicit)
 
     def override(self, settings: Mapping[str, object]) -> Self:
-        """These settings with others on top; `given` stays as it was."""
-        own, parts = _routed(settings)
-        made: dict[str, Any] = {name: getattr(self, name).override(parts[name]) for name in PARTS}
-        return replace(self, **self._arguments(own), **made)
+        """Return these settings with some replaced. `explicit` does not change. Raises ConfigError."""
+        own, by_part = _split(settings)
+        parts: dict[str, Any] = {name: getattr(self, name).override(by_part[name]) for name in PARTS}
+        return replace(self, **self._arguments(own), **parts)
 
 
 PARTS: Mapping[str, type[Settings]] = {
@@ -209,8 +211,8 @@ PARTS: Mapping[str, type[Settings]] = {
 }
 
 
-def _routed(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
-    """The broker's own settings, and those of each part."""
+def _split(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
+    """Return the broker's own settings, and those of each part."""
     own: dict[str, object] = {}
     parts: dict[str, dict[str, object]] = {name: {} for name in PARTS}
     names = set(BrokerConfig.names())
@@ -230,10 +232,11 @@ def _part_of(name: str) -> str:
 
 
 def unknown_broker_setting(name: str) -> ConfigError:
-    """The error for a name that can't be given, to be raised."""
+    """Return the error for a name that is not supported, for the caller to raise."""
     reason = why_refused(name)
     refused = {} if reason is None else {name: Refused(reason)}
-    return unknown_setting(name, BrokerConfig.kind, [one.name for one in BrokerConfig.all_described()], refused)
+    names = [described.name for described in BrokerConfig.all_described()]
+    return unknown_setting(name, BrokerConfig.kind, names, refused)
 
 
 def _without_aliases(settings: Mapping[str, object]) -> dict[str, object]:
@@ -241,21 +244,21 @@ def _without_aliases(settings: Mapping[str, object]) -> dict[str, object]:
     for alias, name in ALIASES.items():
         if alias in settings:
             if name in settings and as_text(settings[name]) != as_text(settings[alias]):
-                raise ConfigError(f"{alias} is {settings[alias]} and {name} is {settings[name]}: give one, or the same")
+                raise ConfigError(f"{alias} is {settings[alias]}, but {name} is {settings[name]}; set only one of them")
             named[name] = settings[alias]
     return named
 
 
 def parse_listener(name: str, value: str) -> Address:
-    """The address in PLAINTEXT://host:port."""
+    """Return the address in PLAINTEXT://host:port. Raises ConfigError, which names the setting."""
     match = _LISTENER.fullmatch(value.strip())
     if match is None:
         raise ConfigError(f"{name} is {value!r}; it must be one address like PLAINTEXT://host:9092")
     if match["protocol"].upper() != "PLAINTEXT":
-        raise ConfigError(f"{name} is {value!r}; only PLAINTEXT is served: {why_refused('security.')}")
+        raise ConfigError(f"{name} is {value!r}; only PLAINTEXT is supported: {why_refused('security.')}")
     host, port = match["host"].strip("[]"), int(match["port"])
     if host in ("", "0.0.0.0", "::"):
-        raise ConfigError(f"{name} is {value!r}; clients can't connect to {host!r}: name a host they can reach")
+        raise ConfigError(f"{name} is {value!r}; clients can't connect to {host!r}: name a host that they can reach")
     if not 0 < port < 65536:
-        raise ConfigError(f"{name} is {value!r}; a port is 1 to 65535")
+        raise ConfigError(f"{name} is {value!r}; the port must be 1 to 65535")
     return Address(host, port)

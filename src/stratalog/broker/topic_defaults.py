@@ -1,8 +1,8 @@
 """A broker's defaults for its topics' settings, under the names that Kafka gives them on a broker.
 
 A topic's `retention.ms` comes, in this order, from the topic itself, the broker's `log.retention.ms`,
-`log.retention.minutes`, `log.retention.hours`. SYNONYMS has these chains. All of them can be changed while the broker
-runs, but for those in hours and minutes, which Kafka keeps fixed too.
+`log.retention.minutes`, `log.retention.hours`. SYNONYMS has these chains. They can be changed while the broker runs,
+except those in hours and minutes, which are fixed in Kafka too.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from stratalog.storage.config import LogConfig
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
-_OF_A_LOG = {one.name: one for one in LogConfig.described()}
+_OF_A_LOG = {described.name: described for described in LogConfig.described()}
 
 
 def _default_of(topic_setting: str) -> Any:
-    one = _OF_A_LOG[topic_setting]
-    return setting(one.default, one.values, f"topics' `{one.name}`: {one.doc}", dynamic=True)
+    described = _OF_A_LOG[topic_setting]
+    return setting(described.default, described.values, f"topics' `{described.name}`: {described.doc}", dynamic=True)
 
 
 def _first_choice_for(topic_setting: str) -> Any:
-    one = _OF_A_LOG[topic_setting]
-    return setting(None, nullable(one.values), f"topics' `{one.name}`: {one.doc}", dynamic=True)
+    described = _OF_A_LOG[topic_setting]
+    return setting(None, nullable(described.values), f"topics' `{described.name}`: {described.doc}", dynamic=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicDefaults(Settings):
+    """The settings of a broker that are defaults for its topics."""
+
     kind: ClassVar[str] = "a broker"
 
     log_segment_bytes: int = _default_of("segment.bytes")
@@ -73,12 +75,12 @@ class TopicDefaults(Settings):
     producer_id_expiration_ms: int = setting(
         86_400_000,
         integer(1, INT_MAX),
-        "forget an idempotent producer that wrote nothing to a partition for so long",
+        "forget an idempotent producer that wrote nothing to a partition for this long",
         dynamic=True,
     )
 
     def log_config(self) -> LogConfig:
-        """The settings of a topic that has none of its own."""
+        """Return the settings of a topic without settings of its own."""
         values = self.settings()
         chosen: dict[str, object] = {"producer.id.expiration.ms": self.producer_id_expiration_ms}
         for topic_setting, synonyms in SYNONYMS.items():
@@ -91,7 +93,7 @@ class TopicDefaults(Settings):
 
 
 class Synonym(NamedTuple):
-    """A broker's setting that a topic's setting comes from; `unit_ms` milliseconds are one of its units."""
+    """A broker setting from which a topic setting comes. `unit_ms` is its unit in milliseconds, if it is a time."""
 
     name: str
     unit_ms: int | None = None
@@ -101,7 +103,7 @@ def _in_milliseconds(synonym: Synonym, value: Any) -> object:
     if synonym.unit_ms is None:
         return value
     if value == 0 and "retention" in synonym.name:
-        raise ConfigError(f"{synonym.name} is 0; it must be 1 or more, or -1 for: keep everything")
+        raise ConfigError(f"{synonym.name} is 0; it must be 1 or more, or -1 to keep everything")
     return value * synonym.unit_ms if value >= 0 else -1
 
 
@@ -138,15 +140,15 @@ SYNONYMS: Mapping[str, tuple[Synonym, ...]] = {
     "unclean.leader.election.enable": (Synonym("unclean.leader.election.enable"),),
 }
 
-# Of a log, but not of a topic: in Kafka it is the broker's alone.
+# In Kafka, this setting of a log is a broker setting, not a topic setting.
 TOPIC_SETTINGS = frozenset(_OF_A_LOG) - {"producer.id.expiration.ms"}
 
 
 def topic_config(defaults: LogConfig, overrides: Mapping[str, object]) -> LogConfig:
-    """The settings of a topic's logs: the broker's, and the topic's own on top. Raises ConfigError."""
+    """Return the settings of a topic's logs: the topic's own, and else the broker's. Raises ConfigError."""
     for name in overrides:
         if name in _OF_A_LOG and name not in TOPIC_SETTINGS:
-            raise ConfigError(f"{name} is no setting of a topic; set it for the broker")
+            raise ConfigError(f"{name} is not a setting of a topic; set it for the broker")
         if name not in TOPIC_SETTINGS and name not in LogConfig.refused():
             raise unknown_setting(name, "a topic", sorted(TOPIC_SETTINGS))
     return defaults.override(overrides)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from stratalog.errors import InvalidTopicError, MalformedResponseError
 from stratalog.protocol.error_codes import ErrorCode
+from stratalog.topic_partition import TopicPartition as TopicPartition
 
 NO_LEADER = -1
 
@@ -23,14 +24,6 @@ def check_topic_name(name: object) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         raise InvalidTopicError(f"topic is {name!r:.100}, which can't be encoded as UTF-8: {error.reason}") from error
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 def to_topic_partition(value: object) -> TopicPartition:

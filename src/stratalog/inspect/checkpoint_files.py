@@ -15,7 +15,7 @@ from stratalog.errors import CorruptCheckpointError
 from stratalog.inspect.read_only_file import read_small
 from stratalog.storage import checkpoints
 from stratalog.storage.names import TopicPartition
-from stratalog.storage.producer_state import Producer, parse_snapshot
+from stratalog.storage.producer_state import ProducerEntry, parse_snapshot
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def read_topic_id(path: Path) -> uuid.UUID:
     return topic_id
 
 
-def read_producers(path: Path) -> list[Producer]:
+def read_producers(path: Path) -> list[ProducerEntry]:
     return parse_snapshot(read_small(path), str(path))
 
 

@@ -33,7 +33,7 @@ from stratalog.inspect.rows import (
 )
 from stratalog.records.reader import read_control
 from stratalog.storage import names, transaction_index
-from stratalog.storage.producer_state import Producer
+from stratalog.storage.producer_state import ProducerEntry
 from stratalog.storage.scan import reason
 
 _SUFFIXES_OF_LEFTOVERS = (names.DELETED, names.CLEANED, names.SWAP, names.TEMPORARY)
@@ -211,7 +211,7 @@ def _producers(path: Path) -> Iterator[Row]:
     return map(_producer_row, checkpoint_files.read_producers(path))
 
 
-def _producer_row(producer: Producer) -> ProducerRow:
+def _producer_row(producer: ProducerEntry) -> ProducerRow:
     last = producer.batches[-1] if producer.batches else None
     return ProducerRow(
         producer_id=producer.producer_id,

@@ -1,4 +1,4 @@
-"""The storage engine: Kafka's log on disk, to be embedded. `Log` for one partition, `LogDirectory` for many."""
+"""The embeddable storage engine: Kafka's log on disk. `Log` is one partition, `LogDirectory` has many."""
 
 from stratalog.storage.appending import Appended, Origin
 from stratalog.storage.config import DirectoryConfig, LogConfig

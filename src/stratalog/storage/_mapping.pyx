@@ -1,6 +1,6 @@
 # A file mapped into memory, for the indexes. Python's own mmap keeps a duplicate of the descriptor open for each
-# mapping; a log has two mappings a segment, and descriptors are what a process runs out of first. This one holds
-# none, and searches in C.
+# mapping. A log has two mappings per segment, and descriptors are the first resource that a process runs out of. So
+# this class keeps no descriptor. It also searches in C.
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.errno cimport errno
@@ -20,10 +20,11 @@ cdef long _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 cdef class Mapping:
-    """`length` bytes of an open file, shared with it. Exports a buffer; unmapped with its last reference, never by hand.
+    """A shared mapping of the first `length` bytes of an open file. Exports a buffer. Unmapped when its last reference
+    goes, never explicitly.
 
-    Stores through a mapping fail with SIGBUS where the file has no block and the disk is full: allocate first
-    (Disk.allocate). The same goes for a file that somebody else shortens, which the directory's lock prevents.
+    A store through the mapping fails with SIGBUS if the file has no block there and the disk is full, so the caller
+    first calls Disk.allocate. The same happens if another process shortens the file; the directory's lock prevents it.
     """
 
     cdef unsigned char *_data
@@ -53,7 +54,7 @@ cdef class Mapping:
         PyBuffer_FillInfo(buffer, self, self._data, self._length, not self._writable, flags)
 
     def sync(self):
-        """Write changed pages to disk and wait (msync)."""
+        """Write changed pages to disk and wait (msync). Raises OSError."""
         cdef int failed
         with nogil:
             failed = msync(self._data, self._length, MS_SYNC)
@@ -61,12 +62,11 @@ cdef class Mapping:
             raise OSError(errno, os.strerror(errno))
 
     def advise_random(self):
-        """Have no more read than the pages that are touched, where the kernel would bring megabytes around each.
-        Promises nothing."""
+        """Advise the kernel to read only the pages that are used, not megabytes around each. A hint only."""
         posix_madvise(self._data, self._length, POSIX_MADV_RANDOM)
 
     def advise_needed(self, Py_ssize_t start, Py_ssize_t end):
-        """Have these bytes read soon. Promises nothing."""
+        """Advise the kernel to read these bytes soon. A hint only."""
         start -= start % 4096
         if 0 <= start < end <= self._length:
             posix_madvise(self._data + start, end - start, POSIX_MADV_WILLNEED)
@@ -87,7 +87,7 @@ cdef class Mapping:
         return True
 
     cdef int _check_slot(self, Py_ssize_t slot, int entry_size) except -1:
-        # By division: a product could overflow, and pass.
+        # By division, because a product could overflow and pass the check.
         if slot < 0 or slot >= self._length // entry_size:
             raise ValueError(f"slot {slot} is outside the mapping of {self._length} bytes")
         return 0
@@ -113,17 +113,17 @@ cdef class Mapping:
         store32(self._data + slot * 12 + 8, relative_offset)
 
     def offset_entry(self, Py_ssize_t slot):
-        """(relative offset, position) of an .index entry."""
+        """Return the relative offset and the position of an .index entry."""
         self._check_slot(slot, 8)
         return <int>load32(self._data + slot * 8), <int>load32(self._data + slot * 8 + 4)
 
     def time_entry(self, Py_ssize_t slot):
-        """(timestamp, relative offset) of a .timeindex entry."""
+        """Return the timestamp and the relative offset of a .timeindex entry."""
         self._check_slot(slot, 12)
         return <long long>load64(self._data + slot * 12), <int>load32(self._data + slot * 12 + 8)
 
     cpdef Py_ssize_t floor_offset(self, Py_ssize_t count, long long relative_offset) except -2:
-        """The slot of the last of `count` .index entries whose offset is <= relative_offset, or -1."""
+        """Return the slot of the last of `count` .index entries whose offset is <= relative_offset, or -1."""
         cdef Py_ssize_t low = 0, high = count, middle
         self._check_count(count, 8)
         while low < high:
@@ -135,14 +135,14 @@ cdef class Mapping:
         return low - 1
 
     def floor_entry(self, Py_ssize_t count, long long base_offset, long long offset):
-        """The last of `count` .index entries at or below `offset`, as (offset, position), or None."""
+        """Return the offset and position of the last of `count` .index entries at or before `offset`, or None."""
         cdef Py_ssize_t slot = self.floor_offset(count, offset - base_offset)
         if slot < 0:
             return None
         return base_offset + <int>load32(self._data + slot * 8), <int>load32(self._data + slot * 8 + 4)
 
     def floor_time(self, Py_ssize_t count, long long timestamp):
-        """The slot of the last of `count` .timeindex entries whose timestamp is <= timestamp, or -1."""
+        """Return the slot of the last of `count` .timeindex entries whose timestamp is <= timestamp, or -1."""
         cdef Py_ssize_t low = 0, high = count, middle
         self._check_count(count, 12)
         while low < high:
@@ -154,8 +154,8 @@ cdef class Mapping:
         return low - 1
 
     def rising_offset_entries(self, Py_ssize_t count, Py_ssize_t start=0):
-        """How many of the first `count` .index entries rise, in offset and position, from one to the next. The first
-        `start` are known to."""
+        """Return how many of the first `count` .index entries rise, in offset and position, from one to the next. The
+        first `start` are known to."""
         cdef Py_ssize_t slot
         cdef int offset = -1, position = -1
         self._check_count(count, 8)
@@ -171,8 +171,8 @@ cdef class Mapping:
         return count
 
     def rising_time_entries(self, Py_ssize_t count, Py_ssize_t start=0):
-        """How many of the first `count` .timeindex entries rise, in time and offset, from one to the next. The first
-        `start` are known to."""
+        """Return how many of the first `count` .timeindex entries rise, in time and offset, from one to the next. The
+        first `start` are known to."""
         cdef Py_ssize_t slot
         cdef int offset = -1
         cdef long long timestamp = -1
@@ -199,7 +199,8 @@ cdef extern from "fcntl.h" nogil:
 
 
 def start_writeback(int fd, long long position, long long size):
-    """Have the kernel begin to write a stretch of a file to disk, without waiting. Promises nothing."""
+    """Ask the kernel to start writing a range of a file to disk, without waiting. Makes nothing durable. Raises
+    OSError."""
     cdef int failed
     with nogil:
         failed = sync_file_range(fd, position, size, SYNC_FILE_RANGE_WRITE)
@@ -208,7 +209,7 @@ def start_writeback(int fd, long long position, long long size):
 
 
 def preallocate(int fd, long long position, long long size):
-    """Give a stretch of a file blocks, without changing the file's size."""
+    """Allocate blocks for a range of a file without changing the file's size. Raises OSError."""
     cdef int failed
     with nogil:
         failed = fallocate(fd, FALLOC_FL_KEEP_SIZE, position, size)

@@ -1,13 +1,13 @@
-"""The segment that grows: appends go to the end of its .log through the page cache, and its indexes grow beside it.
+"""The active segment of a log. Appends write to the end of its .log through the page cache and add index entries.
 
-Its files are opened when they are first needed, and let go when others need the descriptors (open_segments.py): a log
-that nobody uses holds none, and no mapping.
+Its files are opened when they are first needed, and closed when other segments need the descriptors (open_segments.py).
+So an idle log holds no descriptor and no mapping.
 
-What survives: a batch whose append returned survives kill -9 (the bytes are the kernel's), and a power cut once
-`flush` returned. An append that fails leaves the segment as it was: bytes that did get written are cut off at once,
-or, where even that fails, before the next append.
+What survives: a batch whose append returned survives kill -9, because the kernel has its bytes. It survives a power cut
+once `flush` returned. An append that fails leaves the segment as it was: bytes that were written are truncated at once,
+or, if that fails too, before the next append.
 
-Threads: one writer. Readers see a batch when `size` and `next_offset` cover it, which is after its bytes are there.
+Threads: one writer. Readers see a batch once `size` and `next_offset` cover it, which is after its bytes were written.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SLACK_SHARE = 8  # of segment.bytes
-MAX_POSITION = 2**31 - 1  # an index entry has that much room for it
+_SLACK_SHARE = 8  # a segment may grow past segment.bytes by an eighth
+MAX_POSITION = 2**31 - 1  # the largest position that fits into an index entry
 _WRITEBACK_STEP = 8 * 1024 * 1024
 _LEAST_PREALLOCATED = 64 * 1024
 _MOST_PREALLOCATED = 16 * 1024 * 1024
 
 
 class ActiveSegment(Segment):
+    """A segment that grows at its end. The writer calls append(), flush(), truncate() and seal()."""
+
     def __init__(
         self,
         disk: Disk,
@@ -62,15 +64,14 @@ class ActiveSegment(Segment):
         *,
         size: int | None = None,
     ) -> None:
-        """Of a new segment, whose files are made; or of one whose .log has `size` bytes. Files are opened when they
-        are first needed, and may be let go again.
+        """Create the files of a new segment, or prepare an existing segment whose .log has `size` bytes.
 
-        The next offset and the largest timestamp are not known yet for a file that has batches: adopt() or
-        recover() must follow.
+        If the file has batches, the next offset and the largest timestamp are unknown until adopt() or recover() was
+        called.
         """
         super().__init__(disk, directory, base_offset, rebuild_lock=write_lock)
         self._created_ms = now_ms
-        self._go_by(config)
+        self._apply_settings(config)
         self._open_segments = open_segments
         self._file: LogFile | None = None
         self.size = self._make_files() if size is None else size
@@ -82,22 +83,21 @@ class ActiveSegment(Segment):
         self._flushed_to = 0
         self._writeback_to = self.size
         self.sync_failed = False
-        # A log that is no longer than the distance of two entries has none: what its files hold is not looked at.
+        # A segment no longer than the distance of two index entries has none, so its index files are not read.
         self._is_short = self.size <= config.index_interval_bytes
         self.index = self._open_indexes(keep=not self._is_short)
 
     def reconfigure(self, config: LogConfig) -> None:
-        self._go_by(config)
+        self._apply_settings(config)
         self.index.interval = config.index_interval_bytes
 
-    def _go_by(self, config: LogConfig) -> None:
+    def _apply_settings(self, config: LogConfig) -> None:
         self._config = config
         self._segment_bytes = config.segment_bytes
         longest = config.segment_ms
         if "compact" in config.cleanup_policy:
-            longest = min(
-                longest, config.max_compaction_lag_ms
-            )  # or the lag could not be kept: this segment is not cleaned
+            # Compaction never cleans the active segment, so it must roll in time for the lag to be kept.
+            longest = min(longest, config.max_compaction_lag_ms)
         self._roll_after_ms = longest - random.randint(0, min(config.segment_jitter_ms, longest))
 
     def _open_indexes(self, *, keep: bool) -> IndexWriter:
@@ -110,7 +110,7 @@ class ActiveSegment(Segment):
         )
 
     def _make_files(self) -> int:
-        """The size of the .log: a roll that failed may have left one."""
+        """Create the files and return the size of the .log, which a roll that failed may have left behind."""
         sizes = []
         for suffix in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX):
             fd = self._disk.open(self.path(suffix), create=True)
@@ -128,14 +128,14 @@ class ActiveSegment(Segment):
     def _open_file(self) -> LogFile:
         file = LogFile(self._disk, self.path(names.LOG), writable=True)
         if self._retired:
-            # A reader came too late, and the name may be another file's. It looks again.
-            raise FileNotFoundError(errno.ENOENT, "segment is not part of the log any more", str(file.path))
+            # The name may belong to another file by now. The reader starts again with the current segments.
+            raise FileNotFoundError(errno.ENOENT, "segment is no longer part of the log", str(file.path))
         self._file = file
         self._open_segments.opened(self)
         return file
 
     def release(self) -> None:
-        """Let go of the file and the mappings, unless somebody writes."""
+        """Close the file and the mappings, unless another thread holds the write lock."""
         if not self._rebuild_lock.acquire(blocking=False):
             self._open_segments.still_open(self)
             return
@@ -174,7 +174,7 @@ class ActiveSegment(Segment):
         return self.index.max_timestamp
 
     def append(self, data: Buffer, size: int, headers: list[BatchHeader]) -> None:
-        """Add stamped batches. Raises OSError, and then nothing was added."""
+        """Append stamped batches. Raises OSError, and then nothing was appended."""
         if self._torn_tail:
             self.cut_torn_tail()
         position = self.size
@@ -194,15 +194,16 @@ class ActiveSegment(Segment):
         self.index.add(headers, position)
         if self._first_timestamp is None:
             self._first_timestamp = headers[0].max_timestamp
-        # In this order: whoever finds the new size finds the new limit too, and can stop before what it must not read.
+        # In this order, a reader that sees the new size sees the new limit too, and can stop before the limit.
         self.next_offset = headers[-1].next_offset
         self.size = position + size
 
     def _preallocate(self, size: int) -> None:
-        """Get blocks ahead, more the longer the segment is: a write that finds them costs the kernel a fifth less.
-        Where there are none to be had, the write itself will say so, or not need them.
+        """Allocate blocks ahead of the appends, more for longer segments: that makes a write a fifth cheaper for the
+        kernel. An error is ignored, because the write itself fails if it needs blocks and gets none.
 
-        With `preallocate`, blocks for the whole segment are got by its first append, which fails where there are none.
+        With the setting `preallocate`, the first append allocates the blocks of the whole segment, and fails if the
+        disk is full.
         """
         step = max(size, min(max(self.size, _LEAST_PREALLOCATED), _MOST_PREALLOCATED))
         if self._config.preallocate:
@@ -212,17 +213,17 @@ class ActiveSegment(Segment):
         except OSError as error:
             if self._config.preallocate and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            logger.debug("%s: can't be preallocated: %s", self.path(names.LOG), error)
+            logger.debug("%s: can't preallocate blocks: %s", self.path(names.LOG), error)
         self._preallocated_to = self.size + step
 
     def cut_torn_tail(self) -> None:
-        """Cut off what an append that failed may have left. Raises OSError."""
+        """Truncate the bytes that a failed append may have left. Raises OSError."""
         if self._torn_tail:
             self._truncate_file()
             self._torn_tail = False
 
     def take_back(self, position: int, next_offset: int) -> None:
-        """Undo the last append, which began there: as if writing it had failed."""
+        """Undo the last append, which began at `position` and `next_offset`."""
         self.size = position
         self.next_offset = next_offset
         self._torn_tail = True
@@ -233,12 +234,12 @@ class ActiveSegment(Segment):
         self._truncate_index(next_offset)
 
     def _truncate_file(self) -> None:
-        """Make the file end at `size`, and give back the blocks behind."""
+        """Truncate the file to `size`, which also frees the blocks after it."""
         self._disk.truncate(self.file.fd, self.size)
         self._preallocated_to = self.size
 
     def must_roll_before(self, size: int, last_offset: int, timestamp: int, clock: Clock) -> bool:
-        """Whether batches of `size` bytes that end at `last_offset` belong in a new segment."""
+        """Return True if batches of `size` bytes that end at `last_offset` belong in a new segment."""
         if self.size == 0:
             return False
         if self.size + size > self._segment_bytes or self.index.is_full:
@@ -246,13 +247,14 @@ class ActiveSegment(Segment):
         return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or self.is_due_by_time(timestamp, clock)
 
     def has_slack(self, size: int, last_offset: int) -> bool:
-        """Whether batches still fit in practice, though segment.bytes or segment.ms ask for a new segment."""
+        """Return True if batches still fit into this segment, although segment.bytes or segment.ms require a roll."""
         most = min(self._segment_bytes + self._segment_bytes // _SLACK_SHARE, MAX_POSITION)
         fits = self.size + size <= most and last_offset - self.base_offset <= MAX_RELATIVE_OFFSET
         return fits and not self.index.is_full
 
     def is_due_by_time(self, timestamp: int, clock: Clock) -> bool:
-        """segment.ms counts in the records' own time where they have one, as in Kafka."""
+        """Return True if segment.ms requires a roll. It counts in the records' own time if they have timestamps, as in
+        Kafka."""
         first = self._first_timestamp
         if first is None:
             return False
@@ -260,15 +262,15 @@ class ActiveSegment(Segment):
         return waited > self._roll_after_ms
 
     def ensure_checked(self, start: int, end: int) -> None:
-        if start < self._written_from:  # from there on, this process wrote it from checked bytes
+        if start < self._written_from:  # from _written_from on, this process wrote the file from checked bytes
             super().ensure_checked(start, min(end, self._written_from))
 
     def _unchecked(self, start: int, end: int) -> int:
         return super()._unchecked(start, min(end, self._written_from)) if start < self._written_from else 0
 
     def adopt(self, index_sizes: tuple[int, int] | None = None) -> bool:
-        """Take over a segment that was closed in order: find its end from its indexes. False: they don't fit it.
-        `index_sizes`: of their files, where they are known."""
+        """Open a segment that was closed in order: find its end from its indexes, and return True. Return False if the
+        indexes don't fit the log. `index_sizes` are the sizes of the index files, if they are known."""
         if self._is_short:
             headers = list(self.walk_headers(0))
             if headers:
@@ -280,7 +282,7 @@ class ActiveSegment(Segment):
         try:
             last = self.offset_index.last
             if last is not None:
-                self._locate(last.offset)  # believes the entry only if the log agrees
+                self._locate(last.offset)  # raises unless the log confirms the entry
             for header in self.walk_headers(0 if last is None else last.position):
                 self.next_offset = header.next_offset
             self._confirmed_max_timestamp()
@@ -291,30 +293,32 @@ class ActiveSegment(Segment):
         self.index.adopt(index_sizes)
         return True
 
-    def recover(self, trusted_offset: int, limit: int, found: Callable[[list[BatchHeader]], None] | None = None) -> int:
-        """Check every batch from about `trusted_offset` on, which is known to be flushed, and index it again. `found`
-        is told of each.
+    def recover(
+        self, trusted_offset: int, limit: int, on_batches: Callable[[list[BatchHeader]], None] | None = None
+    ) -> int:
+        """Check the batches that may not have been flushed, index them again, and return the position where checking
+        began. Everything before `trusted_offset` is known to be flushed. `on_batches` is called with the headers.
 
-        Returns the position where checking began. Raises CorruptBatchError at the first batch that is not sound, or
-        does not lie below `limit`: everything before it is taken in then, and cut_tail() makes it the end.
+        Raises CorruptBatchError at the first batch that is corrupt or reaches `limit`. The segment then ends before
+        this batch, and the caller truncates the file with cut_tail().
         """
         start = self._keep_index_entries(trusted_offset)
         end, self.size = self.size, start
         self._written_from = self._flushed_to = start
         self._note_kept_timestamps()
         for chunk in check(self.file, start, end, previous=self.next_offset - 1, limit=limit):
-            if not self._is_short:  # or there will be no entries
+            if not self._is_short:  # a short segment has no index entries
                 self.index.reserve(len(chunk.headers))
             self.index.add(chunk.headers, chunk.origin)
             self.size = chunk.end
             self.next_offset = chunk.headers[-1].next_offset
-            if found is not None:
-                found(chunk.headers)
+            if on_batches is not None:
+                on_batches(chunk.headers)
         self._load_first_timestamp()
         return start
 
     def cut_tail(self) -> int:
-        """Make `size` the end of the file; how many bytes were cut off."""
+        """Truncate the file to `size` and return how many bytes that removed."""
         tail = self._disk.size(self.file.fd) - self.size
         if tail:
             self._truncate_file()
@@ -323,33 +327,33 @@ class ActiveSegment(Segment):
         return tail
 
     def _keep_index_entries(self, trusted_offset: int) -> int:
-        """Keep the index entries below `trusted_offset`, if the last ones are right; where to go on from."""
+        """Keep the index entries before `trusted_offset` if the log confirms the last ones. Return the position where
+        checking has to start."""
         self.next_offset = self.base_offset
         self.index.truncate(trusted_offset)
         entry = self.offset_index.last
-        # The first batch of a segment gets no entry: at position 0 there is only room that was not used before a crash.
+        # The first batch of a segment has no entry, so an entry for position 0 is unused room that a crash left.
         if entry is None or entry.position == 0 or not self._confirms(entry):
             self.index.clear()
             return 0
-        self.index.resume(entry.offset)  # its batch is scanned again, and gets its entry again
+        self.index.resume(entry.offset)  # the batch of this entry is scanned and indexed again
         before = self.offset_index.last
         if before is not None:
             self.next_offset = before.offset + 1
         return entry.position
 
     def _note_kept_timestamps(self) -> None:
-        """The time index may have lost its last entries: what lies between its last one and `size` is asked itself."""
+        """Read the timestamps between the last entry of the time index and `size` from the log: the time index may have
+        lost its last entries."""
         last = self.time_index.last
         try:
             header = None if last is None else self._locate(last.offset)
             self.index.note_timestamps(self.walk_headers(0 if header is None else header.position))
         except (DoubtfulIndexError, CorruptBatchError) as error:
-            logger.warning(
-                "%s: timestamps before the recovery point are not all known: %s", self.path(names.LOG), error
-            )
+            logger.warning("%s: some timestamps before the recovery point are unknown: %s", self.path(names.LOG), error)
 
     def _confirms(self, entry: OffsetEntry) -> bool:
-        """Whether the log says the same as this entry and the last of the time index."""
+        """Return True if the log confirms this entry and the last entry of the time index."""
         try:
             self._locate(entry.offset)
             if self.time_index.last is None:
@@ -362,13 +366,13 @@ class ActiveSegment(Segment):
 
     def _load_first_timestamp(self) -> None:
         self._first_timestamp = None
-        with contextlib.suppress(StratalogError):  # found when it is read; it is no reason not to open the log
+        with contextlib.suppress(StratalogError):  # a corrupt batch does not prevent opening the log; reads report it
             header = parse_header(self.file.read(HEADER_SIZE, 0)) if self.size else None
             if header is not None:
                 self._first_timestamp = header.max_timestamp
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """Cut the segment off at a batch's position."""
+        """Truncate the segment at the position of a batch."""
         self._disk.truncate(self.file.fd, position)
         self._preallocated_to = position
         self.size = position
@@ -389,9 +393,10 @@ class ActiveSegment(Segment):
         self.index.note_timestamps(self.walk_headers(0 if last is None else last.position))
 
     def rebuild_indexes(self) -> None:
-        """In place, as readers may be looking: they see fewer entries meanwhile, and walk further."""
+        """Write the entries of both indexes again, in place. Concurrent readers see fewer entries meanwhile, and walk
+        further. Raises CorruptBatchError and keeps the indexes if the log is corrupt."""
         for _ in self._checked_chunks():
-            pass  # raises where the log is damaged: the old indexes still lead to what lies behind, and stay
+            pass  # check everything first: the old indexes still lead to the batches after a corrupt one
         self.index.clear()
         for chunk in self._checked_chunks():
             self.index.reserve(len(chunk.headers))
@@ -401,11 +406,11 @@ class ActiveSegment(Segment):
         return check(self.file, 0, self.size, previous=self.base_offset - 1, limit=self.limit)
 
     def flush(self) -> None:
-        """Make everything up to `size` durable, the indexes too. Raises OSError.
+        """Make everything up to `size` durable, including the indexes. Raises OSError.
 
-        A failed sync may leave pages marked clean that never reached the disk, and the next sync would then
-        promise what it can't keep: so they are written again first. So is what was found after a crash behind the
-        recovery point: the sync that failed may be an earlier process's.
+        A failed sync may mark pages clean that never reached the disk, and the next sync would then succeed without
+        them. So this method writes them again first. It does the same after a crash with everything after the recovery
+        point, because a sync of the earlier process may have failed.
         """
         end = self.size
         file = self._file_to_sync()
@@ -424,7 +429,7 @@ class ActiveSegment(Segment):
         self.transaction_index.sync()
 
     def _file_to_sync(self) -> LogFile | None:
-        """None: the segment was sealed meanwhile, and the roll has synced it."""
+        """Return the open file. Return None if the segment was sealed in the meantime: the roll has synced it."""
         file = self._file
         if file is None:
             with self._rebuild_lock:
@@ -433,7 +438,7 @@ class ActiveSegment(Segment):
         return file
 
     def start_writeback(self) -> None:
-        """Ask the kernel to begin writing what it holds, so that the flush at a roll finds little left to do."""
+        """Ask the kernel to start writing dirty pages, so that the flush of a roll finds little left to do."""
         end = self.size
         if end - self._writeback_to >= _WRITEBACK_STEP:
             file = self._file_to_sync()
@@ -445,23 +450,23 @@ class ActiveSegment(Segment):
         while position < end:
             data = file.read(min(CHUNK, end - position), position)
             if not data:
-                raise OSError(errno.EIO, f"file ends at {position}, before the log does, at {end}", str(file.path))
+                raise OSError(errno.EIO, f"file ends at {position}, but the log at {end}", str(file.path))
             self._disk.write(file.fd, data, position)
             position += len(data)
 
     def finish(self) -> None:
-        """Give back what was allocated ahead, and leave the indexes as a sealed segment has them. Raises OSError."""
+        """Free the blocks that were allocated ahead, and finish the indexes as for a sealed segment. Raises OSError."""
         if self._preallocated_to != self.size or self._torn_tail:
             self._truncate_file()
         self.index.finish()
 
     def seal(self, open_segments: OpenSegments, limit: int) -> SealedSegment:
-        """The same segment, as one that never changes. What can fail here costs some space, or a rebuild of the indexes
-        when they are next read, and is no reason not to go on."""
+        """Return the sealed segment of the same files. An error here is only logged: it costs some disk space, or a
+        rebuild of the indexes at the next read."""
         try:
             self.finish()
         except OSError as error:
-            logger.warning("%s: can't be trimmed: %s", self.path(names.LOG), error)
+            logger.warning("%s: can't trim the segment's files: %s", self.path(names.LOG), error)
         return SealedSegment(
             self._disk,
             self._directory,

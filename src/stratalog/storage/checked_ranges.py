@@ -1,8 +1,7 @@
-"""Which stretches of a file have had their checksums checked since it was opened.
+"""The ranges of a file whose checksums were checked since it was opened.
 
-Every byte is checked once before it is first served; after that only this is asked. Readers are mostly sequential,
-so the stretches merge into one or two. Random readers leave many: past a bound all are forgotten, which costs
-checking again and nothing else.
+Every byte is checked once, before it is first served. Most readers are sequential, so the ranges merge into one or two.
+Random readers leave many. Above a limit, all ranges are forgotten, and then the bytes are checked again.
 """
 
 from __future__ import annotations
@@ -13,13 +12,14 @@ _MAX_RANGES = 1024
 
 
 class CheckedRanges:
-    """Threads: `add` from one at a time, `end_of` from any: the two lists are replaced as one."""
+    """Threads: one thread at a time calls `add` and `cut`. Any thread may call `end_of`, because the two lists are
+    replaced together."""
 
     def __init__(self) -> None:
         self._ranges: tuple[list[int], list[int]] = ([], [])
 
     def end_of(self, position: int) -> int:
-        """How far the bytes from `position` on are known to be good; `position` itself where they are not."""
+        """Return the end of the checked range that contains `position`, or `position` if it was not checked."""
         starts, ends = self._ranges
         slot = bisect_right(starts, position) - 1
         return max(position, ends[slot]) if slot >= 0 else position
@@ -37,7 +37,7 @@ class CheckedRanges:
         self._ranges = ([*starts[:first], start, *starts[last:]], [*ends[:first], end, *ends[last:]])
 
     def cut(self, position: int) -> None:
-        """Forget everything from `position` on: the log was truncated there."""
+        """Forget everything from `position` on, because the log was truncated there."""
         starts, ends = self._ranges
         kept = bisect_left(starts, position)
         self._ranges = (starts[:kept], [min(end, position) for end in ends[:kept]])

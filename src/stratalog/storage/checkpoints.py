@@ -1,12 +1,12 @@
-"""The small text files beside the logs, in Kafka's formats: parse and format them, nothing else.
+"""Parses and formats the small text files of a data directory, in Kafka's formats.
 
     offset checkpoints        "0\\n<count>\\n" then "<topic> <partition> <offset>" lines, in the data directory
     leader-epoch-checkpoint   "0\\n<count>\\n" then "<epoch> <start offset>" lines, in the partition
     partition.metadata        "version: 0\\ntopic_id: <22 characters of base64>", in the partition
     .kafka_cleanshutdown      JSON with a version and a broker epoch, in the data directory
 
-All are replaced whole (Disk.replace). None has a checksum: whoever reads one must survive a wrong number in it,
-and the log does, by taking them as bounds that its own bytes confirm or correct.
+All of them are written with Disk.replace. They have no checksum, so a reader must cope with a wrong number: the log
+uses the numbers as limits that its own bytes confirm or correct.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """Offsets by partition; empty where there is no file."""
+    """Return the offsets by partition. A missing file is the same as an empty one. Raises CorruptCheckpointError."""
     offsets = {}
     for number, line in enumerate(_read(path), start=3):
         fields = line.split(" ")
@@ -48,7 +48,8 @@ def format_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 
 
 def read_epochs(path: Path) -> list[tuple[int, int]]:
-    """(epoch, start offset) pairs as they stand; empty where there is no file."""
+    """Return the pairs of leader epoch and start offset in the order of the file. A missing file is the same as an
+    empty one. Raises CorruptCheckpointError."""
     epochs = []
     for number, line in enumerate(_read(path), start=3):
         fields = line.split(" ")
@@ -64,18 +65,18 @@ def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
 
 
 def read_partition_metadata(path: Path) -> uuid.UUID | None:
-    """The topic's id; None where there is no file."""
+    """Return the topic id, or None if the file is missing. Raises CorruptCheckpointError."""
     content = _content(path)
     if content is None:
         return None
     fields = dict(line.split(": ", 1) for line in content.splitlines() if ": " in line)
     if fields.get("version") != "0":
-        raise CorruptCheckpointError(f"{path}: version is {fields.get('version')!r}; 0 is known")
+        raise CorruptCheckpointError(f"{path}: version is {fields.get('version', '')!r}; only version 0 is supported")
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
     except (KeyError, ValueError, binascii.Error) as error:
         raise CorruptCheckpointError(
-            f"{path}: topic_id is {fields.get('topic_id')!r}, not 16 bytes of base64"
+            f"{path}: topic_id is {fields.get('topic_id', '')!r}, not 16 bytes of base64"
         ) from error
 
 
@@ -89,13 +90,13 @@ def _format(lines: list[str]) -> bytes:
 
 def _read(path: Path) -> list[str]:
     content = _content(path)
-    if not content:  # a broker makes the file empty, and fills it later
+    if not content:  # Kafka's broker creates the file empty and writes it later
         return []
     lines = content.splitlines()
     if len(lines) < 2:
         raise CorruptCheckpointError(f"{path}: has {len(lines)} lines; a version and a count were expected")
     if _number(path, 1, lines[0]) != _VERSION:
-        raise CorruptCheckpointError(f"{path}: version is {lines[0]!r}; 0 is known")
+        raise CorruptCheckpointError(f"{path}: version is {lines[0]!r}; only version 0 is supported")
     entries = lines[2:]
     if _number(path, 2, lines[1]) != len(entries):
         raise CorruptCheckpointError(f"{path}: count is {lines[1]!r}, but {len(entries)} entries follow")
@@ -104,7 +105,7 @@ def _read(path: Path) -> list[str]:
 
 def _content(path: Path) -> str | None:
     try:
-        if path.exists() and not path.is_file():  # to open a named pipe would be to wait for whoever writes to it
+        if path.exists() and not path.is_file():  # opening a named pipe would block until a process writes to it
             raise CorruptCheckpointError(f"{path}: is not a file")
         return path.read_bytes().decode("ascii")
     except FileNotFoundError:
@@ -114,7 +115,7 @@ def _content(path: Path) -> str | None:
 
 
 def _number(path: Path, line: int, text: str, largest: int = _LONG_MAX) -> int:
-    # int() alone would take "+1", "1_0" and blanks, which no writer of these files emits, and what fits no field.
+    # int() alone would also accept "+1", "1_0", blanks, and numbers that are too large for the field.
     if not text.isdecimal() or len(text) > len(str(largest)) or int(text) > largest:
         raise CorruptCheckpointError(f"{path}: line {line} has {text!r} where a number was expected")
     return int(text)

@@ -1,8 +1,8 @@
 """Settings of a log and of a data directory, under Kafka's names, typed and checked.
 
-`LogConfig(segment_bytes=...)` in Python, `LogConfig.parse({"segment.bytes": "1048576"})` from text. All settings of a
-topic that Kafka 4.1 has are known here: each works, or is refused with the reason. A refused one is taken where its
-value is the one that holds anyway (Kafka's default), since that promises nothing.
+`LogConfig(segment_bytes=...)` in Python, `LogConfig.parse({"segment.bytes": "1048576"})` from text. Every topic setting
+of Kafka 4.1 either works or is refused with the reason. A refused setting is accepted only with its default value,
+because that value is in effect anyway.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from stratalog.settings import (
 _WEEK_MS = 7 * 86_400_000
 
 NO_TIERED_STORAGE = "tiered storage is not available yet; all segments stay in the data directory"
-NO_REPLICATION = "there is one replica of each partition, so nothing is replicated that could be throttled"
-NO_OLD_FORMATS = "Kafka 4 has removed it; batches are written with magic 2, whatever the client's age"
+NO_REPLICATION = "each partition has one replica, so there is no replication to throttle"
+NO_OLD_FORMATS = "Kafka 4 has removed it; batches are stored with magic 2 for all clients"
 
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
@@ -49,25 +49,25 @@ def _gzip_level() -> Values:
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig(Settings):
-    """The settings of one log (a topic's, in Kafka's terms)."""
+    """The settings of one log. Kafka calls them topic settings."""
 
     kind: ClassVar[str] = "a log"
 
     segment_bytes: int = setting(1024**3, integer(256, INT_MAX), "roll a segment that would grow past this")
     segment_ms: int = setting(_WEEK_MS, integer(1), "roll a segment whose first record is older than this")
-    segment_jitter_ms: int = setting(0, integer(0), "up to this much is taken off segment.ms, per segment")
+    segment_jitter_ms: int = setting(0, integer(0), "largest random time that is subtracted from segment.ms")
     segment_index_bytes: int = setting(10 * 1024**2, integer(64, INT_MAX), "size of an index when preallocated")
     index_interval_bytes: int = setting(4096, integer(0, INT_MAX), "log bytes between two index entries")
     preallocate: bool = setting(
         False,
         boolean(),
-        "reserve disk space for a whole segment when it begins; without it, space is reserved in steps",
+        "allocate disk space for a whole segment at its first append; otherwise it is allocated in steps",
     )
     max_message_bytes: int = setting(
-        1024**2 + 12, integer(0, INT_MAX), "largest batch that is taken, as sent and as re-compressed"
+        1024**2 + 12, integer(0, INT_MAX), "largest batch that is accepted, as sent and as compressed again"
     )
     message_timestamp_type: str = setting(
-        "CreateTime", one_of("CreateTime", "LogAppendTime"), "who sets the records' time: the producer, or the log"
+        "CreateTime", one_of("CreateTime", "LogAppendTime"), "timestamps are set by the producer or by the log"
     )
     message_timestamp_before_max_ms: int = setting(
         LONG_MAX, integer(0), "refuse records older than this when they arrive (CreateTime only)"
@@ -76,26 +76,28 @@ class LogConfig(Settings):
         3_600_000, integer(0), "refuse records dated further than this into the future (CreateTime only)"
     )
     compression_type: str = setting(
-        "producer", one_of(*COMPRESSION_TYPES), "codec of the stored batches; a batch with another one is re-compressed"
+        "producer",
+        one_of(*COMPRESSION_TYPES),
+        "codec of stored batches; batches with another codec are compressed again",
     )
-    compression_gzip_level: int = setting(-1, _gzip_level(), "level where compression.type is gzip")
-    compression_lz4_level: int = setting(9, integer(1, 17), "level where compression.type is lz4")
-    compression_zstd_level: int = setting(3, integer(-131072, 22), "level where compression.type is zstd")
+    compression_gzip_level: int = setting(-1, _gzip_level(), "level if compression.type is gzip")
+    compression_lz4_level: int = setting(9, integer(1, 17), "level if compression.type is lz4")
+    compression_zstd_level: int = setting(3, integer(-131072, 22), "level if compression.type is zstd")
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
         list_of(one_of("delete", "compact")),
-        "what happens to old records: segments are deleted, or the last record of each key stays; empty: nothing",
+        "delete old segments, or compact: keep only the last record of each key; if empty, neither",
     )
-    retention_ms: int = setting(_WEEK_MS, integer(-1), "delete segments older than this; -1: never")
-    retention_bytes: int = setting(-1, integer(-1), "delete old segments while the log is larger; -1: never")
-    file_delete_delay_ms: int = setting(60_000, integer(0), "time from a segment's deletion to its files'")
+    retention_ms: int = setting(_WEEK_MS, integer(-1), "delete segments older than this; -1 for no limit")
+    retention_bytes: int = setting(-1, integer(-1), "delete the oldest segments of a larger log; -1 for no limit")
+    file_delete_delay_ms: int = setting(60_000, integer(0), "delay before the files of a deleted segment are removed")
     delete_retention_ms: int = setting(
-        86_400_000, integer(0), "a compacted log keeps tombstones for so long after compaction first met them"
+        86_400_000, integer(0), "how long a compacted log keeps a tombstone after the first compaction that reads it"
     )
-    min_compaction_lag_ms: int = setting(0, integer(0), "a record stays at least for so long, whatever its key")
-    max_compaction_lag_ms: int = setting(LONG_MAX, integer(1), "a record is looked at by compaction after so long")
+    min_compaction_lag_ms: int = setting(0, integer(0), "compaction keeps every record at least this long")
+    max_compaction_lag_ms: int = setting(LONG_MAX, integer(1), "compact a log whose oldest dirty record is older")
     min_cleanable_dirty_ratio: float = setting(
-        0.5, decimal(0, 1), "compact when more than this part of the log is new since the last time"
+        0.5, decimal(0, 1), "compact when more than this part of the log was written since the last compaction"
     )
     flush_messages: int = setting(LONG_MAX, integer(1), "flush when this many records are not flushed")
     flush_ms: int = setting(LONG_MAX, integer(0), "flush when the last flush is this long ago")
@@ -103,20 +105,20 @@ class LogConfig(Settings):
         1,
         integer(1, INT_MAX),
         "replicas that must have a batch before acks=all is answered; there is one, so with 2 or more every acks=all "
-        "request is refused (NOT_ENOUGH_REPLICAS), as Kafka does",
+        "request is refused (NOT_ENOUGH_REPLICAS), as in Kafka",
     )
     unclean_leader_election_enable: bool = setting(
         False,
         boolean(),
-        "whether a replica that lags may lead; with one replica there is none that could, so both values hold",
+        "whether a lagging replica may become leader; has no effect, because each partition has one replica",
     )
     producer_id_expiration_ms: int = setting(
-        86_400_000, integer(1), "forget an idempotent producer that wrote nothing for so long"
+        86_400_000, integer(1), "forget an idempotent producer that wrote nothing for this long"
     )
 
     @classmethod
     def refused(cls) -> Mapping[str, Refused]:
-        elsewhere = Refused("it belongs to a data directory; give it as directory_config=")
+        elsewhere = Refused("it is a setting of a data directory; pass it in directory_config=")
         return REFUSED | dict.fromkeys(DirectoryConfig.names(), elsewhere)
 
 
@@ -138,12 +140,12 @@ REFUSED: dict[str, Refused] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DirectoryConfig(Settings):
-    """How often the housekeeper of a data directory looks after its logs."""
+    """The settings of a data directory: how often its housekeeper runs, and how many segments stay open."""
 
     kind: ClassVar[str] = "a data directory"
 
     log_retention_check_interval_ms: int = setting(300_000, integer(1), "how often retention is applied")
-    log_flush_scheduler_interval_ms: int = setting(1_000, integer(1), "how often flush.ms is looked at")
+    log_flush_scheduler_interval_ms: int = setting(1_000, integer(1), "how often flush.ms is checked")
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, integer(1, INT_MAX), "how often recovery points are saved"
     )

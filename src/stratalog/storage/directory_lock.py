@@ -1,7 +1,7 @@
-"""One process at a time in a data directory: a lock on its .lock file, the one that Apache Kafka takes too.
+"""The lock that lets only one process use a data directory. It locks the .lock file, as Apache Kafka does.
 
-The lock is the operating system's, so it goes with the process, however that ends. A lock of this kind (fcntl) does
-not exclude a second holder in the same process; a table here does.
+It is a lock of the operating system (fcntl), so it is released when the process ends, however it ends. Such a lock does
+not exclude a second holder in the same process. A table in this module does.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ _held_lock = threading.Lock()
 
 
 def forget_all() -> None:
-    """In the child of a fork: the locks are the parent's."""
+    """Forget all locks in the child of a fork. They belong to the parent."""
     global _held_lock
     _held_lock = threading.Lock()
     _held.clear()
 
 
 class DirectoryLock:
+    """The lock of one data directory, held until release()."""
+
     def __init__(self, directory: Path) -> None:
-        """Raises DirectoryLockedError where somebody has it."""
+        """Acquire the lock. Raises DirectoryLockedError if this or another process holds it."""
         self._directory = directory.resolve()
         with _held_lock:
             if self._directory in _held:
-                raise DirectoryLockedError(f"{directory}: is open in this process already")
+                raise DirectoryLockedError(f"{directory}: the data directory is already open in this process")
             self._fd = os.open(self._directory / names.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -43,8 +45,8 @@ class DirectoryLock:
             _held.add(self._directory)
 
     def keep_first_byte(self) -> None:
-        """Let go of all but the file's first byte, so that other processes can have bytes of their own. Who wants the
-        directory wants all of them, and waits for the last."""
+        """Unlock all bytes of the .lock file except the first, so that other processes can lock other bytes. A process
+        that opens the directory needs all bytes, so it is refused while one is locked."""
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 0, 1)
 
     def release(self) -> None:

@@ -1,10 +1,10 @@
-"""Every system call of the storage engine that touches a file, in one place.
+"""Every system call of the storage engine that touches a file.
 
-Two reasons: what is durable when is decided here and nowhere else, and a test can put a disk that fails or forgets
-in the place of this one. Calls raise OSError as the system does; the log turns that into StorageError.
+They are in one module so that only this module decides when something is durable, and so that a test can use a disk
+that fails or loses writes. Methods raise OSError like the system calls; the log turns it into StorageError.
 
-Durable means: survives a power cut. `sync` makes a file's bytes durable, `sync_directory` its name. A rename or a
-new file that was not followed by `sync_directory` may be gone after a power cut (never after kill -9).
+Durable means that it survives a power cut. `sync` makes a file's bytes durable, `sync_directory` its name. Without a
+`sync_directory`, a rename or a new file may be undone by a power cut, but never by kill -9.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Disk:
-    """The real one."""
+    """The real disk. Any thread may call any method."""
 
     waits_at_once = 16
-    """Threads that may wait for it together, where many files are to be made durable: it serves them as one."""
+    """How many threads to use when many files are made durable. The disk serves their requests together."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
@@ -42,7 +42,7 @@ class Disk:
             written += os.pwrite(fd, memoryview(data)[written:], position + written)
 
     def read(self, fd: int, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes from `position`, fewer only at the end of the file."""
         data = os.pread(fd, size, position)
         while len(data) < size:
             more = os.pread(fd, size - len(data), position + len(data))
@@ -55,18 +55,18 @@ class Disk:
         return os.fstat(fd).st_size
 
     def set_modified(self, fd: int, time_ns: int) -> None:
-        """When the file was last changed, as it shall be said."""
+        """Set the file's modification time."""
         os.utime(fd, ns=(time_ns, time_ns))
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, position: int, size: int) -> None:
-        """Give a stretch of the file real blocks, so that storing into its mapping can't fail."""
+        """Allocate blocks for a range of the file, so that a store into its mapping can't fail."""
         os.posix_fallocate(fd, position, size)
 
     def preallocate(self, fd: int, position: int, size: int) -> None:
-        """Give a stretch behind the end of a file blocks, and leave its size as it is: appends there are cheaper."""
+        """Allocate blocks after the end of a file without changing its size, so that appends are cheaper."""
         preallocate(fd, position, size)
 
     def map(self, fd: int, size: int, *, writable: bool) -> Mapping:
@@ -89,7 +89,7 @@ class Disk:
             os.close(fd)
 
     def list(self, path: Path) -> dict[str, os.DirEntry[str]]:
-        """What is in a directory, by name."""
+        """Return the entries of a directory by name."""
         with os.scandir(path) as entries:
             return {entry.name: entry for entry in entries}
 
@@ -100,12 +100,12 @@ class Disk:
         source.rename(target)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is not there is fine."""
+        """Remove a file if it exists."""
         path.unlink(missing_ok=True)
 
     def replace(self, path: Path, content: bytes, *, durable: bool = True) -> None:
-        """Put `content` in the place of a whole file: after kill -9 at any point the old or the new is there, and
-        after a power cut too if `durable`."""
+        """Replace the content of a file, or create it. Atomic: after kill -9 at any point, the file has the old or the
+        new content. If `durable`, the same holds after a power cut, and the new content is durable on return."""
         temporary = path.with_name(path.name + names.TEMPORARY)
         fd = self.open(temporary, create=True)
         try:
@@ -114,7 +114,7 @@ class Disk:
             if durable:
                 self.sync(fd)
         except OSError:
-            # What can't be removed either is overwritten the next time.
+            # If it can't be removed, the next replace() overwrites it.
             with contextlib.suppress(OSError):
                 self.remove(temporary)
             raise

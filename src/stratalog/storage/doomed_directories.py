@@ -1,7 +1,8 @@
-"""The directories of deleted partitions: already renamed to `*-delete`, to be removed with all files in them.
+"""Removes the directories of deleted partitions, which are already renamed to `*-delete`.
 
-A thread of its own removes them, one after the other, and ends when nothing is left: whoever deletes a topic does not
-wait for its files. What a stop or a crash leaves is found by its name, and removed, when the directory is next opened.
+A background thread removes them, one after the other, and ends when no directory is left, so that deleting a topic does
+not wait for its files. The next opening of the data directory finds remaining directories by their names and removes
+them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from stratalog.storage.disk import Disk
 
 logger = logging.getLogger(__name__)
 
-_MOST_WAITING = 20_000  # directories; who adds more removes them himself, so that deletions can't outrun the removals
+_MOST_WAITING = 20_000  # with more, add() removes directories itself, so that deletions can't outrun the removals
 
 
 class DoomedDirectories:
-    """Threads: any. Without `background`, add() removes them at once."""
+    """A queue of directories and the thread that removes them. Any thread may call any method. Without `background`,
+    add() removes directories at once."""
 
     def __init__(self, disk: Disk, *, background: bool) -> None:
         self._disk = disk
@@ -36,7 +38,7 @@ class DoomedDirectories:
                 self._remove(path)
 
     def stop(self) -> None:
-        """Returns when no file is being removed any more. What waits is left to the next opening."""
+        """Stop removing files and wait for the thread. Directories that are left are removed by the next opening."""
         with self._lock:
             self._stopped = True
             thread = self._thread
@@ -72,4 +74,4 @@ class DoomedDirectories:
                 self._disk.remove(entry)
             path.rmdir()
         except OSError as error:
-            logger.warning("%s: can't be removed; the next start tries again: %s", path, error)
+            logger.warning("%s: can't remove the directory; the next start tries again: %s", path, error)

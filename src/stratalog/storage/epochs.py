@@ -1,9 +1,9 @@
 """The leader epochs of a log, and the leader-epoch-checkpoint file that saves them.
 
-An append that begins an epoch touches no file: the entry counts in memory, and `save` makes it durable before the
-recovery point moves past its first batch. So at any moment an entry is in the durable file, or its batches lie behind
-the recovery point, where the scan after a crash finds them and learns the epoch from their headers. A file that is
-damaged or lost is made again from all batches.
+An append that begins an epoch touches no file: the entry is kept in memory, and `save` makes it durable before the
+recovery point moves past its first batch. So at any moment, either the durable file has an entry, or its batches are
+after the recovery point, where the scan after a crash reads the epoch from their headers. A corrupt or missing file is
+rebuilt from all batches.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ _INT_MAX = 2**31 - 1
 
 
 class EpochTracker:
-    """Threads: changes are the writer's, one at a time; save() may be called beside it. Readers take no lock:
-    `epochs` is replaced as a whole."""
+    """Keeps the leader epochs of one log up to date, and saves and loads them.
+
+    Threads: the writer makes all changes, and save() may run at the same time. Readers take no lock, because `epochs`
+    is never changed, only replaced.
+    """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._path = directory / names.LEADER_EPOCH_CHECKPOINT
-        self.file_lock = threading.RLock()  # an interrupt may come between its taking and its giving back
+        self.file_lock = threading.RLock()  # reentrant: an interrupt may leave it acquired
         self.epochs = LeaderEpochs()
-        self._saved: LeaderEpochs | None = self.epochs  # what the durable file holds; None where that is not known
-        self.current = 0  # what a batch gets whose writer names none
+        self._saved: LeaderEpochs | None = self.epochs  # the content of the durable file; None if unknown
+        self.current = 0  # for batches that are appended without a leader epoch
 
     @property
     def is_saved(self) -> bool:
@@ -47,8 +50,11 @@ class EpochTracker:
         *,
         has_file: bool,
     ) -> None:
-        """From the file and from the batches that recovery has `scanned`. Nothing is written, but where the file has
-        epochs past the log's end: they would count again as soon as the log has grown past that offset."""
+        """Load the epochs from the file and from the batches that recovery has `scanned`.
+
+        The file is only written if it has epochs after the log end offset, which would otherwise be valid again as soon
+        as the log has grown past them.
+        """
         with self.file_lock:
             epochs = self._read(report) if has_file else None
             self._saved = epochs
@@ -56,43 +62,47 @@ class EpochTracker:
                 epochs = _walk(segments, scanned.from_offset, report)
             if epochs.truncate_end(end_offset) and self._saved is not None:
                 self._write(epochs)
-            learnt = LeaderEpochs(epochs.entries)
-            news = [learnt.learn(*entry) for entry in scanned.epochs.entries if entry[1] < end_offset]
-            self.epochs = learnt if any(news) else epochs
+            extended = LeaderEpochs(epochs.entries)
+            changes = [extended.learn(*entry) for entry in scanned.epochs.entries if entry[1] < end_offset]
+            self.epochs = extended if any(changes) else epochs
             if not self.epochs.entries:
-                self._saved = self.epochs  # no file says the same
+                self._saved = self.epochs  # a missing file means the same
             self.current = self.epochs.latest or 0
 
     def begin(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` writes from `start_offset` on. Raises where a newer one did already. Touches no file: the
-        event loop calls this, and save() must follow before the recovery point passes `start_offset`."""
+        """Record that `epoch` begins at `start_offset`. Raises FencedLeaderEpochError if the log has a newer epoch.
+
+        Touches no file, because the event loop calls this. save() must follow before the recovery point passes
+        `start_offset`.
+        """
         latest = self.epochs.latest
         if epoch > _INT_MAX:
             raise ValueError(f"leader epoch is {epoch}; it must not be above {_INT_MAX}")
         if epoch < 0 or (latest is not None and epoch < latest):
-            raise FencedLeaderEpochError(f"leader epoch is {epoch}; the log has {latest} already")
+            raise FencedLeaderEpochError(f"leader epoch is {epoch}; the log already has leader epoch {latest}")
         epochs = LeaderEpochs(self.epochs.entries)
         if epochs.assign(epoch, start_offset):
             self.epochs = epochs
         self.current = epoch
 
     def save(self) -> None:
-        """Make all epochs durable; free where they are so already. Raises OSError."""
+        """Make all epochs durable. Does nothing if they already are. Raises OSError."""
         if self._saved is not self.epochs:
             with self.file_lock:
-                # The newest, not those of when the call was made: a later save may have been faster.
+                # Save the newest epochs, not those at the time of the call: a later save() may have been faster.
                 if self._saved is not self.epochs:
                     self._write(self.epochs)
 
     def truncate_end(self, offset: int) -> None:
-        epochs = LeaderEpochs(self.epochs.entries)  # replaced as a whole: readers take no lock
+        epochs = LeaderEpochs(self.epochs.entries)  # a copy, because readers take no lock
         if epochs.truncate_end(offset):
             with self.file_lock:
                 self._write(epochs)
                 self.epochs = epochs
 
     def truncate_start(self, offset: int) -> None:
-        """Left to the next save(): the log's start, which is durable, says the same when the log is opened."""
+        """Forget the epochs before `offset`. The next save() writes the file. Until then, opening the log forgets them
+        too, because the log start offset is durable."""
         epochs = LeaderEpochs(self.epochs.entries)
         if epochs.truncate_start(offset):
             with self.file_lock:
@@ -104,20 +114,20 @@ class EpochTracker:
         self._saved = epochs
 
     def _read(self, report: RecoveryReport) -> LeaderEpochs | None:
-        """What the file holds; None where it is damaged."""
+        """Return the epochs in the file, or None if it is corrupt."""
         try:
             return LeaderEpochs(checkpoints.read_epochs(self._path))
         except CorruptCheckpointError as error:
-            report.note(f"leader epochs are read from the log again: {error}")
+            report.note(f"rebuilding the leader epochs from the log: {error}")
             return None
 
 
 def _walk(segments: Sequence[Segment], stop: int, report: RecoveryReport) -> LeaderEpochs:
-    """The epochs of all batches before offset `stop`. Those of old formats have none: where the newest batches are
-    like that, nothing is read."""
+    """Return the leader epochs of all batches before offset `stop`. Batches of magic 0 and 1 have none: if the newest
+    batches are such, the log is not read."""
     epochs = LeaderEpochs()
     before = [segment for segment in segments if segment.base_offset < stop and segment.size]
-    if not _knows_epochs(before):
+    if not _has_epochs(before):
         return epochs
     for segment in before:
         try:
@@ -126,16 +136,16 @@ def _walk(segments: Sequence[Segment], stop: int, report: RecoveryReport) -> Lea
                     break
                 epochs.learn(header.leader_epoch, header.base_offset)
         except CorruptBatchError as error:
-            report.note(f"leader epochs behind a damaged batch are not known: {error}")
+            report.note(f"the leader epochs of batches after a corrupt batch are unknown: {error}")
     return epochs
 
 
-def _knows_epochs(segments: Sequence[Segment]) -> bool:
-    """Whether the newest segment with batches begins with one that has an epoch: those of old formats have none."""
+def _has_epochs(segments: Sequence[Segment]) -> bool:
+    """Return True if the first batch of the newest readable segment has a leader epoch."""
     for segment in reversed(segments):
         try:
             for header in segment.walk_headers(0):
                 return header.leader_epoch >= 0
         except CorruptBatchError:
-            continue  # an older one tells
+            continue  # look at the segment before it
     return False

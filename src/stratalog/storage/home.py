@@ -1,4 +1,4 @@
-"""What a data directory gives to each of its logs: the disk, the clock, the checkpoints, and the undertaker."""
+"""The objects that a data directory shares with its logs: disk, clock, checkpoints and delayed deletions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class Deletions:
-    """Files that are to be removed at a later time, so that nobody who still reads by name is surprised."""
+    """Files to remove after a delay, so that readers that open a file by its name still find it for a while.
+
+    Any thread may call any method.
+    """
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
@@ -39,7 +42,7 @@ class Deletions:
             self._due.extend((due, path) for path in paths)
 
     def run(self, *, everything: bool = False) -> int:
-        """Remove what is due; how many files that were."""
+        """Remove the files whose delay is over and return their number. With `everything`, remove all files."""
         now = self._clock.monotonic()
         with self._lock:
             due = [path for time, path in self._due if everything or time <= now]
@@ -48,23 +51,24 @@ class Deletions:
             try:
                 self._disk.remove(path)
             except OSError as error:
-                # It has the suffix .deleted, so the next opening of the directory tries again.
-                logger.warning("%s: can't be removed: %s", path, error)
+                logger.warning("%s: can't remove the file; the next start tries again: %s", path, error)
         return len(due)
 
 
 @dataclass(frozen=True)
 class LogHome:
+    """The shared objects of one data directory."""
+
     disk: Disk
     clock: Clock
-    open_segments: OpenSegments  # sealed ones
-    active_segments: OpenSegments
+    open_segments: OpenSegments  # the sealed segments whose files are open
+    active_segments: OpenSegments  # the active segments whose files are open
     recovery_points: OffsetCheckpoint
     log_start_offsets: OffsetCheckpoint
     cleaner_offsets: OffsetCheckpoint
     deletions: Deletions
     overdue_rolls: set[Log] = field(default_factory=set)
-    """Logs whose active segment is full, though the append that found it so could not wait for a roll."""
+    """Logs whose active segment is full, because the append that should have rolled it could not wait."""
 
     @property
     def checkpoints(self) -> tuple[OffsetCheckpoint, ...]:

@@ -1,7 +1,7 @@
-"""The thread that looks after the logs of a data directory: flushing, rolling, retention, checkpoints, removal.
+"""The thread that maintains the logs of a data directory: flushing, rolling, retention, checkpoints, deletions.
 
-It only ever calls what a user could call too. A log that fails is written to the program's log and tried again at
-the next turn; the others are not held up.
+It calls only public methods of the logs. An error of one log is logged and does not affect the others. The log is tried
+again at the next interval.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 class Housekeeper:
+    """Runs the periodic tasks of a data directory in a thread, or in turn()."""
+
     def __init__(self, config: DirectoryConfig, logs: Callable[[], Iterable[Log]], home: LogHome) -> None:
         clock = home.clock
         self._logs = logs
@@ -47,7 +49,7 @@ class Housekeeper:
             self._thread.join()
 
     def turn(self) -> None:
-        """Do what is due now."""
+        """Run the tasks that are due now."""
         self._roll_overdue()
         now = self._clock.monotonic()
         for index, (interval, task) in enumerate(self._tasks):
@@ -80,7 +82,7 @@ class Housekeeper:
         try:
             self._recovery_points.update(lambda: {log.partition: log.recovery_point for log in logs})
         except OSError as error:
-            logger.error("recovery points can't be saved: %s", error)
+            logger.error("can't save recovery points: %s", error)
 
     def _each(self, act: Callable[[Log], object], logs: Iterable[Log] | None = None) -> None:
         for log in self._logs() if logs is None else logs:
@@ -90,5 +92,5 @@ class Housekeeper:
                 if not log.is_closed:
                     logger.error("%s: %s", log.path, error)
             except Exception:
-                # A fault in one log must not end the care for all the others.
+                # An unexpected error in one log must not stop the housekeeping of all others.
                 logger.exception("%s: housekeeping failed", log.path)

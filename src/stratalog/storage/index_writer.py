@@ -1,7 +1,7 @@
-"""When an index entry is made: the rule that fills both indexes of a segment, while it grows and when it is rebuilt.
+"""The rule that adds entries to both indexes of a segment, while it grows and when the indexes are rebuilt.
 
-An entry is added for a batch when more than `index.interval.bytes` of log lie behind the last one, as in Kafka. The
-time index gets its entry at the same moment, and a last one when the segment is sealed.
+A batch gets an entry if more than `index.interval.bytes` of log were written since the batch of the last entry, as in
+Kafka. The time index gets its entry at the same moment, and a last one when the segment is sealed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from stratalog.records.format import NO_TIMESTAMP
 from stratalog.storage.offset_index import OffsetIndex
 from stratalog.storage.time_index import TimeIndex
 
-MAX_RELATIVE_OFFSET = 2**31 - 1  # an entry has that much room for an offset
+MAX_RELATIVE_OFFSET = 2**31 - 1  # the largest that fits into an index entry
 
 
 class IndexWriter:
-    """Called for every append, so it keeps at hand what it would otherwise ask the indexes for."""
+    """Adds the entries of appended batches to both indexes. It runs at every append, so it keeps copies of the values
+    that it needs from the indexes."""
 
     __slots__ = (
         "_entry_timestamp",
@@ -32,7 +33,7 @@ class IndexWriter:
         "times",
     )
 
-    is_finished: bool  # the files are as a sealed segment has them, for all that is known
+    is_finished: bool  # as far as is known, the files are as a sealed segment has them
     is_full: bool
     max_timestamp: int
     max_timestamp_offset: int
@@ -47,22 +48,23 @@ class IndexWriter:
         self._restart()
 
     def adopt(self, file_sizes: tuple[int, int] | None) -> None:
-        """Take note of the sizes that the files of a segment that was closed in order have: finish() leaves them as
-        they are if those are right."""
+        """Compare the file sizes of a segment that was closed in order with the expected ones. If they match, finish()
+        leaves the files as they are."""
         times = self.times.size
         if self.max_timestamp > self._entry_timestamp:
-            times += self.times.ENTRY_SIZE  # the last one; it is in the file, which was not looked at
+            times += self.times.ENTRY_SIZE  # the last entry, which is in the file but was not read
         self.is_finished = file_sizes == (self.offsets.size, times)
 
     def reserve(self, batches: int) -> None:
-        """Have room for the entries of so many batches, and for the last one: after this, nothing here can fail."""
-        entries = self.offsets.count + batches + 1  # never fewer than the time index has
+        """Reserve room for the entries of this many batches and for the last entry. After that, add() can't fail.
+        Raises OSError."""
+        entries = self.offsets.count + batches + 1  # the time index never has more
         if entries > self._reserved:
             self.is_finished = False
             self._reserved = min(self.offsets.reserve(entries), self.times.reserve(entries))
 
     def add(self, headers: list[BatchHeader], position: int) -> None:
-        """Take note of batches that lie one behind the other from `position`."""
+        """Add the entries of consecutive batches, the first of which is at `position`."""
         since = self._since_entry
         for header in headers:
             if header.max_timestamp > self.max_timestamp:
@@ -79,7 +81,7 @@ class IndexWriter:
     def _add_entry(self, offset: int, position: int) -> None:
         offsets, times = self.offsets, self.times
         if offset - offsets.base_offset > MAX_RELATIVE_OFFSET:
-            return  # a log never grows so wide, but a file from elsewhere may be: look-ups walk there
+            return  # only in a foreign file: its later batches are found by walking
         offsets.append(offset, position)
         if self.max_timestamp > self._entry_timestamp:
             times.append(self.max_timestamp, self.max_timestamp_offset)
@@ -87,14 +89,15 @@ class IndexWriter:
         self.is_full = offsets.count >= offsets.room or times.count >= times.room
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries at and above `offset`. note_timestamps() must tell what lies behind the last one left."""
+        """Drop the entries at and after `offset`. The caller then passes the batches after the last remaining entry to
+        note_timestamps()."""
         self.offsets.truncate(offset)
         self.times.truncate(offset)
         self._restart()
 
     def resume(self, offset: int) -> None:
-        """As truncate(), where the next batch to come is the one that ends at `offset` and had an entry: it gets it
-        again."""
+        """Drop the entries at and after `offset`, and make the next batch get an entry. It is the batch that ends at
+        `offset`, whose entry was just dropped."""
         self.truncate(offset)
         self._since_entry = self.interval + 1
 
@@ -112,21 +115,21 @@ class IndexWriter:
         self.is_full = self.offsets.count >= self.offsets.room or self.times.count >= self.times.room
 
     def note_timestamps(self, headers: Iterable[BatchHeader]) -> None:
-        """Take note of the timestamps of batches that get no entries."""
+        """Record the timestamps of batches that get no entries."""
         for header in headers:
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
 
     def note_max_timestamp(self) -> None:
-        """Give the time index its last entry: the largest timestamp of the segment."""
+        """Append the last entry of the time index: the largest timestamp of the segment."""
         nameable = self.max_timestamp_offset - self.times.base_offset <= MAX_RELATIVE_OFFSET
         if self.max_timestamp > self._entry_timestamp and nameable:
             self.times.append(self.max_timestamp, self.max_timestamp_offset)
             self._entry_timestamp = self.max_timestamp
 
     def finish(self) -> None:
-        """Leave both files as a sealed segment has them. Raises OSError."""
+        """Finish both files as a sealed segment has them. Raises OSError."""
         if not self.is_finished:
             if self.max_timestamp > self._entry_timestamp:
                 self.reserve(0)
@@ -140,7 +143,7 @@ class IndexWriter:
         self.times.trim()
 
     def release(self) -> None:
-        """Give the mappings back until they are needed again."""
+        """Release the mappings. They are created again when they are needed."""
         self._reserved = 0
         self.offsets.release()
         self.times.release()

@@ -1,6 +1,7 @@
-"""Which leader wrote which offsets: (epoch, start offset) pairs, rising in both. Pure; the log saves them.
+"""The leader epochs of a log as pairs of epoch and start offset, both rising. Pure; the log saves them.
 
-Replicas find where their logs part by it, and consumers whether what they read was cut off since.
+Replicas use them to find the offset where their logs diverge, and consumers to find out whether records that they have
+read were truncated.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterable
 
 
 class LeaderEpochs:
+    """The leader epochs of one log."""
+
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
@@ -25,9 +28,9 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` begins at `start_offset`; says whether that was news.
+        """Record that `epoch` begins at `start_offset`. Return True if that changed anything.
 
-        An entry that contradicts it (a newer epoch, or a later start) gives way: the newest writer is right.
+        An entry that contradicts it (a newer epoch, or a later start) is removed, because the newest writer is right.
         """
         if epoch < 0 or start_offset < 0:
             return False
@@ -41,21 +44,22 @@ class LeaderEpochs:
         return True
 
     def learn(self, epoch: int, start_offset: int) -> bool:
-        """Take note of a batch that is in the log behind all that is known; says whether its epoch was news.
+        """Record the leader epoch of a batch that is after all entries. Return True if that changed anything.
 
-        Only a newer epoch is: one that is older than its forerunners, which no leader writes, changes nothing.
+        Only a newer epoch does. An epoch older than the earlier ones is ignored, because no leader writes it.
         """
         if self._epochs and epoch <= self._epochs[-1]:
             return False
         return self.assign(epoch, start_offset)
 
     def epoch_of(self, offset: int) -> int | None:
-        """The epoch that wrote `offset`."""
+        """Return the leader epoch that wrote `offset`, or None if it is unknown."""
         slot = bisect_right(self._starts, offset) - 1
         return None if slot < 0 else self._epochs[slot]
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """(the largest epoch at or below `epoch`, where the next one begins): Kafka's OffsetForLeaderEpoch."""
+        """Return the largest leader epoch up to `epoch` and the offset where the next one begins, as Kafka's
+        OffsetForLeaderEpoch does. Return None if all known epochs are larger."""
         slot = bisect_right(self._epochs, epoch) - 1
         if slot < 0:
             return None
@@ -63,7 +67,7 @@ class LeaderEpochs:
         return self._epochs[slot], end
 
     def truncate_end(self, offset: int) -> bool:
-        """Forget epochs that begin at or above `offset`; says whether there were any."""
+        """Forget epochs that begin at or after `offset`. Return True if there were any."""
         before = len(self._starts)
         while self._starts and self._starts[-1] >= offset:
             self._epochs.pop()
@@ -71,7 +75,8 @@ class LeaderEpochs:
         return len(self._starts) != before
 
     def truncate_start(self, offset: int) -> bool:
-        """Forget epochs that end at or below `offset`; the one that covers it now begins there."""
+        """Forget epochs that end at or before `offset`, and let the epoch of `offset` begin there. Return True if that
+        changed anything."""
         slot = bisect_right(self._starts, offset) - 1
         if slot < 0 or (slot == 0 and self._starts[0] == offset):
             return False

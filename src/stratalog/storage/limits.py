@@ -1,8 +1,8 @@
-"""How much of what a process may open goes to segments: file descriptors (ulimit -n) and mappings (vm.max_map_count).
+"""Limits on the file descriptors (ulimit -n) and mappings (vm.max_map_count) that segments use.
 
-Segments are opened when they are needed and let go again, so no number of partitions uses up either. A quarter of the
-descriptors is for sealed segments and a quarter for the ones that grow; the rest is left to clients and to the program
-around. An open segment has two mappings besides.
+Segments are opened when they are needed and closed again, so no number of partitions uses up either. A quarter of the
+descriptors is for sealed segments and a quarter for active segments. The rest is left to clients and to the program. An
+open segment also has two mappings.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ import functools
 import resource
 from pathlib import Path
 
-_MAPPINGS_A_SEGMENT = 2
+_MAPPINGS_PER_SEGMENT = 2
 _USUAL_MAPPINGS = 65_530
 
 
-def sealed_segments(wanted: int) -> int:
-    """How many sealed segments may be open at a time: `wanted`, or as many as there is room for."""
-    return max(min(wanted, _descriptors() // 4, most_mappings() // 4 // _MAPPINGS_A_SEGMENT), 1)
+def sealed_segments(configured: int) -> int:
+    """Return how many sealed segments may be open at a time: the configured number, or fewer if the process may not
+    open as many."""
+    return max(min(configured, _descriptors() // 4, most_mappings() // 4 // _MAPPINGS_PER_SEGMENT), 1)
 
 
 def active_segments() -> int:
-    """How many growing segments may be open at a time."""
-    return max(min(_descriptors() // 4, most_mappings() // 2 // _MAPPINGS_A_SEGMENT), 1)
+    """Return how many active segments may be open at a time."""
+    return max(min(_descriptors() // 4, most_mappings() // 2 // _MAPPINGS_PER_SEGMENT), 1)
 
 
 @functools.cache
 def first_scarce_descriptor() -> int:
-    """The system gives out the lowest number that is free: one from here on says that half of them are in use."""
+    """Return the first descriptor number of the upper half. The system assigns the lowest free number, so such a number
+    means that half of all descriptors are in use."""
     return max(_descriptors() // 2, 1)
 
 
@@ -37,7 +39,7 @@ def _descriptors() -> int:
 
 
 def most_mappings() -> int:
-    """vm.max_map_count, or its usual value where the kernel does not tell."""
+    """Return vm.max_map_count, or its usual value if it can't be read."""
     try:
         return int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):

@@ -3,9 +3,9 @@
     with LogDirectory.open("data") as directory:
         log = directory.log("orders", 7)
 
-Logs are opened when first asked for (`open_all` for a broker, which wants them all). The clean-shutdown marker says
-that every log was closed in order: it is taken away, durably, before anything is changed, and written again only
-when nothing is left that a crash could have touched.
+`log` opens a log at its first use, `open_all` opens all of them, as a broker needs. The clean-shutdown marker means
+that every log was closed in order. Opening the directory removes it, durably, before anything is changed. Closing
+writes it again only if every log in the directory was closed in order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from stratalog.storage.unopened_log import UnopenedLog, check_entries
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_DOOMED = 200  # a name has room for 255, and a suffix of 40 follows
+_LONGEST_DOOMED = 200  # a file name may have 255 characters, and a suffix of 40 follows
 _OF_ONE_PARTITION = (errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 _live: weakref.WeakSet[LogDirectory] = weakref.WeakSet()
 
@@ -58,6 +58,8 @@ Configs = LogConfig | Mapping[str, object] | None
 
 
 class LogDirectory:
+    """The logs of one data directory, which is locked until close()."""
+
     def __init__(
         self,
         path: Path,
@@ -119,9 +121,10 @@ class LogDirectory:
         clock: Clock | None = None,
         background: bool = True,
     ) -> Self:
-        """Open a data directory, made where it is missing. `config` is for logs that get none of their own.
+        """Open a data directory, and create it if it is missing. `config` is for logs that are opened without a config
+        of their own.
 
-        Without `background` no thread is started: turn() does what is due.
+        Without `background`, no thread is started, and the caller calls turn() instead.
         """
         return cls(
             Path(path).expanduser(),
@@ -142,20 +145,21 @@ class LogDirectory:
         self.close()
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions that have a directory here, opened or not."""
-        found = []
+        """Return the partitions that have a directory here, sorted, whether they are open or not."""
+        partitions = []
         for entry in self.path.iterdir():
             partition = names.parse_partition_directory(entry.name)
             if partition is not None and partition.topic != names.CLUSTER_METADATA_TOPIC and entry.is_dir():
-                found.append(partition)
-        return sorted(found)
+                partitions.append(partition)
+        return sorted(partitions)
 
     def log(self, topic: str, partition: int, config: Configs = None, *, topic_id: uuid.UUID | None = None) -> Log:
-        """The log of a partition, opened or made where it is not yet. A config counts when it is opened."""
+        """Return the log of a partition. Open it if it is not open, and create it if it is missing. An open log keeps
+        its config."""
         names.check_topic(topic)
         names.check_partition(partition)
         if topic == names.CLUSTER_METADATA_TOPIC:
-            raise InvalidTopicError(f"{topic} is Apache Kafka's own; it is not opened here")
+            raise InvalidTopicError(f"{topic} is internal to Apache Kafka and can't be opened")
         key = TopicPartition(topic, partition)
         with self._lock:
             self._check_open()
@@ -166,13 +170,13 @@ class LogDirectory:
             return log
 
     def unopened_log(self, topic: str, partition: int, config: Configs, reason: StorageError) -> UnopenedLog:
-        """In the place of a log that log() could not open, for those who go on without it."""
+        """Return a replacement for a log that log() could not open: all its operations fail with `reason`."""
         key = TopicPartition(topic, partition)
         log_config = self._default_config if config is None else as_config(config)
         return UnopenedLog(key, self.path / str(key), log_config, self._home, reason)
 
     def open_all(self, progress: Callable[[int, int], None] | None = None) -> list[Log]:
-        """Open every log; `progress(done, total)` is called after each."""
+        """Open and return every log. `progress(done, total)` is called after each."""
         partitions = self.partitions()
         logs = []
         for done, partition in enumerate(partitions, start=1):
@@ -182,11 +186,12 @@ class LogDirectory:
         return logs
 
     def make_all(self, partitions: Mapping[TopicPartition, uuid.UUID]) -> dict[TopicPartition, StorageError]:
-        """Make the directories of new partitions of the topics with these ids: log() then finds them. Those that could
-        not be made, and why. Raises StorageError where none of them is durable.
+        """Create the directories of new partitions, with the ids of their topics. log() then opens them. Return the
+        partitions whose directories could not be created, with the errors. Raises StorageError if the names of the new
+        directories can't be made durable.
 
-        One sync makes all the names durable. The small file with the topic's id is not synced: log() writes it again
-        where a power cut took it.
+        One sync makes all the names durable. The small file with the topic id is not synced: if a power cut removes it,
+        log() writes it again.
         """
         failures = {}
         with self._lock:
@@ -196,21 +201,23 @@ class LogDirectory:
                 try:
                     self._make_partition(path, topic_id)
                 except OSError as error:
-                    failures[key] = StorageError(f"{path}: can't be made: {error}")
+                    failures[key] = StorageError(f"{path}: can't create the partition: {error}")
             try:
                 self._disk.sync_directory(self.path)
             except OSError as error:
-                raise StorageError(f"{self.path}: partitions can't be made: {error}") from error
+                raise StorageError(f"{self.path}: can't create partitions: {error}") from error
         return failures
 
     def delete(self, topic: str, partition: int) -> None:
-        """Delete a partition with all its records. Its directory is renamed first: half of it is never served."""
+        """Delete a partition with all its records. Its directory is renamed first, so a partly deleted partition is
+        never served."""
         self.delete_all([TopicPartition(topic, partition)])
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> None:
-        """delete() for many, at the cost of one where it waits for the disk. Those that do not exist are fine.
+        """Delete partitions like delete(), but wait for the disk only once. Partitions that don't exist are ignored.
 
-        They are gone for good when this returns: renamed, durably. The files are removed in the background.
+        When it returns, the directories are durably renamed, so no partition comes back. The files are removed in the
+        background.
         """
         doomed: dict[TopicPartition, Path | None] = {}
         with self._lock:
@@ -222,13 +229,13 @@ class LogDirectory:
                 for checkpoint in (*self._home.checkpoints, self.high_watermarks):
                     checkpoint.update(dict.fromkeys(doomed))
             except OSError as error:
-                raise StorageError(f"{self.path}: partitions can't be deleted: {error}") from error
-            finally:  # also those that were renamed before one could not be
+                raise StorageError(f"{self.path}: can't delete partitions: {error}") from error
+            finally:  # after an error, remove the directories that were already renamed
                 self._doomed.add(path for path in doomed.values() if path is not None)
 
     def advance_starts(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, StratalogError]:
-        """Log.advance_start() for many open logs, at the cost of few where it waits for the disk: durable when it
-        returns, but for the partitions in the result."""
+        """Call Log.advance_start() for many open logs, but wait for the disk only a few times. Return the partitions
+        that failed, with the errors. The new offsets of all others are durable."""
         with self._lock:
             self._check_open()
             logs = {key: log for key in offsets if (log := self._logs.get(key)) is not None}
@@ -241,7 +248,7 @@ class LogDirectory:
         try:
             self._home.log_start_offsets.raise_to(ready)
         except OSError as error:
-            unsaved = StorageError(f"{self.path}: log start offsets can't be saved: {error}")
+            unsaved = StorageError(f"{self.path}: can't save log start offsets: {error}")
             return {**failures, **dict.fromkeys(ready, unsaved)}
         for key, offset in ready.items():
             failure = _failure(partial(logs[key].begin_at, offset))
@@ -250,7 +257,7 @@ class LogDirectory:
         return failures
 
     def _doom(self, key: TopicPartition) -> Path | None:
-        """Close the log, and rename its directory; None where there is no such directory."""
+        """Close the log and rename its directory. Return the new path, or None if there is no such directory."""
         path = self.path / str(key)
         log = self._logs.get(key)
         if log is not None:
@@ -267,13 +274,14 @@ class LogDirectory:
             raise LogClosedError(f"{self.path}: the data directory is closed")
 
     def turn(self) -> None:
-        """Do now what the housekeeper finds due; for use without `background`."""
+        """Do the work of the housekeeper and the cleaner that is due now. For use without `background`."""
         self._housekeeper.turn()
         while self.cleaner.turn() is not None:
             pass
 
     def close(self) -> None:
-        """Close all logs, and say so in the marker if every one was closed in order. Closing twice is fine."""
+        """Close all logs, and write the clean-shutdown marker if every log was closed in order. Does nothing if the
+        directory is closed."""
         with self._lock:
             if self._closed:
                 return
@@ -288,19 +296,19 @@ class LogDirectory:
             if in_order and (self.was_clean or set(self.partitions()) <= set(self._logs)):
                 self._disk.replace(self.path / names.CLEAN_SHUTDOWN, checkpoints.format_clean_shutdown())
         except OSError as error:
-            raise StorageError(f"{self.path}: was not closed in order: {error}") from error
+            raise StorageError(f"{self.path}: can't close the data directory in order: {error}") from error
         finally:
             self._directory_lock.release()
 
     def abandon(self) -> None:
-        """For the child of a fork: the directory is the parent's, with everything in it."""
+        """Close the directory in the child of a fork. It belongs to the parent, so no file is touched."""
         self._closed = True
         self._lock = threading.RLock()
         for log in self._logs.values():
             log.abandon()
 
     def _close_logs(self) -> None:
-        """Several at a time, as each waits for the disk, which serves many at the cost of one."""
+        """Close the logs, several at a time: each waits for the disk, which serves many requests at the cost of one."""
         logs = [log for log in self._logs.values() if not log.is_closed]
         failures = [error for log in logs if log.is_held_here and (error := _close(log)) is not None]
         with ThreadPoolExecutor(self._disk.waits_at_once, thread_name_prefix="stratalog-close") as pool:
@@ -329,10 +337,8 @@ class LogDirectory:
             log_config = self._default_config if config is None else as_config(config)
             return Log(key, path, log_config, self._home).load(clean=clean)
         except OSError as error:
-            is_its_own = error.errno in _OF_ONE_PARTITION
-            raise (UnusablePartitionError if is_its_own else StorageError)(
-                f"{path}: can't be opened: {error}"
-            ) from error
+            error_class = UnusablePartitionError if error.errno in _OF_ONE_PARTITION else StorageError
+            raise error_class(f"{path}: can't open the log: {error}") from error
 
     def _make_partition(self, path: Path, topic_id: uuid.UUID) -> None:
         self._disk.make_directory(path)
@@ -343,19 +349,19 @@ class LogDirectory:
         self._disk.replace(path / names.PARTITION_METADATA, content, durable=False)
 
     def _keep_topic_id(self, path: Path, topic_id: uuid.UUID) -> None:
-        """Write the file with the id again where a power cut took it or emptied it. Another id is left alone."""
+        """Write the file with the topic id again if a power cut removed or emptied it. A different id is kept."""
         try:
-            found = checkpoints.read_partition_metadata(path / names.PARTITION_METADATA)
+            stored_id = checkpoints.read_partition_metadata(path / names.PARTITION_METADATA)
         except CorruptCheckpointError as error:
-            logger.warning("%s; it is written again", error)
-            found = None
-        if found is None:
+            logger.warning("%s; the file is written again", error)
+            stored_id = None
+        if stored_id is None:
             self._write_topic_id(path, topic_id)
-        elif found != topic_id:
+        elif stored_id != topic_id:
             logger.warning(
-                "%s: says topic id %s, the broker's metadata says %s; was the directory put here by hand?",
+                "%s: the topic id is %s, but %s in the broker's metadata; was the directory copied here?",
                 path / names.PARTITION_METADATA,
-                found,
+                stored_id,
                 topic_id,
             )
 
@@ -390,7 +396,7 @@ def as_config(config: Configs) -> LogConfig:
 
 
 def _abandon_all() -> None:
-    """In the child of a fork: nothing that was open is the child's to write to, to close or to unlock."""
+    """Close all logs and directories in the child of a fork, without writing to, closing or unlocking any file."""
     global _shared_lock
     _shared_lock = threading.Lock()
     _shared.clear()
@@ -406,13 +412,13 @@ _shared_lock = threading.Lock()
 
 
 def open_log(path: Path, config: Configs) -> Log:
-    """Log.open(): the data directory is opened with the first of its logs, and closed with the last."""
+    """Open a log for Log.open(). Its data directory is opened with the first of its logs, and closed with the last."""
     path = path.expanduser()
     partition = names.parse_partition_directory(path.name)
     if partition is None:
         raise InvalidTopicError(
-            f"{path}: a log's directory is called topic-partition, like orders-0: a topic of letters, digits, '.', '_' "
-            "and '-', and a number without leading zeros"
+            f"{path}: not a partition directory's name; use <topic>-<partition>, like orders-0: a topic of letters, "
+            "digits, '.', '_' and '-', and a number without leading zeros"
         )
     names.check_topic(partition.topic)
     parsed = as_config(config)
@@ -422,7 +428,9 @@ def open_log(path: Path, config: Configs) -> Log:
         try:
             log = directory.log(*partition, parsed)
             if log.has_owner:
-                raise LogAlreadyOpenError(f"{path}: is open in this process already; use that Log, or close it first")
+                raise LogAlreadyOpenError(
+                    f"{path}: the log is already open in this process; use that Log, or close it first"
+                )
         except BaseException:
             if uses == 0:
                 directory.close()
@@ -438,4 +446,4 @@ def _release(home: Path) -> None:
         if uses > 1:
             _shared[home] = (directory, uses - 1)
         else:
-            directory.close()  # with the lock held: who opens it now waits, and is not refused
+            directory.close()  # with the lock held, so that another thread that opens it waits and is not refused

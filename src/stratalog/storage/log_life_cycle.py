@@ -1,10 +1,10 @@
-"""The life of a log: opened from its files, loaded again after an interrupt, closed, deleted, or left to a parent.
+"""The life cycle of a log: open it from its files, load it again after an interrupt, close, discard or abandon it.
 
 A log is in one of three conditions (`Condition`). An exception that is not one of ours, such as a signal handler's, may
-come at any line; it leaves the log HALF_CHANGED, and the next call loads it again from its files, which record how far
-the interrupted call got. A step that would leave the log inconsistent if it failed runs in `_half_changed`.
+come at any line. It leaves the log HALF_CHANGED, and the next call loads the log again from its files, which show how
+far the interrupted call got. A step that would leave the log inconsistent if it failed runs in `_half_changed`.
 
-In the child of a fork every log is closed, and none of its files is touched.
+In the child of a fork, every log is closed, and none of its files is touched.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ logger = logging.getLogger(__name__)
 
 
 class LogLifeCycle(ReadableLog):
-    """A log's fields, and what becomes of them from opening to closing."""
+    """The fields of a log, and the operations that load and release them."""
 
     _active: ActiveSegment
 
     def __init__(self, partition: TopicPartition, path: Path, config: LogConfig, home: LogHome) -> None:
-        """Make an empty, closed log, for whoever holds the lock on its files; load() opens it."""
+        """Create an empty, closed log, which load() opens. The caller holds the lock of the data directory."""
         self.partition = partition
         self.path = path
         self.config = config
@@ -60,20 +60,19 @@ class LogLifeCycle(ReadableLog):
         self._end_offset = self.log_start_offset = self._warm_from = 0
         self._cooled_at_end = 0  # the log end offset at which _warm_from was last moved
         self.recovery_point = 0  # everything before it is durable
-        self.recovery = RecoveryReport(clean=False)  # what opening the log found and did
+        self.recovery = RecoveryReport(clean=False)
         self._epochs = EpochTracker(home.disk, path)
         self._producers = ProducerTracker(home.disk, path)
-        self._names_changed, self._names_synced = (
-            1,
-            0,
-        )  # how often file names changed; up to which change they are durable
+        self._names_changed = 1  # counts changes of file names
+        self._names_synced = 0  # the last of these changes that is durable
         self._last_flush_ms = 0
         self.closed_in_order = False
         self._on_close: Callable[[], None] | None = None
 
     def load(self, *, clean: bool) -> Self:
-        """Open the log from its files and return it. `clean`: it was closed in order, so that nothing is scanned."""
-        with self._write_lock:  # or its segment could be closed in favour of another log's while it is recovered
+        """Open the log from its files and return it. `clean` means that it was closed in order, so nothing is
+        scanned."""
+        with self._write_lock:  # or OpenSegments could close the active segment while it is recovered
             self._load(clean=clean)
         self._condition = OPEN
         return self
@@ -97,14 +96,14 @@ class LogLifeCycle(ReadableLog):
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this thread has one of the log's locks. An interrupt between acquiring and releasing one leaves it
-        held, and then no other thread can close the log."""
+        """True if this thread holds one of the log's locks. An interrupt between acquiring and releasing a lock leaves
+        it held, and then no other thread can close the log."""
         locks = (self._write_lock, self._flush_lock, self._epochs.file_lock)
         return any(lock._is_owned() for lock in locks)  # type: ignore[attr-defined]
 
     @property
     def has_owner(self) -> bool:
-        """Whether somebody registered with on_close()."""
+        """True if a callback is registered with on_close()."""
         return self._on_close is not None
 
     def on_close(self, call: Callable[[], None]) -> None:
@@ -116,8 +115,8 @@ class LogLifeCycle(ReadableLog):
 
     @property
     def generation(self) -> int:
-        """A number that changes whenever the log is truncated or loaded again: what was read of its segments before
-        is no longer valid."""
+        """A number that changes whenever the log is truncated or loaded again. What was read from its segments before
+        the change is no longer valid."""
         return self._generation
 
     @property
@@ -144,7 +143,7 @@ class LogLifeCycle(ReadableLog):
 
     @contextlib.contextmanager
     def _half_changed(self) -> Iterator[None]:
-        """Mark the log as half changed until the block ends. If the block raises, the mark stays, and the next call
+        """Mark the log as half changed while the block runs. If the block raises, the mark stays, and the next call
         loads the log again."""
         self._condition = HALF_CHANGED
         yield
@@ -158,8 +157,8 @@ class LogLifeCycle(ReadableLog):
             self._raise_failure(error, f"can't {doing} the log")
 
     def _raise_failure(self, error: BaseException, message: str) -> NoReturn:
-        """Raise an OSError as a StorageError, and errors of ours as they are. Any other is an interrupt, which may have
-        come at any line."""
+        """Raise an OSError as a StorageError, and any other error unchanged. An error that is not one of ours is an
+        interrupt, which may have come at any line, so it marks the log as half changed."""
         if isinstance(error, OSError):
             raise StorageError(f"{self.path}: {message}: {error}") from error
         if not isinstance(error, (StratalogError, WouldWaitError)) and self._condition is OPEN:
@@ -182,7 +181,7 @@ class LogLifeCycle(ReadableLog):
         self._load_start(checkpointed_start)
         self._load_recovery_point(recovery_point, is_whole=clean and not opened.report.problems)
         if self._home.cleaner_offsets.get(self.partition) > self._end_offset:
-            self._home.cleaner_offsets.update({self.partition: self._end_offset})  # what will be written there is dirty
+            self._home.cleaner_offsets.update({self.partition: self._end_offset})  # later records there are dirty
         has_epochs = names.LEADER_EPOCH_CHECKPOINT in opened.files
         self._epochs.load(self._segments.all, self._end_offset, opened.scanned, self.recovery, has_file=has_epochs)
         self._epochs.truncate_start(self.log_start_offset)
@@ -193,10 +192,10 @@ class LogLifeCycle(ReadableLog):
         self.log_start_offset = self._segments.bases[0]
         if checkpointed > self._end_offset:
             self.recovery.note(
-                f"{self.path}: the checkpoint's log start offset, {checkpointed}, is past the log end offset, "
-                f"{self._end_offset}; it is not used"
+                f"{self.path}: the checkpoint's log start offset, {checkpointed}, is after the log end offset, "
+                f"{self._end_offset}; it is ignored"
             )
-            # Or it would count again as soon as the log has grown past it.
+            # Otherwise it would take effect as soon as the log has grown past it.
             self._home.log_start_offsets.update({self.partition: None})
         else:
             self.log_start_offset = max(self.log_start_offset, checkpointed)
@@ -214,7 +213,7 @@ class LogLifeCycle(ReadableLog):
             self._home.recovery_points.update({self.partition: self._end_offset})
 
     def _load_producers(self, files: Collection[str] | None = None) -> None:
-        """`files`: the names in the partition directory, where they are known."""
+        """Load the producers' state. `files` are the names in the partition directory, if they are known."""
         first = max(bisect_right(self._segments.bases, self.log_start_offset) - 1, 0)
         self._producers.load(self._segments.all[first:], self._end_offset, self.recovery, files)
 
@@ -232,7 +231,7 @@ class LogLifeCycle(ReadableLog):
     # Closing
 
     def close(self, *, save_recovery_point: bool = True) -> None:
-        """Flush, save what makes the next opening quick, and close the files. Closing twice is fine.
+        """Flush, save what makes the next opening quick, and close the files. Does nothing if the log is closed.
 
         A data directory that closes all its logs saves their recovery points itself, in one write.
         """
@@ -275,7 +274,7 @@ class LogLifeCycle(ReadableLog):
                 self._release_files()
 
     def _is_saved(self) -> bool:
-        """Whether all that _save() would make durable already is, or there is nothing."""
+        """Return True if _save() has nothing left to make durable."""
         if self._end_offset == 0:
             return True
         return self._end_offset == self.recovery_point == self._producers.saved_at and self._epochs.is_saved
@@ -292,7 +291,7 @@ class LogLifeCycle(ReadableLog):
         """Make everything appended so far durable. Raises OSError."""
 
     def _release_files(self) -> None:
-        """Close the segments' files: those of a deleted log would take up space for as long as they are open."""
+        """Close the segments' files. The files of a deleted log would take up space for as long as they are open."""
         for segment in self._segments.all:
             segment.retire()
             segment.release()

@@ -1,12 +1,12 @@
-"""What files and directories are called: Kafka's names, so that its tools and ours find the same things."""
+"""The names of files and directories. They are Kafka's, so that its tools and ours find the same files."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from stratalog.errors import InvalidTopicError
+from stratalog.topic_partition import TopicPartition as TopicPartition
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -15,9 +15,9 @@ TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
 
-DELETED = ".deleted"  # on its way out; removed after file.delete.delay.ms, or when the directory is next opened
-CLEANED = ".cleaned"  # a compaction that did not finish
-SWAP = ".swap"  # a compaction that did
+DELETED = ".deleted"  # to be removed after file.delete.delay.ms, or when the data directory is next opened
+CLEANED = ".cleaned"  # written by a compaction that is not finished
+SWAP = ".swap"  # written by a compaction that is finished, before the files get their final names
 TEMPORARY = ".tmp"
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
@@ -28,7 +28,7 @@ CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # Kafka's own controller log; not ours to open
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # the log of Kafka's controllers, which is never opened
 
 MAX_TOPIC_LENGTH = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
@@ -37,20 +37,12 @@ _DOOMED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
 
 
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
 def check_topic(topic: str) -> None:
-    """Raise InvalidTopicError unless Kafka would take the name."""
+    """Raise InvalidTopicError unless Kafka accepts the topic name."""
     if topic in ("", ".", ".."):
         raise InvalidTopicError(f"topic name {topic!r} is not allowed")
     if len(topic) > MAX_TOPIC_LENGTH:
-        raise InvalidTopicError(f"topic name has {len(topic)} characters, at most {MAX_TOPIC_LENGTH} are allowed")
+        raise InvalidTopicError(f"topic name has {len(topic)} characters; at most {MAX_TOPIC_LENGTH} are allowed")
     if not _TOPIC.fullmatch(topic):
         raise InvalidTopicError(f"topic name {topic!r} has characters other than letters, digits, '.', '_' and '-'")
 
@@ -61,7 +53,7 @@ def check_partition(partition: int) -> None:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """orders-7 -> (orders, 7); None where the name is not a partition's."""
+    """Return the partition of a directory name like orders-7, or None if it is not the name of a partition."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
         return None
@@ -74,13 +66,13 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     return partition
 
 
-def is_of_a_log(name: str) -> bool:
-    """Whether a file of this name in a partition's directory is read, written or removed by its log."""
+def is_log_file(name: str) -> bool:
+    """Return True if a log reads, writes or removes files of this name in its partition directory."""
     return _is_ours(name) or is_leftover(name) or (name.endswith(SWAP) and _is_ours(name.removesuffix(SWAP)))
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a file in a partition is what an unfinished deletion, write or compaction left. Others' files are not."""
+    """Return True if an unfinished deletion, write or compaction of a log left a file of this name."""
     stem, dot, suffix = name.rpartition(".")
     return dot + suffix in (DELETED, TEMPORARY, CLEANED) and _is_ours(stem)
 
@@ -90,7 +82,7 @@ def _is_ours(name: str) -> bool:
 
 
 def is_doomed_directory(name: str) -> bool:
-    """Whether a directory is a partition's that was being deleted: topic-N.<32 hex digits>-delete."""
+    """Return True if this is the name of a deleted partition's directory: topic-N.<32 hex digits>-delete."""
     return _DOOMED_DIRECTORY.fullmatch(name) is not None
 
 
@@ -99,6 +91,7 @@ def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """00000000000000000042.log -> (42, ".log"); None where the name is not a segment's."""
+    """Return the base offset and the suffix of a name like 00000000000000000042.log, or None if it is not the name of a
+    segment's file."""
     match = _SEGMENT_FILE.fullmatch(name)
     return None if match is None or int(match[1]) >= 2**63 else (int(match[1]), match[2])

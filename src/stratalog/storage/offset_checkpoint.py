@@ -1,7 +1,7 @@
-"""A file with one offset a partition (recovery points, log start offsets, high watermarks), kept in step in memory.
+"""A file with one offset per partition, such as the recovery points, and a copy of it in memory.
 
-Writes are whole and durable. A file that can't be read is an error for whoever asks `damage`, and empty otherwise:
-the logs find the truth in their own bytes.
+Writes are atomic and durable. A corrupt file counts as empty, because the logs find the offsets in their own bytes.
+`damage` holds the error, for callers that can't do without the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Changes = Mapping[TopicPartition, int | None]
 
 
 class OffsetCheckpoint:
-    """Threads: any; one write at a time."""
+    """The offsets by partition, in memory and in the file. Any thread may call any method."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
@@ -33,7 +33,7 @@ class OffsetCheckpoint:
         try:
             self._offsets = checkpoints.read_offsets(path)
         except CorruptCheckpointError as error:
-            logger.warning("checkpoint is damaged and not used: %s", error)
+            logger.warning("ignoring a corrupt checkpoint: %s", error)
             self.damage = str(error)
             self._offsets = {}
 
@@ -42,7 +42,7 @@ class OffsetCheckpoint:
             return self._offsets.get(partition, default)
 
     def raise_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set offsets that are higher than those that are there; the others stay. Raises OSError."""
+        """Set the offsets that are higher than the stored ones. Raises OSError."""
 
         def higher() -> Changes:
             return {key: offset for key, offset in offsets.items() if offset > self._offsets.get(key, 0)}
@@ -50,9 +50,10 @@ class OffsetCheckpoint:
         self.update(higher)
 
     def update(self, changes: Changes | Callable[[], Changes]) -> None:
-        """Set offsets, or with None forget them. Nothing is written where nothing changes. Raises OSError.
+        """Set offsets; None removes the partition. Writes the file only if something changes. Raises OSError.
 
-        A callable is called when it is its turn: what it finds is not older than what was written before it.
+        If `changes` is a function, it is called with the lock held, so its result is not older than what other threads
+        have written.
         """
         with self._lock:
             if callable(changes):

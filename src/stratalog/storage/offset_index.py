@@ -1,7 +1,7 @@
-"""The .index file: which offset is where. 8-byte entries: offset relative to the segment's base, position.
+"""The .index file: maps offsets to positions. Entries of 8 bytes: offset relative to the segment's base, position.
 
-As in Kafka, an entry holds the LAST offset of a batch and the position where that batch starts. So the floor entry
-of an offset names a batch at or before the one that is looked for, and its own header proves the entry right.
+As in Kafka, an entry holds the LAST offset of a batch and the position where that batch starts. So the floor entry of
+an offset leads to the batch with that offset or to an earlier batch, whose header confirms the entry.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ class OffsetEntry(NamedTuple):
 
 
 class OffsetIndex(SparseIndex):
+    """The offset index of one segment."""
+
     ENTRY_SIZE = 8
 
     def append(self, offset: int, position: int) -> None:
-        """Room must have been reserved, and the offset must be above the last entry's."""
+        """Append an entry. The caller has reserved room, and the offset is higher than the last entry's."""
         self._store().store_offset_entry(self.count, offset - self.base_offset, position)
         self.count += 1
         self._unsynced = True
@@ -35,7 +37,8 @@ class OffsetIndex(SparseIndex):
         return self.entry(self.count - 1) if self.count else None
 
     def floor(self, offset: int) -> tuple[int, int] | None:
-        """(offset, position) of the last entry at or below `offset`. Every look-up asks this: no object is made."""
+        """Return the offset and position of the last entry at or before `offset`. A plain tuple, because every lookup
+        needs it."""
         count = self.count
         return self._map().floor_entry(count, self.base_offset, offset) if count else None
 
@@ -46,9 +49,9 @@ class OffsetIndex(SparseIndex):
         return self._map().floor_offset(count, offset - self.base_offset)
 
     def truncate(self, offset: int) -> None:
-        """Drop the entries at and above `offset`."""
+        """Drop the entries at and after `offset`."""
         self.count = self.floor_slot(offset - 1) + 1
 
     @staticmethod
-    def _rising(mapping: Mapping, count: int, start: int) -> int:
+    def _count_rising(mapping: Mapping, count: int, start: int) -> int:
         return mapping.rising_offset_entries(count, start)

@@ -1,8 +1,8 @@
-"""What the log knows of each idempotent producer: its epoch, its last five batches, its open transaction. Pure.
+"""The state of each idempotent producer in a log: its epoch, its last five batches, its open transaction. Pure.
 
-It exists to recognise a batch that is sent again, to refuse one that leaves a gap, and to know which transactions
-are open. It is a function of the log's batches: replaying them gives it back, and a .snapshot file saves most of the
-replay. (A snapshot holds only the last batch of each producer, as Kafka's does.)
+The log needs it to recognise a batch that is sent again, to refuse a batch that leaves a gap in the sequence, and to
+know which transactions are open. The state follows from the log's batches: replaying them rebuilds it, and a .snapshot
+file saves most of the replay. A snapshot holds only the last batch of each producer, as in Kafka.
 
 Snapshot, version 1: version i16, CRC-32C u32 of what follows, count i32, then per producer: id i64, epoch i16,
 last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open
@@ -35,7 +35,7 @@ _CHECKSUMMED_FROM = 6
 
 
 class ProducerBatch(NamedTuple):
-    """A batch as it is remembered, to be recognised when it comes again."""
+    """The fields of a batch that identify it when the producer sends it again."""
 
     last_sequence: int
     last_offset: int
@@ -52,6 +52,8 @@ class ProducerBatch(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
+    """A transaction that a marker ended."""
+
     producer_id: int
     first_offset: int
     last_offset: int
@@ -59,7 +61,9 @@ class CompletedTransaction(NamedTuple):
 
 
 @dataclass(slots=True)
-class Producer:
+class ProducerEntry:
+    """The state of one producer."""
+
     producer_id: int
     epoch: int
     coordinator_epoch: int = -1
@@ -69,26 +73,28 @@ class Producer:
 
 
 class ProducerState:
+    """The producers of a log, by producer id."""
+
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
-        self._open: dict[int, int] = {}  # first offsets of open transactions by producer, oldest first
+        self._producers: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}  # first offsets of open transactions by producer id, oldest first
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def __iter__(self) -> Iterator[Producer]:
+    def __iter__(self) -> Iterator[ProducerEntry]:
         return iter(self._producers.values())
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerEntry | None:
         return self._producers.get(producer_id)
 
     @property
     def first_open_transaction(self) -> int | None:
         """The first offset of the oldest transaction that is still open."""
-        return next(iter(self._open.values()), None)  # asked at each fetch, however many producers there are
+        return next(iter(self._open.values()), None)  # in constant time, because each fetch reads it
 
     def find_duplicate(self, header: BatchHeader) -> ProducerBatch | None:
-        """The batch in the log that this one repeats."""
+        """Return the batch in the log that this batch repeats, or None if it is new."""
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             return None
@@ -98,20 +104,20 @@ class ProducerState:
         return None
 
     def check(self, header: BatchHeader) -> None:
-        """Raise unless the batch may follow what its producer wrote last."""
+        """Raise unless the batch continues the sequence of its producer and belongs to its open transaction."""
         producer = self._producers.get(header.producer_id)
         if producer is None or header.is_control:
-            return  # a producer that the log has forgotten, or never knew, may start anywhere
-        # No batch of this epoch yet: a marker began it, so the first is 0.
+            return  # a producer that the log does not know, or has forgotten, may start with any sequence
+        # Without a batch of this epoch, a marker began it, and the first sequence is 0.
         check_follows(header, producer.epoch, producer.batches[-1].last_sequence if producer.batches else -1)
         if producer.transaction_first_offset is not None and not header.is_transactional:
             raise InvalidTransactionStateError(
-                f"producer {header.producer_id} has a transaction open here since offset "
-                f"{producer.transaction_first_offset}, and this batch is not part of it"
+                f"producer {header.producer_id} has had a transaction open in this log since offset "
+                f"{producer.transaction_first_offset}, and this batch is not transactional"
             )
 
     def update(self, header: BatchHeader) -> None:
-        """Take note of a data batch that is in the log."""
+        """Record a data batch that was appended to the log."""
         producer = self._producer(header)
         producer.batches.append(
             ProducerBatch(header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp)
@@ -122,7 +128,7 @@ class ProducerState:
             self._open[header.producer_id] = header.base_offset
 
     def complete(self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int) -> CompletedTransaction | None:
-        """Take note of a transaction marker; the transaction it ends, if one was open."""
+        """Record a transaction marker. Return the transaction that it ends, or None if no transaction was open."""
         producer = self._producer(header)
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp = header.max_timestamp
@@ -133,22 +139,23 @@ class ProducerState:
         return CompletedTransaction(header.producer_id, first_offset, header.last_offset, aborted)
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """What a read_committed reader may see once `completed` is: up to the oldest transaction still open."""
+        """Return the last stable offset after `completed`: the first offset of the oldest transaction that is still
+        open, or else the offset after the marker."""
         still_open = self.first_open_transaction
         return completed.last_offset + 1 if still_open is None else still_open
 
     def forget_before(self, timestamp: int) -> None:
-        """Forget producers that wrote nothing since `timestamp` and have no transaction open."""
+        """Forget producers that wrote nothing since `timestamp` and have no open transaction."""
         self._producers = {
             producer.producer_id: producer
             for producer in self
             if producer.transaction_first_offset is not None or producer.last_timestamp >= timestamp
         }
 
-    def _producer(self, header: BatchHeader) -> Producer:
+    def _producer(self, header: BatchHeader) -> ProducerEntry:
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            producer = self._producers[header.producer_id] = Producer(header.producer_id, header.producer_epoch)
+            producer = self._producers[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
         elif producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
@@ -173,7 +180,8 @@ class ProducerState:
 
     @classmethod
     def from_snapshot(cls, content: bytes, name: str) -> ProducerState:
-        """Raises CorruptCheckpointError where the bytes are not a whole snapshot."""
+        """Return the state in a snapshot's bytes. Raises CorruptCheckpointError, which names the file `name`, if they
+        are not a valid snapshot."""
         state = cls()
         for producer in parse_snapshot(content, name):
             state._producers[producer.producer_id] = producer
@@ -184,16 +192,16 @@ class ProducerState:
 
 
 def check_follows(header: BatchHeader, epoch: int, last_sequence: int) -> None:
-    """Raise unless the batch may come behind one of the same producer with this epoch and last sequence."""
+    """Raise unless the batch may follow a batch of the same producer with this producer epoch and last sequence."""
     if header.producer_epoch < epoch:
         raise InvalidProducerEpochError(
-            f"producer {header.producer_id} has epoch {epoch} here; "
-            f"a batch of epoch {header.producer_epoch} comes from an instance that was replaced"
+            f"producer {header.producer_id} has producer epoch {epoch} in this log; a batch with producer epoch "
+            f"{header.producer_epoch} comes from an instance that was replaced"
         )
     if header.producer_epoch > epoch:
         if header.base_sequence != 0:
             raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence "
+                f"producer {header.producer_id} starts producer epoch {header.producer_epoch} with sequence "
                 f"{header.base_sequence} instead of 0"
             )
         return
@@ -204,23 +212,24 @@ def check_follows(header: BatchHeader, epoch: int, last_sequence: int) -> None:
         )
 
 
-def parse_snapshot(content: bytes, name: str) -> list[Producer]:
+def parse_snapshot(content: bytes, name: str) -> list[ProducerEntry]:
+    """Return the producers in a snapshot's bytes. Raises CorruptCheckpointError, which names the file `name`."""
     if len(content) < _SNAPSHOT_HEADER.size:
         raise CorruptCheckpointError(f"{name}: has {len(content)} bytes, less than a snapshot's header")
     version, checksum, count = _SNAPSHOT_HEADER.unpack_from(content)
     if version != _SNAPSHOT_VERSION:
-        raise CorruptCheckpointError(f"{name}: version is {version}; {_SNAPSHOT_VERSION} is known")
+        raise CorruptCheckpointError(f"{name}: version is {version}; only version {_SNAPSHOT_VERSION} is supported")
     if crc32c(content[_CHECKSUMMED_FROM:]) != checksum:
-        raise CorruptCheckpointError(f"{name}: checksum is not the one in its header, {checksum:#010x}")
+        raise CorruptCheckpointError(f"{name}: the checksum does not match the one in its header, {checksum:#010x}")
     body = content[_SNAPSHOT_HEADER.size :]
     if len(body) != count * _SNAPSHOT_ENTRY.size:
         raise CorruptCheckpointError(f"{name}: count is {count}, but {len(body)} bytes follow")
     return [_parse_entry(fields) for fields in _SNAPSHOT_ENTRY.iter_unpack(body)]
 
 
-def _parse_entry(fields: tuple[int, ...]) -> Producer:
+def _parse_entry(fields: tuple[int, ...]) -> ProducerEntry:
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction = fields
-    producer = Producer(producer_id, epoch, coordinator_epoch, timestamp, None if transaction < 0 else transaction)
+    producer = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, None if transaction < 0 else transaction)
     if offset >= 0:
         producer.batches.append(ProducerBatch(sequence, offset, delta, timestamp))
     return producer

@@ -1,7 +1,8 @@
 """The producer state of a log, and the .snapshot files that save it.
 
-A snapshot is written at each roll and at a clean close; its name is the offset up to which it counts. It has a
-checksum: one that a crash spoiled is thrown away, and an older one, or the log itself, tells the same at more cost.
+A snapshot is written at each roll and at a clean close. Its name is the offset before which its state includes all
+batches. It has a checksum. A snapshot that a crash made corrupt is removed, and the state is rebuilt from an older one
+or from the log, which takes longer.
 """
 
 from __future__ import annotations
@@ -23,28 +24,30 @@ from stratalog.storage.transaction_index import AbortedTransaction
 
 
 class ProducerTracker:
+    """Keeps the producer state of one log up to date, and saves and loads it."""
+
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
         self.state = ProducerState()
-        self.saved_at = -1  # the offset of the newest snapshot that is on disk and durable
+        self.saved_at = -1  # the offset of the newest snapshot if it is durable, or -1
 
     def find_duplicate(self, headers: Sequence[BatchHeader]) -> ProducerBatch | None:
-        """The batches in the log that these repeat, as one. None where any of them is new."""
-        found: list[ProducerBatch] = []
+        """Return the batches in the log that these batches repeat, merged into one. Return None if any is new."""
+        duplicates: list[ProducerBatch] = []
         for header in headers:
             duplicate = None
             if header.producer_id >= 0 and not header.is_control:
                 duplicate = self.state.find_duplicate(header)
             if duplicate is None:
-                return None  # if others are duplicates, check() refuses them: none may get lost behind an "I have it"
-            found.append(duplicate)
-        first, last = found[0], found[-1]
-        timestamp = max(batch.timestamp for batch in found)
+                return None  # check() refuses the duplicates, so a new batch is not lost among acknowledged ones
+            duplicates.append(duplicate)
+        first, last = duplicates[0], duplicates[-1]
+        timestamp = max(batch.timestamp for batch in duplicates)
         return ProducerBatch(last.last_sequence, last.last_offset, last.last_offset - first.base_offset, timestamp)
 
     def check(self, headers: Sequence[BatchHeader]) -> None:
-        """Raise unless each batch follows its producer's last, be that in the log or before it in this append."""
+        """Raise unless each batch follows the last batch of its producer, in the log or earlier in this append."""
         previous: dict[int, BatchHeader] = {}
         for header in headers:
             if header.producer_id < 0 or header.is_control:
@@ -57,24 +60,26 @@ class ProducerTracker:
             previous[header.producer_id] = header
 
     def check_epochs(self, headers: Sequence[BatchHeader]) -> None:
-        """Raise where a marker, or an offset in a transaction, comes from before a newer instance took over."""
+        """Raise InvalidProducerEpochError if a marker, or an offset in a transaction, comes from an instance of the
+        producer that was replaced."""
         for header in headers:
             producer = self.state.get(header.producer_id)
             if producer is not None and header.producer_epoch < producer.epoch:
-                what = "marker" if header.is_control else "batch"
+                kind = "marker" if header.is_control else "batch"
                 raise InvalidProducerEpochError(
-                    f"producer {header.producer_id} has epoch {producer.epoch} here; a {what} of epoch "
-                    f"{header.producer_epoch} comes too late"
+                    f"producer {header.producer_id} has producer epoch {producer.epoch} in this log; a {kind} with "
+                    f"producer epoch {header.producer_epoch} comes from an instance that was replaced"
                 )
 
     def note(self, batch: Batch, segment: Segment) -> None:
-        """Take note of a batch of a producer that is in the log, in `segment`."""
+        """Record a producer's batch that was appended to `segment`, and index the transaction if it aborts one. Raises
+        OSError."""
         header = batch.header
         if not header.is_control:
             self.state.update(header)
             return
         if header.record_count == 0:
-            return  # what compaction left of a marker; of its transaction there is nothing left
+            return  # compaction has emptied this marker, and no record of its transaction is left
         control, coordinator_epoch = read_control(batch)
         if control not in (ControlType.ABORT, ControlType.COMMIT):
             return
@@ -93,9 +98,11 @@ class ProducerTracker:
         report: RecoveryReport,
         files: Collection[str] | None = None,
     ) -> None:
-        """Make the state that `segments` up to `end_offset` imply: all from the one with the log's start on, and none
-        before it, which a power cut may have brought back with others missing in between. `files`: the names in the
-        directory, where they are known."""
+        """Load the state at `end_offset` from the newest valid snapshot and from `segments`.
+
+        `segments` start with the segment that contains the log start offset. Earlier segments are not used: a power cut
+        may have brought back some of them, and not others. `files` are the names in the directory, if they are known.
+        """
         if files is None:
             files = self._disk.list(self._directory)
         tail = segments[-1]
@@ -103,16 +110,17 @@ class ProducerTracker:
         at_most = tail.base_offset if rebuild_tail else end_offset
         start = self._load_snapshot(files, segments[0].base_offset, at_most, end_offset, report)
         for segment in segments:
-            # A last segment that lost all its batches may still list their transactions.
+            # The last segment may have lost all its batches, while its .txnindex still lists their transactions.
             if segment.limit > start or (rebuild_tail and segment is tail):
                 if segment.base_offset > start:
-                    self.save(segment.base_offset, durable=False)  # it was lost; the segments before may go
+                    self.save(segment.base_offset, durable=False)  # it was missing, and earlier segments may be deleted
                 self._replay(segment, start, report)
 
     def _load_snapshot(
         self, files: Iterable[str], at_least: int, at_most: int, end_offset: int, report: RecoveryReport
     ) -> int:
-        """Load the newest sound snapshot; where it ends. Those past the log's end, and spoiled ones, are removed."""
+        """Load the newest valid snapshot between `at_least` and `at_most`, and return its offset, or `at_least` without
+        a snapshot. Snapshots after the log end offset and corrupt ones are removed."""
         self.state = ProducerState()
         self.saved_at = -1
         start = at_least
@@ -125,14 +133,14 @@ class ProducerTracker:
                 try:
                     self.state = ProducerState.from_snapshot(path.read_bytes(), str(path))
                 except CorruptCheckpointError as error:
-                    report.note(f"snapshot is not used: {error}")
+                    report.note(f"removed a corrupt snapshot: {error}")
                     self._disk.remove(path)
                 else:
                     start = offset
                     self.saved_at = offset if report.clean else -1
                     break
         if removed:
-            # For good: the log may grow past that offset again, with other batches.
+            # Durably, because the log may grow past that offset again, with other batches.
             self._disk.sync_directory(self._directory)
         return start
 
@@ -140,7 +148,7 @@ class ProducerTracker:
         try:
             segment.transaction_index.truncate(start)
         except StorageError as error:
-            report.note(f"made again from the log: {error}")
+            report.note(f"rebuilding the transaction index from the log: {error}")
             segment.transaction_index.reset()
         try:
             first = segment.locate(start)
@@ -149,7 +157,7 @@ class ProducerTracker:
                     if header.producer_id >= 0 and header.base_offset >= start:
                         self.note(Batch(chunk.buffer, header), segment)
         except CorruptBatchError as error:
-            report.note(f"producers behind a damaged batch are not known: {error}")
+            report.note(f"the producers of batches after a corrupt batch are unknown: {error}")
 
     def save(self, offset: int, *, durable: bool) -> None:
         path = names.segment_file(self._directory, offset, names.SNAPSHOT)
@@ -162,12 +170,13 @@ class ProducerTracker:
                 self._disk.remove(path)
 
     def keep_only_snapshots(self, offsets: set[int]) -> None:
-        """Those of the segments' bases and of the end are of use; the rest is left from earlier closings."""
+        """Remove all snapshots except those at `offsets`. Earlier closings leave snapshots within segments, which are
+        no longer needed."""
         for at, path in self._snapshots(self._disk.list(self._directory)):
             if at not in offsets:
                 self._disk.remove(path)
 
     def _snapshots(self, files: Iterable[str]) -> list[tuple[int, Path]]:
         parsed = (names.parse_segment_file(name) for name in files if name.endswith(names.SNAPSHOT))
-        offsets = (one[0] for one in parsed if one is not None)
+        offsets = (base_and_suffix[0] for base_and_suffix in parsed if base_and_suffix is not None)
         return [(offset, names.segment_file(self._directory, offset, names.SNAPSHOT)) for offset in offsets]

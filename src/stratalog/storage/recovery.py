@@ -1,10 +1,12 @@
-"""Opening a partition's directory: which segments it has, where the log ends, and what a crash left behind.
+"""Opens a partition directory: finds its segments and the log end offset, and recovers the log after a crash.
 
-After a clean stop nothing is scanned but the last few kilobytes of the last segment. After any other stop every batch
-behind the recovery point is checked; the first that is not sound ends the log: it and all behind it are cut off, and
-the report says so. What lies before the recovery point was flushed, and is checked when it is first read.
+After a clean shutdown, only the last few kilobytes of the last segment are scanned. After any other stop, every batch
+after the recovery point is checked. The log then ends before the first batch that is torn or corrupt: this batch and
+everything after it are removed, and the report says so. Batches before the recovery point were flushed. They are
+checked when they are first read.
 
-Order of removal: highest segment first, each made durable, so that a crash in the middle leaves no hole.
+Segments are removed from the highest to the lowest, each removal durable before the next one, so that a crash in
+between leaves no gap.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cut(NamedTuple):
-    """Where a damaged or torn tail was cut off."""
+    """The tail of a log that recovery removed because its first batch was torn or corrupt."""
 
     file: str
     position: int
@@ -43,9 +45,9 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log found and did."""
+    """The result of opening a log: what was scanned, what was removed, and which problems there were."""
 
-    clean: bool
+    clean: bool  # the log was closed in order
     segments_scanned: int = 0
     bytes_scanned: int = 0
     cut: Cut | None = None
@@ -58,7 +60,7 @@ class RecoveryReport:
 
 
 class ScannedEpochs:
-    """The leader epochs of the batches that were scanned: all batches at or behind `from_offset`."""
+    """The leader epochs of the batches that were scanned, which are all batches from `from_offset` on."""
 
     def __init__(self) -> None:
         self.from_offset = 2**63 - 1  # nothing was scanned
@@ -74,6 +76,8 @@ class ScannedEpochs:
 
 
 class Opened(NamedTuple):
+    """The segments of a log that was opened, with the report and the leader epochs that were scanned."""
+
     sealed: list[SealedSegment]
     active: ActiveSegment
     report: RecoveryReport
@@ -82,7 +86,8 @@ class Opened(NamedTuple):
 
 
 class Loader:
-    """One use: open(). Holds what every step needs."""
+    """Opens the log of one partition directory with open(), which is called once. open_active() may be called at any
+    time."""
 
     def __init__(
         self,
@@ -116,7 +121,7 @@ class Loader:
             self._sealed(base, sizes[base], following)
             for base, following in itertools.pairwise(bases[: first_to_scan + 1])
         ]
-        # A log that was closed in order is only scanned where its indexes turn out wrong; then they count for nothing.
+        # A log that was closed in order is only scanned if its indexes don't fit it, and then no entry is trusted.
         trusted_offset = 0 if clean else recovery_point
         opened = self._open_tail(sealed, bases[first_to_scan:], sizes, trusted_offset, report)
         if opened.active.next_offset > recovery_point:
@@ -124,7 +129,7 @@ class Loader:
         return opened
 
     def open_active(self, base_offset: int, size: int | None = None) -> ActiveSegment:
-        """A new one, or one whose .log has `size` bytes."""
+        """Create a new active segment, or open one whose .log has `size` bytes."""
         return ActiveSegment(
             self._disk,
             self._directory,
@@ -140,7 +145,8 @@ class Loader:
         return SealedSegment(self._disk, self._directory, base_offset, size, limit, self._config, self._open_segments)
 
     def _list_segments(self, report: RecoveryReport) -> dict[int, int]:
-        """Base offsets and sizes; leftovers of deletions and of unfinished writes are removed."""
+        """Return the base offsets and sizes of the segments. Finish interrupted compactions, and remove leftovers of
+        deletions and of unfinished writes."""
         entries = self._disk.list(self._directory)
         if any(name.endswith((names.SWAP, names.CLEANED)) for name in entries):
             for note in swap.finish_all(self._disk, self._directory):
@@ -160,7 +166,7 @@ class Loader:
                 indexes.append((parsed[0], name))
         for base, name in indexes:
             if base not in sizes:
-                report.note(f"{self._directory / name}: an index without a log; removed")
+                report.note(f"{self._directory / name}: removed, because it is an index without a log")
                 self._remove(name, removed)
         self._files = frozenset(entries.keys() - removed)
         return sizes
@@ -187,7 +193,8 @@ class Loader:
         trusted_offset: int,
         report: RecoveryReport,
     ) -> Opened:
-        """Open the segments that may need repair; the last of them becomes the active one."""
+        """Open and check the segments from the first one that has to be scanned. The last one becomes the active
+        segment."""
         for index, base in enumerate(bases):
             following = bases[index + 1] if index + 1 < len(bases) else None
             segment = self.open_active(base, sizes[base])
@@ -205,47 +212,51 @@ class Loader:
         try:
             fits = segment.adopt(self._index_sizes(segment.base_offset))
         except CorruptBatchError as error:
-            report.note(f"closed in order, but damaged since: {error}")
+            report.note(f"the log was closed in order, but is corrupt now: {error}")
             fits = False
         return fits
 
     def _recover(
         self, segment: ActiveSegment, trusted_offset: int, following: int | None, report: RecoveryReport
     ) -> bool:
-        """Whether the segment is sound to its end; if not, it was cut."""
+        """Return True if the segment is valid to its end. Otherwise truncate it before its first torn or corrupt batch
+        and return False."""
         report.segments_scanned += 1
         before = segment.size
         limit = 2**63 - 1 if following is None else following
-        segment.sync_failed = not report.clean  # for all that can be known of it
+        segment.sync_failed = not report.clean  # a sync of the earlier process may have failed
         try:
             start = segment.recover(trusted_offset, limit, self._scanned.note)
         except CorruptBatchError as error:
             cut = segment.cut_tail()
             report.bytes_scanned += before
             report.cut = Cut(str(segment.path(names.LOG)), segment.size, cut, error.reason)
-            report.note(f"{report.cut.file}: cut off {cut} bytes from position {segment.size}: {error.reason}")
+            report.note(
+                f"{report.cut.file}: removed the last {cut} bytes, from position {segment.size}: {error.reason}"
+            )
             return False
         report.bytes_scanned += before - start
         return True
 
     def _remove_following(self, bases: list[int], report: RecoveryReport) -> None:
         for base in reversed(bases):
-            report.note(f"{names.segment_file(self._directory, base, names.LOG)}: lies behind the cut; removed")
+            path = names.segment_file(self._directory, base, names.LOG)
+            report.note(f"{path}: removed, because it is after a torn or corrupt batch")
             report.segments_removed.append(base)
             remove_segment_files(self._disk, self._directory, base)
             self._disk.sync_directory(self._directory)
 
 
 def _cut_misplaced_batch(segment: ActiveSegment, known_end: int, report: RecoveryReport) -> None:
-    """Cut off a last batch whose base offset is damaged. It is outside the checksum, and what proves all others, that
-    the next batch goes on from there, is missing.
+    """Remove the last batch if its base offset is corrupt. The checksum does not cover base offsets. Those of all other
+    batches are confirmed by the batch that follows, but the last batch has none.
 
-    A log that was closed in order left its end in a checkpoint. After a crash nothing tells; but offsets in the segment
-    that grows have no gaps, so the only one among several batches, just before the last of them and behind `known_end`,
-    is damage. (A replica of a compacted log has many, and a segment of one or two batches is given the benefit of the
-    doubt.)
+    A log that was closed in order left its end in a checkpoint. After a crash, there is no such proof. But offsets in
+    the active segment have no gaps, so if there is a single gap, just before the last of several batches and after
+    `known_end`, the batch is corrupt. A replica of a compacted log has many gaps. A segment of one or two batches is
+    assumed to be valid.
     """
-    if not _ends_behind_gap(segment):
+    if not _ends_after_gap(segment):
         return
     followed = gaps = 0
     before = end = segment.base_offset
@@ -258,21 +269,21 @@ def _cut_misplaced_batch(segment: ActiveSegment, known_end: int, report: Recover
             last, before, end = header, end, header.next_offset
     except CorruptBatchError:
         return
-    if last is None or last.base_offset == known_end:  # appended to a compacted log that was cut, in a gap
+    if last is None or last.base_offset == known_end:  # appended to a compacted log that was truncated within a gap
         return
     misplaced = gaps == 1 and followed > 0
     if report.clean:
         misplaced = before + last.last_offset_delta + 1 == known_end
     if not misplaced:
         return
-    reason = f"offset {last.base_offset} follows {before - 1}, where all others follow without a gap"
+    reason = f"offset {last.base_offset} follows {before - 1}, but no other offset in the segment leaves a gap"
     report.cut = Cut(str(segment.path(names.LOG)), segment.size - last.size, last.size, reason)
-    report.note(f"{report.cut.file}: cut off {last.size} bytes from position {report.cut.position}: {reason}")
+    report.note(f"{report.cut.file}: removed the last {last.size} bytes, from position {report.cut.position}: {reason}")
     segment.truncate(report.cut.position, before)
 
 
-def _ends_behind_gap(segment: ActiveSegment) -> bool:
-    """Whether the offset before the last batch's is in no batch: found by two look-ups, without a walk."""
+def _ends_after_gap(segment: ActiveSegment) -> bool:
+    """Return True if no batch contains the offset before the last batch. Needs only two lookups, no walk."""
     try:
         last = segment.locate(segment.next_offset - 1)
         if last is None or last.base_offset == segment.base_offset:
@@ -284,5 +295,5 @@ def _ends_behind_gap(segment: ActiveSegment) -> bool:
 
 
 def _floor(bases: list[int], offset: int) -> int:
-    """The index of the last base at or below `offset`."""
+    """Return the index of the last base at or before `offset`, or 0."""
     return max((index for index, base in enumerate(bases) if base <= offset), default=0)

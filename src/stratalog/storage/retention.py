@@ -1,10 +1,11 @@
-"""Which segments a log may forget, and why. Pure: facts in, verdicts out; the log carries them out.
+"""Decides which segments of a log may be deleted, and why. Pure: it gets facts and returns verdicts. The log deletes
+the segments.
 
-Kafka's rules. Only the oldest segments go, in order, up to the first that must stay:
-- by offset: everything in the segment lies before the log start offset
-- by time: the segment's largest timestamp is older than retention.ms (a segment without timestamps: its file's time)
+These are Kafka's rules. Only the oldest segments are deleted, in order, up to the first that must stay:
+- by offset: everything in the segment is before the log start offset
+- by time: the segment's largest timestamp is older than retention.ms (without timestamps, the file's time counts)
 - by size: the log is larger than retention.bytes even without the segment
-None goes that holds records at or past `upper_bound`, the high watermark; an empty last segment stays.
+A segment with records at or after `upper_bound`, the high watermark, stays. So does an empty last segment.
 """
 
 from __future__ import annotations
@@ -16,14 +17,19 @@ from stratalog.storage.config import LogConfig
 
 
 class SegmentFacts(NamedTuple):
+    """The facts about a segment that retention and compaction decide by. The timestamps are functions because they may
+    cost a read."""
+
     base_offset: int
     next_offset: int
     size: int
-    largest_timestamp: Callable[[], int]  # asked only where time decides: it may cost a read
-    first_timestamp: Callable[[], int] = lambda: -1  # of its first batch; likewise
+    largest_timestamp: Callable[[], int]
+    first_timestamp: Callable[[], int] = lambda: -1  # of its first batch
 
 
 class Doomed(NamedTuple):
+    """A segment to delete, and the reason."""
+
     base_offset: int
     reason: str
 
@@ -36,7 +42,7 @@ def doomed(
     upper_bound: int,
     now_ms: int,
 ) -> list[Doomed]:
-    """The oldest segments that may go, in order."""
+    """Return the oldest segments that may be deleted, in order."""
     verdicts: list[Doomed] = []
     excess = sum(segment.size for segment in segments) - config.retention_bytes if config.retention_bytes >= 0 else -1
     for segment in segments:
@@ -53,7 +59,7 @@ def doomed(
 
 def _reason(segment: SegmentFacts, config: LogConfig, log_start_offset: int, now_ms: int, excess: int) -> str | None:
     if segment.next_offset <= log_start_offset:
-        return f"all its offsets lie before the log start offset, {log_start_offset}"
+        return f"all its offsets are before the log start offset, {log_start_offset}"
     if "delete" not in config.cleanup_policy:
         return None
     if excess >= segment.size and excess > 0:

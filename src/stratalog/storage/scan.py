@@ -1,6 +1,6 @@
-"""Walking a .log file from batch to batch, a chunk at a time, and finding the first thing that is wrong with it.
+"""Walks a .log file from batch to batch, a chunk at a time, and finds the first corrupt batch.
 
-Memory is bounded by the chunk or the largest batch, whichever is more, and a length field can't claim more than the
+Memory is limited to a chunk or the largest batch, whichever is larger, and a length field can't claim more than the
 file has. Errors carry the file and the position.
 """
 
@@ -18,7 +18,8 @@ CHUNK = 1024 * 1024
 
 
 class Chunk:
-    """Whole batches: header positions count from the start of `buffer`, which is at `origin` in the file."""
+    """One or more complete batches. Header positions count from the start of `buffer`, which is at `origin` in the
+    file."""
 
     __slots__ = ("buffer", "headers", "origin")
 
@@ -29,20 +30,20 @@ class Chunk:
 
     @property
     def end(self) -> int:
-        """The position in the file behind the last batch."""
+        """The position in the file after the last batch."""
         last = self.headers[-1]
         return self.origin + last.position + last.size
 
 
 def scan(file: LogFile, position: int, end: int, chunk_size: int = CHUNK) -> Iterator[Chunk]:
-    """All batches from `position`, which is a batch's start, to `end`. Raises CorruptBatchError at the first byte
-    that can't be framed, after everything before it was yielded; checksums are not looked at."""
+    """Yield all batches from `position`, where a batch starts, to `end`. Checksums are not checked. Raises
+    CorruptBatchError at the first bytes that are not a complete batch, after it has yielded everything before them."""
     while position < end:
         buffer = file.read(min(chunk_size, end - position), position)
         headers, consumed, error = parse_headers(buffer)
         if not headers and error is None:
-            # The batch is larger than the chunk, or cut off by the end of the file.
-            buffer = file.read(_whole_size(file, buffer, position, end), position)
+            # The batch is larger than the chunk, or the file ends within it.
+            buffer = file.read(_batch_size(file, buffer, position, end), position)
             headers, consumed, error = parse_headers(buffer)
         if headers:
             yield Chunk(buffer, headers, position)
@@ -52,11 +53,11 @@ def scan(file: LogFile, position: int, end: int, chunk_size: int = CHUNK) -> Ite
 
 
 def reason(error: StratalogError) -> str:
-    """The error's words without its position, which counts from a buffer's start and not from the file's."""
+    """Return the error's message without its position, which counts from the start of a buffer and not of the file."""
     return error.reason if isinstance(error, CorruptBatchError) else str(error)
 
 
-def _whole_size(file: LogFile, buffer: bytes, position: int, end: int) -> int:
+def _batch_size(file: LogFile, buffer: bytes, position: int, end: int) -> int:
     header = parse_header(buffer)
     if header is None:
         raise CorruptBatchError(
@@ -83,10 +84,12 @@ def check(
     checksums: bool = True,
     chunk_size: int = CHUNK,
 ) -> Iterator[Chunk]:
-    """scan(), and offsets must rise from above `previous` and stay below `limit`, and every checksum must hold.
+    """Yield all batches like scan(), and check them: offsets rise, starting above `previous`, and stay below `limit`,
+    and every checksum matches.
 
-    What is yielded is good; the first thing that is not raises. A base offset is outside the checksum: of a batch that
-    leaves a gap and a sound one next that falls back, the first is the damaged one.
+    Everything that it yields is valid. Raises CorruptBatchError at the first batch that is not. The checksum does not
+    cover the base offset. So if a batch leaves a gap, and the next valid batch starts before the first one ends, the
+    first one is corrupt.
     """
     for chunk in scan(file, position, end, chunk_size):
         headers = chunk.headers
@@ -100,7 +103,7 @@ def check(
             header = headers[index]
             problem = _problem(chunk.buffer, header, previous, limit, checksums)
             if problem is None and header.base_offset != previous + 1:
-                following = _sound_batch(file, chunk.origin + header.position + header.size, end)
+                following = _valid_batch(file, chunk.origin + header.position + header.size, end)
                 if following is not None and following.base_offset <= header.last_offset:
                     problem = f"offset {header.base_offset} follows {previous}, and {following.base_offset} comes next"
             if problem is not None:
@@ -114,14 +117,14 @@ def check(
 
 def _problem(buffer: bytes, header: BatchHeader, previous: int, limit: int, checksums: bool) -> str | None:
     if header.base_offset <= previous or header.last_offset < header.base_offset or header.last_offset >= limit:
-        return f"offsets {header.base_offset}..{header.last_offset} do not lie between {previous} and {limit}"
+        return f"offsets {header.base_offset}..{header.last_offset} are not between {previous} and {limit}"
     if checksums and not Batch(buffer, header).crc_matches():
-        return f"checksum of the batch at offset {header.base_offset} is not the one in its header"
+        return f"the checksum of the batch at offset {header.base_offset} does not match its header"
     return None
 
 
-def _sound_batch(file: LogFile, position: int, end: int) -> BatchHeader | None:
-    """The header of the batch at `position`, if it is whole and its checksum holds: a torn one proves nothing."""
+def _valid_batch(file: LogFile, position: int, end: int) -> BatchHeader | None:
+    """Return the header of the batch at `position`, or None if the batch is torn or its checksum does not match."""
     if position >= end:
         return None
     try:

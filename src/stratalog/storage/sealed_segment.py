@@ -1,7 +1,7 @@
-"""A segment that will not change: its files are opened when they are first read, and may be let go again.
+"""A segment that never changes. Its files are opened when they are first read, and may be closed again at any time.
 
-Opening a log looks at names and sizes only, so a log of a thousand sealed segments opens as fast as its directory
-can be listed, and holds no memory for what nobody reads.
+Opening a log needs only the names and sizes of the files. So a log of a thousand sealed segments opens as fast as its
+directory can be listed, and segments that are not read take no memory.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 class SealedSegment(Segment):
+    """A segment whose .log never changes. `limit` is the base offset of the next segment."""
+
     def __init__(
         self,
         disk: Disk,
@@ -60,7 +62,7 @@ class SealedSegment(Segment):
     @property
     def index_size(self) -> int:
         paths = [self.path(suffix) for suffix in (names.OFFSET_INDEX, names.TIME_INDEX)]
-        return max(path.stat().st_size if path.exists() else 0 for path in paths)  # a lost one is made again
+        return max(path.stat().st_size if path.exists() else 0 for path in paths)  # a missing index is rebuilt later
 
     @property
     def file(self) -> LogFile:
@@ -73,8 +75,8 @@ class SealedSegment(Segment):
         return file
 
     def open_before_rename(self, state: str, aborted: list[AbortedTransaction]) -> None:
-        """Open the files under names that end in `state`, which they are about to lose: for as long, nothing here may
-        go by a name. settled() says when that is over."""
+        """Open the files whose names still end in `state`. Until the caller has renamed them and calls renamed(), this
+        object must not open a file by its name."""
         log, offsets, times = (
             path.with_name(path.name + state)
             for path in map(self.path, (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX))
@@ -82,18 +84,19 @@ class SealedSegment(Segment):
         self._file = LogFile(self._disk, log)
         self._offset_index = OffsetIndex.open_sealed(self._disk, offsets, self.base_offset)
         self._time_index = TimeIndex.open_sealed(self._disk, times, self.base_offset)
-        self.transaction_index.know(aborted)
+        self.transaction_index.set_entries(aborted)
 
-    def settled(self) -> None:
-        """The files have their own names."""
+    def renamed(self) -> None:
+        """Record that the files have their final names. Called once, after open_before_rename()."""
         if self._file is not None:
             self._file.path = self.path(names.LOG)
             self._open_segments.opened(self)
 
     def _check_not_replaced(self) -> None:
-        """After a file was opened by its name: once the segment is retired, that may be its successor's."""
+        """Raise FileNotFoundError if the segment is retired: a file that was opened by its name may then belong to the
+        segment that replaced this one."""
         if self._retired:
-            raise FileNotFoundError(errno.ENOENT, "segment is not part of the log any more", str(self.path(names.LOG)))
+            raise FileNotFoundError(errno.ENOENT, "segment is no longer part of the log", str(self.path(names.LOG)))
 
     @property
     def open_file(self) -> LogFile | None:
@@ -130,7 +133,7 @@ class SealedSegment(Segment):
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp, or -1 where no record has one."""
+        """The largest timestamp, or -1 if no record has a timestamp."""
         if self._max_timestamp is None:
             try:
                 try:
@@ -138,48 +141,48 @@ class SealedSegment(Segment):
                 except DoubtfulIndexError:
                     self._max_timestamp = self._with_new_indexes(self._confirmed_max_timestamp)
             except CorruptBatchError as error:
-                logger.warning("largest timestamp of a damaged segment is a guess: %s", error)
+                logger.warning("the largest timestamp of a corrupt segment is taken from its time index: %s", error)
                 last = self._time_index.last if self._time_index is not None else None
                 self._max_timestamp = -1 if last is None else last.timestamp
         return self._max_timestamp
 
     def retire(self) -> None:
         super().retire()
-        self._open_segments.forget(self)  # or its deleted files would take room for as long as they are open
+        self._open_segments.forget(self)  # or its deleted files would take up space for as long as they are open
 
     def release(self) -> None:
-        """Let go of the file and the mappings; the next read opens them again."""
+        """Close the file and the mappings. The next read opens them again."""
         self._file = None
         self._offset_index = None
         self._time_index = None
 
     def rebuild_indexes(self) -> None:
         logger.warning("%s: indexes are missing or do not fit the log; rebuilding them", self.path(names.LOG))
-        # Beside the old ones and then renamed: somebody may be reading through a mapping of those.
+        # In new files, which are then renamed: a reader may use a mapping of the old ones.
         paths = [self.path(suffix) for suffix in (names.OFFSET_INDEX, names.TIME_INDEX)]
-        made = [path.with_name(path.name + names.TEMPORARY) for path in paths]
+        temporary_paths = [path.with_name(path.name + names.TEMPORARY) for path in paths]
         room = self._config.segment_index_bytes
         writer = IndexWriter(
-            OffsetIndex.open_to_grow(self._disk, made[0], self.base_offset, room, keep=False),
-            TimeIndex.open_to_grow(self._disk, made[1], self.base_offset, room, keep=False),
+            OffsetIndex.open_to_grow(self._disk, temporary_paths[0], self.base_offset, room, keep=False),
+            TimeIndex.open_to_grow(self._disk, temporary_paths[1], self.base_offset, room, keep=False),
             self._config.index_interval_bytes,
         )
         try:
             self._index_whole_log(writer)
         except CorruptBatchError:
-            # Old indexes still lead to what lies behind the damage. Without any, the part before it is served.
+            # The old indexes still lead to the batches after the corrupt one. Without them, only those before are read.
             if all(path.exists() for path in paths):
                 raise
         writer.note_max_timestamp()
         writer.trim()
         writer.sync()
-        for temporary, path in zip(made, paths, strict=True):
+        for temporary, path in zip(temporary_paths, paths, strict=True):
             self._disk.rename(temporary, path)
         self._offset_index = self._time_index = None
 
     def _index_whole_log(self, writer: IndexWriter) -> None:
         previous = self.base_offset - 1
-        # Checksums too: an index made from a damaged timestamp would lead past records, and nobody would know.
+        # Checksums too: an index entry from a corrupt timestamp would silently lead past records.
         for chunk in check(self.file, 0, self.size, previous=previous, limit=self.limit):
             writer.reserve(len(chunk.headers))
             writer.add(chunk.headers, chunk.origin)

@@ -1,4 +1,4 @@
-"""Taking a segment's files away: at once, or marked .deleted first."""
+"""Removes a segment's files, at once or by first renaming them to .deleted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stratalog.storage.disk import Disk
 
 logger = logging.getLogger(__name__)
 
-# The log goes first: what is left of a removal that a crash cut short is then an index without a log, which the next
-# opening clears away, and never a log that lost its indexes or its producers.
+# The log goes first: a crash in between then leaves an index without a log, which the next opening removes, and never a
+# log without its indexes or its snapshot.
 _ALL = (*names.SEGMENT_SUFFIXES, names.SNAPSHOT)
 
 
@@ -22,14 +22,15 @@ def remove_segment_files(disk: Disk, directory: Path, base_offset: int) -> None:
 
 
 def mark_segment_deleted(disk: Disk, directory: Path, base_offset: int) -> list[Path]:
-    """Rename the files, so that they are no segment's any more; the new names."""
+    """Rename the files to .deleted, so that they no longer belong to a segment. Return the new names."""
     return mark_files_deleted(disk, directory, base_offset, _ALL)
 
 
 def mark_files_deleted(
     disk: Disk, directory: Path, base_offset: int, suffixes: Iterable[str], *, must: bool = False
 ) -> list[Path]:
-    """`must`: raise the OSError of one that can't be renamed."""
+    """Rename the files with these suffixes to .deleted. Return the new names. Missing files are ignored. With `must`,
+    an OSError of a rename is raised, else only logged."""
     marked = []
     for suffix in suffixes:
         path = names.segment_file(directory, base_offset, suffix)
@@ -41,8 +42,8 @@ def mark_files_deleted(
         except OSError as error:
             if must:
                 raise
-            # It lies before the log start offset, so it is not served, and the next opening finds it again.
-            logger.warning("%s: can't be renamed: %s", path, error)
+            # The segment is before the log start offset, so it is not served. The next opening finds it again.
+            logger.warning("%s: can't rename the file to be deleted: %s", path, error)
             continue
         marked.append(target)
     return marked

@@ -1,15 +1,15 @@
-"""What the two sparse indexes have in common: fixed-size entries in a mapped file, growing at the end.
+"""The common part of the two sparse indexes: fixed-size entries in a mapped file that grows at its end.
 
-An index that grows is opened for that by its first reserve(): it is then preallocated to `segment.index.bytes` (sparse:
-blocks are given out a step at a time, ahead of the stores, so that a full disk is an error and not a SIGBUS), and
-trimmed to its entries when the segment is sealed. Before that, its file is not written to. Mappings are made when they
-are needed, and given back by release().
+The first reserve() of a growing index opens its file for writing and extends it to `segment.index.bytes`. The file is
+sparse: blocks are allocated step by step, ahead of the stores, so that a full disk is an error and not a SIGBUS. When
+the segment is sealed, the file is trimmed to its entries. Before the first reserve(), the file is not written to.
+Mappings are created when they are needed, and released by release().
 
-Crash policy: an index is a hint. Nothing in it is believed before the log's own bytes have confirmed it (see
-segment.py), so a lost, short, stale or damaged index costs a rebuild and never a wrong answer.
+Crash policy: an index is a hint. An entry is used only after the log's own bytes have confirmed it (segment.py). So a
+missing, short, stale or corrupt index costs a rebuild and never causes a wrong result.
 
-Threads: one writer. Readers may search at any time: an entry is stored before `count` says that it is there. A file is
-never shortened below `count` entries while somebody may look at them through a mapping.
+Threads: one writer. Readers may search at any time: an entry is stored before `count` covers it. A file is never
+shortened below `count` entries while a reader may use them through a mapping.
 """
 
 from __future__ import annotations
@@ -24,36 +24,38 @@ from stratalog.storage._mapping import Mapping
 from stratalog.storage.disk import Disk
 
 _ALLOCATION_STEP = 16 * 1024
-_ALL_RESERVED = 2**31  # more than any index has: never ask again
-_FIRST_LOOK, _LONGEST_LOOK = 4 * 1024, 1024 * 1024
+_ALL_RESERVED = 2**31  # more entries than any index has, so reserve() is not called again
+_FIRST_STEP, _LONGEST_STEP = 4 * 1024, 1024 * 1024
 _READING, _GROWING = "reading", "growing"
 
 
 class SparseIndex(ABC):
+    """A mapped file of `count` entries, in rising order."""
+
     ENTRY_SIZE: ClassVar[int]
 
     def __init__(
         self, disk: Disk, path: Path, base_offset: int, mapping: Mapping | None, count: int, max_bytes: int = 0
     ) -> None:
-        """`max_bytes`: of an index that may grow."""
+        """Create an index over a mapping with `count` entries. An index that may grow has room for `max_bytes`."""
         self.path = path
         self.base_offset = base_offset
         self.count = count
         self._disk = disk
-        # For readers; and the same file with all its room, for the writer. Replaced as a whole by the writer, so that a
-        # reader that was slow never puts its own mapping, which may be shorter, in the place of that.
+        # The mapping for readers, and the writer's mapping of the same file with all its room. The writer replaces the
+        # dict, so that a slow reader can't overwrite the writer's mapping with its own, which may be shorter.
         self._mappings: dict[str, Mapping] = {} if mapping is None else {_READING: mapping}
         self._capacity = max_bytes // self.ENTRY_SIZE
-        # One slot is kept back for the last entry of a time index, which is added when the segment is sealed.
+        # One slot is kept free for the last entry of a time index, which is added when the segment is sealed.
         self.room = self._capacity - 1
-        self._is_stale = False  # what the file holds counts for nothing
+        self._is_stale = False  # the content of the file is not valid
         self._unsynced = False
 
     @classmethod
     def open_to_grow(cls, disk: Disk, path: Path, base_offset: int, max_bytes: int, *, keep: bool) -> Self:
-        """An index with room for max_bytes of entries; `keep` those that the file has, or start empty.
+        """Open an index with room for `max_bytes` of entries. With `keep`, it has the entries of the file, else none.
 
-        A file that was not trimmed ends in zeros: only entries that rise are taken for entries, and no more is read.
+        A file that was not trimmed ends in zeros, so the entries end where they no longer rise.
         """
         index = cls(disk, path, base_offset, None, 0, max_bytes)
         index._is_stale = True
@@ -61,14 +63,14 @@ class SparseIndex(ABC):
             with suppress(FileNotFoundError):
                 mapping = index._map_file()
                 if mapping is not None:
-                    index.count = _rising(cls, mapping)
+                    index.count = _count_rising(cls, mapping)
                     index._mappings = {_READING: mapping} if index.count else {}
                     index._is_stale = index.count == 0
         return index
 
     @classmethod
     def open_sealed(cls, disk: Disk, path: Path, base_offset: int) -> Self:
-        """Map a finished index for reading. Raises FileNotFoundError where there is none."""
+        """Map the index of a sealed segment for reading. Raises FileNotFoundError if it is missing."""
         fd = disk.open(path, writable=False)
         try:
             count = disk.size(fd) // cls.ENTRY_SIZE
@@ -76,7 +78,7 @@ class SparseIndex(ABC):
         finally:
             disk.close(fd)
         if mapping is not None and not any(memoryview(mapping)[-cls.ENTRY_SIZE :]):
-            count = _rising(cls, mapping)  # it was not trimmed; to make it again would need room on the disk
+            count = _count_rising(cls, mapping)  # the file was not trimmed, and rebuilding it would need disk space
         return cls(disk, path, base_offset, mapping, count)
 
     @property
@@ -93,8 +95,8 @@ class SparseIndex(ABC):
         return self.count == 0 or (mapping is not None and mapping.is_resident(self.size))
 
     def reserve(self, entries: int) -> int:
-        """Give so many entries in all real blocks, and some more: stores into those can't fail for want of disk
-        space. How many entries have them now."""
+        """Allocate blocks for this many entries in total, and for some more, so that storing them can't fail for lack
+        of disk space. Return how many entries have blocks now. Raises OSError."""
         target = min(entries * self.ENTRY_SIZE + _ALLOCATION_STEP, self._capacity * self.ENTRY_SIZE)
         fd = self._open_to_write()
         try:
@@ -106,7 +108,7 @@ class SparseIndex(ABC):
         return target // self.ENTRY_SIZE if target < self._capacity * self.ENTRY_SIZE else _ALL_RESERVED
 
     def trim(self) -> None:
-        """Cut the file down to its entries. Mappings stay usable for readers, up to `count`."""
+        """Truncate the file to its entries. Readers can still use existing mappings, up to `count`."""
         fd = self._open_to_write()
         try:
             if self._disk.size(fd) != self.size:
@@ -118,7 +120,7 @@ class SparseIndex(ABC):
     def sync(self) -> None:
         if not self._unsynced:
             return
-        self._unsynced = False  # first: what is stored meanwhile is left to the next call
+        self._unsynced = False  # before the sync: entries that are stored during it are left to the next call
         try:
             growing = self._mappings.get(_GROWING)
             if growing is not None:
@@ -130,14 +132,14 @@ class SparseIndex(ABC):
             raise
 
     def release(self) -> None:
-        """Give the mappings back; the next look-up or reserve() makes new ones. The writer's: not beside a store."""
+        """Release the mappings. The next lookup or reserve() creates new ones. Only for the writer, between stores."""
         self._mappings = {}
 
     def _sync_file(self) -> None:
         try:
             fd = self._disk.open(self.path)
         except FileNotFoundError:
-            return  # nothing can find these bytes again, durable or not
+            return  # the file was removed, so there is nothing to make durable
         try:
             self._disk.sync(fd)
         finally:
@@ -148,7 +150,7 @@ class SparseIndex(ABC):
         if self._is_stale:
             try:
                 if self._disk.size(fd):
-                    # Another file: somebody may still look at the old one through a mapping.
+                    # Start a new file: a reader may still use a mapping of the old one.
                     self._disk.remove(self.path)
                     stale, fd = fd, self._disk.open(self.path, create=True)
                     self._disk.close(stale)
@@ -163,11 +165,11 @@ class SparseIndex(ABC):
         if self._disk.size(fd) != size:
             self._disk.truncate(fd, size)
         mapping = self._disk.map(fd, size, writable=True)
-        mapping.advise_random()  # behind lies room: no use for megabytes of zeros in the page cache
+        mapping.advise_random()  # the rest of the file is unused room, which need not be in the page cache
         self._mappings = {_READING: mapping, _GROWING: mapping}
 
     def _map_file(self) -> Mapping | None:
-        """All whole entries of the file that there is room for, to be read."""
+        """Map all complete entries of the file for reading, at most as many as there is room for."""
         fd = self._disk.open(self.path, writable=False)
         try:
             entries = min(self._disk.size(fd) // self.ENTRY_SIZE, self._capacity)
@@ -180,31 +182,32 @@ class SparseIndex(ABC):
         return self._map_again() if mapping is None else mapping
 
     def _map_again(self) -> Mapping:
-        """After a release. Raises OSError."""
+        """Map the file again after a release(). Raises OSError."""
         mappings, size = self._mappings, self.size
         mapping = self._map_file()
         if mapping is None or len(mapping) < size:
-            raise OSError(errno.EIO, f"has not got its {self.count} entries any more", str(self.path))
+            raise OSError(errno.EIO, f"index no longer has its {self.count} entries", str(self.path))
         return mappings.setdefault(_READING, mapping)
 
     def _store(self) -> Mapping:
-        return self._mappings[_GROWING]  # room must have been reserved
+        return self._mappings[_GROWING]  # the caller has reserved room
 
     @staticmethod
     @abstractmethod
-    def _rising(mapping: Mapping, count: int, start: int) -> int:
-        """How many of the first `count` entries rise from one to the next, where the first `start` are known to."""
+    def _count_rising(mapping: Mapping, count: int, start: int) -> int:
+        """Return how many of the first `count` entries rise from one to the next. The first `start` are known to."""
 
 
-def _rising(kind: type[SparseIndex], mapping: Mapping) -> int:
-    """How many entries rise from one to the next. Little more than those is read, as megabytes of room may follow."""
+def _count_rising(kind: type[SparseIndex], mapping: Mapping) -> int:
+    """Return how many entries rise from one to the next. Reads little more than those, because megabytes of unused room
+    may follow."""
     mapping.advise_random()
-    entries, found, step = len(mapping) // kind.ENTRY_SIZE, 0, _FIRST_LOOK
-    while found < entries:
-        end = min(found + step // kind.ENTRY_SIZE, entries)
-        mapping.advise_needed(found * kind.ENTRY_SIZE, end * kind.ENTRY_SIZE)
-        found = kind._rising(mapping, end, found)
-        if found < end:
+    entries, rising, step = len(mapping) // kind.ENTRY_SIZE, 0, _FIRST_STEP
+    while rising < entries:
+        end = min(rising + step // kind.ENTRY_SIZE, entries)
+        mapping.advise_needed(rising * kind.ENTRY_SIZE, end * kind.ENTRY_SIZE)
+        rising = kind._count_rising(mapping, end, rising)
+        if rising < end:
             break
-        step = min(step * 2, _LONGEST_LOOK)
-    return found
+        step = min(step * 2, _LONGEST_STEP)
+    return rising

@@ -2,8 +2,8 @@
 
     version i16, producer id i64, first offset i64, last offset i64, last stable offset i64
 
-Few and small, so it is read whole and written through the file, not mapped. A segment without aborted transactions
-has no such file. Crash policy: rebuilt from the log with the segment it belongs to.
+The file is small, so it is read at once and written with ordinary calls, not mapped. A segment without aborted
+transactions has no such file. Crash policy: it is rebuilt from the log when its segment is recovered.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ class AbortedTransaction(NamedTuple):
 
 
 class TransactionIndex:
+    """The aborted transactions of one segment, read from the file at the first use."""
+
     def __init__(self, disk: Disk, path: Path) -> None:
         self.path = path
         self._disk = disk
-        self._known: list[AbortedTransaction] | None = None  # asked for at each fetch of a read_committed reader
+        self._cached: list[AbortedTransaction] | None = None  # each fetch with isolation read_committed needs them
 
     def append(self, aborted: AbortedTransaction) -> None:
         fd = self._disk.open(self.path, create=True)
@@ -46,18 +48,18 @@ class TransactionIndex:
                 raise
         finally:
             self._disk.close(fd)
-        if self._known is not None:
-            self._known.append(aborted)
+        if self._cached is not None:
+            self._cached.append(aborted)
 
     def entries(self) -> list[AbortedTransaction]:
-        known = self._known
-        if known is None:
-            known = self._known = self._read()
-        return known
+        cached = self._cached
+        if cached is None:
+            cached = self._cached = self._read()
+        return cached
 
-    def know(self, entries: list[AbortedTransaction]) -> None:
-        """What the file holds, for a segment whose files have not got their names yet."""
-        self._known = entries
+    def set_entries(self, entries: list[AbortedTransaction]) -> None:
+        """Set the entries without reading the file, for a segment whose files don't have their final names yet."""
+        self._cached = entries
 
     def _read(self) -> list[AbortedTransaction]:
         try:
@@ -67,15 +69,15 @@ class TransactionIndex:
         return parse_entries(content, self.path)
 
     def truncate(self, offset: int) -> None:
-        """Drop the transactions that ended at or above `offset`."""
+        """Drop the transactions that ended at or after `offset`."""
         entries = self.entries()
         kept = [entry for entry in entries if entry.last_offset < offset]
         if len(kept) < len(entries):
-            self._known = None
+            self._cached = None
             self._disk.replace(self.path, format_entries(kept))
 
     def reset(self) -> None:
-        self._known = None
+        self._cached = None
         self._disk.remove(self.path)
 
     def sync(self) -> None:
@@ -98,6 +100,6 @@ def parse_entries(content: bytes, path: Path) -> list[AbortedTransaction]:
     entries = []
     for version, *fields in _ENTRY.iter_unpack(content):
         if version != 0:
-            raise StorageError(f"{path}: entry version is {version}; 0 is known")
+            raise StorageError(f"{path}: entry version is {version}; only version 0 is supported")
         entries.append(AbortedTransaction(*fields))
     return entries

@@ -1,9 +1,9 @@
-"""Taking records out of a log: from its end (truncate), from its start (advance_start, retention), and from within
-(segments that compaction replaces).
+"""Removes records from a log: at its end (truncate), at its start (advance_start, retention), and within it (segments
+that compaction replaces).
 
-What a power cut could bring back must not count again. So the recovery point is lowered before a truncation, the log
-start offset is saved before segments are deleted, and a compacted segment is durable before the old ones lose their
-names.
+A power cut may bring removed files back, and their records must not count again. So the recovery point is lowered
+before a truncation, the log start offset is saved before segments are deleted, and a compacted segment is durable
+before the old segments lose their names.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from stratalog.storage.segment_files import mark_segment_deleted, remove_segment
 
 
 class TrimmableLog(DurableLog):
-    """A log that can lose records, durably and in order."""
+    """A log from which records can be removed durably."""
 
     @property
     def first_unstable_offset(self) -> int:
-        """The first offset of the oldest open transaction; without one, the log end offset. Safe in any thread."""
+        """The first offset of the oldest open transaction, or the log end offset if no transaction is open. Safe in any
+        thread."""
         with self._write_lock:
             first_open = self.producers.first_open_transaction
             return self._end_offset if first_open is None else first_open
@@ -37,8 +38,8 @@ class TrimmableLog(DurableLog):
     # From the end
 
     def truncate(self, offset: int) -> int:
-        """Remove everything from `offset` on and return the new log end offset; a batch that spans `offset` is removed
-        as a whole.
+        """Remove all records from `offset` on and return the new log end offset. A batch that spans `offset` is removed
+        completely.
 
         Durable when it returns. A FileSlice that reaches past the new end must not be used any more.
         """
@@ -59,12 +60,12 @@ class TrimmableLog(DurableLog):
             return self._end_offset
 
     def _truncate_checkpoints(self, end: int) -> None:
-        # First: what is written at these offsets later is not flushed, whatever the checkpoint says of the old records.
+        # First of all: later records at these offsets are not flushed, though the checkpoint says so of the old ones.
         self.recovery_point = min(self.recovery_point, end)
         self._home.recovery_points.update({self.partition: self.recovery_point})
         if self._home.cleaner_offsets.get(self.partition) > end:
-            self._home.cleaner_offsets.update({self.partition: end})  # what is written in its place is dirty
-        if end < self.log_start_offset:  # within the batch that is removed: no log starts behind its end
+            self._home.cleaner_offsets.update({self.partition: end})  # later records at these offsets are dirty
+        if end < self.log_start_offset:  # it was inside the removed batch, and must not be after the log end offset
             self._home.log_start_offsets.update({self.partition: end})
             self.log_start_offset = end
 
@@ -95,36 +96,36 @@ class TrimmableLog(DurableLog):
     # From the start
 
     def advance_start(self, offset: int) -> None:
-        """Move the log start offset to `offset`, durably. Retention deletes the files before it."""
+        """Move the log start offset to `offset`, durably. Retention deletes the segments before it."""
         with self._storage_errors("advance the start of"):
             self.prepare_start(offset)
             self._home.log_start_offsets.raise_to({self.partition: offset})
             self.begin_at(offset)
 
     def prepare_start(self, offset: int) -> None:
-        """Make durable what must be before the log may start at `offset`. A caller that advances many logs saves all
-        the offsets next, and then calls begin_at() of each."""
+        """Make durable what must be durable before the log may start at `offset`. A caller that advances many logs then
+        saves all the offsets at once and calls begin_at() on each log."""
         with self._flush_lock, self._storage_errors("advance the start of"):
             self._check_open()
             if offset > self._end_offset:
-                raise OffsetOutOfRangeError(f"offset {offset} is past the log end offset, {self._end_offset}")
+                raise OffsetOutOfRangeError(f"offset {offset} is after the log end offset, {self._end_offset}")
             if offset > self.recovery_point:
-                self._flush()  # or a power cut could leave a log that ends before it starts
+                self._flush()  # or a power cut could leave a log that ends before its start
             with self._write_lock:
                 self._save_producers(offset)
 
     def begin_at(self, offset: int) -> None:
-        """Start at `offset`, which is prepared and saved as the log start offset."""
+        """Make `offset` the log start offset. It was passed to prepare_start() and saved before."""
         with self._write_lock, self._storage_errors("advance the start of"):
             self._check_open()
-            if offset > self._end_offset:  # the log was truncated since
+            if offset > self._end_offset:  # the log was truncated in the meantime
                 offset = self._end_offset
                 self._home.log_start_offsets.update({self.partition: max(offset, self.log_start_offset)})
             if offset > self.log_start_offset:
                 self._begin_at(offset)
 
     def _save_producers(self, offset: int) -> None:
-        """Save a snapshot where the log start offset advances: records before it are not replayed any more."""
+        """Save a snapshot if the log start offset advances: records before it are not replayed any more."""
         if offset > self.log_start_offset and len(self._producers.state):
             self._producers.save(self._end_offset, durable=True)
 
@@ -133,8 +134,8 @@ class TrimmableLog(DurableLog):
         self._epochs.truncate_start(offset)
 
     def apply_retention(self, upper_bound: int | None = None) -> list[retention.Doomed]:
-        """Delete the segments that the retention settings give up; return which, and why. None goes that has offsets at
-        or past `upper_bound`, or records of an open transaction, whose commit must not lack them."""
+        """Delete the segments that the retention settings no longer keep, and return them with the reasons. A segment
+        stays if it has offsets at or after `upper_bound`, or records of an open transaction, which may still commit."""
         with self._write_lock, self._storage_errors("delete segments of"):
             self._check_open()
             verdicts = retention.doomed(
@@ -147,7 +148,7 @@ class TrimmableLog(DurableLog):
             doomed = self._drop_oldest(len(verdicts)) if verdicts else []
             self.producers.forget_before(self._clock.now_ms() - self.config.producer_id_expiration_ms)
         if doomed:
-            # Without the lock: there may be thousands, and appends don't have to wait for them.
+            # Without the lock: there may be thousands of files, and appends don't have to wait for them.
             with self._storage_errors("delete segments of"):
                 self._delete_files(doomed)
         return verdicts
@@ -157,7 +158,7 @@ class TrimmableLog(DurableLog):
             self._roll(self._clock.now_ms())
         doomed, kept = self._segments.all[:count], self._segments.all[count:]
         start = kept[0].base_offset
-        # The new start first, durably: whichever of the files a power cut brings back, they lie before it.
+        # First the new start, durably: whichever files a power cut brings back, they are before it.
         if start > self.log_start_offset:
             self._save_producers(start)
             self._home.log_start_offsets.raise_to({self.partition: start})
@@ -176,9 +177,11 @@ class TrimmableLog(DurableLog):
     # From within
 
     def replace_segments(self, old: Sequence[Segment], cleaned: CleanedSegment, generation: int) -> bool:
-        """Replace segments by the one that compaction made from them. False, and the new files are removed, if they are
-        no longer part of the log, or if it was truncated since `generation`: that may have removed what superseded a
-        record that compaction left out."""
+        """Replace segments by the segment that compaction wrote from them, and return True.
+
+        Remove the new files and return False if the segments are no longer part of the log, or if the log was truncated
+        since `generation`: the truncation may have removed the record that superseded one that compaction left out.
+        """
         # The flush lock keeps truncations out. The new names are synced before the write lock is taken, so that appends
         # don't wait for the disk.
         with self._flush_lock, self._storage_errors("swap segments of"):
@@ -203,14 +206,16 @@ class TrimmableLog(DurableLog):
         return True
 
     def _slot_of(self, segments: Sequence[Segment], generation: int) -> int | None:
-        """Return where these segments are in the log's list; None if they are no longer, or the log was truncated."""
+        """Return the index of the first of these segments in the log's list. Return None if they are no longer in it,
+        or if the log was truncated since `generation`."""
         slot = next((at for at, segment in enumerate(self._segments.all) if segment is segments[0]), None)
         if slot is None or generation != self._generation:
             return None
         return slot if self._segments.all[slot : slot + len(segments)] == list(segments) else None
 
     def _put_in_place(self, old: Sequence[Segment], new: SealedSegment, generation: int) -> list[Path] | None:
-        """Return the files to be removed later; None if retention took one of the old segments meanwhile."""
+        """Publish `new` and rename the files. Return the files to remove later, or None if retention deleted one of the
+        old segments in the meantime."""
         with self._write_lock:
             self._check_open()
             slot = self._slot_of(old, generation)
@@ -218,35 +223,36 @@ class TrimmableLog(DurableLog):
                 new.retire()
                 new.release()
                 return None
-            # Readers get the new list before the old files lose their names: a reader that is too late to open one of
-            # those finds that the list has changed, and looks again.
+            # Readers get the new list before the old files lose their names. A reader that is too late to open an old
+            # file finds that the list has changed, and starts again.
             self._publish([*self._segments.all[:slot], new, *self._segments.all[slot + len(old) : -1]], self._active)
-            with self._half_changed():  # if a rename fails, loading the log again does the rest
+            with self._half_changed():  # if a rename fails, loading the log again finishes the swap
                 for segment in old:
                     segment.retire()
                 replaced = [segment.base_offset for segment in old]
                 deleted = swap.finish(self._disk, self.path, new.base_offset, replaced)
-                new.settled()
+                new.renamed()
             return deleted
 
     def _undo_swap(self, cleaned: CleanedSegment) -> None:
-        # If it can't be undone, it is in effect, and the log has to find it.
+        # If undoing fails, the swap may be in effect, and the log has to load its files again.
         with self._write_lock, self._half_changed():
             swap.undo(self._disk, self.path, cleaned.base_offset)
 
     def note_clean(self, offset: int, generation: int) -> bool:
-        """Save that the log is compacted up to `offset`. False if it was truncated or closed since `generation`."""
-        counts = False
+        """Save that the log is compacted up to `offset` and return True. Return False and save nothing if the log was
+        truncated or closed since `generation`."""
+        is_current = False
 
         def changes() -> dict[TopicPartition, int | None]:
-            # Called with the checkpoint's lock held: a truncation lowers the offset after this, or is seen here.
-            nonlocal counts
-            counts = self._condition is not CLOSED and generation == self._generation
-            return {self.partition: offset} if counts else {}
+            # Called with the checkpoint's lock held: a truncation either lowers the offset after this, or is seen here.
+            nonlocal is_current
+            is_current = self._condition is not CLOSED and generation == self._generation
+            return {self.partition: offset} if is_current else {}
 
         with self._storage_errors("save the cleaner offset of"):
             self._home.cleaner_offsets.update(changes)
-        return counts
+        return is_current
 
     def _cleaned(self, cleaned: CleanedSegment, limit: int) -> SealedSegment:
         new = SealedSegment(

@@ -1,7 +1,7 @@
-"""A log that can't be opened, in the place of the one that it should be: whatever is asked of it fails with why.
+"""A replacement for a log that can't be opened. Every operation on it fails with the reason.
 
-A broker has one such partition and serves all others. Nothing of its directory is touched: it can be mended, and is
-opened by the next start.
+It lets a broker serve all other partitions. The partition directory is not touched, so that an operator can fix it and
+start the broker again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KINDS = (
 
 
 class UnopenedLog(Log):
-    """Empty, closed, and never opened."""
+    """An empty log that is never opened. Its operations raise StorageError with `reason`."""
 
     def __init__(
         self, partition: TopicPartition, path: Path, config: LogConfig, home: LogHome, reason: StorageError
@@ -40,21 +40,23 @@ class UnopenedLog(Log):
 
 
 def check_entries(path: Path) -> None:
-    """Raise UnusablePartitionError where something in a partition's directory has the name of one of a log's files and
-    is none: it is found before it is opened, as to open a pipe is to wait for whoever writes to it."""
+    """Raise UnusablePartitionError if an entry of a partition directory has the name of a log's file but is not a file.
+
+    Checked before any file is opened, because opening a named pipe blocks until another process writes to it.
+    """
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.is_file() or not names.is_of_a_log(entry.name):
+            if entry.is_file() or not names.is_log_file(entry.name):
                 continue
             if entry.is_symlink() and not Path(entry.path).exists():
-                raise _unusable(path, entry.path, "a link to nothing")
+                raise _unusable(path, entry.path, "a broken symbolic link")
             mode = entry.stat().st_mode
-            kind = next((kind for is_one, kind in _KINDS if is_one(mode)), "something else")
+            kind = next((kind for has_kind, kind in _KINDS if has_kind(mode)), "not a regular file")
             raise _unusable(path, entry.path, kind)
 
 
 def _unusable(path: Path, entry: str, kind: str) -> UnusablePartitionError:
     return UnusablePartitionError(
-        f"{entry}: is {kind}, where the log of {path.name} has a file; move it away, put the file back if there was "
-        "one, and start again"
+        f"{entry}: is {kind}, but the log of {path.name} has a file with this name; move it away, restore the file if "
+        "there was one, and start again"
     )

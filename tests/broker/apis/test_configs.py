@@ -251,7 +251,7 @@ def test_lists_are_added_to_and_taken_from(lab: ConfigLab) -> None:
             "cleanup.policy is 'compacted'; it must be one of: delete, compact",
         ),
         (("remote.storage.enable", SET, "true"), INVALID_CONFIG, "remote.storage.enable can't be set: tiered storage"),
-        (("producer.id.expiration.ms", SET, "5"), INVALID_CONFIG, "is no setting of a topic"),
+        (("producer.id.expiration.ms", SET, "5"), INVALID_CONFIG, "is not a setting of a topic"),
         (("max.open.segments", SET, "5"), INVALID_CONFIG, "'max.open.segments' is not a setting of a topic"),
     ],
 )
@@ -397,7 +397,7 @@ def test_lists_of_the_broker_are_added_to(lab: ConfigLab) -> None:
         (("max.connections", SET, "x"), INVALID_CONFIG, "max.connections is 'x'"),
         (("max.connectoins", SET, "5"), INVALID_CONFIG, "did you mean max.connections?"),
         (("retention.ms", SET, "5"), INVALID_CONFIG, "did you mean log.retention.ms?"),
-        (("log.dirs", SET, "/x"), INVALID_CONFIG, "log.dirs can't be set: the data directory"),
+        (("log.dirs", SET, "/x"), INVALID_CONFIG, "log.dirs can't be set: set the data directory"),
         (("log.retention.ms", SUBTRACT, "5"), INVALID_CONFIG, "log.retention.ms is no list"),
     ],
 )

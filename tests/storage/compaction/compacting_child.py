@@ -1,8 +1,8 @@
-"""A process that writes to a log and compacts it all the time, until it is killed.
+"""A process that writes to a log and compacts it continuously, until it is killed.
 
     python -m tests.storage.compaction.compacting_child PATH KEYS
 
-It says on stdout, a line each, the value that an append with an answer had; a value's key is its remainder.
+It prints the value of each append that returned, one per line. The key of a value is value % KEYS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(path: Path, keys: int) -> None:
     log = directory.log(TOPIC, 0)
     value = log.log_end_offset
     while True:
-        # Offsets, sequences and values are the same number: the log tells where it was.
+        # Offsets, sequences and values are the same number, so the log end offset is the next value.
         producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": value}
         log.append(build_batch([(b"%d" % (value % keys), b"%d" % value)], **producer))  # type: ignore[arg-type]
         os.write(1, b"%d\n" % value)

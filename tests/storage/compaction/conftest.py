@@ -1,4 +1,4 @@
-"""These tests open hundreds of logs, too: see tests/storage/faults/conftest.py."""
+"""These tests open hundreds of logs; see tests/storage/faults/conftest.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log with something of everything that compaction knows, and what may be found of it when a run was cut short."""
+"""A log with every kind of record that compaction handles, and checks of its state after an interrupted run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PRODUCER, COMMITTING, ABORTING = 7, 8, 9
 
 
 class EventfulLog(KeyedLog):
-    """Several groups of segments with gaps, tombstones, transactions, compressed batches and an idempotent producer, of
-    which the first were compacted before. All of it is durable."""
+    """Several groups of segments with gaps, tombstones, transactions, compressed batches and an idempotent producer.
+    The first groups are already compacted. Everything is durable."""
 
     def __init__(self, path: Path, disk: Disk | None = None, **settings: Any) -> None:
         super().__init__(path, disk=disk, segment_bytes=1700, **settings)
@@ -37,16 +37,16 @@ class EventfulLog(KeyedLog):
         return self
 
     def expect_as_before(self) -> None:
-        """Remember what is there now, before the run that is to be disturbed."""
+        """Remember the current records, before the run that is interrupted."""
         self.before = list(self.log.records())
         aborted = [record for record in self.before if record.value == b"aborted"]
         last = {record.key: record.offset for record in self.before if record not in aborted}
         self.after = [record for record in self.before if last[record.key] == record.offset]
 
-    def check(self, found: KeyedLog) -> None:
-        """`found` is this log as a fault left it: all that must be there is, and nothing that never was."""
-        records = list(found.log.records())
-        assert found.log.log_end_offset == self.log.log_end_offset, "the end moved"
+    def check(self, keyed: KeyedLog) -> None:
+        """Check this log after a fault: no record is lost that must stay, and all records were appended."""
+        records = list(keyed.log.records())
+        assert keyed.log.log_end_offset == self.log.log_end_offset, "the end moved"
         offsets = [record.offset for record in records]
         assert offsets == sorted(set(offsets)), "offsets do not rise"
         by_offset = {record.offset: record for record in self.before}
@@ -54,25 +54,25 @@ class EventfulLog(KeyedLog):
         missing = [pair_of(record) for record in self.after if record.offset not in offsets]
         assert missing == [], "the last of a key is lost"
         for record in self.before[:: len(self.before) // 7]:
-            following = next(one for one in records if one.offset >= record.offset)
-            batch = next(found.log.read(record.offset, 0).batches())
+            following = next(candidate for candidate in records if candidate.offset >= record.offset)
+            batch = next(keyed.log.read(record.offset, 0).batches())
             assert batch.header.base_offset <= following.offset
-            at = found.log.find_timestamp(record.timestamp)
+            at = keyed.log.find_timestamp(record.timestamp)
             assert at is None or at.timestamp >= record.timestamp
-        producer = found.log.producers.get(PRODUCER)
+        producer = keyed.log.producers.get(PRODUCER)
         assert producer is not None
         assert producer.batches[-1].last_sequence == 3, "the producer could not go on"
-        assert found.log.producers.first_open_transaction is None, "a transaction seems open"
+        assert keyed.log.producers.first_open_transaction is None, "a transaction seems open"
 
-    def check_goes_on(self, found: KeyedLog) -> None:
-        """Appends and compacts as if nothing had been."""
-        self.check(found)
-        found.put("new=1", **_of(PRODUCER, 4)).roll()
-        found.clock.advance(10**6)
-        while found.directory.cleaner.turn() is not None:
+    def check_goes_on(self, keyed: KeyedLog) -> None:
+        """Check that appending and compacting work after the fault."""
+        self.check(keyed)
+        keyed.put("new=1", **_of(PRODUCER, 4)).roll()
+        keyed.clock.advance(10**6)
+        while keyed.directory.cleaner.turn() is not None:
             pass
-        assert found.directory.cleaner.set_aside() == {}
-        left = [pair_of(record) for record in found.log.records()]
+        assert keyed.directory.cleaner.set_aside() == {}
+        left = [pair_of(record) for record in keyed.log.records()]
         gone = [pair_of(record) for record in self.after if record.value is None]
         assert [pair for pair in left if pair not in gone] == [
             *(pair_of(record) for record in self.after if record.value is not None),
@@ -90,9 +90,9 @@ def _of(producer: int, sequence: int, transactional: bool = False) -> dict[str, 
 
 
 class JournalingDisk(FaultyDisk):
-    """A disk whose directories keep the order of their changes: after a power cut, one has the names that it had
-    at its last sync or at some moment since. (FaultyDisk itself lets each name be old or new for itself, so that a
-    rename may leave neither. No file system that is in use does that, and nothing that renames could stand it.)"""
+    """A disk whose directories keep the order of their changes: after a power cut, a directory has the names that it
+    had at its last sync or at some later moment. (FaultyDisk treats each name on its own, so a rename may leave
+    neither. No real file system does that, and no program that renames could cope with it.)"""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -109,7 +109,7 @@ class JournalingDisk(FaultyDisk):
         super()._called()
 
     def _drop_unreachable(self) -> None:
-        pass  # a moment may know them; forget() lets go of all
+        pass  # an earlier moment may need them; forget() releases all of them
 
     def _image(self, source: Path, target: Path, rng: random.Random, leaning: float, block: int) -> None:
         target.mkdir()

@@ -1,5 +1,5 @@
-"""Compaction on a disk that is really full: the log is set aside for want of room, no SIGBUS from a mapped index, and
-all is well when there is room again. Run as a program, on an empty file system of a few megabytes that it may fill:
+"""Compaction on a full disk: the log is set aside, no store into a mapped index raises SIGBUS, and compaction works
+when there is space again. Run as a program on an empty file system of a few megabytes, which it fills:
 
     python -m tests.storage.compaction.full_disk MOUNT_POINT
 """
@@ -19,9 +19,9 @@ PAGES_LEFT = [0, 1, 2, 3, 4, 6, 9, 14, 20, 40]
 
 
 def compact_on_full_disk(mount_point: Path, pages_left: int) -> bool:
-    """Whether the run met the full disk."""
+    """Return True if the run failed because the disk was full."""
     path, filler = mount_point / "data", Filler(mount_point / "filler")
-    # Indexes of several pages: a store into the second must find a block there, too.
+    # Indexes of several pages, so that stores need more than the first block.
     with KeyedLog(path, disk=Disk(), segment_bytes=60_000, segment_index_bytes=16_384, index_interval_bytes=0) as keyed:
         for number in range(900):
             keyed.put(f"{number % 500}={number}{'x' * 40}")
@@ -30,7 +30,7 @@ def compact_on_full_disk(mount_point: Path, pages_left: int) -> bool:
         filler.fill(pages_left)
         keyed.directory.cleaner.turn()
         aside = keyed.directory.cleaner.set_aside()
-        assert all("No space left" in one.reason for one in aside.values()), aside
+        assert all("No space left" in entry.reason for entry in aside.values()), aside
         assert {record.key: pair_of(record) for record in keyed.log.records()} == latest
         filler.make_room()
         keyed.clock.advance(10**7)

@@ -1,11 +1,11 @@
-"""A compacted log for tests, with all that was ever appended to it, and what of it a full clean must leave.
+"""A compacted log for tests, with all records that were ever appended to it, and the records that a run must leave.
 
     keyed = KeyedLog(tmp_path).put("a=1", "b=1").put("a=2").roll()
     keyed.clean()
     assert keyed.pairs() == ["b=1", "a=2"]
 
-"a=1" is a record with key a and value 1, "a" a tombstone. Each record is later than the one before it, time stands
-still otherwise, and nothing runs in the background unless asked for.
+"a=1" is a record with key a and value 1, "a" a tombstone. Each record is later than the one before it. Otherwise time
+stands still, and without `background` no thread runs.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class KeyedLog:
     # Writing
 
     def put(self, *pairs: str, leader_epoch: int | None = None, **fields: Any) -> Self:
-        """One batch; `fields` are build_batch's."""
+        """Append one batch. `fields` go to build_batch()."""
         base = self.log.log_end_offset
         records = [record_of(pair, base + number) for number, pair in enumerate(pairs)]
         appended = self.log.append(build_batch(records, **fields), leader_epoch=leader_epoch)
@@ -100,7 +100,7 @@ class KeyedLog:
         return self
 
     def put_each(self, *pairs: str, **fields: Any) -> Self:
-        """A batch each."""
+        """Append one batch per record."""
         for pair in pairs:
             self.put(pair, **fields)
         return self
@@ -117,7 +117,7 @@ class KeyedLog:
     # Compacting
 
     def clean(self) -> list[Cleaned]:
-        """Until nothing is due."""
+        """Run the cleaner until no log is due."""
         runs: list[Cleaned] = []
         while (cleaned := self.directory.cleaner.turn()) is not None:
             runs.append(cleaned)
@@ -125,7 +125,7 @@ class KeyedLog:
         return runs
 
     def tell_of_bytes(self, tell: Callable[[int], object]) -> None:
-        """Call it whenever compaction has read or written some."""
+        """Call `tell` after every read and write of a run."""
 
         class Told(Throttle):
             def account(self, size: int) -> None:
@@ -134,7 +134,7 @@ class KeyedLog:
         self.directory.cleaner._throttle = Told(1.0, self.clock, threading.Event())
 
     def clean_again(self) -> list[Cleaned]:
-        """What is clean, too: a new key makes the log dirty."""
+        """Compact the clean part too: a new key makes the log dirty."""
         self.put(f"again-{self.log.log_end_offset}=x").roll()
         return self.clean()
 
@@ -147,7 +147,7 @@ class KeyedLog:
         shutil.copytree(self.path, target, ignore=shutil.ignore_patterns(LOCK))
         return target
 
-    # What is there
+    # Reading
 
     def pairs(self, log: Log | None = None) -> list[str]:
         return [pair_of(record) for record in (log or self.log).records()]
@@ -162,7 +162,7 @@ class KeyedLog:
         return sorted(path.name for path in self.log_path.iterdir() if path.name.endswith(ending))
 
     def survivors(self, *, tombstones: bool = True) -> list[Record]:
-        """What a clean of all but the growing segment leaves."""
+        """Return the records that stay when all segments except the active one are compacted."""
         return survivors(
             self.history, self.log.segments[-1].base_offset, self.log.log_start_offset, tombstones=tombstones
         )

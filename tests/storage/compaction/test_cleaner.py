@@ -1,8 +1,9 @@
-"""The cleaner of a data directory: which log it takes, what it does with one that fails, and how it is stopped."""
+"""The cleaner of a data directory: which log it compacts, how it treats a log that fails, and how it is stopped."""
 
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,8 @@ import pytest
 from stratalog.clock import ManualClock
 from stratalog.errors import ConfigError
 from stratalog.records.builder import build_batch
+from stratalog.storage.compaction.cleaner import LogCleaner
+from stratalog.storage.compaction.compactor import Cleaned
 from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.compaction.throttle import Throttle
 from stratalog.storage.names import CLEANER_OFFSET_CHECKPOINT, TopicPartition
@@ -32,7 +35,7 @@ def quiet() -> Iterator[None]:
     logger.setLevel(before)
 
 
-def test_dirtiest_log_is_taken_first(tmp_path: Path) -> None:
+def test_dirtiest_log_is_compacted_first(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1").roll().clean()
         keyed.put("a=2").roll()
@@ -49,7 +52,7 @@ def test_dirtiest_log_is_taken_first(tmp_path: Path) -> None:
         assert cleaner.counters.runs == 3
 
 
-def test_log_with_a_damaged_batch_is_set_aside_with_the_reason_and_the_others_go_on(tmp_path: Path) -> None:
+def test_log_with_a_corrupt_batch_is_set_aside_and_the_others_are_compacted(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1").put("a=2").roll().put("b=1").roll()
         other = keyed.directory.log("other", 0)
@@ -71,7 +74,7 @@ def test_log_with_a_damaged_batch_is_set_aside_with_the_reason_and_the_others_go
         assert (status.set_aside, status.last_run, status.is_running) == (aside[OURS], None, False)
 
 
-def test_log_that_failed_is_tried_again_later_and_less_and_less_often(tmp_path: Path) -> None:
+def test_failed_log_is_tried_again_after_growing_delays(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1").put("a=2").roll()
         path = keyed.log_path / f"{0:020}.log"
@@ -105,7 +108,7 @@ def test_thousands_of_failures_do_not_end_the_cleaner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["ENOSPC", "short write"])
-def test_full_disk_sets_a_log_aside_until_there_is_room(tmp_path: Path, fault: str) -> None:
+def test_log_is_set_aside_while_the_disk_is_full(tmp_path: Path, fault: str) -> None:
     disk = FailingDisk()
     with KeyedLog(tmp_path, disk=disk) as keyed:
         keyed.put("a=1").put("a=2").roll()
@@ -121,7 +124,7 @@ def test_full_disk_sets_a_log_aside_until_there_is_room(tmp_path: Path, fault: s
 
 
 def test_map_too_small_for_all_keys_takes_several_runs(tmp_path: Path) -> None:
-    """1 MiB is 39,000 keys at most: here there are more."""
+    """A map of 1 MiB has room for 39,000 keys, and the log has more."""
     config = CleanerConfig(log_cleaner_dedupe_buffer_size=1024**2)
     with KeyedLog(tmp_path, cleaner=config, segment_bytes=10**6) as keyed:
         for value in (b"1", b"2"):
@@ -132,12 +135,12 @@ def test_map_too_small_for_all_keys_takes_several_runs(tmp_path: Path) -> None:
         assert len(runs) >= 3
         assert [run.is_complete for run in runs] == [False] * (len(runs) - 1) + [True]
         assert [run.first_dirty_offset for run in runs] == sorted({run.first_dirty_offset for run in runs})
-        found = list(keyed.log.records())
-        assert [record.offset for record in found] == list(range(60_000, 120_000))
-        assert {record.value for record in found} == {b"2"}
+        records = list(keyed.log.records())
+        assert [record.offset for record in records] == list(range(60_000, 120_000))
+        assert {record.value for record in records} == {b"2"}
 
 
-def test_where_the_log_is_clean_survives_a_restart(tmp_path: Path) -> None:
+def test_cleaner_offset_survives_a_restart(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1").put("a=2").roll().clean()
         assert (tmp_path / CLEANER_OFFSET_CHECKPOINT).read_text() == f"0\n1\n{TOPIC} 0 2\n"
@@ -148,7 +151,7 @@ def test_where_the_log_is_clean_survives_a_restart(tmp_path: Path) -> None:
         assert keyed.directory.cleaner.dirt_of(keyed.log).is_due
 
 
-def test_checkpoint_past_the_end_of_the_log_does_not_hide_what_comes(tmp_path: Path) -> None:
+def test_cleaner_offset_after_the_log_end_does_not_hide_new_records(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1").directory.close()
     (tmp_path / CLEANER_OFFSET_CHECKPOINT).write_text(f"0\n1\n{TOPIC} 0 100\n")
@@ -179,35 +182,44 @@ def test_disabled_cleaner_has_no_threads(tmp_path: Path) -> None:
         assert not [thread for thread in threading.enumerate() if "cleaner" in thread.name]
 
 
-def test_cleaner_in_the_background_compacts_what_is_due(tmp_path: Path) -> None:
+def test_cleaner_in_the_background_compacts_a_log_that_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: queue.Queue[Cleaned] = queue.Queue()
+    turn = LogCleaner.turn
+
+    def report_run(cleaner: LogCleaner) -> Cleaned | None:
+        cleaned = turn(cleaner)
+        if cleaned is not None:
+            runs.put(cleaned)
+        return cleaned
+
+    monkeypatch.setattr(LogCleaner, "turn", report_run)
     config = CleanerConfig(log_cleaner_backoff_ms=5, log_cleaner_threads=2)
     with KeyedLog(tmp_path, cleaner=config, background=True) as keyed:
         keyed.put("a=1").put("a=2").roll()
-        wait_for(keyed, ["a=2"])
+        runs.get(timeout=60)
+        assert keyed.pairs() == ["a=2"]
         keyed.directory.cleaner.reconfigure(replace(config, log_cleaner_threads=1))
         keyed.put("a=3").roll()
-        wait_for(keyed, ["a=3"])
-        assert len([one for one in threading.enumerate() if "cleaner" in one.name]) == 1
+        runs.get(timeout=60)
+        assert keyed.pairs() == ["a=3"]
+        assert len([thread for thread in threading.enumerate() if "cleaner" in thread.name]) == 1
     assert not [thread for thread in threading.enumerate() if "cleaner" in thread.name]
 
 
-def wait_for(keyed: KeyedLog, pairs: list[str]) -> None:
-    for _ in range(6000):
-        if keyed.pairs() == pairs:
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError(f"{keyed.pairs()}, not {pairs}; {keyed.directory.cleaner.status(keyed.log)}")
+def test_stop_ends_a_run_that_is_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At one byte per second, the run would take minutes."""
+    reading = threading.Event()
+    account = Throttle.account
 
+    def report_reading(throttle: Throttle, size: int) -> None:
+        reading.set()
+        account(throttle, size)
 
-def test_stop_ends_a_run_that_waits_for_its_turn_to_read(tmp_path: Path) -> None:
-    """A byte a second: the run would take days."""
+    monkeypatch.setattr(Throttle, "account", report_reading)
     config = CleanerConfig(log_cleaner_backoff_ms=5, log_cleaner_io_max_bytes_per_second=1.0)
     with KeyedLog(tmp_path, cleaner=config, background=True) as keyed:
         keyed.put("a=1").put("a=2").roll()
-        for _ in range(6000):
-            if keyed.directory.cleaner.status(keyed.log).is_running:
-                break
-            threading.Event().wait(0.01)
+        assert reading.wait(60)
         keyed.directory.close()
     with KeyedLog(tmp_path) as keyed:
         assert keyed.pairs() == ["a=1", "a=2"]
@@ -215,7 +227,7 @@ def test_stop_ends_a_run_that_waits_for_its_turn_to_read(tmp_path: Path) -> None
         assert keyed.pairs() == ["a=2"]
 
 
-def test_throttle_waits_for_as_long_as_the_bytes_are_worth() -> None:
+def test_throttle_waits_until_the_rate_is_within_the_limit() -> None:
     waited: list[float] = []
 
     class Stop(threading.Event):
@@ -228,7 +240,7 @@ def test_throttle_waits_for_as_long_as_the_bytes_are_worth() -> None:
     throttle = Throttle(1000.0, clock, Stop())
     throttle.account(500)
     throttle.account(1500)
-    clock.advance(10_000)  # time that was not used is lost
+    clock.advance(10_000)  # unused time does not accumulate
     throttle.account(1000)
     assert waited == pytest.approx([0.5, 1.5, 1.0])
     throttle.rate = 1e308
@@ -252,6 +264,6 @@ def test_reads_and_writes_count_for_the_throttle(tmp_path: Path) -> None:
     "settings",
     [{"log_cleaner_threads": 0}, {"log_cleaner_dedupe_buffer_size": 1000}, {"log_cleaner_io_buffer_load_factor": 1.5}],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
+def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="cleaner"):
         CleanerConfig(**settings)  # type: ignore[arg-type]

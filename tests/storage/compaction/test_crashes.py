@@ -1,5 +1,5 @@
-"""A run that is cut short at each call of the disk: by an error, by kill -9, by a power cut. The log is the old or the
-new one, segment by segment, each key's last value is there, and the next run does the rest."""
+"""Interrupts a run at each call of the disk, by an error, kill -9 or a power cut. Each group of segments is then the
+old or the new one, the last value of each key is there, and the next run finishes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.storage.faults.failing_disk import FAULTS, FailingDisk
 
 @pytest.fixture(autouse=True)
 def no_log_records() -> Iterator[None]:
-    """pytest keeps them, and with the errors in them the files that were open."""
+    """pytest keeps log records, and the errors in them keep files open."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
 def filled(scratch: Path) -> EventfulLog:
-    """Made once; each run works on a copy."""
+    """Built once; each test works on a copy."""
     with EventfulLog(scratch / "filled") as keyed:
         keyed.fill().expect_as_before()
         keyed.left_by_kill(scratch / "template")
@@ -43,13 +43,13 @@ def reopened(made: EventfulLog, path: Path, disk: Disk | None = None) -> Eventfu
 @pytest.mark.parametrize(
     ("fault", "length", "apart"), [*((fault, 1, 1) for fault in FAULTS), ("EIO", 3, 4), ("ENOSPC", 1000, 3)]
 )
-def test_call_that_fails_leaves_the_old_or_the_new(
+def test_failing_call_leaves_the_old_or_the_new_segments(
     scratch: Path,
     fault: str,
     length: int,
     apart: int,
 ) -> None:
-    """Each call in turn, or each few, fails alone or with some that follow."""
+    """Every call, or every few calls, fails alone or with some calls after it."""
     made = filled(scratch)
     descriptors = open_descriptors()
     nth = 1
@@ -60,7 +60,7 @@ def test_call_that_fails_leaves_the_old_or_the_new(
 
 
 def _run_with_fault(made: EventfulLog, scratch: Path, fault: str, nth: int, length: int) -> bool:
-    """Whether the fault struck."""
+    """Return True if the fault occurred."""
     disk = FailingDisk()
     path, killed = scratch / "run", scratch / "killed"
     shutil.copytree(scratch / "template", path)
@@ -73,9 +73,9 @@ def _run_with_fault(made: EventfulLog, scratch: Path, fault: str, nth: int, leng
         made.check(keyed)
         assert not aside or any(word in str(aside) for word in ("space", "Input/output", "many open files"))
         keyed.left_by_kill(killed)
-        with KeyedLog(killed) as found:
-            made.check_goes_on(found)
-        if nth % 5 == 0:  # in the same process, too
+        with KeyedLog(killed) as recovered:
+            made.check_goes_on(recovered)
+        if nth % 5 == 0:  # and in the same process
             made.check_goes_on(keyed)
     except AssertionError as error:
         raise AssertionError(f"{fault} at call {nth}, {disk.struck}: {error}") from error
@@ -87,7 +87,7 @@ def _run_with_fault(made: EventfulLog, scratch: Path, fault: str, nth: int, leng
     return bool(disk.struck)
 
 
-def test_power_cut_at_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:
+def test_power_cut_at_each_call_leaves_the_old_or_the_new_segments(scratch: Path) -> None:
     live = scratch / "live"
     disk = JournalingDisk(live)
     keyed = EventfulLog(live, disk)
@@ -104,17 +104,17 @@ def test_power_cut_at_each_call_leaves_the_old_or_the_new(scratch: Path) -> None
                 disk.crash_image(rng, image)
             else:
                 disk.durable_image(image)
-            with KeyedLog(image) as found:
-                keyed.check(found)
-            with KeyedLog(image) as found:  # after a close in order
-                keyed.check_goes_on(found)
+            with KeyedLog(image) as recovered:
+                keyed.check(recovered)
+            with KeyedLog(image) as recovered:  # after a clean close
+                keyed.check_goes_on(recovered)
             shutil.rmtree(image)
 
     disk.on_call = cut_power
     try:
         assert keyed.directory.cleaner.turn() is not None
         cut_power()
-        keyed.directory.turn()  # the old files go
+        keyed.directory.turn()  # removes the old files
         cut_power()
     finally:
         disk.on_call = None
@@ -123,7 +123,7 @@ def test_power_cut_at_each_call_leaves_the_old_or_the_new(scratch: Path) -> None
     assert images > 40
 
 
-def test_kill_before_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:
+def test_kill_before_each_call_leaves_the_old_or_the_new_segments(scratch: Path) -> None:
     made = filled(scratch)
     live = scratch / "live"
     shutil.copytree(scratch / "template", live)
@@ -134,8 +134,8 @@ def test_kill_before_each_call_leaves_the_old_or_the_new(scratch: Path) -> None:
     def kill() -> None:
         nonlocal count
         count += 1
-        with KeyedLog(keyed.left_by_kill(scratch / f"killed-{count}")) as found:
-            made.check_goes_on(found)
+        with KeyedLog(keyed.left_by_kill(scratch / f"killed-{count}")) as recovered:
+            made.check_goes_on(recovered)
         shutil.rmtree(scratch / f"killed-{count}")
 
     disk.on_call = kill

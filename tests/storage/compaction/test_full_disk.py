@@ -1,4 +1,4 @@
-"""Compaction on a disk without room for one more byte: see full_disk.py. Mounted as in tests/storage/faults."""
+"""Compaction on a full disk; see full_disk.py. It is mounted as in tests/storage/faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 _UNSHARE = ["unshare", "--map-root-user", "--mount", "--", "sh", "-c"]
 
 
-def test_full_disk_sets_a_log_aside_and_is_no_crash(tmp_path: Path) -> None:
+def test_log_is_set_aside_on_a_full_disk_without_a_crash(tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o size=3m tmpfs {shlex.quote(str(tmp_path))}"
     try:
         permitted = subprocess.run([*_UNSHARE, mount], capture_output=True, text=True, check=False)

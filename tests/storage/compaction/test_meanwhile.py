@@ -1,5 +1,5 @@
-"""What else happens to a log while it is compacted: at each point of a run where it reads or writes, a truncation, a
-deletion, a roll, a close. Nothing that is the last of its key may be lost, and the next run leaves what it must."""
+"""Changes of a log while it is compacted: at each read or write of a run, a truncation, a deletion, a roll, a close.
+The last record of a key must never be lost, and the next run must leave exactly the last records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quiet() -> Iterator[None]:
 
 
 def dirty(path: Path, **settings: Any) -> KeyedLog:
-    """Several groups of segments, and the last values of keys in all of them."""
+    """Return a log of several groups of segments, with last values of keys in all of them."""
     keyed = KeyedLog(path, cleaner=CleanerConfig(log_cleaner_io_buffer_size=0), segment_bytes=16_000, **settings)
     for number in range(28):
         keyed.put(f"k{number % 9}={number}{LARGE}", f"only-{number}=1", f"t{number % 4}" if number % 5 else "t0=1")
@@ -34,7 +34,7 @@ def dirty(path: Path, **settings: Any) -> KeyedLog:
 
 
 def at_each_point(scratch: Path, act: Callable[[KeyedLog], object], **settings: Any) -> Iterator[KeyedLog]:
-    """A log whose run met `act` at its nth read or write, for each n."""
+    """Yield, for each n, a log whose run called `act` at its nth read or write."""
     nth, acted = 0, True
     while acted:
         nth += 1
@@ -58,11 +58,11 @@ def at_each_point(scratch: Path, act: Callable[[KeyedLog], object], **settings: 
 
 
 def check(keyed: KeyedLog) -> None:
-    """Each key's last value is there, and a full clean leaves just those."""
+    """Check that the last value of each key is there, and that a run leaves exactly those."""
     end, start = keyed.log.log_end_offset, keyed.log.log_start_offset
     keyed.history = [record for record in keyed.history if record.offset < end]
-    found = {record.key: pair_of(record) for record in keyed.log.records()}
-    assert found == {record.key: pair_of(record) for record in keyed.history if record.offset >= start}
+    last_pairs = {record.key: pair_of(record) for record in keyed.log.records()}
+    assert last_pairs == {record.key: pair_of(record) for record in keyed.history if record.offset >= start}
     assert keyed.directory.cleaner.set_aside() == {}, keyed.directory.cleaner.set_aside()
     keyed.put("last=1").roll()
     assert keyed.clean()
@@ -73,20 +73,20 @@ def check(keyed: KeyedLog) -> None:
 
 
 def cut(keyed: KeyedLog, offset: int) -> None:
-    """What went with earlier swaps of the run is gone: but nothing may go from here on."""
+    """Truncate the log. Records that earlier swaps of the run removed are gone, but no others may be removed."""
     keyed.log.truncate(offset)
     keyed.history = list(keyed.log.records())
 
 
 @pytest.mark.parametrize("back", [3, 20, 60])
-def test_log_that_is_cut_meanwhile_keeps_what_was_the_last_before(scratch: Path, back: int) -> None:
-    """The record that superseded another may be cut off, after the map of keys was made."""
+def test_log_truncated_during_a_run_keeps_the_last_record_of_each_key(scratch: Path, back: int) -> None:
+    """A truncation may remove the record that supersedes another after the map of keys was built."""
     for keyed in at_each_point(scratch, lambda keyed: cut(keyed, keyed.log.log_end_offset - back)):
         assert list(keyed.log.records()) == keyed.history
         check(keyed)
 
 
-def test_records_that_come_after_a_cut_are_not_taken_for_clean(scratch: Path) -> None:
+def test_records_appended_after_a_truncation_are_dirty(scratch: Path) -> None:
     def cut_and_grow(keyed: KeyedLog) -> None:
         cut(keyed, 30)
         for number in range(20):
@@ -97,7 +97,7 @@ def test_records_that_come_after_a_cut_are_not_taken_for_clean(scratch: Path) ->
         check(keyed)
 
 
-def test_start_that_moves_meanwhile(scratch: Path) -> None:
+def test_log_start_that_advances_during_a_run(scratch: Path) -> None:
     def delete_records(keyed: KeyedLog) -> None:
         keyed.log.advance_start(40)
         keyed.log.apply_retention()
@@ -107,7 +107,7 @@ def test_start_that_moves_meanwhile(scratch: Path) -> None:
         check(keyed)
 
 
-def test_retention_that_deletes_segments_meanwhile(scratch: Path) -> None:
+def test_retention_that_deletes_segments_during_a_run(scratch: Path) -> None:
     def delete_some(keyed: KeyedLog) -> None:
         keyed.log.apply_retention()
         keyed.directory._home.deletions.run(everything=True)
@@ -117,19 +117,19 @@ def test_retention_that_deletes_segments_meanwhile(scratch: Path) -> None:
         check(keyed)
 
 
-def test_log_that_rolls_meanwhile(scratch: Path) -> None:
+def test_log_that_rolls_during_a_run(scratch: Path) -> None:
     for keyed in at_each_point(scratch, lambda keyed: keyed.put("k1=new", "only-3").roll()):
         check(keyed)
 
 
-def test_log_that_is_closed_meanwhile(scratch: Path) -> None:
+def test_log_that_is_closed_during_a_run(scratch: Path) -> None:
     for keyed in at_each_point(scratch, lambda keyed: keyed.log.close()):
         assert keyed.directory.cleaner.set_aside() == {}
         keyed.log = keyed.directory.log(TOPIC, 0)
         check(keyed)
 
 
-def test_topic_that_is_deleted_and_made_again_meanwhile(scratch: Path) -> None:
+def test_topic_that_is_deleted_and_created_again_during_a_run(scratch: Path) -> None:
     def make_again(keyed: KeyedLog) -> None:
         keyed.directory.delete(TOPIC, 0)
         keyed.log = keyed.directory.log(TOPIC, 0)
@@ -141,7 +141,7 @@ def test_topic_that_is_deleted_and_made_again_meanwhile(scratch: Path) -> None:
         check(keyed)
 
 
-def test_log_that_is_loaded_again_meanwhile(scratch: Path) -> None:
+def test_log_that_is_loaded_again_during_a_run(scratch: Path) -> None:
     def load_again(keyed: KeyedLog) -> None:
         keyed.log._condition = HALF_CHANGED
         keyed.pairs()

@@ -1,4 +1,4 @@
-"""A compacted log and a list do the same things at random, and must agree, record by record: appends, tombstones,
+"""Applies random operations to a compacted log and to a list, which must agree, record by record: appends, tombstones,
 deleted records, compactions, crashes, restarts. STRATALOG_HYPOTHESIS=long runs it for minutes instead of seconds.
 """
 
@@ -31,12 +31,12 @@ PRODUCER = 7
 
 fractions = st.floats(0, 1)
 keys = st.sampled_from([b"", b"a", b"b", b"c", b"d", b"e", b"f"])
-entries = st.tuples(keys, st.sampled_from([None, 0, 1, 60]), st.integers(-1, 40))  # key, size of the value, time
+entries = st.tuples(keys, st.sampled_from([None, 0, 1, 60]), st.integers(-1, 40))  # key, size of the value, timestamp
 LOSSES = ["", "", "*index", "*.index", "*.timeindex", CLEANER_OFFSET_CHECKPOINT]
 
 
 class Table:
-    """What the log must hold, and since when compaction knows of each tombstone."""
+    """The records that the log must have, and when compaction first read each tombstone."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -131,7 +131,7 @@ class LogAndTable(RuleBasedStateMachine):
 
     @rule(shape=st.lists(entries, min_size=1, max_size=3), codec=st.integers(0, 4))
     def append_idempotent(self, shape: list[tuple[bytes, int | None, int]], codec: int) -> None:
-        """Goes on where it was, whatever became of what it wrote."""
+        """Append with the next sequence, even if the earlier records were removed."""
         sequence = self.table.next_sequence
         self.append_records(shape, codec=codec, producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence)
         self.table.next_sequence += len(shape)
@@ -140,7 +140,7 @@ class LogAndTable(RuleBasedStateMachine):
     def roll(self) -> None:
         self.log.roll()
 
-    # Forgetting
+    # Removing records
 
     @rule(passed=st.sampled_from([0, 1, DELETE_RETENTION_MS // 2, DELETE_RETENTION_MS]))
     def compact(self, passed: int) -> None:
@@ -157,13 +157,13 @@ class LogAndTable(RuleBasedStateMachine):
 
     @rule()
     def full_clean(self) -> None:
-        """Nothing older than the last of a key is visible afterwards."""
+        """Compact everything. Only the last record of each key is visible afterwards."""
         self.append_records([(b"new", 1, 0)])
         self.log.roll()
         assert len(self.run_cleaner()) == 1
-        found = list(self.log.records())
-        assert len({record.key for record in found}) == len(found)
-        assert found == self.table.visible
+        records = list(self.log.records())
+        assert len({record.key for record in records}) == len(records)
+        assert records == self.table.visible
 
     @rule(fraction=fractions)
     def delete_records(self, fraction: float) -> None:
@@ -175,7 +175,7 @@ class LogAndTable(RuleBasedStateMachine):
         self.log.apply_retention()
         self.directory._home.deletions.run(everything=True)
 
-    # Coming back
+    # Opening again
 
     @rule(lost=st.sampled_from(LOSSES))
     def reopen(self, lost: str) -> None:
@@ -202,7 +202,7 @@ class LogAndTable(RuleBasedStateMachine):
     @precondition(lambda self: self.table.end)
     @rule()
     def crash_in_a_run(self) -> None:
-        """What a run leaves that got as far as its new files, and no further."""
+        """Leave the files of a run that was killed before its swap."""
         self.log.roll()
         for base in self.log._segments.bases[:2]:
             for suffix in ("log.cleaned", "index.swap", "timeindex.cleaned"):
@@ -222,17 +222,17 @@ class LogAndTable(RuleBasedStateMachine):
         expected = [record for record in self.table.records if record.offset >= offset]
         assert list(self.log.records(offset)) == expected
         batches = list(self.log.read(offset, max_bytes).batches())
-        found = [record for batch in batches for record in records_of(batch) if record.offset >= offset]
-        assert found == expected[: len(found)]
+        records = [record for batch in batches for record in records_of(batch) if record.offset >= offset]
+        assert records == expected[: len(records)]
         assert batches or not expected
         assert all(batch.header.last_offset >= offset and batch.crc_matches() for batch in batches)
 
     @rule(step=st.integers(-1, 41))
     def find_time(self, step: int) -> None:
-        wanted = START_MS + step * 100
-        first = next((record for record in self.table.visible if record.timestamp >= wanted), None)
-        found = self.log.find_timestamp(wanted)
-        assert found == (None if first is None else (first.offset, first.timestamp))
+        timestamp = START_MS + step * 100
+        first = next((record for record in self.table.visible if record.timestamp >= timestamp), None)
+        match = self.log.find_timestamp(timestamp)
+        assert match == (None if first is None else (first.offset, first.timestamp))
 
     @invariant()
     def bounds_agree(self) -> None:

@@ -1,4 +1,4 @@
-"""What one log does, or what is asked of it, does no harm to it, nor to the others."""
+"""An error or a concurrent request of one log affects neither this log nor the others."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ SETTINGS = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0}
 LONGEST = 2**63 - 1
 
 
-def test_a_dry_run_beside_a_run_is_refused_as_both_would_write_to_the_same_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_during_a_run_of_the_same_log_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LogDirectory.open(tmp_path, LogConfig(**SETTINGS), background=False) as directory:  # type: ignore[arg-type]
         log = directory.log("accounts", 0)
         log.append(build_batch([(b"ada", b"1"), (b"ada", b"2")]))
@@ -28,7 +26,7 @@ def test_a_dry_run_beside_a_run_is_refused_as_both_would_write_to_the_same_files
 
         def meanwhile(self: Compactor, *, dry: bool = False) -> object:
             if not dry:
-                with pytest.raises(CleanerBusyError, match="accounts-0 is being compacted just now"):
+                with pytest.raises(CleanerBusyError, match="accounts-0 is being compacted; retry"):
                     directory.cleaner.dry_run(log)
                 refused.append(True)
             return run(self, dry=dry)
@@ -39,10 +37,10 @@ def test_a_dry_run_beside_a_run_is_refused_as_both_would_write_to_the_same_files
         assert [record.value for record in log.records()] == [b"2"]
         log.append(build_batch([(b"ada", b"3")]))
         log.roll()
-        assert directory.cleaner.dry_run(log).keys == 1  # the run is over
+        assert directory.cleaner.dry_run(log).keys == 1  # the run is finished
 
 
-def test_tombstones_that_are_kept_for_ever_are_no_reason_to_fail(tmp_path: Path) -> None:
+def test_largest_delete_retention_ms_does_not_overflow(tmp_path: Path) -> None:
     config = LogConfig(**SETTINGS, delete_retention_ms=LONGEST)  # type: ignore[arg-type]
     clock = ManualClock()
     with LogDirectory.open(tmp_path, config, clock=clock, background=False) as directory:
@@ -57,7 +55,7 @@ def test_tombstones_that_are_kept_for_ever_are_no_reason_to_fail(tmp_path: Path)
         assert [(record.key, record.value) for record in log.records()] == [(b"ada", None), (b"bob", b"1")]
 
 
-def test_a_fault_of_our_own_in_one_log_does_not_hold_up_the_others(
+def test_unexpected_error_in_one_log_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LogDirectory.open(tmp_path, LogConfig(**SETTINGS), background=False) as directory:  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a clean leaves of a log: the last record of each key, at its offset, with its time; tombstones for a while."""
+"""The records that a run leaves: the last record of each key, with its offset and timestamp, and recent tombstones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratalog.records.format import Codec
 from stratalog.records.legacy import build_message_set
 from stratalog.storage.compaction.compactor import Cleaned
 from tests.storage.compaction.keyed_log import DELETE_RETENTION_MS, TOPIC, KeyedLog, record_of
-from tests.storage.hand_made import START_MS, say_clean, write_segment
+from tests.storage.hand_made import START_MS, write_clean_marker, write_segment
 
 
 def test_last_record_of_each_key_stays_at_its_offset(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_last_record_of_each_key_stays_at_its_offset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_batch_of_any_codec_loses_some_records_and_keeps_its_codec(tmp_path: Path, codec: Codec) -> None:
+def test_batch_that_loses_records_keeps_its_codec(tmp_path: Path, codec: Codec) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put(*(f"{number % 20}={'x' * number}" for number in range(40)), codec=codec)
         keyed.put("3=new", "25=never seen", codec=codec).roll()
@@ -41,7 +41,7 @@ def test_batch_of_any_codec_loses_some_records_and_keeps_its_codec(tmp_path: Pat
         assert list(keyed.log.records()) == keyed.survivors()
 
 
-def test_batch_that_loses_records_keeps_its_offsets_and_its_maker(tmp_path: Path) -> None:
+def test_batch_that_loses_records_keeps_its_offsets_and_producer(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1", "b=1", "c=1", "d=1", leader_epoch=3, producer_id=9, producer_epoch=2, base_sequence=0)
         keyed.put("a=2", "d=2", leader_epoch=4).roll()
@@ -53,7 +53,7 @@ def test_batch_that_loses_records_keeps_its_offsets_and_its_maker(tmp_path: Path
         assert keyed.log.read(0, 0).base_offset == keyed.log.read(3, 0).base_offset == 0
 
 
-def test_batches_that_lose_nothing_stay_byte_by_byte(tmp_path: Path) -> None:
+def test_batches_that_lose_no_record_keep_their_bytes(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1", "b=1", codec=Codec.GZIP).put("c=1").roll()
         before = (keyed.log_path / f"{0:020}.log").read_bytes()
@@ -91,15 +91,15 @@ def test_tombstone_stays_for_delete_retention_ms_after_the_first_clean(tmp_path:
         assert keyed.pairs()[:2] == ["b=1", "c=1"]
 
 
-def test_tombstone_that_is_superseded_goes_at_once(tmp_path: Path) -> None:
+def test_superseded_tombstone_is_removed_at_once(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a").put("a=2").put("b").put("b").roll().clean()
         assert keyed.pairs() == ["a=2", "b"]
         assert keyed.offsets() == [1, 3]
 
 
-def test_value_behind_an_expired_tombstone_stays(tmp_path: Path) -> None:
-    """In the growing segment, which the map of keys does not know."""
+def test_value_after_an_expired_tombstone_stays(tmp_path: Path) -> None:
+    """The value is in the active segment, which the map of keys does not cover."""
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a").roll().clean()
         keyed.clock.advance(DELETE_RETENTION_MS)
@@ -109,7 +109,7 @@ def test_value_behind_an_expired_tombstone_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_tombstone_with_no_time_at_all_gets_a_horizon_and_keeps_having_none(tmp_path: Path, codec: Codec) -> None:
+def test_tombstone_without_a_timestamp_gets_a_horizon_and_no_timestamp(tmp_path: Path, codec: Codec) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.log.append(build_batch([(b"a", None), (b"b", b"1")], codec=codec))
         keyed.roll().clean()
@@ -118,7 +118,7 @@ def test_tombstone_with_no_time_at_all_gets_a_horizon_and_keeps_having_none(tmp_
         assert keyed.headers()[0].base_timestamp == START_MS + DELETE_RETENTION_MS
 
 
-def test_all_superseded_segment_leaves_an_empty_one_that_reads_and_joins(tmp_path: Path) -> None:
+def test_completely_superseded_segment_becomes_an_empty_one(tmp_path: Path) -> None:
     with KeyedLog(tmp_path, segment_bytes=260) as keyed:
         for _ in range(3):
             keyed.put("a=" + "x" * 100, "b=" + "y" * 50).roll()
@@ -132,7 +132,7 @@ def test_all_superseded_segment_leaves_an_empty_one_that_reads_and_joins(tmp_pat
         assert len(keyed.log.segments) == 3, "empty neighbours are not joined"
 
 
-def test_records_without_a_key_go_when_a_log_becomes_compacted(tmp_path: Path) -> None:
+def test_records_without_a_key_are_removed_when_a_log_becomes_compacted(tmp_path: Path) -> None:
     with KeyedLog(tmp_path, cleanup_policy=("delete",), retention_ms=-1) as keyed:
         keyed.log.append(build_batch([(None, b"no key"), (b"a", b"1"), (None, None)]))
         keyed.roll()
@@ -143,13 +143,13 @@ def test_records_without_a_key_go_when_a_log_becomes_compacted(tmp_path: Path) -
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.LZ4])
-def test_messages_of_old_formats_are_compacted(tmp_path: Path, magic: int, codec: Codec) -> None:
+def test_messages_of_magic_0_and_1_are_compacted(tmp_path: Path, magic: int, codec: Codec) -> None:
     pairs = ["a=1", "b=1", "a=2", "c", "d=1", "b"]
     records = [record_of(pair, offset) for offset, pair in enumerate(pairs)]
     plain = [Record(offset=r.offset, timestamp=r.timestamp, key=r.key, value=r.value) for r in records]
     partition = tmp_path / f"{TOPIC}-0"
     write_segment(partition, 0, *(build_message_set(plain[at : at + 3], magic=magic, codec=codec) for at in (0, 3)))
-    say_clean(tmp_path)
+    write_clean_marker(tmp_path)
     with KeyedLog(tmp_path) as keyed:
         assert keyed.pairs() == pairs
         keyed.roll().clean()
@@ -164,8 +164,8 @@ def test_messages_of_old_formats_are_compacted(tmp_path: Path, magic: int, codec
         assert keyed.pairs() == ["a=2", "d=1", "again-6=x"]
 
 
-def test_segment_without_times_is_as_old_as_before(tmp_path: Path) -> None:
-    """Or retention.ms, which goes by the file's time there, would begin again with each clean."""
+def test_segment_without_timestamps_keeps_its_file_time(tmp_path: Path) -> None:
+    """Otherwise retention.ms, which uses the file's time, would start again with each run."""
     with KeyedLog(tmp_path) as keyed:
         for value in (b"1", b"2"):
             keyed.log.append(build_batch([(b"a", value)]))
@@ -188,7 +188,7 @@ def test_dry_run_counts_and_changes_nothing(tmp_path: Path) -> None:
         assert keyed.directory.cleaner.dry_run(keyed.log) == Cleaned(2), "nothing is left to save"
 
 
-def test_look_ups_by_offset_and_time_are_right_on_a_log_full_of_gaps(tmp_path: Path) -> None:
+def test_lookups_by_offset_and_time_in_a_log_full_of_gaps(tmp_path: Path) -> None:
     with KeyedLog(tmp_path, segment_bytes=1500, index_interval_bytes=50) as keyed:
         for number in range(300):
             keyed.put(f"{number * number % 101}={number}")

@@ -1,4 +1,4 @@
-"""New segments in the place of old ones: what each step leaves, what opening makes of it, and who reads meanwhile."""
+"""Swapping in a new segment: the files after each step, opening the log with them, and concurrent readers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.storage.hand_made import write_segment
 
 
 def dirty(path: Path, disk: Disk | None = None) -> KeyedLog:
-    """Three segments that become one, and the growing one."""
+    """Return a log of three segments that become one, and the active segment."""
     keyed = KeyedLog(path, disk=disk)
     keyed.put("a=1", "b=1").roll().put("a=2", "c=1").roll().put("d=1").roll().put("e=1")
     return keyed
@@ -35,7 +35,7 @@ BEFORE = ["a=1", *AFTER]
 
 
 class StoppingDisk(Unsynced):
-    """Copies the data directory before the nth rename of a swap, as kill -9 there would leave it."""
+    """Copies the data directory before each rename of a swap, as kill -9 would leave it."""
 
     def __init__(self) -> None:
         self.copies: list[Path] = []
@@ -50,17 +50,17 @@ class StoppingDisk(Unsynced):
         super().rename(source, target)
 
 
-def test_kill_before_each_rename_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+def test_kill_before_each_rename_leaves_the_old_or_the_new_segments(tmp_path: Path) -> None:
     disk = StoppingDisk()
     with dirty(tmp_path / "live", disk) as keyed:
         disk.source, disk.target = keyed.path, tmp_path
         keyed.clean()
         disk.target = None
         assert keyed.pairs() == AFTER
-    found = []
+    seen = []
     for copy in disk.copies:
         with KeyedLog(copy) as again:
-            found.append(again.pairs())
+            seen.append(again.pairs())
             assert again.log.log_end_offset == 6
             assert not [name for name in again.files() if name.endswith((CLEANED, SWAP, DELETED))]
             assert again.put("f=1").pairs()[-1] == "f=1"
@@ -68,21 +68,21 @@ def test_kill_before_each_rename_leaves_the_old_or_the_new(tmp_path: Path) -> No
             assert again.pairs() == [*AFTER, "f=1"]
         with KeyedLog(copy) as again:
             assert again.pairs() == [*AFTER, "f=1"]
-    assert len(found) > 10
-    assert [pairs for pairs in found if pairs not in (BEFORE, AFTER)] == []
-    assert found == sorted(found, key=lambda pairs: pairs == AFTER), "it went back to the old"
-    assert BEFORE in found
-    assert AFTER in found
+    assert len(seen) > 10
+    assert [pairs for pairs in seen if pairs not in (BEFORE, AFTER)] == []
+    assert seen == sorted(seen, key=lambda pairs: pairs == AFTER), "it went back to the old"
+    assert BEFORE in seen
+    assert AFTER in seen
 
 
-def test_swap_that_was_interrupted_is_reported(tmp_path: Path) -> None:
+def test_interrupted_swap_is_reported(tmp_path: Path) -> None:
     with dirty(tmp_path) as keyed:
         keyed.directory.close()
     path = keyed.log_path / f"{0:020}.log"
     path.rename(path.with_name(path.name + SWAP))
     with KeyedLog(tmp_path) as keyed:
         assert keyed.pairs() == BEFORE
-        assert "compaction was interrupted" in keyed.log.recovery.problems[0]
+        assert "interrupted compaction" in keyed.log.recovery.problems[0]
 
 
 def test_swap_files_without_a_log_are_removed(tmp_path: Path) -> None:
@@ -95,8 +95,8 @@ def test_swap_files_without_a_log_are_removed(tmp_path: Path) -> None:
         assert not [name for name in keyed.files() if name.endswith((SWAP, CLEANED))]
 
 
-def test_one_of_several_swapped_segments_of_apache_kafka_is_not_there_and_all_are_undone(tmp_path: Path) -> None:
-    """It may split a segment: a .cleaned file says that not all parts had become .swap."""
+def test_incomplete_swap_of_several_segments_of_kafka_is_undone(tmp_path: Path) -> None:
+    """Kafka may split a segment. A .cleaned file means that not all parts had become .swap."""
     with dirty(tmp_path) as keyed:
         keyed.directory.close()
     part = build_batch([(b"z", b"part")], base_offset=2)
@@ -109,8 +109,8 @@ def test_one_of_several_swapped_segments_of_apache_kafka_is_not_there_and_all_ar
     assert f"{2:020}.log{SWAP}" not in [path.name for path in keyed.log_path.iterdir()]
 
 
-def test_failing_rename_of_a_swap_is_made_good_by_the_next_call(tmp_path: Path) -> None:
-    """Each rename of the swap fails in turn: what readers see is the old or the new, at once and after reopening."""
+def test_failing_rename_of_a_swap_is_repaired_by_the_next_call(tmp_path: Path) -> None:
+    """Each rename of the swap fails in turn. Readers see the old or the new segments, at once and after reopening."""
     for nth in range(1, 40):
         disk = FailingDisk()
         with dirty(tmp_path / str(nth), disk) as keyed:
@@ -133,7 +133,7 @@ def test_failing_rename_of_a_swap_is_made_good_by_the_next_call(tmp_path: Path) 
     raise AssertionError("renames never end")
 
 
-def test_log_whose_swap_can_be_neither_finished_nor_undone_is_an_error_until_it_can(tmp_path: Path) -> None:
+def test_unfinished_swap_is_an_error_until_it_can_be_finished(tmp_path: Path) -> None:
     outcomes = []
     for nth in range(5, 16):
         disk = FailingDisk()
@@ -156,7 +156,7 @@ def test_log_whose_swap_can_be_neither_finished_nor_undone_is_an_error_until_it_
 
 
 class NotifyingDisk(Unsynced):
-    """Calls what is in `acts` at the first sync of a directory in which there are .swap files, as a swap does it."""
+    """Calls the functions in `acts` at the first sync of a directory with .swap files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class NotifyingDisk(Unsynced):
         super().sync_directory(path)
 
 
-def test_appends_do_not_wait_while_a_swap_is_made_durable(tmp_path: Path) -> None:
+def test_appends_do_not_wait_for_the_sync_of_a_swap(tmp_path: Path) -> None:
     disk = NotifyingDisk()
     with dirty(tmp_path, disk) as keyed:
         appended = []
@@ -187,7 +187,7 @@ def test_appends_do_not_wait_while_a_swap_is_made_durable(tmp_path: Path) -> Non
         assert keyed.pairs() == [*AFTER, "f=1"]
 
 
-def test_swap_of_segments_that_retention_deletes_meanwhile_is_undone(tmp_path: Path) -> None:
+def test_swap_of_segments_deleted_by_retention_is_undone(tmp_path: Path) -> None:
     disk = NotifyingDisk()
     with KeyedLog(
         tmp_path, disk=disk, cleanup_policy=("compact", "delete"), retention_bytes=1, retention_ms=-1
@@ -219,7 +219,7 @@ def _exists(fd: str) -> bool:
     return os.path.lexists(f"/proc/self/fd/{fd}")
 
 
-def test_reader_that_has_a_slice_of_an_old_segment_reads_it_to_its_end(tmp_path: Path) -> None:
+def test_slice_of_a_replaced_segment_stays_readable(tmp_path: Path) -> None:
     with dirty(tmp_path) as keyed:
         read = keyed.log.read(0, 10**6)
         keyed.clean()
@@ -231,7 +231,7 @@ def test_reader_that_has_a_slice_of_an_old_segment_reads_it_to_its_end(tmp_path:
 
 
 def test_readers_during_swaps_see_each_keys_latest_value(tmp_path: Path) -> None:
-    """From the start, again and again, by offset and by time, while the log is compacted all the time."""
+    """Readers start again and again, by offset and by timestamp, while the log is compacted continuously."""
     stop = threading.Event()
     failures: list[BaseException] = []
     rounds = [0, 0]
@@ -240,18 +240,18 @@ def test_readers_during_swaps_see_each_keys_latest_value(tmp_path: Path) -> None
         try:
             while not stop.is_set():
                 promised = dict(latest)
-                found, position = {}, 0
-                # To the end, wherever that is by then: what supersedes a record may come behind any earlier one.
+                seen, position = {}, 0
+                # Up to the current end, because the record that supersedes another may be after any earlier end.
                 while position < (end := keyed.log.log_end_offset):
                     offsets = []
                     for record in keyed.log.records(position, end):
-                        found[record.key] = record
+                        seen[record.key] = record
                         offsets.append(record.offset)
                     assert offsets == sorted(set(offsets))
                     position = end
                 for key, value in promised.items():
-                    assert int(found[key].value or b"") >= value, f"{key!r} went back"
-                some = found[max(promised, key=lambda key: promised[key])]
+                    assert int(seen[key].value or b"") >= value, f"{key!r} went back"
+                some = seen[max(promised, key=lambda key: promised[key])]
                 at = keyed.log.find_timestamp(some.timestamp)
                 assert at is not None
                 assert at.timestamp >= some.timestamp

@@ -1,5 +1,5 @@
-"""Transactions and idempotent producers in a compacted log: aborted records go, markers when nobody needs them, and a
-producer goes on where it was, after a clean and a restart."""
+"""Transactions and idempotent producers in a compacted log: aborted records and unneeded markers are removed, and a
+producer continues its sequence after a run and a restart."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ def markers(keyed: KeyedLog) -> list[int]:
 
 
 def aborted(keyed: KeyedLog) -> list[tuple[int, int, int]]:
-    found = keyed.log.aborted_transactions(0, keyed.log.log_end_offset)
-    return [(one.producer_id, one.first_offset, one.last_offset) for one in found]
+    transactions = keyed.log.aborted_transactions(0, keyed.log.log_end_offset)
+    return [
+        (transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in transactions
+    ]
 
 
-def test_aborted_records_go_and_never_supersede_others(tmp_path: Path) -> None:
+def test_aborted_records_are_removed_and_never_supersede_others(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1").put("a=aborted", "b=aborted", **of(1, 0)).end_transaction(ABORT, 1)
         keyed.put("b=2", **of(2, 0)).end_transaction(COMMIT, 2).put("c=1").roll()
@@ -44,7 +46,7 @@ def test_aborted_records_go_and_never_supersede_others(tmp_path: Path) -> None:
         assert keyed.pairs() == ["a=1", "b=2", "c=1"]
 
 
-def test_interleaved_transactions_end_each_by_its_own_marker(tmp_path: Path) -> None:
+def test_interleaved_transactions_end_by_their_own_markers(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1", **of(1, 0)).put("b=1", **of(2, 0)).put("a=2", **of(1, 1))
         keyed.end_transaction(ABORT, 2).end_transaction(COMMIT, 1)
@@ -57,8 +59,8 @@ def test_interleaved_transactions_end_each_by_its_own_marker(tmp_path: Path) -> 
 
 def test_marker_of_an_aborted_transaction_outlives_its_records_by_delete_retention_ms(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
-        keyed.put("a=1", **of(1, 0)).end_transaction(ABORT, 1)  # marker at 1
-        keyed.put("x=1", **of(1, 1, transactional=False)).roll()  # so that the batch above is not its last
+        keyed.put("a=1", **of(1, 0)).end_transaction(ABORT, 1)  # the marker has offset 1
+        keyed.put("x=1", **of(1, 1, transactional=False)).roll()  # so that the batch above is not the producer's last
         keyed.clean()
         assert (markers(keyed), aborted(keyed)) == ([1], [(1, 0, 1)]), "the records go first"
         keyed.clean_again()
@@ -92,12 +94,12 @@ def test_records_of_an_open_transaction_block_the_clean(tmp_path: Path) -> None:
         [cleaned] = keyed.clean()
         assert cleaned.first_dirty_offset == 1
         assert keyed.pairs() == ["a=1", "a=2", "a=3"]
-        assert "transaction is open since offset 1" in keyed.directory.cleaner.dirt_of(keyed.log).blocked_by
+        assert "transaction has been open since offset 1" in keyed.directory.cleaner.dirt_of(keyed.log).blocked_by
         keyed.end_transaction(ABORT, 1).roll().clean()
         assert keyed.pairs() == ["a=3"]
 
 
-def test_aborted_transaction_over_several_segments_goes_from_all(tmp_path: Path) -> None:
+def test_aborted_transaction_is_removed_from_all_its_segments(tmp_path: Path) -> None:
     with KeyedLog(tmp_path, segment_bytes=400) as keyed:
         keyed.put("keep=1")
         for number in range(6):
@@ -111,8 +113,8 @@ def test_aborted_transaction_over_several_segments_goes_from_all(tmp_path: Path)
 
 
 @pytest.mark.parametrize("lost", ["", "*.snapshot"])
-def test_idempotent_producer_goes_on_after_a_clean_and_a_restart(tmp_path: Path, lost: str) -> None:
-    """All that it wrote is superseded; its last batch stays, empty."""
+def test_idempotent_producer_continues_after_a_run_and_a_restart(tmp_path: Path, lost: str) -> None:
+    """All its records are superseded. Its last batch stays, without records."""
     with KeyedLog(tmp_path / "live") as keyed:
         keyed.put("a=1", **of(7, 0, transactional=False)).put("a=2", "b=2", **of(7, 1, transactional=False))
         keyed.put("a=3", "b=3").roll().clean()
@@ -135,7 +137,7 @@ def test_idempotent_producer_goes_on_after_a_clean_and_a_restart(tmp_path: Path,
             assert [h.record_count for h in keyed.headers() if h.producer_id == 7] == [1], "the empty one is of no use"
 
 
-def test_empty_batch_is_copied_as_it_is_by_the_next_clean(tmp_path: Path) -> None:
+def test_empty_batch_is_copied_unchanged_by_the_next_run(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1", **of(7, 0, transactional=False)).put("a=2").roll().clean()
         before = (keyed.log_path / f"{0:020}.log").read_bytes()
@@ -143,7 +145,7 @@ def test_empty_batch_is_copied_as_it_is_by_the_next_clean(tmp_path: Path) -> Non
         assert (keyed.log_path / f"{0:020}.log").read_bytes().startswith(before)
 
 
-def test_emptied_transactional_batch_keeps_its_marker_so_that_no_transaction_seems_open(tmp_path: Path) -> None:
+def test_empty_transactional_batch_keeps_its_marker(tmp_path: Path) -> None:
     for kind in (ABORT, COMMIT):
         with KeyedLog(tmp_path / kind.name) as keyed:
             keyed.put("a=1", **of(5, 0)).end_transaction(kind, 5).put("a=2").roll()
@@ -159,8 +161,8 @@ def test_emptied_transactional_batch_keeps_its_marker_so_that_no_transaction_see
             keyed.put("b=1", **of(5, 1))
 
 
-def test_producer_that_wrote_only_a_marker_keeps_it_empty_until_it_writes(tmp_path: Path) -> None:
-    """The marker bumped its epoch: the one before is fenced off."""
+def test_marker_that_is_the_last_batch_of_a_producer_stays_empty(tmp_path: Path) -> None:
+    """The marker has a new producer epoch, which fences the previous one."""
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1", **of(5, 0)).end_transaction(ABORT, 5, epoch=1).put("b=1").roll()
         for _ in range(3):
@@ -179,7 +181,7 @@ def test_producer_that_wrote_only_a_marker_keeps_it_empty_until_it_writes(tmp_pa
         )
 
 
-def test_empty_marker_without_snapshots_is_no_damage(tmp_path: Path) -> None:
+def test_empty_marker_is_read_without_snapshots(tmp_path: Path) -> None:
     with KeyedLog(tmp_path / "live") as keyed:
         keyed.put("a=1", **of(5, 0)).end_transaction(ABORT, 5, epoch=1).put(
             "b=1", **of(6, 0, transactional=False)
@@ -195,7 +197,7 @@ def test_empty_marker_without_snapshots_is_no_damage(tmp_path: Path) -> None:
         assert [producer.producer_id for producer in keyed.log.producers] == [6]
 
 
-def test_all_batches_of_a_cleaned_log_have_sound_checksums(tmp_path: Path) -> None:
+def test_all_batches_of_a_compacted_log_have_valid_checksums(tmp_path: Path) -> None:
     with KeyedLog(tmp_path) as keyed:
         keyed.put("a=1", "b", **of(1, 0)).end_transaction(COMMIT, 1)
         keyed.put("a=2", "c", **of(2, 0)).end_transaction(ABORT, 2).put("b=3", codec=3).roll()

@@ -1,4 +1,4 @@
-"""Whether a log gives what its model says, asked in every way there is. AssertionError says what is wrong."""
+"""Compares a log with its model, through every way of reading. Raises AssertionError with the difference."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from stratalog.storage import Log
 from tests.storage.faults.model import Aborted, Model, ProducerFacts
 from tests.storage.log_builder import record_at
 
-AFTERWARDS = 77_000_000  # a seed of its own: records that are appended after the fault
+AFTERWARDS = 77_000_000  # the seed of records that are appended after the fault
 
 
 def check_log(log: Log, model: Model, rng: random.Random, *, looks: int = 8, epochs_from: int = 0) -> None:
-    """The log holds what the model holds from the log's start on; `looks` of each kind of look-up are tried."""
+    """Check that the log has the records of the model from the log start offset on, with `looks` lookups of each
+    kind."""
     assert log.log_end_offset == model.end, f"log ends at {log.log_end_offset}, not {model.end}"
     assert list(log.records()) == model.records(log.log_start_offset), "records() gives something else"
     for _ in range(looks):
@@ -45,12 +46,12 @@ def check_read(log: Log, model: Model, offset: int, max_bytes: int) -> None:
 def check_times(log: Log, model: Model, rng: random.Random, looks: int) -> None:
     records = model.all_records(log.log_start_offset)
     times = [record.timestamp for record in records]
-    asked = {*(rng.choice(times) + rng.choice([-1, 0, 1]) for _ in range(looks if times else 0)), 2**62}
-    for time in sorted(asked):
+    timestamps = {*(rng.choice(times) + rng.choice([-1, 0, 1]) for _ in range(looks if times else 0)), 2**62}
+    for time in sorted(timestamps):
         first = next((record for record in records if record.timestamp >= time), None)
-        found = log.find_timestamp(time)
+        match = log.find_timestamp(time)
         expected = None if first is None else (first.offset, first.timestamp)
-        assert found == expected, f"find_timestamp({time}) gives {found}, not {expected}"
+        assert match == expected, f"find_timestamp({time}) gives {match}, not {expected}"
 
 
 def check_epochs(log: Log, model: Model, start: int) -> None:
@@ -61,8 +62,8 @@ def check_epochs(log: Log, model: Model, start: int) -> None:
 
 
 def check_producers(log: Log, model: Model) -> None:
-    """A producer may be forgotten when all it wrote is, and a transaction may seem to begin with the first of its
-    records that is left. What concerns the records that are left must be right."""
+    """Check the producers. A producer whose records are all deleted may be forgotten, and a transaction may seem to
+    begin with its first remaining record. The state must be right for the remaining records."""
     start = log.log_start_offset
     expected, aborted = model.producers()
     known: dict[int, ProducerFacts] = {}
@@ -77,7 +78,7 @@ def check_producers(log: Log, model: Model) -> None:
     for producer_id, facts in known.items():
         assert producer_id in expected, f"producer {producer_id} never wrote: {facts}"
         right = expected[producer_id]
-        if right.last_offset < start and facts.last_offset < 0:  # all that is left of it is a marker
+        if right.last_offset < start and facts.last_offset < 0:  # only a marker of the producer remains
             right = replace(right, last_sequence=-1, last_offset=-1)
         same = _visible_state(model, producer_id, facts, start) == _visible_state(model, producer_id, right, start)
         assert same, f"producer {producer_id}: {facts}, not {right}"
@@ -85,11 +86,15 @@ def check_producers(log: Log, model: Model) -> None:
         assert producer_id in known or facts.last_offset < start, f"producer {producer_id} is forgotten: {facts}"
     entries = [entry for segment in log.segments for entry in segment.transaction_index.entries()]
     listed = [Aborted(entry.producer_id, entry.first_offset, entry.last_offset) for entry in entries]
-    visible = [_visible_transaction(model, one, start) for one in listed if one.last_offset >= start]
-    right_ones = [_visible_transaction(model, one, start) for one in aborted if one.last_offset >= start]
-    assert [one for one in visible if one.first_offset >= 0] == [one for one in right_ones if one.first_offset >= 0], (
+    assert _visible_transactions(model, listed, start) == _visible_transactions(model, aborted, start), (
         f"aborted transactions are listed as {listed}, not {aborted}; the log starts at {start}"
     )
+
+
+def _visible_transactions(model: Model, transactions: list[Aborted], start: int) -> list[Aborted]:
+    reaching = [transaction for transaction in transactions if transaction.last_offset >= start]
+    visible = [_visible_transaction(model, transaction, start) for transaction in reaching]
+    return [transaction for transaction in visible if transaction.first_offset >= 0]
 
 
 def _visible_state(model: Model, producer_id: int, facts: ProducerFacts, start: int) -> ProducerFacts:
@@ -104,14 +109,14 @@ def _visible_transaction(model: Model, aborted: Aborted, start: int) -> Aborted:
 
 
 def _first_visible(model: Model, producer_id: int, first: int, last: int, start: int) -> int | None:
-    """The first batch of a transaction that reaches the log's start."""
+    """Return the first offset of a transaction at or after the log start offset."""
     batches = [batch for batch in model.batches if batch.producer_id == producer_id and not batch.marker]
     within = [batch.base_offset for batch in batches if first <= batch.base_offset < last and batch.next_offset > start]
     return within[0] if within else None
 
 
 def check_goes_on(log: Log, batches: int = 2) -> None:
-    """Appending works, and gives the next offsets."""
+    """Check that appends succeed and return the next offsets."""
     for _ in range(batches):
         end = log.log_end_offset
         record = record_at(end, seed=AFTERWARDS)

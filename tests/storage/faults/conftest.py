@@ -1,4 +1,4 @@
-"""Where these tests work: in memory where that can be had, as they open thousands of logs and sync none of them."""
+"""The directory of these tests: in memory if possible, because they open thousands of logs and sync none of them."""
 
 from __future__ import annotations
 

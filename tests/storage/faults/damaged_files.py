@@ -1,8 +1,8 @@
-"""Files that were cut or damaged: a log to do it to, and what may be found when the result is opened.
+"""Truncated and corrupt files: builds a log, changes its files, and checks the result of opening them.
 
-`DamagedLog` holds one log's files in memory and writes them out as often as wanted, each time with one change. `check`
-opens the result and asks for everything: whatever is answered must be right, or be an error of ours. Nothing is ever
-silently missing: records end early only where recovery says that it cut the log there.
+`DamagedLog` has one log's files in memory and writes them out repeatedly, each time with one change. `check` opens the
+result and reads everything: each result must be right, or an error of ours. No record is ever missing silently: the log
+ends early only if the recovery report says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PRODUCER: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
 
 
 class UnsyncedDisk(Disk):
-    """Nothing is made durable: no power is cut here, and syncing is what takes the time."""
+    """Syncs nothing: these tests have no power cuts, and syncing would take most of the time."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -49,7 +49,8 @@ class UnsyncedDisk(Disk):
 
 
 class DamagedLog:
-    """Two segments, the last of them longer than 64 KiB; producers, an aborted transaction, two leader epochs."""
+    """A log of two segments, the last one longer than 64 KiB, with producers, an aborted transaction and two leader
+    epochs."""
 
     def __init__(self, where: Path) -> None:
         self._where = where
@@ -73,7 +74,7 @@ class DamagedLog:
         marker = build_control_batch(ControlType.ABORT, 7, 0, 0, 1_700_000_000_000)
         built.log.append(marker, origin=Origin.COORDINATOR)
         built._records = list(built.log.records())
-        built._records.append(built._records[-1])  # the marker has an offset too
+        built._records.append(built._records[-1])  # the marker takes an offset
 
     def content(self, state: str, name: str) -> bytes:
         return self._states[state][name]
@@ -82,7 +83,7 @@ class DamagedLog:
         return sorted(name for name in self._states[state] if name.endswith(suffix))
 
     def check(self, state: str, name: str, change: Callable[[bytearray], None], rng: random.Random) -> str:
-        """Open the files with one of them changed, and ask for everything. What became of it, in a word."""
+        """Open the files with one of them changed, and read everything. Return the outcome in a word."""
         path = self._where / "damaged"
         shutil.rmtree(path, ignore_errors=True)
         for other, content in self._states[state].items():
@@ -107,7 +108,7 @@ class DamagedLog:
     def _check_log(self, log: Log, rng: random.Random, *, may_end_early: bool) -> str:
         start, end = log.log_start_offset, log.log_end_offset
         whole = max(self.records) + 1
-        # A file that was cut between two batches looks as if it had never been longer.
+        # A file that was truncated between two batches looks as if it had never been longer.
         assert may_end_early or end == whole or log.recovery.cut is not None, (
             f"ends at {end}, not {whole}, and recovery cut nothing"
         )
@@ -120,34 +121,34 @@ class DamagedLog:
         return "damaged" if damaged else "cut" if end < whole else "sound"
 
     def _check_records(self, log: Log, expected: list[Record]) -> bool:
-        """Whether damage was met. Every record that comes is right, and none is left out before it."""
-        found: list[Record] = []
+        """Return True if reading raised CorruptBatchError. Check that every record before that is the expected one."""
+        records: list[Record] = []
         try:
-            found.extend(_one_by_one(log))
+            records.extend(_one_by_one(log))
         except CorruptBatchError as error:
-            assert error.file is not None and error.position is not None, f"does not say where: {error}"
-            assert found == expected[: len(found)], "other records before the damage"
+            assert error.file is not None and error.position is not None, f"does not name file and position: {error}"
+            assert records == expected[: len(records)], "wrong records before the corrupt batch"
             return True
-        assert found == expected, f"{len(found)} records, not the {len(expected)} there are"
+        assert records == expected, f"{len(records)} records instead of {len(expected)}"
         return False
 
     def _check_look_ups(self, log: Log, expected: list[Record], rng: random.Random) -> None:
         if not expected:
             return
-        wanted = rng.choice(expected)
+        target = rng.choice(expected)
         try:
-            for batch in log.read(wanted.offset, rng.choice([0, 5000])).batches():
-                assert batch.crc_matches(), f"read({wanted.offset}) serves a damaged batch"
+            for batch in log.read(target.offset, rng.choice([0, 5000])).batches():
+                assert batch.crc_matches(), f"read({target.offset}) returns a corrupt batch"
                 for record in records_of(batch) if not batch.header.is_control else []:
-                    assert record == self.records.get(record.offset), f"read({wanted.offset}) serves {record}"
+                    assert record == self.records.get(record.offset), f"read({target.offset}) returns {record}"
         except (CorruptBatchError, OffsetOutOfRangeError):
             pass
         try:
-            at = log.find_timestamp(wanted.timestamp)
+            match = log.find_timestamp(target.timestamp)
         except CorruptBatchError:
             return
-        first = next(record for record in expected if record.timestamp >= wanted.timestamp)
-        assert at == (first.offset, first.timestamp), f"find_timestamp({wanted.timestamp}) gives {at}"
+        first = next(record for record in expected if record.timestamp >= target.timestamp)
+        assert match == (first.offset, first.timestamp), f"find_timestamp({target.timestamp}) returns {match}"
 
 
 def _one_by_one(log: Log) -> Iterator[Record]:
@@ -173,7 +174,7 @@ def flip(bit: int) -> Callable[[bytearray], None]:
 
 
 def cuts(log: DamagedLog, state: str, last: int = 65_536) -> list[tuple[str, int]]:
-    """(file, size) for each of the final bytes of the last segment."""
+    """Return (file, size) for each of the last bytes of the last segment."""
     name = log.names(state, ".log")[-1]
     size = len(log.content(state, name))
     return [(name, at) for at in range(size - 1, max(size - 1 - last, -1), -1)]
@@ -185,13 +186,13 @@ TARGETS = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", *CHECKPOINT
 
 
 def flips(log: DamagedLog, state: str) -> list[tuple[str, int]]:
-    """(file, bit) for every bit of a stretch of each file; of a log both ends, as the first is sealed."""
-    found = []
+    """Return (file, bit) for every bit in a range of each file. A .log has a range at either end."""
+    bits = []
     for suffix in TARGETS:
         for name in log.names(state, suffix):
             size = len(log.content(state, name))
             stretches = [range(min(size, STRETCH))]
             if suffix == ".log":
                 stretches.append(range(max(size - STRETCH, STRETCH), size))
-            found += [(name, byte * 8 + bit) for stretch in stretches for byte in stretch for bit in range(8)]
-    return found
+            bits += [(name, byte * 8 + bit) for stretch in stretches for byte in stretch for bit in range(8)]
+    return bits

@@ -1,5 +1,5 @@
-"""One fixed piece of work, with a fault at the Nth call of the disk: every step succeeds or raises StorageError, and
-what is in the log afterwards is what was acknowledged, at once, after the fault, and after reopening."""
+"""A fixed sequence of steps with a fault at the Nth call of the disk. Every step succeeds or raises StorageError. The
+log then has exactly the acknowledged records: at once, after the fault, and after reopening."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 70
 
 
 class FailingCalls:
-    """The same steps each time (`seed`), and a fault at call `nth`, `length` calls long."""
+    """The same steps for the same seed, with a fault that starts at call `nth` and lasts `length` calls."""
 
     def __init__(self, path: Path, seed: int, fault: str, nth: int, length: int) -> None:
         self.name = f"seed {seed}, {fault} at call {nth} for {length}"
@@ -31,7 +31,7 @@ class FailingCalls:
         self.disk.arm(fault, nth, length)
 
     def run(self) -> bool:
-        """Whether the fault struck: where it did not, the work is over before call `nth`."""
+        """Run the steps. Return True if the fault occurred, False if the work was finished before call `nth`."""
         try:
             for _ in range(STEPS):
                 self._step()
@@ -60,7 +60,7 @@ class FailingCalls:
             self._look_again()
 
     def _look_again(self) -> None:
-        """Straight after a fault, with more to come: reads give the right records, or an error if they meet one."""
+        """Read right after a fault, while more calls may fail: the records are right, or the read fails."""
         try:
             records = list(self.workload.log.records())
         except StorageError:
@@ -80,7 +80,7 @@ class FailingCalls:
         self.workload.append()
 
     def _reopen_and_check(self) -> None:
-        """Twice: after kill -9, which leaves no marker, and after a close in order."""
+        """Reopen and check twice: after kill -9, which leaves no clean-shutdown marker, and after a clean close."""
         killed = self.path.with_name(self.path.name + "-killed")
         shutil.copytree(self.path, killed, ignore=shutil.ignore_patterns(".lock"))
         self.workload.directory.close()
@@ -96,14 +96,14 @@ class FailingCalls:
 
 
 def open_again(workload: Workload) -> None:
-    """Closing or opening failed: the directory is not locked, and can be opened."""
+    """Open again after closing or opening failed: the directory must not be locked."""
     workload.directory.close()
     workload.open()
 
 
 def accept_failure(workload: Workload, error: StorageError) -> None:
-    """A step failed: once the cause is gone the log is as it was, but for truncations and deletions, which may have
-    gone part of their way. The model follows."""
+    """Check the log after a step failed and the cause is gone: it is unchanged, except that truncations and deletions
+    may be partly done. Update the model."""
     doing, message, allowed = workload.doing, str(error), workload.allowed
     end = _end(workload.log)
     if doing in ("append", "end_transaction"):
@@ -121,7 +121,7 @@ def accept_failure(workload: Workload, error: StorageError) -> None:
 
 
 def _end(log: Log) -> int:
-    """Where reading ends; asking for it also loads a log again that failed half way."""
+    """Return the offset where reading ends. This also loads a half-changed log again."""
     read = log.read(log.log_start_offset, 1)
     assert read.log_end_offset == log.log_end_offset
     return log.log_end_offset

@@ -1,4 +1,4 @@
-"""A disk whose calls fail on order: the Nth that can fail with a given error, and some that follow."""
+"""A disk whose calls fail on request: the Nth call that can fail with a given error, and some calls after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from stratalog.storage._mapping import Mapping
 from stratalog.storage.disk import Disk
 
-# Which calls can fail how. Closing is left out: Linux has released the descriptor when it fails.
+# Which calls can fail with which error. close() is left out: Linux releases the descriptor even if it fails.
 _SPACE = "create write allocate preallocate truncate sync sync_directory rename"
 _ALL = f"{_SPACE} open read map sync_mapping start_writeback remove make_directory"
 
@@ -24,9 +24,9 @@ FAULTS: dict[str, tuple[int, frozenset[str]]] = {
 
 
 class FailingDisk(Disk):
-    """Nothing fails before `arm`; `heal` ends it. `calls` counts those that could have failed since."""
+    """Nothing fails before `arm` and after `heal`. `calls` counts the calls since `arm` that could have failed."""
 
-    waits_at_once = 1  # so that the Nth call is the same one each time
+    waits_at_once = 1  # so that the Nth call is always the same
 
     def __init__(self) -> None:
         self.calls = 0
@@ -37,7 +37,7 @@ class FailingDisk(Disk):
         self.struck: list[str] = []
 
     def arm(self, fault: str, nth: int, length: int = 1) -> None:
-        """Let the nth call from here on that can fail with `fault` fail, and so many in all."""
+        """Let the nth call from now on that can fail with `fault` fail, and `length` calls in total."""
         self._errno, self._methods = FAULTS[fault]
         self._short = fault == "short write"
         self.calls = 0
@@ -49,7 +49,7 @@ class FailingDisk(Disk):
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing fails, and nothing is counted, within."""
+        """Let no call fail, and count none, within the block."""
         methods, self._methods = self._methods, frozenset()
         yield
         self._methods = methods
@@ -74,7 +74,7 @@ class FailingDisk(Disk):
     def write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:  # type: ignore[override]
         if self._fails("write"):
             if self._short:
-                # Some of it arrives: sometimes whole batches of several.
+                # A part is written, sometimes several complete batches.
                 super().write(fd, memoryview(data)[: len(data) * 2 // 3], position)
             raise OSError(self._errno, os.strerror(self._errno))
         super().write(fd, data, position)
@@ -100,7 +100,7 @@ class FailingDisk(Disk):
         return super().map(fd, size, writable=writable)
 
     def sync(self, fd: int) -> None:
-        self._may_fail("sync")  # and nothing is synced: these tests cut no power, and real syncs are slow
+        self._may_fail("sync")  # without a real sync: there are no power cuts, and syncs are slow
 
     def sync_mapping(self, mapping: Mapping, path: Path) -> None:
         self._may_fail("sync_mapping")

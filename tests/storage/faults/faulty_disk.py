@@ -1,11 +1,11 @@
-"""A disk that remembers what is durable, and can lay out what a power cut might leave.
+"""A disk that records what is durable, and can write the files that a power cut might leave.
 
-Everything goes through to the real file system, but nothing is really synced: `sync` only takes down what the file
-holds. Durable is, per file, its content at its last sync, and per directory, its names at the last sync_directory.
-`crash_image` mixes the two: each block, each size and each name is as it was last synced, or as it is now.
+All calls go to the real file system, except syncs: `sync` only records the content of the file. For a file, the content
+at its last sync is durable, and for a directory, the names at its last sync_directory. `crash_image` mixes both states:
+each block, each size and each name is as it was at the last sync, or as it is now.
 
-A sync that fails (`fail_syncs`) behaves as Linux does: the error is told once, and the pages that were to be written
-count as clean from then on. A later sync succeeds without writing them, unless they were written to again.
+A sync that fails (`fail_syncs`) behaves as on Linux: the error is returned once, and the dirty pages count as clean
+from then on. A later sync succeeds without writing them, unless they were written to again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from stratalog.storage.disk import Disk
 from stratalog.storage.names import LOCK
 
 _PAGE = 4096
-_SMALL_BLOCK = 64  # no disk has these, but the logs of tests are small, and are to be torn as often as large ones
+_SMALL_BLOCK = 64  # smaller than on any disk, so that the small logs of tests are torn often
 
-Names = dict[str, "Inode | None"]  # None: a directory
+Names = dict[str, "Inode | None"]  # None for a directory
 
 
 class Inode:
-    """A file, whatever its names are. Its own descriptor keeps it readable when it has none left."""
+    """A file, independent of its names. A descriptor of its own keeps it readable when it has no name any more."""
 
     def __init__(self, fd: int) -> None:
         self._fd = os.dup(fd)
         self.durable = b""
-        self._dropped: dict[int, bytes] = {}  # pages that a failed sync gave up, as they were then
+        self._dropped: dict[int, bytes] = {}  # the durable content of pages that a failed sync gave up
 
     def close(self) -> None:
         os.close(self._fd)
@@ -62,9 +62,9 @@ class Inode:
 
 
 class FaultyDisk(Disk):
-    """`on_call` is called before each call that changes something: the moments at which the power may go."""
+    """The recording disk. `on_call` is called before each call that changes something, where a power cut may happen."""
 
-    waits_at_once = 1  # so that a seed gives the same story again
+    waits_at_once = 1  # so that a seed always gives the same sequence of calls
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -75,7 +75,7 @@ class FaultyDisk(Disk):
         self.syncs = 0
 
     def forget(self) -> None:
-        """Let go of all descriptors; the disk is of no use afterwards."""
+        """Close all descriptors. The disk can't be used afterwards."""
         for inode in self._inodes.values():
             inode.close()
         self._inodes.clear()
@@ -102,7 +102,7 @@ class FaultyDisk(Disk):
         try:
             fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            return  # nothing can find these bytes again, durable or not
+            return  # the file has no name any more, so durability does not matter
         try:
             self._sync(self._inode(fd))
         finally:
@@ -117,7 +117,7 @@ class FaultyDisk(Disk):
         inode.sync()
 
     def start_writeback(self, fd: int, position: int, size: int) -> None:
-        pass  # promises nothing
+        pass  # makes nothing durable
 
     def sync_directory(self, path: Path) -> None:
         self._called()
@@ -129,7 +129,7 @@ class FaultyDisk(Disk):
     def make_directory(self, path: Path) -> None:
         self._called()
         if not path.exists():
-            self._durable_names.pop(path, None)  # of another directory, which had this name before
+            self._durable_names.pop(path, None)  # of an earlier directory with this name
         super().make_directory(path)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -141,13 +141,13 @@ class FaultyDisk(Disk):
         super().remove(path)
 
     def crash_image(self, rng: random.Random, target: Path) -> None:
-        """Write into `target` a state that the directory may have after a power cut now."""
-        leaning = rng.choice([0.0, 0.3, 0.6, 0.9, 1.0])  # how often something is as it is now
+        """Write into `target` a state that the directory may have after a power cut at this moment."""
+        leaning = rng.choice([0.0, 0.3, 0.6, 0.9, 1.0])  # the probability that a block, size or name is the current one
         block = rng.choice([_SMALL_BLOCK, 512, _PAGE])
         self._image(self._root, target, rng, leaning, block)
 
     def durable_image(self, target: Path) -> None:
-        """The worst of them: nothing that was not synced."""
+        """Write into `target` the worst state: nothing that was not synced."""
         self._image(self._root, target, random.Random(0), 0.0, _PAGE)
 
     def _image(self, source: Path, target: Path, rng: random.Random, leaning: float, block: int) -> None:
@@ -180,7 +180,7 @@ class FaultyDisk(Disk):
         for entry in path.iterdir() if path.exists() else ():
             if entry.is_dir():
                 names[entry.name] = None
-            elif entry.name != LOCK:  # opening and closing it would give up the lock that this process holds
+            elif entry.name != LOCK:  # opening and closing it would release this process's lock
                 fd = os.open(entry, os.O_RDONLY)
                 names[entry.name] = self._inode(fd)
                 os.close(fd)
@@ -201,5 +201,5 @@ def _mixture(durable: bytes, current: bytes, rng: random.Random, leaning: float,
     mixed = bytearray()
     for start in range(0, size, block):
         content = current if rng.random() < leaning else durable
-        mixed += content[start : start + block].ljust(block, b"\0")  # a block that was never written reads as zeros
+        mixed += content[start : start + block].ljust(block, b"\0")  # a block that was never written has zeros
     return bytes(mixed[:size])

@@ -1,7 +1,7 @@
-"""Random work on a disk that is really full: errors that say so, no SIGBUS from a mapped index, and all is well when
-there is room again.
+"""Random work on a full disk: clear errors, no SIGBUS from a mapped index, and everything works when there is space
+again.
 
-Run as a program, on an empty file system of a few megabytes that it may fill:
+Run as a program on an empty file system of a few megabytes, which it fills:
 
     python -m tests.storage.faults.full_disk MOUNT_POINT SEED
 """
@@ -28,7 +28,7 @@ _STEPS = 60
 
 
 class Filler:
-    """A file that takes all the room there is, but for some pages."""
+    """A file that takes all space except some pages."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,11 +51,11 @@ class Filler:
 
 
 def work_on_full_disk(mount_point: Path, seed: int, pages_left: int) -> int:
-    """How many steps met the full disk."""
+    """Return how many steps failed because the disk was full."""
     filler = Filler(mount_point / "filler")
     path = mount_point / "data"
     rng = random.Random(seed)
-    # Indexes of several pages: a store into the second must find a block there, too.
+    # Indexes of several pages, so that stores need more than the first block.
     workload = Workload(path, seed, Disk(), segment_bytes=9000, segment_index_bytes=16_384, index_interval_bytes=0)
     refused = 0
     for _ in range(_STEPS):
@@ -69,7 +69,7 @@ def work_on_full_disk(mount_point: Path, seed: int, pages_left: int) -> int:
             if workload.doing == "reopen":
                 open_again(workload)
             accept_failure(workload, error)
-        check_log(workload.log, workload.model, rng, looks=2)  # reading needs no room
+        check_log(workload.log, workload.model, rng, looks=2)  # reading needs no space
     filler.make_room()
     workload.append()
     workload.reopen()

@@ -1,9 +1,9 @@
-"""kill -9 of a process that writes to a log: whatever it was doing, every append that it had an answer for is there.
+"""kill -9 of a process that writes to a log: every acknowledged append is there, whatever the process was doing.
 
-`kill_rounds` has writers killed at random moments, up to three in a row on the same directory, and opens it then in
-this process: the records are those that were appended, in order and once each, up to the last one acknowledged or the
-end of a batch of the append under way; each can be found by its offset and by its time; appending goes on. While the
-writer lives, its directory is locked.
+`kill_rounds` kills writers at random moments, up to three in a row on the same directory, and then opens it in this
+process. The records are those that were appended, in order and once each, up to the last acknowledged one or the end of
+a batch of the append that was interrupted. Each can be looked up by its offset and its timestamp, and appends work.
+While the writer runs, its directory is locked.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.storage.faults.writing_child import config_of, next_append
 from tests.storage.log_builder import PARTITION
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
-_LONGEST_WAIT = 60.0  # for any answer at all: longer than a busy machine ever takes
+_LONGEST_WAIT = 60.0  # for a line of output; longer than even a busy machine takes
 
 
 def kill_rounds(rounds: int, seed: int, progress: Callable[[int], None]) -> int:
-    """So many rounds, with seeds from `seed` on; progress(n) after the nth. How many were done.
+    """Run this many rounds, with seeds from `seed` on, and call progress(n) after the nth. Return the number of rounds.
 
-    Raises AssertionError with the seed of the round that went wrong, and leaves its directory.
+    Raises AssertionError with the seed of the round that failed, and keeps its directory.
     """
     with Writers.start() as writers:
         for done in range(rounds):
@@ -50,15 +50,15 @@ def kill_rounds(rounds: int, seed: int, progress: Callable[[int], None]) -> int:
 
 
 def _new_directory(seed: int) -> Path:
-    """Mostly in memory: what a kill leaves does not depend on the disk, and a writer that waits for none gets further.
-    The others are killed while they wait."""
+    """Return a new directory, mostly in memory: the result of a kill does not depend on the disk, and a writer in
+    memory gets further. Writers on a disk are killed while they wait for it."""
     memory = Path("/dev/shm")
     in_memory = seed % 10 != 0 and os.access(memory, os.W_OK)
     return Path(tempfile.mkdtemp(prefix="stratalog-kill-", dir=memory if in_memory else None))
 
 
 class Writers:
-    """The process that forks writers, and the pipe that they all talk into."""
+    """The process that forks writers, and the pipe for the output of all of them."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -78,7 +78,7 @@ class Writers:
                 process.kill()
 
     def fork(self, seed: int, nth: int, path: Path) -> int:
-        """The new writer's process id."""
+        """Fork a writer and return its process id."""
         self._input.write(f"{seed} {nth} {path}\n".encode())
         self._input.flush()
         kind, numbers = self.wait()
@@ -91,7 +91,7 @@ class Writers:
         return line
 
     def line(self, timeout: float) -> tuple[str, list[int]] | None:
-        """What a writer says next; None if it is silent for so long."""
+        """Return the next line of output, or None after `timeout` seconds."""
         while b"\n" not in self._buffer:
             if not select.select([self._output], [], [], max(timeout, 0))[0]:
                 return None
@@ -109,7 +109,7 @@ class KillRound:
         self.seed = seed
         self.config = config_of(seed)
         self.rng = random.Random(f"killer {seed}")
-        self.batches: list[AppendedBatch] = []  # acknowledged, or found after a kill
+        self.batches: list[AppendedBatch] = []  # acknowledged, or read after a kill
         self._writers = writers
 
     @property
@@ -119,10 +119,10 @@ class KillRound:
     def run(self) -> None:
         for nth in range(self.rng.choice([1, 1, 2, 3])):
             self._write_and_kill(nth)
-        for _ in range(2):  # after the kill, and after a close in order
+        for _ in range(2):  # after the kill, and after a clean close
             with LogDirectory.open(self.path, self.config, background=False) as directory:
                 log = directory.log(*PARTITION)
-                self._found(log.log_start_offset, log.log_end_offset)
+                self._check_opened(log.log_start_offset, log.log_end_offset)
                 self._check_retention(log)
                 check_log(log, Model(self.batches), self.rng)
                 check_every_offset(log, self.batches)
@@ -136,7 +136,7 @@ class KillRound:
             self._check_locked()
             self._listen(self.rng.choice([0.005, 0.04, 0.1]) * self.rng.random())
         else:
-            self._listen(0.004 * self.rng.random())  # it is most likely still opening the log
+            self._listen(0.004 * self.rng.random())  # most likely while it still opens the log
         os.kill(pid, signal.SIGKILL)
         while True:
             kind, numbers = self._writers.wait()
@@ -152,14 +152,15 @@ class KillRound:
 
     def _hear(self, kind: str, numbers: list[int]) -> None:
         if kind == "opened":
-            self._found(*numbers)
+            self._check_opened(*numbers)
         else:
             assert kind == "acknowledged", f"the writer says {kind} {numbers}"
             self.batches += next_append(self.seed, self.end)
             assert numbers == [self.end], f"append ended at {numbers}, not {self.end}"
 
-    def _found(self, start: int, end: int) -> None:
-        """A log that was opened holds all that was acknowledged, and maybe some of the append under way."""
+    def _check_opened(self, start: int, end: int) -> None:
+        """Check a log that was opened: it has all acknowledged batches, and possibly some of the append that was
+        interrupted."""
         acknowledged = self.end
         assert end >= acknowledged, f"the log ends at {end}, but all up to {acknowledged} was acknowledged"
         assert start <= end
@@ -175,20 +176,20 @@ class KillRound:
         raise AssertionError("the directory could be opened while another process had it")
 
     def _check_retention(self, log: Log) -> None:
-        """Nothing deletes records here but retention.bytes, which leaves that many."""
+        """Check the log size: only retention.bytes deletes records, and it leaves at least that many bytes."""
         start, kept, least = log.log_start_offset, log.size, self.config.retention_bytes
         assert start == 0 or 0 <= least <= kept, f"starts at {start}, {kept} bytes left, retention.bytes is {least}"
 
 
 def check_every_offset(log: Log, batches: list[AppendedBatch]) -> None:
-    """Each record is found in its batch by its offset, and some by time (times rise with offsets here)."""
+    """Look up each record by its offset, and some by timestamp. (Timestamps rise with the offsets here.)"""
     start = log.log_start_offset
     for batch in batches:
         for record in batch.records:
             if record.offset >= start:
-                found = log.read(record.offset, 0)
-                assert found.base_offset == batch.base_offset, f"read({record.offset}) begins at {found.base_offset}"
-                [served] = found.batches()
+                read = log.read(record.offset, 0)
+                assert read.base_offset == batch.base_offset, f"read({record.offset}) begins at {read.base_offset}"
+                [served] = read.batches()
                 assert served.header.next_offset == batch.next_offset, f"read({record.offset}) gives {served}"
         last = batch.records[-1]
         if last.offset >= start:

@@ -1,5 +1,5 @@
-"""What a log must hold, as plain lists. Everything that can be asked of a log is worked out here again from the
-batches that were appended, in the simplest way there is."""
+"""The content that a log must have, as plain lists. Each result of a log's methods is computed again from the appended
+batches, in the simplest possible way."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Aborted:
 
 @dataclass
 class Model:
-    """The batches in order, from offset 0 on: also those before the log's start."""
+    """The batches in order, from offset 0 on, including those before the log start offset."""
 
     batches: list[AppendedBatch] = field(default_factory=list)
 
@@ -53,30 +53,30 @@ class Model:
         return self.batches[-1].next_offset if self.batches else 0
 
     def cut(self, end: int) -> Model:
-        """The model of the same log when it ends at `end`, which must lie between two batches."""
+        """Return the model of the same log when it ends at `end`, which must be between two batches."""
         kept = [batch for batch in self.batches if batch.next_offset <= end]
         model = Model(kept)
         assert model.end == end, f"a log ends at offset {end}, in the middle of a batch"
         return model
 
     def batch_base(self, offset: int) -> int:
-        """Where truncating to `offset` cuts: the start of the batch that has it."""
+        """Return the base offset of the batch that contains `offset`, where a truncation ends the log."""
         return next((batch.base_offset for batch in self.batches if offset < batch.next_offset), self.end)
 
     def records(self, start: int) -> list[Record]:
-        """As Log.records() gives them: without markers."""
-        found = [record for batch in self.batches if not batch.marker for record in batch.records]
-        return [record for record in found if record.offset >= start]
+        """Return the records as Log.records() does, without markers."""
+        records = [record for batch in self.batches if not batch.marker for record in batch.records]
+        return [record for record in records if record.offset >= start]
 
     def all_records(self, start: int) -> list[Record]:
         return [record for batch in self.batches for record in batch.records if record.offset >= start]
 
     def epochs(self) -> list[int]:
-        """The leader epoch of each offset."""
+        """Return the leader epoch of each offset."""
         return [batch.leader_epoch for batch in self.batches for _ in batch.records]
 
     def producers(self) -> tuple[dict[int, ProducerFacts], list[Aborted]]:
-        """Each producer's state at the end of the log, and all transactions that were aborted."""
+        """Return each producer's state at the end of the log, and all aborted transactions."""
         producers: dict[int, ProducerFacts] = {}
         aborted = []
         for batch in self.batches:

@@ -1,8 +1,8 @@
-"""Power cuts in the middle of random work: what is found afterwards must be what was promised.
+"""Power cuts in the middle of random work: every record that was durable must be there afterwards.
 
-`run` works on a log over a FaultyDisk and takes crash images before random calls of the disk and between them, opens
-each with the real disk, and checks: no exception, the records are those that were appended, from the log's start
-without a gap, nothing that was promised is missing, nothing that was cut off is back, and the log goes on from there.
+`run` works on a log over a FaultyDisk and takes crash images before random calls of the disk and between steps. It
+opens each image with the real disk and checks it: no exception, the records are those that were appended, without a gap
+from the log start offset on, no durable record is missing, no truncated record is back, and appends work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.storage.log_builder import PARTITION
 
 
 class PowerCuts:
-    """Takes `images` crash images in the course of one workload of its own."""
+    """Takes `images` crash images during one random workload."""
 
     def __init__(self, where: Path, seed: int, images: int, *, progress: Callable[[], None] | None = None) -> None:
         self.where = where
@@ -33,7 +33,7 @@ class PowerCuts:
         self._rng = random.Random(f"power cuts {seed}")
         self._until_next = 0
         self._disk = FaultyDisk(where / "live")
-        # Small segments roll and are deleted a lot; in a large one, much is not flushed yet.
+        # Small segments roll and are deleted often. In a large segment, much is not flushed yet.
         settings: dict[str, Any] = {"flush_messages": 40} if seed % 4 == 3 else {}
         if seed % 2:
             settings |= {"segment_bytes": 15_000, "segment_index_bytes": 1024, "retention_bytes": 40_000}
@@ -44,7 +44,7 @@ class PowerCuts:
         try:
             while self.taken < self.images:
                 self.workload.step()
-                # Most calls are made by what flushes: between the steps, there is more to lose.
+                # Most calls come from flushes. Between the steps, there is more to lose.
                 if self._rng.random() < 0.2:
                     self._cut_power()
             self._disk.on_call = None
@@ -79,20 +79,20 @@ class PowerCuts:
 
 def check_image(path: Path, workload: Workload, rng: random.Random) -> None:
     allowed = workload.allowed
-    for _ in range(2):  # the second time after a close in order
+    for _ in range(2):  # the second time after a clean close
         with LogDirectory.open(path, workload.config, background=False) as directory:
             log = directory.log(*PARTITION)
             _check_bounds(allowed, log.log_start_offset, log.log_end_offset)
             model = allowed.model.cut(log.log_end_offset)
-            # A truncation under way may have moved the start back, to where epochs were forgotten already.
+            # An interrupted truncation may have moved the start back, before epochs that were already forgotten.
             check_log(log, model, rng, looks=3, epochs_from=allowed.highest_start)
     with LogDirectory.open(path, workload.config, background=False) as directory:
         log = directory.log(*PARTITION)
         check_goes_on(log)
-        found = list(log.records())
+        records = list(log.records())
     (path / CLEAN_SHUTDOWN).unlink()
     with LogDirectory.open(path, workload.config, background=False) as directory:
-        assert list(directory.log(*PARTITION).records()) == found, (
+        assert list(directory.log(*PARTITION).records()) == records, (
             "what was appended after the cut is not what is there"
         )
 

@@ -1,7 +1,8 @@
-"""A writer, readers of each kind and a housekeeper at work on one log of many small segments, all at once.
+"""Runs a writer, readers of each kind and a housekeeper on one log of many small segments, all at once.
 
-`race` lets them run for a while, and raises AssertionError with the seed if one of them saw what it may not see (see
-readers_and_writer.py), if a thread hangs, or if the log is not what the writer made it, at once and after reopening.
+`race` lets them run for a while. It raises AssertionError with the seed if one of them reads wrong records (see
+readers_and_writer.py), if a thread hangs, or if the log differs from what the writer appended, at once or after
+reopening.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ OFTEN = DirectoryConfig(
     max_open_segments=2,
 )
 KINDS = [Reader.in_order, Reader.at_random, Reader.by_time, Reader.from_deleted]
-_PAUSE = 0.001  # of a reader between two questions, or the writer gets no turn
+_PAUSE = 0.001  # of a reader between two reads, so that the writer gets to run
 _HANGS = 60.0
 
 
 def race(path: Path, seed: int, seconds: float) -> dict[str, int]:
-    """How often each kind of thread did what it is there for."""
+    """Run the race and return how often each kind of thread did its work."""
     history = History(seed)
     with (
         _eager_threads(),
@@ -62,7 +63,11 @@ def race(path: Path, seed: int, seconds: float) -> dict[str, int]:
             _check_end(built, history, writer.end)
         except Exception as error:
             raise AssertionError(f"seed {seed}, left in {path}: {error!r}") from error
-    return {"written": writer.end, "truncated": history.done, **{kind.__name__: one.answers for kind, one in readers}}
+    return {
+        "written": writer.end,
+        "truncated": history.done,
+        **{kind.__name__: reader.answers for kind, reader in readers},
+    }
 
 
 def _check_end(built: LogBuilder, history: History, end: int) -> None:
@@ -76,7 +81,7 @@ def _check_end(built: LogBuilder, history: History, end: int) -> None:
 
 
 class Threads:
-    """Each repeats a step until the time is up or one of them fails."""
+    """Threads that each repeat a step until the time is up or one of them fails."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -98,7 +103,7 @@ class Threads:
             self._stop.set()
 
     def finish(self, seconds: float, until: Callable[[], bool]) -> None:
-        """After so long; on a busy machine later, so that each has had its turn."""
+        """Stop the threads after `seconds`, or later on a busy machine, so that each has run."""
         self._stop.wait(seconds)
         deadline = time.monotonic() + _HANGS
         while not until() and not self._stop.is_set() and time.monotonic() < deadline:
@@ -112,7 +117,7 @@ class Threads:
 
 
 class Unsynced(Disk):
-    """Nothing here is about power cuts, and a writer that waits for no disk does more."""
+    """Syncs nothing: these tests have no power cuts, and a writer that does not wait for the disk does more."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -126,7 +131,7 @@ class Unsynced(Disk):
 
 @contextmanager
 def _eager_threads() -> Iterator[None]:
-    """Python lets a thread run for 5 ms before another has its turn: too long to meet in the middle of anything."""
+    """Switch threads often. Python's default of 5 ms is too long for threads to meet in the middle of a call."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0001)
     try:

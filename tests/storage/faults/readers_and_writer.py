@@ -1,9 +1,9 @@
-"""One writer and many readers on the same log, each of which knows what it may see.
+"""One writer and many readers of the same log, each of which knows what it may read.
 
-The writer says what it is about to do in a `History`, so that a reader can tell which records were right at some
-moment between its question and the answer: exactly one at each offset, unless a truncation ran meanwhile. Errors are
-held to the same: an offset is out of range where retention or a truncation took it, and other errors need a truncation,
-which voids the slices taken before it.
+The writer records its truncations in a `History` before it starts them. So a reader knows which records were right at
+some moment during its read: exactly one at each offset, unless a truncation ran meanwhile. Errors are checked too: an
+offset may be out of range only if retention or a truncation removed it, and other errors need a truncation, which makes
+earlier slices invalid.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ T = TypeVar("T")
 
 
 class History:
-    """The truncations so far. Generation n of the content begins with the nth of them; the first is nobody's."""
+    """The truncations so far. Generation n of the content starts with the nth truncation, and generation 0 with the
+    log."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.cuts = [0]  # the offset that each generation began at
-        self.done = 0  # truncations that are over: read it before a question
-        self.begun = 0  # read it after the answer
+        self.cuts = [0]  # the offset at which each generation starts
+        self.done = 0  # truncations that are finished; a reader takes it before a read
+        self.begun = 0  # truncations that were started; a reader takes it after a read
 
     def record(self, offset: int, truncations: int) -> Record:
-        """The record at `offset` when there had been so many truncations."""
+        """Return the record at `offset` after this many truncations."""
         generation = next(at for at in range(truncations, -1, -1) if self.cuts[at] <= offset)
         return record_at(offset, seed=self.seed, generation=generation)
 
     def check(self, records: Iterable[Record], since: int) -> None:
-        """Each was in the log at some moment since `since` truncations were done."""
+        """Check that each record was in the log at some moment after `since` truncations."""
         begun = self.begun
         for record in records:
             right = any(record == self.record(record.offset, count) for count in range(since, begun + 1))
@@ -50,7 +51,7 @@ class History:
 
 
 class Writer:
-    """Appends, mostly. Keeps its batches, so that it knows where a truncation will cut."""
+    """Appends most of the time. Keeps its batches, so that it knows where a truncation ends the log."""
 
     def __init__(self, log: Log, history: History) -> None:
         self.log = log
@@ -79,7 +80,7 @@ class Writer:
         self.end += count
 
     def _truncate(self) -> None:
-        """Mostly a few batches, sometimes some segments. Other records come in the place of these."""
+        """Truncate a few batches, or sometimes some segments. Later records at these offsets differ."""
         start = self.log.log_start_offset
         for _ in range(self.rng.choice([1, 1, 3, 3, 20, 150])):
             if self.bases and self.bases[-1] >= start:
@@ -91,7 +92,7 @@ class Writer:
 
 
 class Reader:
-    """Asks again and again; `answers` counts the records and times that were right."""
+    """Reads repeatedly. `answers` counts the records and timestamps that were right."""
 
     def __init__(self, log: Log, history: History, name: str) -> None:
         self.log = log
@@ -99,19 +100,19 @@ class Reader:
         self.rng = random.Random(f"{name} {history.seed}")
         self.answers = 0
         self._offset = 0
-        self._since = 0  # truncations that were done when the offset was found to exist
+        self._since = 0  # truncations that were finished when the offset was known to exist
 
     def in_order(self) -> None:
-        """On from where the last answer ended."""
+        """Read on from the end of the last read."""
         before = self.history.done
         read = self._ask(lambda: self.log.read(self._offset, self.rng.choice([0, 500, 100_000])))
         if read is None:
             self._choose()
             return
-        self._since = before  # the offset exists: it did not go with a truncation before that
+        self._since = before  # the offset exists: no earlier truncation has removed it
         records = self._read(read)
         if records:
-            assert records[0].offset <= self._offset, f"asked for {self._offset}, got {records[0].offset} at first"
+            assert records[0].offset <= self._offset, f"a read at {self._offset} starts with {records[0].offset}"
             self._offset = records[-1].offset + 1
 
     def at_random(self) -> None:
@@ -119,17 +120,18 @@ class Reader:
         records = self._ask(lambda: list(self.log.records(self._offset, self._offset + 20)), slices=True)
         if records:
             self._check(records)
-            assert records[0].offset == self._offset, f"asked for {self._offset}, got {records[0].offset} at first"
+            assert records[0].offset == self._offset, f"a read at {self._offset} starts with {records[0].offset}"
 
     def by_time(self) -> None:
-        """The time of an offset that exists: that one is found, or the log's start if that lies behind it by now."""
+        """Look up the timestamp of an existing offset. The result is this offset, or the log start offset if it is
+        later by now."""
         self._choose()
         start, end = self.log.log_start_offset, self.log.log_end_offset
-        asked = START_MS + self._offset * STEP_MS - self.rng.randrange(STEP_MS)
-        found = self._ask(lambda: (self.log.find_timestamp(asked),))
-        if found is None or self.history.begun > self._since:
+        timestamp = START_MS + self._offset * STEP_MS - self.rng.randrange(STEP_MS)
+        results = self._ask(lambda: (self.log.find_timestamp(timestamp),))
+        if results is None or self.history.begun > self._since:
             return
-        [answer] = found
+        [answer] = results
         if answer is None:
             assert self._offset >= end, f"nothing has the time of offset {self._offset}; the log has {start} to {end}"
         else:
@@ -138,7 +140,7 @@ class Reader:
         self.answers += 1
 
     def from_deleted(self) -> None:
-        """A slice that was taken before its segment was deleted."""
+        """Read a slice that was taken before its segment was deleted."""
         self._offset, self._since = self.log.log_start_offset, self.history.done
         read = self._ask(lambda: self.log.read(self._offset, 100_000))
         if read is None or not read.slice.length:
@@ -164,12 +166,14 @@ class Reader:
     def _check(self, records: list[Record]) -> None:
         self.history.check(records, self._since)
         offsets = [record.offset for record in records]
-        assert all(after == one + 1 for one, after in pairwise(offsets)), f"offsets of one answer: {offsets}"
+        assert all(after == before_it + 1 for before_it, after in pairwise(offsets)), (
+            f"offsets of one answer: {offsets}"
+        )
         self.answers += len(records)
 
     def _ask(self, question: Callable[[], T], *, slices: bool = False) -> T | None:
-        """The answer, or None for an error that is allowed. Where `slices` are read, a truncation may change what is
-        under them."""
+        """Return the result, or None after an error that is allowed. If `slices` are read, a truncation may change
+        their bytes."""
         try:
             return question()
         except OffsetOutOfRangeError:

@@ -1,4 +1,4 @@
-"""A file that was cut short or has a flipped bit: right records, or an error that says where; never a wrong one."""
+"""A truncated file, or a file with a flipped bit: reads return right records or an error with the position."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> DamagedLog:
 
 
 @pytest.mark.parametrize("state", ["killed", "closed"])
-def test_last_segment_cut_anywhere_leaves_a_valid_prefix(log: DamagedLog, state: str) -> None:
-    """`closed` has the marker of a clean shutdown, which is a lie then."""
+def test_last_segment_truncated_anywhere_leaves_a_valid_prefix(log: DamagedLog, state: str) -> None:
+    """`closed` has the clean-shutdown marker, although the file is torn."""
     rng = random.Random(f"cuts {state}")
     outcomes = set()
     for name, size in [*cuts(log, state, 3), *rng.sample(cuts(log, state), CUTS)]:
@@ -32,7 +32,7 @@ def test_last_segment_cut_anywhere_leaves_a_valid_prefix(log: DamagedLog, state:
 
 @pytest.mark.parametrize("state", ["killed", "closed"])
 @pytest.mark.parametrize("suffix", TARGETS)
-def test_flipped_bit_never_makes_a_wrong_record(log: DamagedLog, state: str, suffix: str) -> None:
+def test_flipped_bit_never_causes_a_wrong_record(log: DamagedLog, state: str, suffix: str) -> None:
     rng = random.Random(f"flips {state} {suffix}")
     candidates = [(name, bit) for name, bit in flips(log, state) if name.endswith(suffix)]
     outcomes = []

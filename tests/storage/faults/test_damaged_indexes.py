@@ -1,6 +1,7 @@
-"""An index is a hint: whatever bit of it is flipped, every offset and every time is found as before, without an error.
+"""An index is a hint: with any bit flipped, every lookup by offset and timestamp gives the same result, without an
+error.
 
-A small log and every look-up that there is, so that no entry goes unasked.
+The log is small and every lookup is made, so that every entry is used.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from stratalog.records.batch import Batch
 from stratalog.storage import Log, names
 from tests.storage.log_builder import LogBuilder
 
-FLIPS = 70  # of each kind of index
+FLIPS = 70  # per kind of index
 SETTINGS: dict[str, Any] = {"segment_bytes": 2500, "segment_index_bytes": 256, "index_interval_bytes": 150}
 
 
 class SmallLog:
-    """Three segments of some ten batches; timestamps rise, and fall a little now and then."""
+    """A log of three segments of about ten batches. Timestamps rise, and sometimes fall a little."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -39,29 +40,29 @@ class SmallLog:
 
     def check(self, path: Path) -> None:
         with LogBuilder(path, **SETTINGS) as built:
-            for _ in range(2):  # the second time with indexes that were made again
+            for _ in range(2):  # the second time with rebuilt indexes
                 for record in self.records:
                     first = next(built.log.read(record.offset, 0).batches()).header
                     assert first.base_offset in self.batches, f"read({record.offset}) begins with {first}"
                     assert first.base_offset <= record.offset <= first.last_offset, f"read({record.offset}): {first}"
-                    right = next(one for one in self.records if one.timestamp >= record.timestamp)
-                    found = built.log.find_timestamp(record.timestamp)
-                    assert found == (right.offset, right.timestamp), f"time of {record.offset}: {found}"
+                    right = next(candidate for candidate in self.records if candidate.timestamp >= record.timestamp)
+                    match = built.log.find_timestamp(record.timestamp)
+                    assert match == (right.offset, right.timestamp), f"timestamp of {record.offset}: {match}"
             assert list(built.log.records()) == self.records
 
 
 def _batches(log: Log) -> list[Batch]:
-    found: list[Batch] = []
+    batches: list[Batch] = []
     offset = 0
     while offset < log.log_end_offset:
-        found += list(log.read(offset, 100_000).batches())
-        offset = found[-1].header.next_offset
-    return found
+        batches += list(log.read(offset, 100_000).batches())
+        offset = batches[-1].header.next_offset
+    return batches
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [names.OFFSET_INDEX, names.TIME_INDEX])
-def test_flipped_bit_in_an_index_changes_no_answer(scratch: Path, suffix: str, clean: bool) -> None:
+def test_flipped_bit_in_an_index_changes_no_lookup(scratch: Path, suffix: str, clean: bool) -> None:
     log = SmallLog(scratch)
     rng = random.Random(f"{suffix} {clean}")
     files = sorted(path.relative_to(log.sound(clean)) for path in log.sound(clean).rglob(f"*{suffix}"))

@@ -1,4 +1,4 @@
-"""Each call of the disk may fail: an error or success, never a torn log."""
+"""Any call of the disk may fail: the result is an error or success, never a torn log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.storage.faults.failing_disk import FAULTS, FailingDisk
 from tests.storage.faults.faulty_disk import FaultyDisk
 from tests.storage.log_builder import PARTITION, LogBuilder
 
-# A seed each, and how far apart the calls are that fail: all of them are for bench.faults.
+# Seeds, and the distance between the calls that fail. bench.faults lets every call fail.
 SAMPLES = [
     ("ENOSPC", 397, 1),
     ("short write", 97, 1),
@@ -34,7 +34,7 @@ SAMPLES = [
 
 @pytest.fixture(autouse=True)
 def no_log_records() -> Iterator[None]:
-    """pytest keeps them, and with the errors in them the files that were open."""
+    """pytest keeps log records, and the errors in them keep files open."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -53,7 +53,7 @@ def test_failing_call_leaves_no_torn_state(scratch: Path, fault: str, apart: int
 @pytest.mark.parametrize("apart", quick_and_full(13, 3))
 @pytest.mark.parametrize("fault", list(FAULTS))
 def test_directory_that_failed_to_open_can_be_opened(tmp_path: Path, fault: str, apart: int) -> None:
-    """No lock, no descriptor and no half-made file stays behind, whichever call of opening fails."""
+    """No lock, no open descriptor and no incomplete file remains, whichever call of opening fails."""
     expected = LogBuilder(tmp_path / "data", segment_bytes=1024).append_until(4000).close().expected
     before = open_descriptors()
     disk = FailingDisk()
@@ -86,7 +86,7 @@ def test_log_whose_close_failed_is_not_marked_as_closed_in_order(tmp_path: Path)
     assert not (tmp_path / CLEAN_SHUTDOWN).exists(), "the marker says that all logs were closed in order"
 
 
-def test_log_whose_close_failed_is_not_taken_for_durable_when_opened_again(tmp_path: Path) -> None:
+def test_log_whose_close_failed_is_not_durable_when_opened_again(tmp_path: Path) -> None:
     disk = FaultyDisk(tmp_path)
     with LogBuilder(tmp_path, disk=disk) as built:
         built.reopen().append(3)

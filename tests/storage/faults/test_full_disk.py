@@ -1,7 +1,7 @@
-"""A disk without room for one more byte, as the system gives it: a small file system in memory, filled up.
+"""A full disk: a small file system in memory that is filled up.
 
-The mount is made in a namespace of its own (unshare), which takes no privileges on most systems, and goes with the
-process. Where a system permits neither, the test is skipped, and says so.
+The mount is in a namespace of its own (unshare), which needs no privileges on most systems, and disappears with the
+process. If the system does not permit it, the test is skipped with a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 _UNSHARE = ["unshare", "--map-root-user", "--mount", "--", "sh", "-c"]
 
 
-def test_full_disk_is_an_error_and_no_crash(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_without_a_crash(tmp_path: Path) -> None:
     mount = f"mount -t tmpfs -o size=3m tmpfs {shlex.quote(str(tmp_path))}"
     try:
         permitted = subprocess.run([*_UNSHARE, mount], capture_output=True, text=True, check=False)

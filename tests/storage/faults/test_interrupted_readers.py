@@ -1,5 +1,5 @@
-"""A reader that a truncation interrupts at the worst moments, one after the other: it gets the new records, or is told
-that its offset is gone. (test_threads.py leaves the moments to chance.)"""
+"""A truncation interrupts a reader at the worst moments, one after the other: the reader gets the new records, or an
+error that its offset is out of range. (In test_threads.py, the moments are random.)"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.storage.log_builder import START_MS, STEP_MS, LogBuilder
 
 
 class InterruptingDisk(Disk):
-    """Calls what it is armed with once, before or after the nth read from then on."""
+    """Calls a function once, before or after the nth read after arm()."""
 
     def __init__(self) -> None:
         self.reads_left = 0
@@ -26,7 +26,7 @@ class InterruptingDisk(Disk):
         self.reads_left, self._before, self._interrupt = nth, before, interrupt
 
     def disarm(self) -> bool:
-        """Whether it interrupted."""
+        """Return True if the function was called."""
         struck, self.reads_left = self.reads_left == 0, 0
         return struck
 
@@ -55,19 +55,19 @@ def built(scratch: Path, disk: InterruptingDisk) -> Iterator[LogBuilder]:
 
 
 def rewrite_tail(built: LogBuilder, back: int) -> None:
-    """Put other records in the place of the last ones, in batches of other sizes, and as many."""
+    """Replace the last records by as many others, in batches of other sizes."""
     end = built.next_offset
     built.truncate(end - back)
     while built.next_offset < end:
         built.append(min(3, end - built.next_offset), value_size=61)
 
 
-# The nth read of a file, before or after it, and how many records are cut off: within the last segment, or more.
+# The nth read of a file, before or after it, and how many records are truncated: within the last segment, or more.
 MOMENTS = [(nth, before, back) for nth in (1, 2, 3) for before in (True, False) for back in (4, 13, 60)]
 
 
 @pytest.mark.parametrize(("nth", "before", "back"), MOMENTS)
-def test_records_that_are_cut_under_a_reader_come_in_their_new_version(
+def test_reader_gets_the_new_records_after_a_truncation_during_the_read(
     built: LogBuilder, disk: InterruptingDisk, nth: int, before: bool, back: int
 ) -> None:
     start = built.next_offset - 10
@@ -76,13 +76,13 @@ def test_records_that_are_cut_under_a_reader_come_in_their_new_version(
 
 
 @pytest.mark.parametrize(("nth", "before", "back"), MOMENTS)
-def test_slice_of_a_read_that_was_interrupted_holds_the_new_batch(
+def test_slice_of_an_interrupted_read_has_the_new_batch(
     built: LogBuilder, disk: InterruptingDisk, nth: int, before: bool, back: int
 ) -> None:
     offset = built.next_offset - 3
     disk.arm(nth, before, lambda: rewrite_tail(built, back))
     read = built.log.read(offset, 0)
-    disk.disarm()  # a truncation from here on makes the slice void
+    disk.disarm()  # a later truncation makes the slice invalid
     [batch] = read.batches()
     assert batch.header.base_offset == read.base_offset
     assert batch.header.base_offset <= offset <= batch.header.last_offset
@@ -90,18 +90,18 @@ def test_slice_of_a_read_that_was_interrupted_holds_the_new_batch(
 
 
 @pytest.mark.parametrize(("nth", "before", "back"), MOMENTS)
-def test_time_of_a_record_that_is_cut_under_the_look_up_is_not_found(
+def test_timestamp_of_a_record_truncated_during_the_lookup_is_not_found(
     built: LogBuilder, disk: InterruptingDisk, nth: int, before: bool, back: int
 ) -> None:
-    wanted = built.next_offset - 2
-    time = START_MS + wanted * STEP_MS
-    disk.arm(nth, before, lambda: built.truncate(wanted + 2 - back))
-    found = built.log.find_timestamp(time)
-    assert found == (None if disk.disarm() else (wanted, time))
+    offset = built.next_offset - 2
+    time = START_MS + offset * STEP_MS
+    disk.arm(nth, before, lambda: built.truncate(offset + 2 - back))
+    match = built.log.find_timestamp(time)
+    assert match == (None if disk.disarm() else (offset, time))
 
 
 @pytest.mark.parametrize(("nth", "before"), [(nth, before) for nth in (1, 2, 3) for before in (True, False)])
-def test_offset_that_is_cut_under_a_read_is_out_of_range(
+def test_offset_truncated_during_a_read_is_out_of_range(
     built: LogBuilder, disk: InterruptingDisk, nth: int, before: bool
 ) -> None:
     offset = built.next_offset - 3

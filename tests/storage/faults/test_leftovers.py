@@ -1,4 +1,4 @@
-"""What a fault leaves on the disk does not come back as records: each kind of leftover on its own."""
+"""Bytes that a fault leaves on the disk do not come back as records: each kind of leftover on its own."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def found_after_kill(built: LogBuilder, scratch: Path) -> list[object]:
         return list(again.log.records())
 
 
-def test_whole_batches_of_an_append_that_failed_are_not_there_after_a_kill(scratch: Path) -> None:
-    """A short write may end behind a whole batch, which looks as good as any."""
+def test_complete_batches_of_a_failed_append_are_missing_after_a_kill(scratch: Path) -> None:
+    """A short write may end after a complete batch, which looks valid."""
     disk = FailingDisk()
     with LogBuilder(scratch / "live", disk=disk) as built:
         built.append(2)
@@ -44,7 +44,7 @@ def test_whole_batches_of_an_append_that_failed_are_not_there_after_a_kill(scrat
         assert list(built.log.records()) == built.expected
 
 
-def test_torn_append_that_could_not_be_cut_is_gone_after_a_close_in_order(scratch: Path) -> None:
+def test_torn_append_that_was_not_truncated_is_removed_by_the_close(scratch: Path) -> None:
     class NeitherWritesNorCuts(FailingDisk):
         def truncate(self, fd: int, size: int) -> None:
             self._may_fail("write")
@@ -62,8 +62,8 @@ def test_torn_append_that_could_not_be_cut_is_gone_after_a_close_in_order(scratc
         assert list(built.log.records()) == built.expected
 
 
-def test_segment_of_a_failed_roll_does_not_hide_what_follows(scratch: Path) -> None:
-    """Its files could not be removed either: nothing that is appended afterwards may lie behind its base offset."""
+def test_segment_of_a_failed_roll_does_not_hide_later_records(scratch: Path) -> None:
+    """Its files could not be removed either, so later records must not be in the old segment after its base offset."""
 
     class NeitherMapsNorRemoves(Disk):
         fails = False
@@ -92,7 +92,7 @@ def test_segment_of_a_failed_roll_does_not_hide_what_follows(scratch: Path) -> N
         assert list(built.log.records()) == built.expected
 
 
-def test_marker_whose_index_entry_failed_is_taken_back(scratch: Path) -> None:
+def test_marker_whose_index_entry_failed_is_undone(scratch: Path) -> None:
     disk = FailingDisk()
     with LogBuilder(scratch / "live", disk=disk) as built:
         built.log.append(build_batch(records_from(0, 3), **_TRANSACTIONAL))
@@ -110,8 +110,8 @@ def test_marker_whose_index_entry_failed_is_taken_back(scratch: Path) -> None:
         assert (aborted.first_offset, aborted.last_offset) == (0, 3)
 
 
-def test_batches_behind_a_cut_do_not_join_what_is_appended_in_its_place(scratch: Path) -> None:
-    """A new batch exactly as long as the damaged one: what lay behind that must be gone from the file."""
+def test_batches_after_a_corrupt_one_do_not_follow_newly_appended_ones(scratch: Path) -> None:
+    """The new batch is as long as the corrupt one, so the batches after that must be gone from the file."""
     built = LogBuilder(scratch / "live").append(1, value_size=50).append(1, value_size=50).append(1, value_size=50)
     killed = built.left_by_kill(scratch / "killed")
     built.close()
@@ -122,16 +122,16 @@ def test_batches_behind_a_cut_do_not_join_what_is_appended_in_its_place(scratch:
     length = len(build_batch([built.history[1]]))
     others = (record_at(1, seed=seed, value_size=50) for seed in range(1, 100))
     new = next(record for record in others if len(build_batch([record])) == length)
-    with LogBuilder(killed) as found:
-        assert found.log.log_end_offset == 1
-        found.log.append(build_batch([new]))
-        assert found_after_kill(found, scratch / "again") == [built.history[0], new]
-        found.reopen()
-        assert list(found.log.records()) == [built.history[0], new]
+    with LogBuilder(killed) as recovered:
+        assert recovered.log.log_end_offset == 1
+        recovered.log.append(build_batch([new]))
+        assert found_after_kill(recovered, scratch / "again") == [built.history[0], new]
+        recovered.reopen()
+        assert list(recovered.log.records()) == [built.history[0], new]
 
 
-def test_transactions_of_a_lost_tail_are_not_listed(scratch: Path) -> None:
-    """The log lost its last batches, and the index beside it did not: new records would be taken for aborted ones."""
+def test_aborted_transactions_of_a_lost_tail_are_not_listed(scratch: Path) -> None:
+    """The log lost its last batches, but not its transaction index: new records would count as aborted."""
     with LogBuilder(scratch / "live") as built:
         built.append(2).roll()
         built.log.append(build_batch(records_from(2, 3), **_TRANSACTIONAL))

@@ -1,4 +1,4 @@
-"""After a power cut: what was promised is there, what was never written is not, and the log goes on."""
+"""After a power cut, durable records are there, records that were never written are not, and appends work."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.storage.log_builder import PARTITION, LogBuilder, records_from
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(slow(seed) for seed in range(2, 6))])
-def test_power_cut_keeps_what_was_promised(scratch: Path, seed: int) -> None:
+def test_power_cut_loses_no_durable_record(scratch: Path, seed: int) -> None:
     PowerCuts(scratch, seed, images=20).run()
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
 @pytest.mark.parametrize("reload", [False, True])
-def test_flush_after_failed_flushes_promises_only_what_it_kept(tmp_path: Path, failures: int, reload: bool) -> None:
-    """The kernel tells of a failed write once, and forgets the pages: syncing again is not enough."""
+def test_flush_after_failed_flushes_writes_the_lost_pages_again(tmp_path: Path, failures: int, reload: bool) -> None:
+    """The kernel reports a failed write once and drops the pages, so syncing again is not enough."""
     disk = FaultyDisk(tmp_path / "live")
     with LogBuilder(tmp_path / "live", disk=disk, segment_bytes=100_000) as built:
         built.append(5).flush().append(40, value_size=400)
@@ -44,14 +44,14 @@ def test_flush_after_failed_flushes_promises_only_what_it_kept(tmp_path: Path, f
 
 
 def _fail_a_truncation(built: LogBuilder, disk: FaultyDisk) -> None:
-    """Half way, so that the log is loaded again from its files."""
+    """Fail in the middle, so that the log is loaded again from its files."""
     disk.fail_syncs = 1
     with pytest.raises(StorageError, match="truncate"):
         built.log.truncate(built.next_offset - 1)
     assert list(built.log.records()) == built.expected
 
 
-def test_roll_after_a_failed_sync_promises_only_what_it_kept(tmp_path: Path) -> None:
+def test_roll_after_a_failed_sync_writes_the_lost_pages_again(tmp_path: Path) -> None:
     disk = FaultyDisk(tmp_path / "live")
     with LogBuilder(tmp_path / "live", disk=disk, segment_bytes=100_000) as built:
         built.append(40, value_size=400)
@@ -65,14 +65,14 @@ def test_roll_after_a_failed_sync_promises_only_what_it_kept(tmp_path: Path) -> 
     disk.forget()
 
 
-def test_snapshot_from_before_a_truncation_does_not_come_back(tmp_path: Path) -> None:
-    """It would tell of producers' batches that were cut off, and new ones would be taken for their duplicates."""
+def test_snapshot_after_a_truncation_is_removed_durably(tmp_path: Path) -> None:
+    """The snapshot knows truncated batches, and new ones would count as their duplicates."""
     disk = FaultyDisk(tmp_path / "live")
     workload = Workload(tmp_path / "live", 0, disk, segment_bytes=100_000)
     first = _idempotent(0, 2, 0)
     workload.append_batches(first)
     workload.append_batches(_idempotent(2, 3, 2))
-    workload.reopen()  # saves a snapshot at offset 5
+    workload.reopen()  # saves a snapshot for offset 5
     workload.flush()
     workload.log.truncate(2)
     workload.model = Model(first)

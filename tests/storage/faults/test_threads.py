@@ -1,4 +1,5 @@
-"""Readers beside a writer and a housekeeper: they see records that were in the log, or an error that the docs allow."""
+"""Readers during the work of a writer and a housekeeper: they get records that were in the log, or a documented
+error."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.storage.log_builder import LogBuilder
 SECONDS = 3.0
 
 
-def test_readers_beside_a_writer_see_only_what_was_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_readers_see_only_appended_records_during_appends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         done = race(tmp_path, 1, SECONDS)
     idle = [name for name, count in done.items() if count == 0]
@@ -39,31 +40,32 @@ def test_slice_stays_readable_when_its_segment_is_deleted(tmp_path: Path) -> Non
         assert [record for batch in read.batches() for record in records_of(batch)] == expected
 
 
-def test_slices_stay_readable_when_other_segments_push_theirs_out(tmp_path: Path) -> None:
-    """Only so many segments stay open, but whoever holds a slice holds its file."""
+def test_slices_stay_readable_when_their_segments_are_released(tmp_path: Path) -> None:
+    """The number of open segments is limited, but a slice keeps its file open."""
     few = DirectoryConfig(max_open_segments=2)
     with LogBuilder(tmp_path, segment_bytes=1024, directory_config=few).append_until(20_000) as built:
         reads = [built.log.read(segment.base_offset, 100_000) for segment in built.log.segments if segment.size]
         for path in built.files(LOG)[:-1]:
-            path.unlink()  # so that none can be opened again
+            path.unlink()  # so that no file can be opened again
         served = [record for read in reads for batch in read.batches() for record in records_of(batch)]
         assert served == built.expected
 
 
-def test_late_reader_makes_no_index_for_a_deleted_segment(tmp_path: Path) -> None:
-    """It has the list of segments from before, and finds the log but no index: that one was deleted, not lost."""
+def test_late_reader_creates_no_index_for_a_deleted_segment(tmp_path: Path) -> None:
+    """The reader has the old list of segments, and finds the log but no index. The index was deleted, so it is not
+    rebuilt."""
     with LogBuilder(tmp_path, segment_bytes=1024, file_delete_delay_ms=0).append_until(5000) as built:
         late, second = built.log.segments[:2]
-        assert late.file.fd >= 0  # it has come so far when the deletion strikes
+        assert late.file.fd >= 0  # the reader has opened the file before the deletion
         built.advance_start(second.base_offset).apply_retention()
         built.directory.turn()
-        with pytest.raises(OSError, match="not part of the log any more"):
+        with pytest.raises(OSError, match="part of the log"):
             late.locate(1)
         assert _files_of(built, late.base_offset) == []
 
 
 class MeetingDisk(Disk):
-    """Something happens in the middle of a reader's question: before it reads for the first time."""
+    """Calls a function before the first read of a lookup."""
 
     meet: Callable[[], object] | None = None
 
@@ -75,7 +77,7 @@ class MeetingDisk(Disk):
 
 
 @pytest.mark.parametrize("segment_bytes", [1024, 100_000], ids=["a segment goes", "a segment is cut"])
-def test_truncation_in_the_middle_of_a_look_up_is_not_taken_for_damage(tmp_path: Path, segment_bytes: int) -> None:
+def test_truncation_during_a_lookup_is_not_reported_as_corruption(tmp_path: Path, segment_bytes: int) -> None:
     disk = MeetingDisk()
     with LogBuilder(tmp_path, disk=disk, segment_bytes=segment_bytes, segment_index_bytes=64).append(1) as built:
         for end in (1, 4, 7):

@@ -1,7 +1,7 @@
-"""Random work on a log, step by step, with a model beside it and a word on what a power cut may leave.
+"""Random steps on a log and on its model, with the states that a power cut may leave.
 
-Segments and indexes are tiny, so that a few hundred steps roll, fill up, truncate and delete a lot. `allowed` is right
-at every moment, also in the middle of a step: a fault may strike inside any call.
+Segments and indexes are tiny, so that a few hundred steps roll, fill indexes, truncate and delete often. `allowed` is
+right at every moment, also in the middle of a step, because a fault may occur in any call.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _TRANSACTIONAL = 1001
 
 @dataclass(frozen=True)
 class Allowed:
-    """What may be found after a power cut: batches of `model` from a start between the two given, to an end at or
-    behind `promised`."""
+    """The states that a power cut may leave: the batches of `model` from a start between the two limits to an end at or
+    after `promised`."""
 
     model: Model
     promised: int
@@ -69,7 +69,7 @@ class Workload:
         self.log = self.directory.log(*PARTITION)
 
     def step(self) -> None:
-        """One random call on the log, and the model after it."""
+        """Make one random call on the log, and update the model."""
         steps: dict[Callable[[], None], int] = {
             self.append: 50,
             self.look: 5,
@@ -112,7 +112,7 @@ class Workload:
         self.settle(grown)
 
     def look(self) -> None:
-        """Read somewhere: it may be a segment that nobody opened yet, or one whose index must be made again."""
+        """Read at a random offset: its segment may not be open yet, or its index may have to be rebuilt."""
         start, end = self.log.log_start_offset, self.model.end
         if start < end:
             check_read(self.log, self.model, self.rng.randrange(start, end), self.rng.choice([0, 1000]))
@@ -130,7 +130,7 @@ class Workload:
         start = self.log.log_start_offset
         if start >= self.model.end:
             return
-        # Mostly near the end: a log that is cut to pieces all the time is always short.
+        # Mostly near the end, because otherwise the log would always be short.
         offset = max(start, self.model.end - int(self.rng.expovariate(1 / 12)))
         base = self.model.batch_base(offset)
         promised = min(self.allowed.promised, base)
@@ -155,7 +155,7 @@ class Workload:
         self.log.save_recovery_point()
 
     def turn(self) -> None:
-        """What the housekeeper does, some minutes later."""
+        """Run the housekeeper some minutes later."""
         self._expect(self.model, highest_start=self.model.end)
         self.clock.advance(self.rng.choice([1_000, 60_000, 400_000]))
         self.directory.turn()
@@ -171,7 +171,7 @@ class Workload:
         self.allowed = Allowed(model, self.allowed.promised, start, start if highest_start is None else highest_start)
 
     def settle(self, model: Model, *, promised: int | None = None) -> None:
-        """A step is done: the log says what it promises, and rolling promised what lies before the active segment."""
+        """Update `allowed` after a step: everything before the recovery point and the active segment is durable."""
         self.model = model
         promised = self.allowed.promised if promised is None else promised
         promised = max(promised, self.log.recovery_point, self.log.segments[-1].base_offset)
@@ -205,7 +205,7 @@ class Workload:
     def _random_records(self, offset: int) -> list[Record]:
         rng = self.rng
         count, value_size = rng.choice([(1, None), (1, 0), (3, None), (6, 20), (2, 250)])
-        late = rng.choice([0, 0, 0, 300, -200])  # timestamps need not rise with the offsets
+        late = rng.choice([0, 0, 0, 300, -200])  # timestamps don't always rise with the offsets
         has_time = rng.random() > 0.05
         return [
             record_at(

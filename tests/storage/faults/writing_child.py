@@ -1,12 +1,12 @@
-"""A process that writes to a log until it is killed, and says on a pipe what was acknowledged.
+"""A process that writes to a log until it is killed, and reports acknowledged appends on a pipe.
 
     python -m tests.storage.faults.writing_child
 
 reads lines "SEED NTH PATH" and forks a writer for each (a fork costs milliseconds, a new interpreter half a second).
-What comes back, from the writer: "pid N", "opened START END", "acknowledged END" after each append that returned;
-and "gone STATUS" once the writer is dead and has let go of everything.
+The writer reports "pid N", "opened START END" and, after each append that returned, "acknowledged END". The parent
+reports "gone STATUS" when the writer is dead and has released all its files.
 
-What is appended follows from the seed and the offset alone, so the killer can work it out too.
+The appended batches depend only on the seed and the offset, so the killing process can compute them too.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from stratalog.storage import DirectoryConfig, LogConfig, LogDirectory
 from tests.storage.faults.model import AppendedBatch
 from tests.storage.log_builder import PARTITION, records_from
 
-MOST_RECORDS = 2000  # a writer that gets so far waits for its end: reading all of it back must not take long
+MOST_RECORDS = 2000  # a writer that gets so far waits to be killed, so that reading everything back is quick
 _PRODUCER = 1000
-_EPOCH_LENGTH = 400  # offsets that have the same leader epoch
+_EPOCH_LENGTH = 400  # consecutive offsets with the same leader epoch
 _SHAPES: list[tuple[int, int | None]] = [(1, None), (1, 0), (3, None), (6, 20), (2, 250), (15, 30)]
-_LARGE = (6, 150_000)  # the kernel may stop half way through the write of such a batch
+_LARGE = (6, 150_000)  # a kill may interrupt the write of such a batch
 
 
 def config_of(seed: int) -> LogConfig:
@@ -44,7 +44,7 @@ def config_of(seed: int) -> LogConfig:
         retention_ms=-1,
         retention_bytes=rng.choice([-1, -1, 10_000, 40_000]),
         file_delete_delay_ms=rng.choice([0, 3]),
-        producer_id_expiration_ms=2**62,  # the records are years old
+        producer_id_expiration_ms=2**62,  # because the records are years old
     )
 
 
@@ -53,7 +53,7 @@ def is_large(seed: int) -> bool:
 
 
 def next_append(seed: int, offset: int) -> list[AppendedBatch]:
-    """The batches that the writer of this seed appends, in one call, to a log that ends at `offset`."""
+    """Return the batches that the writer with this seed appends in one call to a log that ends at `offset`."""
     rng = random.Random(f"{seed}/{offset}")
     batches = []
     epoch = offset // _EPOCH_LENGTH
@@ -61,7 +61,7 @@ def next_append(seed: int, offset: int) -> list[AppendedBatch]:
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         count, size = _LARGE if is_large(seed) and rng.random() < 0.2 else rng.choice(_SHAPES)
         records = records_from(offset, count, seed=seed, value_size=size)
-        # One producer writes everything there is: its sequence numbers are the offsets.
+        # One producer writes everything, so its sequence numbers are the offsets.
         producer = (_PRODUCER, 0, offset) if idempotent else (-1, -1, -1)
         batches.append(AppendedBatch(records, epoch, *producer))
         offset += count
@@ -82,7 +82,7 @@ def encode(seed: int, batches: list[AppendedBatch]) -> bytearray:
 
 
 def write(seed: int, nth: int, path: Path) -> None:
-    """Append for ever; now and then do what else a log does. A housekeeper with little to wait for is there too."""
+    """Append without end, with an occasional other call. A housekeeper with short intervals runs too."""
     rng = random.Random(f"steps {seed}/{nth}")
     often = DirectoryConfig(
         log_retention_check_interval_ms=rng.choice([2, 1000]),
@@ -105,7 +105,7 @@ def write(seed: int, nth: int, path: Path) -> None:
 
 
 def _say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())  # short enough that a kill can't cut it in two
+    os.write(1, f"{line}\n".encode())  # short enough that a kill can't split it
 
 
 def _fork_writer(seed: int, nth: int, path: Path) -> None:

@@ -22,7 +22,7 @@ from stratalog.errors import StorageError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.messages import to_ms
-from stratalog.storage.producer_state import Producer
+from stratalog.storage.producer_state import ProducerEntry
 
 _NONE = -1
 _FIRST_WITH_PRODUCER_FENCED = 4
@@ -98,7 +98,7 @@ def _refused(code: int) -> Reply:
     return {"error_code": code, "producer_id": _NONE, "producer_epoch": _NONE}
 
 
-def _producer(producer: Producer) -> Reply:
+def _producer(producer: ProducerEntry) -> Reply:
     start = producer.transaction_first_offset
     return {
         "producer_id": producer.producer_id,

@@ -1,2 +1,2 @@
-"""Compaction: of the records of a key only the last stays. What is due (plan), what stays (survivors, transactions),
-how the new files take the place of the old (cleaned_segment, swap), one log (compactor), and all of them (cleaner)."""
+"""Compaction: keeps only the last record of each key. `plan` decides which logs are due, `survivors` and `transactions`
+which records stay. `cleaned_segment` and `swap` replace the files. `compactor` compacts one log, `cleaner` all logs."""

@@ -1,6 +1,6 @@
-"""Writing the segment that takes the place of others: its files are called .cleaned until all of it is durable.
+"""Writes the segment that replaces others. The names of its files end in .cleaned.
 
-Crash policy: a .cleaned file counts for nothing, and is removed when the log is next opened.
+Crash policy: .cleaned files don't count as a segment, and are removed when the log is next opened.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 class CleanedSegment:
+    """A segment that compaction writes. finish() makes it durable, discard() removes it."""
+
     def __init__(
         self,
         disk: Disk,
@@ -33,16 +35,16 @@ class CleanedSegment:
         chunk: int,
         account: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`account` is told of bytes that were written."""
+        """Create the files. `account` is called with the number of bytes after each write. Raises OSError."""
         self.base_offset = base_offset
         self._account = account
         self.size = 0
         self.aborted: list[AbortedTransaction] = []
         self._disk = disk
         self._directory = directory
-        self._chunk = chunk  # bytes that are written at a time
+        self._chunk = chunk  # bytes per write
         self.unwritten = bytearray()
-        self.discard()  # what an earlier run may have left
+        self.discard()  # an earlier run may have left files
         self._fd = -1
         try:
             self._fd = disk.open(self._path(names.LOG), create=True)
@@ -61,12 +63,12 @@ class CleanedSegment:
         return self.index.max_timestamp
 
     def append(self, data: Buffer, header: BatchHeader) -> None:
-        """A batch, and what its header says. Raises OSError."""
+        """Append a batch with its parsed header. Raises OSError."""
         self.unwritten += data
         self.note([header])
 
     def note(self, headers: list[BatchHeader]) -> None:
-        """Of batches that were put behind `unwritten`. Raises OSError."""
+        """Index batches that the caller has appended to `unwritten`. Raises OSError."""
         self.index.reserve(len(headers))
         self.index.add(headers, self.size)
         self.size += sum(header.size for header in headers)
@@ -74,8 +76,8 @@ class CleanedSegment:
             self._write()
 
     def finish(self, aborted: Iterable[AbortedTransaction], modified_ns: int) -> None:
-        """Make all of it durable, but for the files' names. `modified_ns`: when what it replaces was last written;
-        retention goes by that where records have no time."""
+        """Make the content of all files durable, but not their names. Raises OSError. `modified_ns` becomes the time of
+        the log file: retention uses the time of the replaced file if records have no timestamps."""
         self._write()
         self.aborted = list(aborted)
         self.index.note_max_timestamp()
@@ -98,7 +100,8 @@ class CleanedSegment:
             self._fd = -1
 
     def abandon(self) -> None:
-        """After an error. What can't be removed counts for nothing, and is removed by the next run, or at opening."""
+        """Close and remove the files after an error. Files that can't be removed don't count, and are removed by the
+        next run, or when the log is next opened."""
         self.close()
         with contextlib.suppress(OSError):
             self.discard()

@@ -1,8 +1,9 @@
-"""The cleaner of a data directory: threads that compact whichever log is dirtiest of those that are due.
+"""The cleaner of a data directory: threads that compact the dirtiest of the logs that are due.
 
-A log that fails (a damaged batch, a full disk) is set aside with the reason, and tried again later, less and less
-often; the others go on. Reading and writing keep to log.cleaner.io.max.bytes.per.second. Up to where a log is clean is
-in cleaner-offset-checkpoint, as in Kafka; a run that a crash cut short is done again.
+A log that can't be compacted (a corrupt batch, a full disk) is set aside with the reason, and tried again after a delay
+that grows. The other logs are compacted meanwhile. Reading and writing respect log.cleaner.io.max.bytes.per.second. As
+in Kafka, cleaner-offset-checkpoint has the offset before which each log is clean. A run that a crash interrupted is
+repeated.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from stratalog.storage.names import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_ASIDE, _LONGEST_ASIDE = 1.0, 3600.0  # seconds until a log that failed is tried again
+_SHORTEST_ASIDE, _LONGEST_ASIDE = 1.0, 3600.0  # seconds until a log that was set aside is tried again
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """A log that can't be cleaned."""
+    """The reason why a log could not be compacted, and when it is tried again."""
 
     reason: str
     failures: int
@@ -45,7 +46,7 @@ class SetAside:
 
 @dataclass(frozen=True)
 class CleanerStatus:
-    """What there is to say of one log."""
+    """The state of one log: how dirty it is, and what happened to it last."""
 
     partition: TopicPartition
     dirt: Dirt
@@ -57,7 +58,7 @@ class CleanerStatus:
 
 @dataclass
 class CleanerCounters:
-    """For metrics, since the start."""
+    """Totals since the start, for metrics."""
 
     runs: int = 0
     failures: int = 0
@@ -66,6 +67,8 @@ class CleanerCounters:
 
 
 class LogCleaner:
+    """Compacts the logs of a data directory in threads, or in turn()."""
+
     def __init__(self, config: CleanerConfig, logs: Callable[[], Iterable[Log]], home: LogHome) -> None:
         self.counters = CleanerCounters()
         self._config = config
@@ -89,14 +92,15 @@ class LogCleaner:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Ends a run that is under way; what it did not swap in yet counts for nothing."""
+        """Stop the threads and wait for them. A run in progress stops, and its segments that are not swapped in yet are
+        discarded."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
         self._threads.clear()
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Go by other settings. A run that is under way begins again."""
+        """Use other settings. A run in progress stops and starts again."""
         if config == self._config:
             return
         was_running = bool(self._threads)
@@ -118,7 +122,8 @@ class LogCleaner:
         )
 
     def turn(self) -> Cleaned | None:
-        """Compact the dirtiest log that is due, if there is one; of those that fail, the next."""
+        """Compact the dirtiest log that is due and return the result. If it fails, try the next one. Return None if no
+        log is due any more, or if a run was stopped."""
         while (log := self._take()) is not None:
             try:
                 cleaned = self._clean(log)
@@ -141,13 +146,14 @@ class LogCleaner:
         )
 
     def dry_run(self, log: Log) -> Cleaned:
-        """What compacting all that can be compacted now would save; takes as long as the run itself, and some disk.
+        """Return what compacting the log now would save. It takes as long as a run, and some disk space, but replaces
+        nothing.
 
-        Never beside a run of the same log: both would write to the same files.
+        Raises CleanerBusyError while the log is being compacted, because both would write to the same files.
         """
         with self._lock:
             if log.partition in self._running:
-                raise CleanerBusyError(f"{log.partition} is being compacted just now; ask again when that is done")
+                raise CleanerBusyError(f"{log.partition} is being compacted; retry when that is done")
             self._running.add(log.partition)
         try:
             generation = log.generation
@@ -164,7 +170,7 @@ class LogCleaner:
         checkpointed = self._offsets.get(log.partition)
         first_dirty = max(checkpointed, log.log_start_offset)
         if first_dirty > segments[-1].base_offset:
-            first_dirty = log.log_start_offset  # from another life of this log; to look at it all again is always right
+            first_dirty = log.log_start_offset  # left by a deleted log of this name; cleaning it all is always right
         return assess(
             [segment.retention_facts() for segment in segments],
             log.config,
@@ -181,11 +187,11 @@ class LogCleaner:
         try:
             return self.turn() is not None
         except Exception:
-            logger.exception("the cleaner failed")  # and goes on: it must not end for all logs
+            logger.exception("the cleaner failed")  # but continues, so that the other logs are compacted
             return False
 
     def _take(self) -> Log | None:
-        """The dirtiest log that is due and that no other thread works at."""
+        """Mark the dirtiest log that is due as running and return it. Logs that another thread compacts are skipped."""
         now = self._clock.monotonic()
         best: Log | None = None
         most = -1.0
@@ -228,7 +234,7 @@ class LogCleaner:
             if not log.is_closed:
                 self._put_aside(log, str(error))
             return None
-        except Exception as error:  # a fault of ours must not keep the other logs from being compacted
+        except Exception as error:  # an unexpected error must not keep the other logs from being compacted
             logger.exception("%s: compaction failed", log.path)
             self._put_aside(log, f"{type(error).__name__}: {error}")
             return None
@@ -258,4 +264,4 @@ class LogCleaner:
         )
         self.counters.failures += 1
         if before is None or before.reason != reason:
-            logger.error("%s: can't be compacted, and is set aside: %s", log.path, reason)
+            logger.error("%s: can't compact the log; setting it aside: %s", log.path, reason)

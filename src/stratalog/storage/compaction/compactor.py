@@ -1,8 +1,9 @@
-"""Compacts one log: a run maps the keys of its dirty part to their last offsets, then writes what survives.
+"""Compacts one log. A run maps the keys of the dirty part to their last offsets, and then writes the records that stay.
 
-Memory is bounded: where the map has no room for more keys, the run ends there, and the next goes on from that offset. A
-run never changes the segment that grows, takes no lock but for the swaps, and may be stopped at any time: what is not
-swapped in counts for nothing. A batch that is damaged ends the run with CorruptBatchError, before anything is lost.
+Memory is limited: when the map has no room for more keys, the run stops at that offset, and the next run continues
+there. A run never changes the active segment, and takes locks only for the swaps. It may be stopped at any time, and
+then segments that are not swapped in yet are discarded. A corrupt batch ends the run with CorruptBatchError, before any
+record is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stratalog.records.format import CURRENT_MAGIC, HEADER_SIZE, Codec
 from stratalog.records.reader import records_of
 from stratalog.storage import names
 from stratalog.storage.compaction.cleaned_segment import CleanedSegment
-from stratalog.storage.compaction.plan import Dirt, Sized, groups
+from stratalog.storage.compaction.plan import Dirt, SegmentSize, groups
 from stratalog.storage.compaction.survivors import LastBatch, Survivors
 from stratalog.storage.compaction.transactions import CleanedTransactions
 from stratalog.storage.log import Log
@@ -33,29 +34,29 @@ if TYPE_CHECKING:
 
 FEWEST_SLOTS = 1024
 SMALLEST_CHUNK = 16 * 1024
-MOST_LIST_BYTES = 16 * 1024**2  # for a bit an offset of the dirty part, beside the map of keys
+MOST_LIST_BYTES = 16 * 1024**2  # for one bit per offset of the dirty part, in addition to the map of keys
 
 
 class CleaningStoppedError(StratalogError):
-    """The cleaner was told to stop. Nothing is lost: the log is as it was, or partly compacted."""
+    """A run was stopped. No record is lost: the log is unchanged or partly compacted."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may take."""
+    """The limits of a run."""
 
     memory: int = 128 * 1024**2  # bytes for the map of keys
     load_factor: float = 0.9
-    chunk: int = 256 * 1024  # bytes that are read and written at a time
-    account: Callable[[int], None] = lambda _: None  # told of bytes read and written; may wait
+    chunk: int = 256 * 1024  # bytes per read and write
+    account: Callable[[int], None] = lambda _: None  # called with the bytes of each read and write; may wait
     stop: threading.Event | None = None
 
 
 @dataclass
 class Cleaned:
-    """What a run did."""
+    """The result of a run."""
 
-    first_dirty_offset: int  # from where the next run goes on
+    first_dirty_offset: int  # where the next run continues
     bytes_read: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
@@ -64,14 +65,14 @@ class Cleaned:
     keys: int = 0
     segments_before: int = 0
     segments_after: int = 0
-    is_complete: bool = True  # False: the map was too small for all of the dirty part
+    is_complete: bool = True  # False if the map was too small for the whole dirty part
 
 
 class Compactor:
-    """One use: run()."""
+    """Compacts one log with run(), which is called once."""
 
     def __init__(self, log: Log, dirt: Dirt, budget: Budget, now_ms: int, generation: int) -> None:
-        """`generation`: the log's, from before `dirt` was found out."""
+        """Prepare a run. `generation` is the log's generation before `dirt` was determined."""
         self._log = log
         self._dirt = dirt
         self._generation = generation
@@ -81,16 +82,17 @@ class Compactor:
         self._segments: list[Segment] = []
 
     def run(self, *, dry: bool = False) -> Cleaned:
-        """`dry`: count what would be saved, and change nothing."""
+        """Compact the log and return the result. With `dry`, only count what would be saved. Raises CorruptBatchError,
+        OSError, and CleaningStoppedError."""
         try:
             return self._run(dry)
         except (OSError, CorruptBatchError):
-            self._check_current()  # a segment that was cut or deleted meanwhile is no failure
+            self._check_current()  # it is no failure if a segment was truncated or deleted in the meantime
             raise
 
     def _run(self, dry: bool) -> Cleaned:
         log, dirt, result = self._log, self._dirt, self._result
-        self._segments = [one for one in log.segments[:-1] if one.limit <= dirt.first_uncleanable_offset]
+        self._segments = [segment for segment in log.segments[:-1] if segment.limit <= dirt.first_uncleanable_offset]
         segments = self._segments
         dirty = [segment for segment in segments if segment.limit > dirt.first_dirty_offset]
         if not dirty:
@@ -113,24 +115,24 @@ class Compactor:
         return result
 
     def _check_current(self) -> None:
-        """Raise CleaningStoppedError where what was read is not the log any more."""
+        """Raise CleaningStoppedError if the segments that were read are no longer part of the log."""
         log = self._log
         if log.is_closed or log.generation != self._generation:
-            raise CleaningStoppedError(f"{log.path}: the log was cut or closed while it was compacted")
+            raise CleaningStoppedError(f"{log.path}: the log was truncated or closed while it was compacted")
         if not {*self._segments} <= {*log.segments}:
             raise CleaningStoppedError(f"{log.path}: segments were deleted while they were compacted")
 
-    # Which keys there are
+    # The map of keys
 
     def _map_keys(self, segments: Sequence[Segment]) -> KeyMap:
         start = self._dirt.first_dirty_offset
-        # Offsets are no fewer than records, and records no fewer than keys.
+        # There are at least as many offsets as records, and as many records as keys.
         needed = int((segments[-1].limit - max(start, segments[0].base_offset)) / self._budget.load_factor) + 2
         slots = max(min(needed, self._budget.memory // SLOT_SIZE), FEWEST_SLOTS)
         keys = KeyMap(slots, self._budget.load_factor, os.urandom(16))
         transactions = CleanedTransactions(self._log.aborted_transactions(start, segments[-1].limit))
         for segment in segments:
-            # With their checksums checked: a damaged key would make a sound record go.
+            # With checksums, because a corrupt key would remove a valid record.
             for chunk in self._chunks(segment, start, checksums=True):
                 if not self._map_chunk(chunk, keys, transactions):
                     self._result.is_complete = False
@@ -138,7 +140,7 @@ class Compactor:
         return keys
 
     def _map_chunk(self, chunk: Chunk, keys: KeyMap, transactions: CleanedTransactions) -> bool:
-        """False: there is no room for all of it."""
+        """Add the keys of a chunk. Return False if the map has no room for all of them."""
         start, headers = self._dirt.first_dirty_offset, chunk.headers
         index = 0
         while True:
@@ -172,21 +174,23 @@ class Compactor:
 
     def _account(self, size: int) -> None:
         if self._budget.stop is not None and self._budget.stop.is_set():
-            raise CleaningStoppedError(f"{self._log.path}: compaction was told to stop")
+            raise CleaningStoppedError(f"{self._log.path}: the cleaner is stopping")
         self._result.bytes_read += size
         self._budget.account(size)
 
     def _live_producers(self) -> dict[int, LastBatch]:
         return {producer: LastBatch(*last) for producer, last in self._log.last_batches().items()}
 
-    # What survives
+    # The new segments
 
     def _groups(self, segments: Sequence[Segment]) -> list[list[Segment]]:
         config = self._log.config
         by_base = {segment.base_offset: segment for segment in segments}
-        sized = [Sized(segment.base_offset, segment.limit, segment.size, segment.index_size) for segment in segments]
-        found = groups(sized, config.segment_bytes, config.segment_index_bytes)
-        return [[by_base[one.base_offset] for one in group] for group in found]
+        sizes = [
+            SegmentSize(segment.base_offset, segment.limit, segment.size, segment.index_size) for segment in segments
+        ]
+        grouped = groups(sizes, config.segment_bytes, config.segment_index_bytes)
+        return [[by_base[size.base_offset] for size in group] for group in grouped]
 
     def _clean(self, group: list[Segment], survivors: Survivors, *, dry: bool) -> None:
         log, result = self._log, self._result
@@ -224,21 +228,21 @@ class Compactor:
         result.segments_after += 1
 
     def _copy(self, chunk: Chunk, segment: Segment, survivors: Survivors, cleaned: CleanedSegment) -> bool:
-        """What survives of a chunk; whether that is not all of it."""
+        """Copy the records of a chunk that stay. Return True if any was removed or changed."""
         result, headers = self._result, chunk.headers
         index, copied, changed = 0, 0, False
         while True:
             kept: list[BatchHeader] = []
-            index, some_went = survivors.copy_plain(chunk.buffer, headers, index, cleaned.unwritten, kept)
+            index, any_removed = survivors.copy_plain(chunk.buffer, headers, index, cleaned.unwritten, kept)
             cleaned.note(kept)
             copied += len(kept)
-            changed = changed or some_went
+            changed = changed or any_removed
             if index == len(headers):
                 break
             header = headers[index]
             batch = Batch(chunk.buffer, header)
-            if not batch.crc_matches():  # it may get another checksum, which would hide the damage
-                reason = f"checksum of the batch at offset {header.base_offset} is not the one in its header"
+            if not batch.crc_matches():  # it may get a new checksum, which would hide the corruption
+                reason = f"the checksum of the batch at offset {header.base_offset} does not match its header"
                 raise CorruptBatchError(reason, file=str(segment.file.path), position=chunk.origin + header.position)
             left = survivors.of(batch)
             if isinstance(left, memoryview):

@@ -1,6 +1,6 @@
-"""Why a record is still there: every record of one key in a log, what became of it or will, and which setting decides.
+"""Explains why records of a key are still in a log: whether each one stays or is removed, and which setting decides.
 
-Reads the whole log, and changes nothing. Batches that are damaged are an error: what can't be read can't be explained.
+It reads the whole log and changes nothing. A corrupt batch is an error, because its records can't be explained.
 """
 
 from __future__ import annotations
@@ -21,26 +21,30 @@ from stratalog.storage.config import LogConfig
 from stratalog.storage.log import Log
 from stratalog.storage.scan import check
 
-MOST_RECORDS = 1000  # the newest; a key that was written a million times fills no screen and no memory
+MOST_RECORDS = 1000  # the newest ones, so that a key that was written a million times does not fill the memory
 
 
 @dataclass
 class KeyRecord:
+    """A record of the key, and what compaction does with it."""
+
     offset: int
     timestamp: int
-    value_bytes: int | None  # None: a tombstone
-    segment: int  # its base offset
-    horizon_ms: int | None = None  # of its batch: when its tombstones may go
+    value_bytes: int | None  # None for a tombstone
+    segment: int  # the base offset of its segment
+    horizon_ms: int | None = None  # when the tombstones of its batch may be removed
     aborted: bool = False
     stays: bool = True  # in the next run
     why: str = ""
-    setting: str | None = None  # that decides
-    may_go_from_ms: int | None = None  # where a time decides
+    setting: str | None = None  # the setting that decides
+    may_go_from_ms: int | None = None  # if a time decides
 
 
 @dataclass
 class Explained:
-    count: int = 0  # of all records of the key, also those that are not in `records`
+    """The newest records of a key."""
+
+    count: int = 0  # all records of the key, including those that are not in `records`
     records: list[KeyRecord] = field(default_factory=list)
 
     def row(self) -> dict[str, Any]:
@@ -48,7 +52,8 @@ class Explained:
 
 
 def explain(log: Log, dirt: Dirt, key: bytes, now_ms: int) -> Explained:
-    found: deque[KeyRecord] = deque(maxlen=MOST_RECORDS)
+    """Return the newest records of a key, with the reasons. Raises CorruptBatchError, OSError and LogClosedError."""
+    newest: deque[KeyRecord] = deque(maxlen=MOST_RECORDS)
     count = 0
     segments = log.segments
     transactions = CleanedTransactions(log.aborted_transactions(segments[0].base_offset, segments[-1].limit))
@@ -66,18 +71,18 @@ def explain(log: Log, dirt: Dirt, key: bytes, now_ms: int) -> Explained:
                 for offset, timestamp, size in _records_with(batch, key):
                     horizon = header.base_timestamp if header.has_delete_horizon else None
                     count += 1
-                    found.append(
+                    newest.append(
                         KeyRecord(
                             offset, timestamp, None if size < 0 else size, segment.base_offset, horizon, is_aborted
                         )
                     )
-    records = [record for record in found if record.offset >= log.log_start_offset]
+    records = [record for record in newest if record.offset >= log.log_start_offset]
     _judge(records, dirt, log.config, now_ms)
-    return Explained(count - (len(found) - len(records)), records)
+    return Explained(count - (len(newest) - len(records)), records)
 
 
 def _records_with(batch: Batch, key: bytes) -> list[tuple[int, int, int]]:
-    """(offset, timestamp, bytes of the value or -1)."""
+    """Return the offset, the timestamp and the size of the value, -1 for a tombstone, of each record with the key."""
     header = batch.header
     if header.magic != CURRENT_MAGIC:
         return [
@@ -86,11 +91,11 @@ def _records_with(batch: Batch, key: bytes) -> list[tuple[int, int, int]]:
             if record.key == key
         ]
     if header.codec == Codec.NONE:
-        found = find_key(batch.buffer, header, key, header.position + HEADER_SIZE, header.position + header.size)
+        matches = find_key(batch.buffer, header, key, header.position + HEADER_SIZE, header.position + header.size)
     else:
         payload = batch.payload()
-        found = find_key(payload, header, key, 0, memoryview(payload).nbytes)
-    return [(header.base_offset + offset, _timestamp(header, delta), size) for offset, delta, size in found]
+        matches = find_key(payload, header, key, 0, memoryview(payload).nbytes)
+    return [(header.base_offset + offset, _timestamp(header, delta), size) for offset, delta, size in matches]
 
 
 def _timestamp(header: BatchHeader, delta: int) -> int:
@@ -112,19 +117,19 @@ def _judge(records: list[KeyRecord], dirt: Dirt, config: LogConfig, now_ms: int)
     for record in records:
         if record.aborted:
             record.stays = record.segment >= dirt.first_uncleanable_offset
-            record.why = "its transaction was aborted: readers of committed records never see it"
+            record.why = "its transaction was aborted, so readers of committed records never see it"
     if "compact" not in config.cleanup_policy:
         for record in records:
             record.stays, record.setting = True, "cleanup.policy"
-            record.why = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}: nothing goes by key"
+            record.why = f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}: the log is not compacted"
 
 
 def _judge_last(record: KeyRecord, config: LogConfig) -> None:
-    record.why = "the last value of the key"
+    record.why = "the last record of the key"
     if "delete" in config.cleanup_policy and config.retention_ms >= 0:
         record.setting = "retention.ms"
         record.may_go_from_ms = record.timestamp + config.retention_ms if record.timestamp >= 0 else None
-        record.why += "; it goes with its segment, as cleanup.policy has delete too"
+        record.why += "; it is deleted with its segment, because cleanup.policy has delete too"
 
 
 def _judge_superseded(record: KeyRecord, newer: KeyRecord, last: KeyRecord, dirt: Dirt, config: LogConfig) -> None:
@@ -134,11 +139,11 @@ def _judge_superseded(record: KeyRecord, newer: KeyRecord, last: KeyRecord, dirt
         record.why += f"; its segment can't be cleaned yet: {dirt.blocked_by}"
     elif newer.segment >= dirt.first_uncleanable_offset:
         record.setting = _setting_in(dirt.blocked_by)
-        record.why += f", which lies where compaction does not look yet: {dirt.blocked_by}"
+        record.why += f", whose segment can't be cleaned yet: {dirt.blocked_by}"
     else:
         record.stays = False
         record.setting = None if dirt.is_due else "min.cleanable.dirty.ratio"
-        record.why += "; it goes with the next run" + ("" if dirt.is_due else f": {dirt.reason}")
+        record.why += "; the next run removes it" + ("" if dirt.is_due else f": {dirt.reason}")
     if record.setting == "min.compaction.lag.ms" and last.timestamp >= 0:
         record.may_go_from_ms = max(record.timestamp, newer.timestamp) + config.min_compaction_lag_ms
 
@@ -147,15 +152,16 @@ def _judge_tombstone(record: KeyRecord, dirt: Dirt, config: LogConfig, now_ms: i
     record.setting = "delete.retention.ms"
     if record.horizon_ms is None:
         record.why = (
-            "a tombstone, the last word on the key; the next run that meets it gives it a time to go, "
-            f"delete.retention.ms ({config.delete_retention_ms}) later"
+            "a tombstone, the last record of the key; it is removed at the earliest delete.retention.ms "
+            f"({config.delete_retention_ms}) after the next run that reads it"
         )
         return
     record.may_go_from_ms = record.horizon_ms
     record.stays = record.horizon_ms > now_ms
-    record.why = "a tombstone, the last word on the key"
+    record.why = "a tombstone, the last record of the key"
     if not record.stays:
-        record.why += "; its time has come, and it goes with the next run" + ("" if dirt.is_due else f": {dirt.reason}")
+        record.why += "; delete.retention.ms is over, and the next run removes it"
+        record.why += "" if dirt.is_due else f": {dirt.reason}"
 
 
 def _setting_in(reason: str) -> str | None:

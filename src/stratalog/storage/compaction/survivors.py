@@ -1,11 +1,11 @@
-"""What is left of a batch: all of it, some of its records in a batch of the same offsets, an empty batch, or nothing.
+"""Decides what stays of a batch: all of it, a batch with some of its records, an empty batch, or nothing.
 
-- Of each key the last record stays, and all that lies past what the map of keys knows.
-- A tombstone stays until its batch's delete horizon: delete.retention.ms after the first run that met it. That time is
-  written into the batch (KIP-534), in the place of its base timestamp.
-- The last batch of each live producer stays, empty if need be: it holds the sequence that the producer goes on from.
-- Offsets never change. What is untouched is copied byte by byte.
-- Messages of magic 0 and 1 that lose a record become batches of magic 2; they have no horizon until then.
+- The last record of each key stays, and so do all records after the offsets that the map of keys covers.
+- A tombstone stays until the delete horizon of its batch, which is delete.retention.ms after the first run that read
+  it. The horizon is written into the batch instead of its base timestamp (KIP-534).
+- The last batch of each live producer stays, without records if necessary: it holds the producer's last sequence.
+- Offsets never change. Batches that don't change are copied byte by byte.
+- Messages of magic 0 and 1 that lose a record become batches of magic 2. Until then, they have no horizon.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class LastBatch(NamedTuple):
-    """The last thing that a live producer wrote: up to this offset, or with None a marker of this epoch."""
+    """The last batch of a live producer. A marker has no `last_offset`, only the producer epoch."""
 
     last_offset: int | None
     epoch: int
 
 
 class Survivors:
-    """Asked for each batch of a log, in order."""
+    """Decides for each batch of a log. The caller passes the batches in order, to of() or copy_plain()."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Survivors:
         self._horizon = min(now_ms + delete_retention_ms, LONG_MAX)
 
     def of(self, batch: Batch) -> Buffer | None:
-        """The bytes of the batch that takes this one's place; None: nothing does. `batch.data` itself where nothing
-        changes."""
+        """Return the bytes of the batch that replaces this batch, or None if it is removed. Return `batch.data` itself
+        if nothing changes."""
         header = batch.header
         if header.magic != format.CURRENT_MAGIC:
             return self._of_legacy(batch)
@@ -70,14 +70,14 @@ class Survivors:
     def copy_plain(
         self, buffer: Buffer, headers: list[BatchHeader], first: int, out: bytearray, kept: list[BatchHeader]
     ) -> tuple[int, bool]:
-        """What is left of the batches up to the next that of() has to be asked for goes behind `out`, with its headers
-        behind `kept`. The index of that next one, and whether something went."""
+        """Append what stays of the batches to `out`, and their headers to `kept`, up to the next batch that needs of().
+        Return the index of that batch, and whether anything was removed."""
         at, changed = copy_plain(self._keys, buffer, headers, first, self._now_ms, out, kept)
         following = self._keys.skip_dead(headers, at)
         return following, changed or following > at
 
     def take_kept_aborted(self) -> list[AbortedTransaction]:
-        """For the index of the segment that was written since the last call."""
+        """Return the aborted transactions for the index of the segment that was written since the last call."""
         return self._transactions.take_kept()
 
     def _of_marker(self, batch: Batch, may_go: bool) -> Buffer | None:
@@ -110,7 +110,8 @@ class Survivors:
         return _sealed(header, kept.payload, kept, header.base_timestamp, 0)
 
     def _with_horizon(self, batch: Batch) -> Buffer:
-        """For a marker that nobody needs: it goes when the horizon has come."""
+        """Return the marker with a delete horizon: no record of its transaction is left, so a run after the horizon
+        removes it."""
         header = batch.header
         payload, start, end = _payload(batch)
         shift = header.base_timestamp - self._horizon
@@ -121,7 +122,7 @@ class Survivors:
             base_timestamp=self._horizon,
             max_timestamp=header.max_timestamp,
             attributes=header.attributes | format.DELETE_HORIZON_BIT,
-            **_identity(header),
+            **_kept_fields(header),
         )
 
     def _without_records(self, batch: Batch) -> Buffer | None:
@@ -137,7 +138,7 @@ class Survivors:
             base_timestamp=format.NO_TIMESTAMP,
             max_timestamp=header.max_timestamp,
             attributes=header.attributes & kept,
-            **_identity(header),
+            **_kept_fields(header),
         )
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
@@ -154,7 +155,8 @@ class Survivors:
         return bool(header.has_delete_horizon) and header.base_timestamp <= self._now_ms
 
     def _of_legacy(self, batch: Batch) -> Buffer | None:
-        """A message, or a wrapper with many. Few have such logs, so records become objects here."""
+        """Return what stays of a message of magic 0 or 1, which may be a wrapper of many. Records become objects here,
+        because such logs are rare."""
         records = list(records_of(batch))
         rewritten = build_batch(
             records,
@@ -166,12 +168,12 @@ class Survivors:
         )
         header = parse_header(rewritten)
         assert header is not None
-        left = self._of_records(Batch(rewritten, header))
-        return batch.data if isinstance(left, memoryview) else left
+        replacement = self._of_records(Batch(rewritten, header))
+        return batch.data if isinstance(replacement, memoryview) else replacement
 
 
 def _payload(batch: Batch) -> tuple[Buffer, int, int]:
-    """The inflated records: a buffer, and where in it they are."""
+    """Return a buffer with the decompressed records, and their start and end in it."""
     header = batch.header
     if header.codec == format.Codec.NONE:
         return batch.buffer, header.position + format.HEADER_SIZE, header.position + header.size
@@ -188,12 +190,12 @@ def _sealed(
         base_timestamp=base_timestamp,
         max_timestamp=kept.max_timestamp,
         attributes=header.attributes | more_attributes,
-        **_identity(header),
+        **_kept_fields(header),
     )
 
 
-def _identity(header: BatchHeader) -> dict[str, int]:
-    """What a batch keeps whatever happens to its records."""
+def _kept_fields(header: BatchHeader) -> dict[str, int]:
+    """Return the header fields that a batch keeps when its records change."""
     return {
         "base_offset": header.base_offset,
         "last_offset_delta": header.last_offset_delta,

@@ -1,4 +1,4 @@
-"""A bound on bytes a second, kept by waiting. Shared by all threads of a cleaner."""
+"""Limits the bytes per second that compaction reads and writes, by waiting."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _NO_LIMIT = 2.0**62
 
 
 class Throttle:
+    """A limit that all threads of a cleaner share. Setting `stop` ends every wait."""
+
     def __init__(self, bytes_per_second: float, clock: Clock, stop: threading.Event) -> None:
         self.rate = bytes_per_second
         self._clock = clock
@@ -18,7 +20,7 @@ class Throttle:
         self._free_at = clock.monotonic()
 
     def account(self, size: int) -> None:
-        """Say that so many bytes are read or written; waits until there is room for them again."""
+        """Count bytes that were read or written, and wait until the rate is within the limit again."""
         rate = self.rate
         if rate >= _NO_LIMIT:
             return
