@@ -9,11 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stratalog.broker.apis.configs import Resource, SettingOperation
+from stratalog.broker.background import finish
+from stratalog.broker.metadata.topics import NewTopic
 from stratalog.errors import MessageTooLargeError, StorageError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.storage.disk import Disk
 from tests.broker.apis.admin_lab import START_MS, versions
 from tests.broker.apis.config_lab import ConfigLab
+from tests.broker.metadata.registry_lab import CountingDisk
 from tests.golden.settings import settings_of_kafka
 from tests.storage.hand_made import batch_of
 
@@ -363,6 +366,59 @@ def test_disk_that_is_full_is_answered_as_such(tmp_path: Path) -> None:
     assert lab.topics.partitions("events")[0].log.config.retention_ms == 604_800_000
     disk.full = False
     lab.close()
+
+
+@pytest.mark.parametrize("key", [ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS])
+def test_settings_of_many_topics_are_altered_with_as_many_syncs_as_those_of_one(tmp_path: Path, key: ApiKey) -> None:
+    def syncs(count: int) -> int:
+        disk = CountingDisk()
+        lab = ConfigLab(tmp_path / str(count), disk)
+        names = [f"t{number}" for number in range(count)]
+        finish(lab.topics.create_all([NewTopic(name, 2, {}) for name in names]))
+        operation = {} if key is ApiKey.ALTER_CONFIGS else {"config_operation": SET}
+        disk.syncs = lab.background_calls = 0
+        answer = lab.answer(
+            key,
+            resources=[
+                {
+                    "resource_type": TOPIC,
+                    "resource_name": name,
+                    "configs": [{"name": "retention.ms", "value": "5", **operation}],
+                }
+                for name in names
+            ],
+            validate_only=False,
+        )
+        assert {int(one.error_code) for one in answer.responses} == {NONE}
+        assert {lab.topics.partitions(name)[1].log.config.retention_ms for name in names} == {5}
+        assert lab.background_calls == 1
+        lab.close()
+        return disk.syncs
+
+    assert syncs(30) == syncs(1)
+
+
+def test_topics_of_a_request_are_answered_in_order_and_none_keeps_the_others_from_being_altered(
+    lab: ConfigLab,
+) -> None:
+    lab.topics.create("other", 1, {})
+    values = {"other": "5", "nope": "5", "events": "x"}
+    resources = [
+        {
+            "resource_type": TOPIC,
+            "resource_name": name,
+            "configs": [{"name": "retention.ms", "config_operation": SET, "value": value}],
+        }
+        for name, value in values.items()
+    ]
+    answer = lab.answer(ApiKey.INCREMENTAL_ALTER_CONFIGS, resources=resources, validate_only=False)
+    assert [(one.resource_name, int(one.error_code)) for one in answer.responses] == [
+        ("other", NONE),
+        ("nope", UNKNOWN_TOPIC),
+        ("events", INVALID_CONFIG),
+    ]
+    assert lab.topics.partitions("other")[0].log.config.retention_ms == 5
+    assert lab.own == {}
 
 
 # Changing the broker

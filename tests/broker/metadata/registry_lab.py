@@ -32,6 +32,19 @@ class QuickDisk(Disk):
         pass
 
 
+class CountingDisk(QuickDisk):
+    """Counts the syncs that a real disk would make."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+
+    def sync_directory(self, path: Path) -> None:
+        self.syncs += 1
+
+
 class Broker:
     """One life of a broker: opened, used, closed."""
 

@@ -10,7 +10,7 @@ from stratalog.broker.background import finish
 from stratalog.broker.metadata.topics import NewTopic
 from stratalog.errors import ConfigError, InvalidPartitionsError, InvalidTopicError, TopicExistsError, UnknownTopicError
 from stratalog.storage.checkpoints import read_partition_metadata
-from tests.broker.metadata.registry_lab import Broker, QuickDisk
+from tests.broker.metadata.registry_lab import Broker, CountingDisk, QuickDisk
 
 
 def test_topics_are_found_again_with_ids_settings_and_records(tmp_path: Path) -> None:
@@ -204,17 +204,6 @@ def test_start_tells_how_far_it_is(tmp_path: Path) -> None:
         assert steps == [(1, 3), (2, 3), (3, 3)]
 
 
-class CountingDisk(QuickDisk):
-    def __init__(self) -> None:
-        self.syncs = 0
-
-    def sync(self, fd: int) -> None:
-        self.syncs += 1
-
-    def sync_directory(self, path: Path) -> None:
-        self.syncs += 1
-
-
 def test_many_topics_are_created_and_deleted_with_as_many_syncs_as_one(tmp_path: Path) -> None:
     def syncs(count: int) -> tuple[int, int]:
         disk = CountingDisk()
@@ -228,6 +217,15 @@ def test_many_topics_are_created_and_deleted_with_as_many_syncs_as_one(tmp_path:
             return created, disk.syncs
 
     assert syncs(30) == syncs(1)
+
+
+def test_no_topic_is_altered_if_one_of_them_can_not_be(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        broker.topics.create("a", 1, {})
+        for changes in ({"a": {"flush.ms": "7"}, "b": {}}, {"a": {"flush.ms": "x"}}):
+            with pytest.raises((UnknownTopicError, ConfigError)):
+                broker.topics.alter_settings_of_all(changes)
+        assert [topic.settings for topic in broker.topics.all()] == [{}]
 
 
 def test_others_have_their_turn_while_very_many_partitions_are_made(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from stratalog.broker import described_settings
 from stratalog.broker.apis.error_fields import RefusedError, error_fields
@@ -69,6 +69,13 @@ class SettingChange(NamedTuple):
 
 Wanted = list[SettingChange] | dict[str, str]
 """Changes of single settings, or all that a resource shall have of its own."""
+
+Changes = dict[str, tuple[Wanted, Reply]]
+"""What is to change, by the resource's name, and the response that gets the error."""
+
+
+class Change(Protocol):
+    def __call__(self, changes: Mapping[str, Wanted], /, *, validate_only: bool) -> dict[str, StratalogError]: ...
 
 
 class ConfigApis:
@@ -148,49 +155,70 @@ class ConfigApis:
     async def _alter_all(self, request: Any, changes_of: Callable[[Any], Wanted]) -> Reply:
         times = Counter(_key(resource) for resource in request.resources)
         responses = []
-        groups: dict[str, tuple[Wanted, Reply]] = {}
+        topics: Changes = {}
+        groups: Changes = {}
         for number, resource in enumerate(request.resources):
             response = _result_of(resource)
             try:
                 _check_once(resource, times)
-                wanted = changes_of(resource)
-                if resource.resource_type == Resource.GROUP:
-                    groups[_group_name(resource)] = wanted, response
+                changes = changes_of(resource)
+                if resource.resource_type == Resource.TOPIC:
+                    topics[self._topic(resource.resource_name).name] = changes, response
+                elif resource.resource_type == Resource.GROUP:
+                    groups[_group_name(resource)] = changes, response
+                elif resource.resource_type == Resource.BROKER:
+                    await self._alter_broker(resource, changes, validate_only=request.validate_only)
                 else:
-                    await self._alter(resource, wanted, validate_only=request.validate_only)
+                    raise _unsupported(resource.resource_type)
             except StratalogError as error:
                 response |= error_fields(error)
             responses.append(response)
             await _let_others_on(number)
-        if groups:
-            await self._alter_groups(groups, validate_only=request.validate_only)
+        await self._alter_together(topics, self._change_topics, validate_only=request.validate_only)
+        await self._alter_together(groups, self._change_groups, validate_only=request.validate_only)
         return {"responses": responses}
 
-    async def _alter(self, resource: Any, wanted: Wanted, *, validate_only: bool) -> None:
-        if resource.resource_type == Resource.TOPIC:
-            self._topic(resource.resource_name)  # before the thread is bothered
-            await self._run_in_background(
-                lambda: self._alter_topic(resource.resource_name, wanted, validate_only=validate_only)
-            )
-        elif resource.resource_type == Resource.BROKER:
-            is_cluster = self._is_cluster(resource.resource_name)
-            await self._run_in_background(
-                lambda: self._alter_broker(wanted, is_cluster=is_cluster, validate_only=validate_only)
-            )
-        else:
-            raise _unsupported(resource.resource_type)
+    async def _alter_together(self, resources: Changes, change: Change, *, validate_only: bool) -> None:
+        """Change resources of one type in the background thread, with one save for all of them: each save writes the
+        whole metadata file. Put errors into the responses."""
+        if not resources:
+            return
+        changes = {name: wanted for name, (wanted, _) in resources.items()}
+        try:
+            errors = await self._run_in_background(lambda: change(changes, validate_only=validate_only))
+        except StratalogError as failure:
+            errors = dict.fromkeys(resources, failure)
+        for name, error in errors.items():
+            resources[name][1].update(error_fields(error))
 
-    def _alter_topic(self, name: str, wanted: Wanted, *, validate_only: bool) -> None:
-        """In the background thread, so that what is read is still so when it is changed."""
-        topic = self._topic(name)
+    def _change_topics(self, changes: Mapping[str, Wanted], *, validate_only: bool) -> dict[str, StratalogError]:
+        """Runs in the background thread, so no other change comes between reading the settings and replacing them."""
         defaults = self._live.current.log_defaults
-        effective = topic_config(defaults, topic.settings).texts()
-        settings = _applied(wanted, topic.settings, effective, _OF_TOPICS, _check_topic_setting)
-        topic_config(defaults, settings)
-        if not validate_only:
-            self._topics.alter_settings(name, settings)
+        altered: dict[str, dict[str, str]] = {}
+        errors: dict[str, StratalogError] = {}
+        for name, wanted in changes.items():
+            try:
+                topic = self._topic(name)
+                effective = topic_config(defaults, topic.settings).texts()
+                settings = _applied(wanted, topic.settings, effective, _OF_TOPICS, _check_topic_setting)
+                topic_config(defaults, settings)
+                altered[name] = settings
+            except StratalogError as error:
+                errors[name] = error
+        if altered and not validate_only:
+            try:
+                self._topics.alter_settings_of_all(altered)
+            except StratalogError as failure:
+                errors |= dict.fromkeys(altered, failure)
+        return errors
 
-    def _alter_broker(self, wanted: Wanted, *, is_cluster: bool, validate_only: bool) -> None:
+    async def _alter_broker(self, resource: Any, wanted: Wanted, *, validate_only: bool) -> None:
+        is_cluster = self._is_cluster(resource.resource_name)
+        await self._run_in_background(
+            lambda: self._change_broker(wanted, is_cluster=is_cluster, validate_only=validate_only)
+        )
+
+    def _change_broker(self, wanted: Wanted, *, is_cluster: bool, validate_only: bool) -> None:
         layers, live = self._live.layers, self._live
         effective = live.current.all_texts()
         own = layers.cluster if is_cluster else layers.broker
@@ -200,17 +228,6 @@ class ConfigApis:
             live.check(**change)
         else:
             live.change(**change)
-
-    async def _alter_groups(self, groups: Mapping[str, tuple[Wanted, Reply]], *, validate_only: bool) -> None:
-        """All groups of a request at once, because each save writes the settings of all groups. Errors are put into
-        their responses."""
-        wanted = {name: each for name, (each, _) in groups.items()}
-        try:
-            errors = await self._run_in_background(lambda: self._change_groups(wanted, validate_only=validate_only))
-        except StratalogError as failed:
-            errors = dict.fromkeys(groups, failed)
-        for name, error in errors.items():
-            groups[name][1].update(error_fields(error))
 
     def _change_groups(self, wanted: Mapping[str, Wanted], *, validate_only: bool) -> dict[str, StratalogError]:
         groups = self._live.groups

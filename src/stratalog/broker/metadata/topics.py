@@ -198,16 +198,24 @@ class TopicRegistry(KnownTopics):
         return list((outcomes | finish(self._build(plans))).values())
 
     def alter_settings(self, name: str, settings: Mapping[str, str]) -> Topic:
-        """These settings in the place of those that the topic had; they count from now on."""
-        old = self._known(name)
-        altered = replace(old, settings=dict(settings))
-        config = self._config_of(altered)
-        self._save([altered])
-        for partition in self.partitions(name):
-            partition.log.reconfigure(config)
-        self._publish_all({name: altered}, {name: self.partitions(name)})
-        logger.info("topic %s altered: settings %s", name, dict(settings) or "none")
-        return altered
+        """Replace the topic's own settings. The new ones count for every partition when the call returns."""
+        self.alter_settings_of_all({name: settings})
+        return self._known(name)
+
+    def alter_settings_of_all(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+        """Replace the own settings of many topics, given by name, with one save.
+
+        Raises UnknownTopicError, ConfigError and StorageError; then no topic has changed.
+        """
+        altered = {name: replace(self._known(name), settings=dict(settings)) for name, settings in changes.items()}
+        configs = {name: self._config_of(topic) for name, topic in altered.items()}
+        self._save(altered.values())
+        for name, config in configs.items():
+            for partition in self.partitions(name):
+                partition.log.reconfigure(config)
+        self._publish_all(altered, {name: self.partitions(name) for name in altered})
+        for name, topic in altered.items():
+            logger.info("topic %s altered: settings %s", name, topic.settings or "none")
 
     def reconfigure_all(self) -> None:
         """The defaults have changed."""
