@@ -91,6 +91,8 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "admin": lambda options: broker_admin.admin(options.parent),
 }
 
+KAFKA_PARTS = ("produce-1m", "produce-64k", "fetch", "small", "admin")
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -105,7 +107,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wake-bytes", type=int, default=1, help="wake the generator when so many were fetched")
     parser.add_argument("--partitions", type=int, default=1_000, help="of the broker that is started and killed")
     parser.add_argument("--kafka", action="store_true", help="against Apache Kafka instead of the bare peers")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.kafka and (alone := set(given.only or ()) - set(KAFKA_PARTS)):
+        parser.error(f"--kafka: {', '.join(sorted(alone))} is not compared with Kafka, only {', '.join(KAFKA_PARTS)}")
+    return given
 
 
 def main() -> int:
@@ -128,7 +133,7 @@ def main() -> int:
         if given.kafka:
             from bench import broker_kafka  # imports Kafka's clients, which other runs do not need
 
-            rows = list(broker_kafka.rows(options))
+            rows = list(broker_kafka.rows(options, given.only or KAFKA_PARTS))
         else:
             rows = [row for part in given.only or PARTS for row in PARTS[part](options)]
     return 0 if report("broker", rows, Console()) else 1
