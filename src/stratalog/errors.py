@@ -145,6 +145,12 @@ class InvalidTransactionStateError(StratalogError):
     code = 48  # INVALID_TXN_STATE
 
 
+class TooManyProducersError(StratalogError):
+    """A batch of a new producer in a partition that remembers as many active producers as it may."""
+
+    code = 44  # POLICY_VIOLATION: a client that retries would only be refused again
+
+
 class FencedLeaderEpochError(StratalogError):
     """A write with a leader epoch older than one already in the log."""
 

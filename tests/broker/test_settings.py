@@ -61,7 +61,12 @@ def test_defaults_and_types_are_kafkas() -> None:
 
 def test_settings_of_our_own_have_names_of_our_own() -> None:
     ours = {one.name for one in BrokerConfig.all_described()} - set(settings_of_kafka("broker"))
-    assert ours == {"max.open.segments", "stratalog.max.coordinator.state.bytes", "stratalog.max.partitions"}
+    assert ours == {
+        "max.open.segments",
+        "stratalog.max.coordinator.state.bytes",
+        "stratalog.max.partitions",
+        "stratalog.max.producer.ids.per.partition",
+    }
 
 
 def test_what_can_be_changed_at_run_time_in_kafka_is_what_can_be_here() -> None:
