@@ -76,7 +76,9 @@ def test_new_producer_is_refused_while_all_others_are_active(lab: Lab) -> None:
     for producer in range(LIMIT):
         lab.produce(producer)
     end = lab.log.log_end_offset
-    with pytest.raises(TooManyProducersError, match=r"orders-0 has 4 producers .* id 10 is refused: stratalog\.max\.producer\.ids\.per"):
+    with pytest.raises(
+        TooManyProducersError, match=r"orders-0 has 4 producers .* id 10 is refused: stratalog\.max\.producer\.ids\.per"
+    ):
         lab.produce(10)
     assert (lab.log.log_end_offset, lab.remembered()) == (end, list(range(LIMIT)))
     lab.produce(3, 1)  # the others go on, and their duplicates are still found

@@ -251,7 +251,7 @@ def test_partition_asked_for_a_thousand_times_is_answered_once(monkeypatch: pyte
         await lab.commit(42)
         _, topics = await fetch(lab, 7, wanted(lab, *[0] * 1_000) + wanted(lab, *[0] * 1_000))
         assert [len(topic.partitions) for topic in topics] == [1]
-        with pytest.raises(MalformedRequestError, match="more than 2000 partitions"):
+        with pytest.raises(MalformedRequestError, match="it must have at most 2000"):
             await fetch(lab, 7, wanted(lab, *range(2_001)))
 
     run(test())
@@ -260,7 +260,7 @@ def test_partition_asked_for_a_thousand_times_is_answered_once(monkeypatch: pyte
 def test_thousands_of_groups_at_once_are_refused() -> None:
     async def test() -> None:
         groups = [{"group_id": str(number), "topics": None} for number in range(10_001)]
-        with pytest.raises(MalformedRequestError, match="OffsetFetch asks for 10001 groups"):
+        with pytest.raises(MalformedRequestError, match="OffsetFetch has 10001 groups"):
             await GroupLab().ask(ApiKey.OFFSET_FETCH, groups=groups)
 
     run(test())

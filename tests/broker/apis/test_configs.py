@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stratalog.broker.apis.configs import Resource, SettingOperation
 from stratalog.broker.background import finish
-from stratalog.broker.metadata.topics import NewTopic
+from stratalog.broker.metadata.topics import RequestedTopic
 from stratalog.errors import MessageTooLargeError, StorageError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.storage.disk import Disk
@@ -149,8 +149,8 @@ def test_group_shows_what_holds_for_all_groups(lab: ConfigLab) -> None:
         (BROKER, "7", INVALID_REQUEST, "broker is '7'; it must be 1, this broker's node.id, or empty for all"),
         (BROKER, "x", INVALID_REQUEST, "broker is 'x'"),
         (GROUP, "", INVALID_REQUEST, "group's name is empty"),
-        (8, "1", INVALID_REQUEST, "loggers can't be read or changed"),
-        (16, "x", INVALID_REQUEST, "clients' metrics are not collected"),
+        (8, "1", INVALID_REQUEST, "can't read or change the broker's loggers"),
+        (16, "x", INVALID_REQUEST, "does not collect metrics of clients"),
         (99, "x", INVALID_REQUEST, "resource type is 99"),
     ],
 )
@@ -245,7 +245,7 @@ def test_lists_are_added_to_and_taken_from(lab: ConfigLab) -> None:
         (("retention.ms", SET, "abc"), INVALID_CONFIG, "retention.ms is 'abc'; it must be a whole number"),
         (("retention.ms", SET, "-2"), INVALID_CONFIG, "retention.ms is -2; it must lie between"),
         (("retention.ms", SET, None), INVALID_REQUEST, "retention.ms has no value; DELETE it for the default"),
-        (("retention.ms", APPEND, "5"), INVALID_CONFIG, "retention.ms is no list: APPEND can't be used"),
+        (("retention.ms", APPEND, "5"), INVALID_CONFIG, "retention.ms is not a list: it can't be changed with APPEND; use SET"),
         (("retention.ms", 4, "5"), INVALID_REQUEST, "retention.ms: operation is 4; it must be 0 to 3"),
         (("retention.ms", -1, "5"), INVALID_REQUEST, "retention.ms: operation is -1"),
         (
@@ -374,7 +374,7 @@ def test_settings_of_many_topics_are_altered_with_as_many_syncs_as_those_of_one(
         disk = CountingDisk()
         lab = ConfigLab(tmp_path / str(count), disk)
         names = [f"t{number}" for number in range(count)]
-        finish(lab.topics.create_all([NewTopic(name, 2, {}) for name in names]))
+        finish(lab.topics.create_all([RequestedTopic(name, 2, {}) for name in names]))
         operation = {} if key is ApiKey.ALTER_CONFIGS else {"config_operation": SET}
         disk.syncs = lab.background_calls = 0
         answer = lab.answer(
@@ -454,7 +454,7 @@ def test_lists_of_the_broker_are_added_to(lab: ConfigLab) -> None:
         (("max.connectoins", SET, "5"), INVALID_CONFIG, "did you mean max.connections?"),
         (("retention.ms", SET, "5"), INVALID_CONFIG, "did you mean log.retention.ms?"),
         (("log.dirs", SET, "/x"), INVALID_CONFIG, "log.dirs can't be set: the data directory"),
-        (("log.retention.ms", SUBTRACT, "5"), INVALID_CONFIG, "log.retention.ms is no list"),
+        (("log.retention.ms", SUBTRACT, "5"), INVALID_CONFIG, "log.retention.ms is not a list"),
     ],
 )
 def test_change_of_the_broker_that_can_not_be(
@@ -500,7 +500,7 @@ def test_a_group_has_settings_of_its_own_also_after_a_restart(tmp_path: Path) ->
         (("consumer.session.timeout.ms", SET, "60001"), "group.consumer.max.session.timeout.ms"),
         (("consumer.heartbeat.interval.ms", SET, "4999"), "5000 to 15000: the broker's group.consumer.min.heartbeat"),
         (("consumer.heartbeat.interval.ms", SET, "often"), "must be a whole number"),
-        (("consumer.heartbeat.interval.ms", APPEND, "1"), "is no list"),
+        (("consumer.heartbeat.interval.ms", APPEND, "1"), "is not a list"),
         (("share.session.timeout.ms", SET, "45000"), "is not a setting of a group"),
         (("retention.ms", DELETE, None), "is not a setting of a group"),
     ],

@@ -166,5 +166,5 @@ def test_questions_and_answers_are_kept_within_bounds(data_lab: DataLab) -> None
     for number in range(200):
         ask(data_lab, "orders", f"nope-{number}", allow_auto_topic_creation=False)
     ask(data_lab, *(f"nope-{number}" for number in range(300)), allow_auto_topic_creation=False)
-    assert len(metadata._answers) <= 64
-    assert all(len(question[1].topics) <= 100 for question in metadata._answers)
+    assert len(metadata._responses) <= 64
+    assert all(len(question[1].topics) <= 100 for question in metadata._responses)

@@ -38,8 +38,8 @@ def test_a_method_gets_its_arguments_and_gives_the_result() -> None:
         (b"\xff\xfe", "the request is not JSON"),
         (b"[" * 100_000, "the request is not JSON"),
         (b"[1]", "the request is a list"),
-        (b"{}", "method is None; known are echo"),
-        (b'{"method": "nothing"}', "method is 'nothing'; known are echo"),
+        (b"{}", "method is None; the methods are echo"),
+        (b'{"method": "nothing"}', "method is 'nothing'; the methods are echo"),
         (b'{"method": ["echo"]}', "method is ['echo']"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_fault_of_our_own_ends_in_an_answer_and_in_the_log(caplog: pytest.LogC
         raise ZeroDivisionError("never shown to strangers")
 
     error = answer(OwnApi({"broken": broken}), b'{"method": "broken"}')["error"]
-    assert error == {"code": -1, "message": "ZeroDivisionError; the broker's log says more"}
+    assert error == {"code": -1, "message": "ZeroDivisionError; see the broker's log"}
     assert "never shown to strangers" in caplog.text
 
 
@@ -88,5 +88,5 @@ def test_only_a_few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     refused, *served = asyncio.run(scenario())
     api.close()
-    assert refused["error"]["message"] == "2 requests wait already; ask again"
+    assert refused["error"]["message"] == "2 requests wait already, the most that may; retry later"
     assert served == [{"result": True}] * 2

@@ -97,7 +97,7 @@ def test_quota_that_would_not_be_kept_to_is_refused(lab: AdminLab, version: int)
     refused, removed = lab.answer(ApiKey.ALTER_CLIENT_QUOTAS, version, entries=entries, validate_only=False).entries
     assert (refused.error_code.name, removed.error_code.name) == ("invalid_request", "none")
     assert refused.error_message == (
-        "consumer_byte_rate can't be set: this broker has no quotas, and throttles no client"
+        "consumer_byte_rate can't be set: this broker has no quotas and throttles no client"
     )
     described = lab.answer(ApiKey.DESCRIBE_CLIENT_QUOTAS, version, components=(), strict=False)
     assert (described.error_code.name, described.entries) == ("none", ())
@@ -131,7 +131,7 @@ def test_level_of_a_feature_can_not_be_changed(lab: AdminLab, version: int) -> N
 def test_only_broker_can_not_be_unregistered(lab: AdminLab) -> None:
     itself, other = (lab.answer(ApiKey.UNREGISTER_BROKER, broker_id=number) for number in (1, 2))
     assert (itself.error_code.name, other.error_code.name) == ("invalid_request", "broker_id_not_registered")
-    assert itself.error_message == "broker 1 can't be unregistered: it is the only one; stop it instead"
+    assert itself.error_message == "broker 1 can't be unregistered: it is the only broker; stop it instead"
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_QUORUM))

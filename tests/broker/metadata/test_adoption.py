@@ -26,7 +26,7 @@ def test_kafkas_data_directory_becomes_topics_with_kafkas_ids(tmp_path: Path) ->
                 assert topic is not None
                 assert topic.id == read_partition_metadata(GOLDEN / name / "partition.metadata")
                 assert broker.count(name) > expected_of(name)["records"][-1]["offset"]
-            assert broker.store.identity(1) in (tmp_path / "meta.properties").read_text()
+            assert broker.store.load_cluster_id(1) in (tmp_path / "meta.properties").read_text()
 
 
 @pytest.mark.parametrize("name", ["magic0-none", "magic1-lz4"])
@@ -96,13 +96,13 @@ def test_directory_that_is_only_called_like_a_partition_is_left_alone(
     (stray / "notes.txt").write_text("mine")
     with Broker(tmp_path) as broker:
         assert broker.shape == ({"backup": 1} if known else {})
-        assert "has no log in it" in caplog.text
+        assert "but no log in it" in caplog.text
     assert (stray / "notes.txt").read_text() == "mine"
 
 
 def test_more_partitions_than_allowed_stop_the_start_with_what_to_do(tmp_path: Path) -> None:
     write_segment(tmp_path / "orders-2147483646", 0, batch_of(1))
-    with pytest.raises(StorageError, match=r"2147483647 partitions.*stratalog\.max\.partitions, 1000; set it higher"):
+    with pytest.raises(StorageError, match=r"2147483647 partitions.*stratalog\.max\.partitions, 1000; raise the setting"):
         Broker(tmp_path)
     assert not (tmp_path / METADATA_FILE).exists()
     shutil.move(tmp_path / "orders-2147483646", tmp_path / "orders-0")

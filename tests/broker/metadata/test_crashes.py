@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.broker.background import finish
-from stratalog.broker.metadata.topics import NewTopic
+from stratalog.broker.metadata.topics import RequestedTopic
 from stratalog.errors import StorageError, StratalogError
 from stratalog.storage.checkpoints import read_partition_metadata
 from tests.broker.metadata.registry_lab import Broker, QuickDisk, die_at_each_call, killed
@@ -114,7 +114,7 @@ NEW_TOPICS = {"fresh": 2, "newer": 1, "newest": 3}
 
 
 def create_many(broker: Broker) -> None:
-    new = [NewTopic(name, count, {}) for name, count in NEW_TOPICS.items()]
+    new = [RequestedTopic(name, count, {}) for name, count in NEW_TOPICS.items()]
     for outcome in finish(broker.topics.create_all(new)):
         if isinstance(outcome, StratalogError):
             raise outcome
@@ -227,7 +227,7 @@ def test_deleted_topic_whose_files_stay_is_gone_all_the_same(scratch: Path, capl
     with Broker(data, disk=disk) as broker:
         disk.stuck = True
         broker.topics.delete("orders")
-        assert "some of its files are left" in caplog.text
+        assert "some of its files could not be removed" in caplog.text
         assert broker.on_disk == {"kept": 1, "orders": 2}
         assert broker.shape == {"kept": 1}
     stuck = StubbornDisk("")

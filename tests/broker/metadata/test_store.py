@@ -75,7 +75,7 @@ def test_file_that_makes_no_sense_is_refused_with_what_to_do(tmp_path: Path, dam
     content = sound()
     damage(content)
     (tmp_path / METADATA_FILE).write_text(json.dumps(content))
-    with pytest.raises(CorruptCheckpointError, match="put a backup in its place, or move it away"):
+    with pytest.raises(CorruptCheckpointError, match="replace it with a backup, or move it away"):
         store_at(tmp_path)
 
 
@@ -88,9 +88,9 @@ def test_file_that_is_no_json_object_is_refused(tmp_path: Path, content: bytes) 
 
 class TestIdentity:
     def test_new_directory_gets_a_cluster_id_and_keeps_it(self, tmp_path: Path) -> None:
-        cluster_id = store_at(tmp_path).identity(7)
+        cluster_id = store_at(tmp_path).load_cluster_id(7)
         assert len(base64.urlsafe_b64decode(cluster_id + "==")) == 16
-        assert store_at(tmp_path).identity(7) == cluster_id
+        assert store_at(tmp_path).load_cluster_id(7) == cluster_id
         lines = (tmp_path / META_PROPERTIES).read_text().splitlines()
         assert {"version=1", "node.id=7", f"cluster.id={cluster_id}"} <= set(lines)
 
@@ -104,15 +104,15 @@ class TestIdentity:
     )
     def test_kafkas_own_is_kept(self, tmp_path: Path, content: str) -> None:
         (tmp_path / META_PROPERTIES).write_text(content)
-        assert store_at(tmp_path).identity(3) == "abc"
+        assert store_at(tmp_path).load_cluster_id(3) == "abc"
         assert (tmp_path / META_PROPERTIES).read_text() == content.replace("\r\n", "\n")
 
     def test_directory_of_another_broker_is_refused_with_its_number(self, tmp_path: Path) -> None:
-        store_at(tmp_path).identity(1)
+        store_at(tmp_path).load_cluster_id(1)
         with pytest.raises(StorageError, match=r"belongs to node\.id 1, .* --set node\.id=1"):
-            store_at(tmp_path).identity(2)
+            store_at(tmp_path).load_cluster_id(2)
 
     def test_unreadable_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / META_PROPERTIES).write_bytes(b"\xff\xfe")
         with pytest.raises(StorageError, match="can't be read"):
-            store_at(tmp_path).identity(1)
+            store_at(tmp_path).load_cluster_id(1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.broker.background import finish
-from stratalog.broker.metadata.topics import NewTopic
+from stratalog.broker.metadata.topics import RequestedTopic
 from stratalog.errors import ConfigError, InvalidPartitionsError, InvalidTopicError, TopicExistsError, UnknownTopicError
 from stratalog.storage.checkpoints import read_partition_metadata
 from tests.broker.metadata.registry_lab import Broker, CountingDisk, QuickDisk
@@ -110,7 +110,7 @@ def test_altered_settings_count_at_once_and_after_a_restart(tmp_path: Path) -> N
 def test_names_that_metrics_could_not_tell_apart_collide(tmp_path: Path, other: str) -> None:
     with Broker(tmp_path) as broker:
         broker.topics.create("a.b_c" if other != "a.b_c" else "a.b.c", 1, {})
-        with pytest.raises(InvalidTopicError, match="would collide with"):
+        with pytest.raises(InvalidTopicError, match="collides with"):
             broker.topics.create(other, 1, {})
         broker.topics.create("abc", 1, {})
         broker.topics.create("a-b-c", 1, {})
@@ -156,7 +156,7 @@ def test_there_are_never_more_partitions_than_allowed(tmp_path: Path) -> None:
             lambda: broker.topics.create("b", 2**31, {}),
             lambda: broker.topics.add_partitions("a", 6),
             lambda: broker.topics.add_partitions("a", 2**31 - 1),
-            lambda: broker.topics.check_new("b", 1, {}, besides=2),
+            lambda: broker.topics.check_new("b", 1, {}, planned=2),
         ):
             with pytest.raises(InvalidPartitionsError, match=r"room for 2 .stratalog\.max\.partitions is 5"):
                 call()
@@ -209,7 +209,7 @@ def test_many_topics_are_created_and_deleted_with_as_many_syncs_as_one(tmp_path:
         disk = CountingDisk()
         with Broker(tmp_path / str(count), disk=disk) as broker:
             disk.syncs = 0
-            finish(broker.topics.create_all([NewTopic(f"t{number}", 4, {}) for number in range(count)]))
+            finish(broker.topics.create_all([RequestedTopic(f"t{number}", 4, {}) for number in range(count)]))
             assert broker.topics.partition_count == 4 * count
             created, disk.syncs = disk.syncs, 0
             broker.topics.delete_all([(f"t{number}", None) for number in range(count)])
@@ -230,7 +230,7 @@ def test_no_topic_is_altered_if_one_of_them_can_not_be(tmp_path: Path) -> None:
 
 def test_others_have_their_turn_while_very_many_partitions_are_made(tmp_path: Path) -> None:
     with Broker(tmp_path, most_partitions=1000) as broker:
-        work = broker.topics.create_all([NewTopic("large", 450, {}), NewTopic("a.b", 50, {})])
+        work = broker.topics.create_all([RequestedTopic("large", 450, {}), RequestedTopic("a.b", 50, {})])
         next(work)
         assert broker.shape == {}
         broker.topics.create("other", 1, {})
@@ -239,7 +239,7 @@ def test_others_have_their_turn_while_very_many_partitions_are_made(tmp_path: Pa
                 broker.topics.create(name, 1, {})
             with pytest.raises(UnknownTopicError):
                 broker.topics.delete(name)
-        with pytest.raises(InvalidTopicError, match="would collide"):
+        with pytest.raises(InvalidTopicError, match="collides with"):
             broker.topics.create("a_b", 1, {})
         with pytest.raises(InvalidPartitionsError, match="room for 499"):
             broker.topics.create("more", 500, {})
@@ -256,7 +256,7 @@ def test_topic_that_is_refused_does_not_keep_the_others_from_being_made(tmp_path
                 raise OSError(28, "No space left on device")
             super().make_directory(path)
 
-    wanted = [NewTopic(name, 2, {}) for name in ("a", "b", "..", "a", "c")]
+    wanted = [RequestedTopic(name, 2, {}) for name in ("a", "b", "..", "a", "c")]
     with Broker(tmp_path, disk=FullDisk()) as broker:
         outcomes = finish(broker.topics.create_all(wanted))
         assert [type(outcome).__name__ for outcome in outcomes] == [
@@ -273,7 +273,7 @@ def test_topic_that_is_refused_does_not_keep_the_others_from_being_made(tmp_path
 
 def test_default_that_changes_while_a_topic_is_made_counts_for_all_its_partitions(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
-        work = broker.topics.create_all([NewTopic("large", 250, {})])
+        work = broker.topics.create_all([RequestedTopic("large", 250, {})])
         next(work)
         broker.defaults = replace(broker.defaults, retention_ms=7)
         broker.topics.reconfigure_all()
@@ -296,7 +296,7 @@ def test_one_bad_topic_does_not_keep_the_others_from_being_deleted(
         assert broker.topics.delete_all([("a", None), ("b", None), ("c", None)]) == [None, None, None]
         assert broker.shape == {}
         assert broker.on_disk == {"b": 1}
-        assert "topic b is deleted, but some of its files are left" in caplog.text
+        assert "topic b is deleted, but some of its files could not be removed" in caplog.text
     with Broker(tmp_path) as broker:
         assert broker.shape == broker.on_disk == {}
 
