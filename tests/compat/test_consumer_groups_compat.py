@@ -124,6 +124,16 @@ class Broker:
             time.sleep(0.01)
         return described
 
+    def await_patterns(self) -> None:
+        """Wait until the patterns of all earlier heartbeats are resolved. Kafka resolves them in one thread, in order,
+        so they are when a later pattern is."""
+        joined = self.heartbeat(**joining("last-pattern", "m0", subscribed_topic_regex=".*"))
+        deadline = time.monotonic() + 30
+        while not self.describe("last-pattern")["members"]["m0"][8]:
+            assert time.monotonic() < deadline, "the pattern '.*' matches no topic"
+            time.sleep(0.05)
+            self.heartbeat(**beat("last-pattern", "m0", joined["epoch"], owned={}))
+
     def _named(self, assignment: Any) -> dict[str, list[int]]:
         return {
             self.names.get(each.topic_id, "of Kafka's own"): sorted(each.partitions)
@@ -492,7 +502,7 @@ def test_patterns_match_the_same_topics(brokers: tuple[Broker, Broker]) -> None:
             pattern: broker.heartbeat(**joining(f"re-{number}", "m0", subscribed_topic_regex=pattern))
             for number, pattern in enumerate(PATTERNS)
         }
-        time.sleep(2)  # Kafka resolves patterns in a thread of its own
+        broker.await_patterns()
         matched: dict[str, Any] = {}
         for number, pattern in enumerate(PATTERNS):
             if joined[pattern]["error"] == "none":

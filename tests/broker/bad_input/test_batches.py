@@ -17,7 +17,7 @@ from stratalog.records.builder import build_batch
 from tests.broker.bad_input.client import RawClient
 from tests.broker.bad_input.conftest import Attacked
 from tests.broker.bad_input.healthy import topic
-from tests.broker.bad_input.memory import MB, peak, reset_peak
+from tests.broker.bad_input.memory import MB, PeakMemory
 from tests.protocol.kio_messages import request_frame
 
 TOPIC = "attacked"
@@ -168,11 +168,13 @@ def test_a_topic_or_partition_that_does_not_exist_is_not_made_by_writing_to_it(w
         assert answer.error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_batch_larger_than_the_topic_allows_is_refused(attacked: Attacked, written: RawClient) -> None:
-    reset_peak(attacked.process.pid)
+def test_a_batch_larger_than_the_topic_allows_is_refused(
+    attacked: Attacked, peak_memory: PeakMemory, written: RawClient
+) -> None:
+    peak_memory.reset()
     answer = produced(written, bytes(batch(b"x" * 30 * MB)))
     assert answer.error_code == ErrorCode.message_too_large
-    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+    peak_memory.check(100 * MB)
 
 
 # Small on the wire, huge inflated
@@ -199,7 +201,9 @@ def _bomb(codec: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [_GZIP, _SNAPPY, _LZ4, _ZSTD])
-def test_a_decompression_bomb_is_refused_before_it_goes_off(attacked: Attacked, written: RawClient, codec: int) -> None:
+def test_a_decompression_bomb_is_refused_before_it_goes_off(
+    attacked: Attacked, peak_memory: PeakMemory, written: RawClient, codec: int
+) -> None:
     written.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         {
@@ -214,7 +218,7 @@ def test_a_decompression_bomb_is_refused_before_it_goes_off(attacked: Attacked, 
     )
     bomb = _bomb(codec)
     assert len(bomb) < 20 * MB
-    reset_peak(attacked.process.pid)
+    peak_memory.reset()
     answer = produced(written, bomb)
     assert answer.error_code in (
         ErrorCode.corrupt_message,
@@ -222,7 +226,7 @@ def test_a_decompression_bomb_is_refused_before_it_goes_off(attacked: Attacked, 
         ErrorCode.message_too_large,
         ErrorCode.record_list_too_large,
     )
-    assert peak(attacked.process.pid) - attacked.resident_before < 300 * MB
+    peak_memory.check(300 * MB)
 
 
 def test_zstd_is_refused_where_the_version_does_not_know_it(written: RawClient) -> None:

@@ -10,7 +10,7 @@ from stratalog.protocol.api_keys import VERSIONS, ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from tests.broker.bad_input.client import ClosedByBrokerError, RawClient
 from tests.broker.bad_input.conftest import Attacked
-from tests.broker.bad_input.memory import MB, peak, reset_peak
+from tests.broker.bad_input.memory import MB, PeakMemory
 from tests.protocol.kio_messages import SIZE, filled, framed, request_body, request_frame, request_header
 
 INT32 = Struct(">i")
@@ -37,13 +37,15 @@ def test_what_is_no_frame_closes_the_connection(client: RawClient, start: bytes)
     assert client.is_refused(start)
 
 
-def test_a_huge_frame_that_is_announced_and_never_sent_takes_no_memory(attacked: Attacked) -> None:
-    reset_peak(attacked.process.pid)
+def test_a_huge_frame_that_is_announced_and_never_sent_takes_no_memory(
+    attacked: Attacked, peak_memory: PeakMemory
+) -> None:
+    peak_memory.reset()
     clients = [attacked.client() for _ in range(50)]
     for client in clients:
         client.send(SIZE.pack(100 * MB) + request_header(ApiKey.PRODUCE, 9) + b"\0" * 20_000)
     attacked.healthy.check()
-    assert peak(attacked.process.pid) - attacked.resident_before < 50 * MB
+    peak_memory.check(50 * MB)
     for client in clients:
         client.close()
 
@@ -54,10 +56,12 @@ def test_an_array_of_two_billion_elements_closes_the_connection(client: RawClien
 
 
 @pytest.mark.parametrize("key", ApiKey)
-def test_the_largest_counts_anywhere_in_a_request_are_answered_or_refused(attacked: Attacked, key: ApiKey) -> None:
+def test_the_largest_counts_anywhere_in_a_request_are_answered_or_refused(
+    attacked: Attacked, peak_memory: PeakMemory, key: ApiKey
+) -> None:
     version = VERSIONS[key].highest
     body = filled(key, version)
-    reset_peak(attacked.process.pid)
+    peak_memory.reset()
     for position in range(0, len(body), 3):
         for hostile in (MOST, b"\xff\xff\xff\xff\x07"):
             hurt = body[:position] + hostile + body[position + len(hostile) :]
@@ -65,12 +69,14 @@ def test_the_largest_counts_anywhere_in_a_request_are_answered_or_refused(attack
                 client.is_refused(
                     framed(request_header(key, version) + hurt) + request_frame(ApiKey.API_VERSIONS, 0, {})
                 )
-    assert peak(attacked.process.pid) - attacked.resident_before < 60 * MB
+    peak_memory.check(60 * MB)
 
 
 @pytest.mark.parametrize("size", [MB, LARGEST_CONTROL - 100])
-def test_a_request_full_of_tiny_elements_is_refused_without_taking_memory(attacked: Attacked, size: int) -> None:
-    reset_peak(attacked.process.pid)
+def test_a_request_full_of_tiny_elements_is_refused_without_taking_memory(
+    attacked: Attacked, peak_memory: PeakMemory, size: int
+) -> None:
+    peak_memory.reset()
     for key, version, start, element in (
         (ApiKey.METADATA, 9, b"", b"\1\0"),
         (ApiKey.FETCH, 12, Struct(">iiiibii").pack(-1, 0, 0, 0, 0, 0, -1), b"\1\1\0"),
@@ -82,7 +88,7 @@ def test_a_request_full_of_tiny_elements_is_refused_without_taking_memory(attack
         body = start + _varint(count + 1) + element * count + b"\1\1\1\0"
         with attacked.client() as client:
             assert client.is_refused(framed(request_header(key, version) + body))
-    assert peak(attacked.process.pid) - attacked.resident_before < 60 * MB
+    peak_memory.check(60 * MB)
 
 
 @pytest.mark.parametrize("key", [-1, 4, 5, 6, 7, 17, 24, 36, 52, 71, 72, 92, 1000, 2**15 - 1, -(2**15)])

@@ -19,7 +19,7 @@ from tests.broker.bad_input.client import RawClient
 from tests.broker.bad_input.conftest import Attacked
 from tests.broker.bad_input.fuzzer import members
 from tests.broker.bad_input.healthy import topic
-from tests.broker.bad_input.memory import MB, peak, reset_peak
+from tests.broker.bad_input.memory import MB, PeakMemory
 from tests.protocol.kio_messages import framed, request_frame, request_header
 
 TOPIC = "asked-for"
@@ -100,30 +100,32 @@ class Asking:
 @pytest.mark.parametrize("distinct", [False, True], ids=["the same", "different"])
 @pytest.mark.parametrize("key", _KEYS, ids=lambda key: key.name)
 def test_thousands_of_elements_are_answered_or_refused_within_bounds(
-    attacked: Attacked, topic_id: UUID, key: ApiKey, distinct: bool
+    attacked: Attacked, peak_memory: PeakMemory, topic_id: UUID, key: ApiKey, distinct: bool
 ) -> None:
     version = VERSIONS[key].highest
     schema = load_request_schema(int(key), version)
     for path in arrays_of(schema):
         body = bytearray()
         compile_encoder(schema)(body, Asking(topic_id, distinct=distinct).values(schema, path))
-        reset_peak(attacked.process.pid)
+        peak_memory.reset()
         with attacked.client(seconds=60) as client:
             client.is_refused(framed(request_header(key, version) + bytes(body)))
-        assert peak(attacked.process.pid) - attacked.resident_before < GROWTH, path
+        peak_memory.check(GROWTH)
 
 
-def test_a_group_of_many_members_is_described_once(attacked: Attacked, client: RawClient) -> None:
+def test_a_group_of_many_members_is_described_once(
+    attacked: Attacked, peak_memory: PeakMemory, client: RawClient
+) -> None:
     members = [RawClient(attacked.port) for _ in range(30)]
     for number, member in enumerate(members):
         heartbeat = {"group_id": "crowd", "member_id": f"member-{number}", "member_epoch": 0, "rebalance_timeout": 9000}
         subscribed = {"subscribed_topic_names": [TOPIC], "topic_partitions": []}
         assert member.request(ApiKey.CONSUMER_GROUP_HEARTBEAT, heartbeat | subscribed).error_code == 0
-    reset_peak(attacked.process.pid)
+    peak_memory.reset()
     for key, asked in ((ApiKey.CONSUMER_GROUP_DESCRIBE, "group_ids"), (ApiKey.DESCRIBE_GROUPS, "groups")):
         version = VERSIONS[key].highest
         client.send(request_frame(key, version, {asked: ["crowd"] * ELEMENTS}))
         assert len(client.receive()) < 50_000
-    assert peak(attacked.process.pid) - attacked.resident_before < GROWTH
+    peak_memory.check(GROWTH)
     for member in members:
         member.close()

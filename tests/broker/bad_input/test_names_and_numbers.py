@@ -17,7 +17,7 @@ from tests.broker.bad_input.client import RawClient
 from tests.broker.bad_input.conftest import Attacked
 from tests.broker.bad_input.healthy import TOPIC as HEALTHY
 from tests.broker.bad_input.healthy import topic
-from tests.broker.bad_input.memory import MB, peak, reset_peak
+from tests.broker.bad_input.memory import MB, PeakMemory
 from tests.protocol.kio_messages import framed, request_frame, request_header
 
 ILLEGAL = {
@@ -110,15 +110,15 @@ def test_an_illegal_name_is_not_created_by_any_other_request(client: RawClient, 
 
 @pytest.mark.parametrize("count", [MOST, MOST - 1, 10**6, 101, 0, -2, LEAST])
 def test_a_topic_of_so_many_partitions_is_not_created(
-    attacked: Attacked, client: RawClient, topics_stay: None, count: int
+    attacked: Attacked, peak_memory: PeakMemory, client: RawClient, topics_stay: None, count: int
 ) -> None:
-    reset_peak(attacked.process.pid)
+    peak_memory.reset()
     for version in (2, 7):
         answer = client.request(ApiKey.CREATE_TOPICS, {"topics": [topic("many", count)], "timeout": 5000}, version)
         assert answer.topics[0].error_code == ErrorCode.invalid_partitions
     grown = client.request(ApiKey.CREATE_PARTITIONS, {"topics": [{"name": HEALTHY, "count": count}], "timeout": 5000})
     assert grown.results[0].error_code == ErrorCode.invalid_partitions
-    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+    peak_memory.check(100 * MB)
 
 
 def test_more_topics_than_there_may_be_partitions_are_refused_and_the_rest_goes_on(client: RawClient) -> None:
