@@ -1,4 +1,4 @@
-"""Connections that are slow, silent, too many, or that never read: a broker process with narrow limits."""
+"""Connections that are slow, silent, too many, or never read, to a broker with low limits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_silent_and_half_open_connections_are_closed(broker: BrokerProcess) -> N
     assert time.monotonic() - started > IDLE_SECONDS * 0.9
 
 
-def test_a_client_that_sends_a_byte_now_and_then_harms_nobody(broker: BrokerProcess) -> None:
+def test_slow_clients_do_not_affect_others(broker: BrokerProcess) -> None:
     frame = SIZE.pack(8 * MB) + request_header(ApiKey.PRODUCE, 9)
     slow = [RawClient(broker.port) for _ in range(20)]
     healthy = HealthyClient(broker.port)
@@ -102,7 +102,7 @@ def test_large_requests_that_stall_make_room_for_others(broker: BrokerProcess) -
     stalled = [RawClient(broker.port) for _ in range(6)]
     healthy = HealthyClient(broker.port)
     frame = SIZE.pack(8 * MB) + request_header(ApiKey.PRODUCE, 9) + b"\0" * (8 * MB - 100)
-    for client in stalled[:3]:  # as much as may be held, and more
+    for client in stalled[:3]:  # as much as clients may make the broker hold, and more
         client.send(frame)
     for client in stalled[3:]:
         client.send(frame[: 300 * 1024])
@@ -120,7 +120,7 @@ def test_answers_that_are_not_read_do_not_pile_up(broker: BrokerProcess, peak_me
     peak_memory.reset()
     lazy = [RawClient(broker.port, receive_buffer=5000) for _ in range(40)]
     for client in lazy:
-        client.send(question * 500)  # some 20 MB of answers each
+        client.send(question * 500)  # responses of about 20 MB each
     healthy = HealthyClient(broker.port)
     healthy.check()
     healthy.close()

@@ -1,4 +1,4 @@
-"""Frames that no client of Kafka sends: of any size, with counts beyond reason, for APIs and versions there are not."""
+"""Frames that no Kafka client sends: of any size, with absurd counts, or for unknown APIs and versions."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ MOST = b"\x7f\xff\xff\xff"
         b"*1\r\n$4\r\nPING\r\n",
     ],
 )
-def test_what_is_no_frame_closes_the_connection(client: RawClient, start: bytes) -> None:
+def test_bytes_that_are_not_a_frame_close_the_connection(client: RawClient, start: bytes) -> None:
     assert client.is_refused(start)
 
 
-def test_a_huge_frame_that_is_announced_and_never_sent_takes_no_memory(
-    attacked: Attacked, peak_memory: PeakMemory
-) -> None:
+def test_a_huge_frame_that_is_not_sent_takes_no_memory(attacked: Attacked, peak_memory: PeakMemory) -> None:
     peak_memory.reset()
     clients = [attacked.client() for _ in range(50)]
     for client in clients:
@@ -128,7 +126,7 @@ def test_a_strange_name_of_a_clients_software_is_an_error(client: RawClient, nam
 @pytest.mark.parametrize(
     "client_id", [None, "", "x" * (2**15 - 1), "ü" * 16_000, "a\nERROR forged: a line of the log\n"]
 )
-def test_any_client_id_is_taken(attacked: Attacked, client_id: str | None) -> None:
+def test_any_client_id_is_accepted(attacked: Attacked, client_id: str | None) -> None:
     with attacked.client() as client:
         body = request_body(ApiKey.FIND_COORDINATOR, 3, {"key": "group"})
         assert client.request_with(ApiKey.FIND_COORDINATOR, 3, body, client_id).error_code == ErrorCode.none
@@ -138,13 +136,13 @@ def test_any_client_id_is_taken(attacked: Attacked, client_id: str | None) -> No
         assert client.request_with(ApiKey.JOIN_GROUP, 5, body, client_id).error_code == ErrorCode.member_id_required
 
 
-def test_a_client_id_that_is_cut_or_no_text_closes_the_connection(attacked: Attacked) -> None:
+def test_a_truncated_or_binary_client_id_closes_the_connection(attacked: Attacked) -> None:
     for written in (b"\x7f\xff" + b"short", b"\x00\x02\xff\xfe", b"\xff\xfe"):
         with attacked.client() as client:
             assert client.is_refused(framed(b"\0\x12\0\0" + INT32.pack(1) + written))
 
 
-def test_requests_behind_a_refused_one_are_not_served(client: RawClient) -> None:
+def test_requests_after_a_refused_one_are_not_served(client: RawClient) -> None:
     good = request_frame(ApiKey.API_VERSIONS, 0, {}, correlation_id=7)
     client.send(good + framed(request_header(999, 0)) + good)
     assert SIZE.unpack_from(client.receive())[0] == 7
@@ -152,8 +150,8 @@ def test_requests_behind_a_refused_one_are_not_served(client: RawClient) -> None
         client.receive()
 
 
-def test_more_bytes_than_a_request_has_are_ignored_as_by_kafka(client: RawClient) -> None:
-    """librdkafka's Metadata has some."""
+def test_extra_bytes_after_a_request_are_ignored_as_in_kafka(client: RawClient) -> None:
+    """librdkafka's Metadata requests have extra bytes."""
     body = request_body(ApiKey.METADATA, 9, {"topics": []}) + b"\0\0\0"
     assert client.request_with(ApiKey.METADATA, 9, body).topics == ()
 

@@ -1,7 +1,7 @@
-"""Requests that ask for one thing thousands of times, or for thousands of things: of every API, through every array.
+"""Requests with thousands of elements, equal or different, in every array of every API.
 
-An answer may be many times as large as what asks for it. So what is asked for twice is answered once or refused, and
-what a request can hold is bounded: neither memory nor other clients' time is a stranger's to spend.
+A response may be many times larger than its request. So repeated elements are answered once or refused, and the
+elements of a request are limited: a client must not be able to waste memory or the time of other clients.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def settings() -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def topic_id(attacked: Attacked) -> UUID:
-    """Of a topic with partitions, and there is a group that has offsets for all of them."""
+    """Create a topic with partitions, and a group with offsets for all of them. Return the topic id."""
     with attacked.client() as client:
         client.request(ApiKey.CREATE_TOPICS, {"topics": [topic(TOPIC, 50)], "timeout": 30_000})
         partitions = [{"partition_index": index, "committed_offset": 0} for index in range(50)]
@@ -49,7 +49,7 @@ def topic_id(attacked: Attacked) -> UUID:
 
 
 def arrays_of(schema: Any) -> Iterator[tuple[str, ...]]:
-    """The way to each array, through those around it."""
+    """Yield the path to each array, through the arrays around it."""
     for member in members(schema):
         if member.is_array and not member.is_tagged:
             yield (member.name,)
@@ -58,7 +58,7 @@ def arrays_of(schema: Any) -> Iterator[tuple[str, ...]]:
 
 
 class Asking:
-    """Makes requests with very many elements in one array."""
+    """Creates requests with very many elements in one array."""
 
     def __init__(self, topic_id: UUID, *, distinct: bool) -> None:
         self._topic_id = topic_id
@@ -83,7 +83,7 @@ class Asking:
         if member.entity is not None:
             values = self.values(member.entity, path, number)
             if "configuration_keys" in values and not path:
-                values["configuration_keys"] = None  # all of them
+                values["configuration_keys"] = None  # all settings
             return values
         if member.kind == "string":
             name = GROUP if "group" in member.name or member.name in ("key", "coordinator_keys") else TOPIC
@@ -99,7 +99,7 @@ class Asking:
 
 @pytest.mark.parametrize("distinct", [False, True], ids=["the same", "different"])
 @pytest.mark.parametrize("key", _KEYS, ids=lambda key: key.name)
-def test_thousands_of_elements_are_answered_or_refused_within_bounds(
+def test_thousands_of_elements_take_little_memory(
     attacked: Attacked, peak_memory: PeakMemory, topic_id: UUID, key: ApiKey, distinct: bool
 ) -> None:
     version = VERSIONS[key].highest

@@ -1,4 +1,4 @@
-"""A thousand connections that ask for much and never read, with the settings that a broker has by default."""
+"""A thousand connections that request much and never read, with the default settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def many_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(CONNECTIONS + 200, hard), hard))
 
 
-def test_a_thousand_clients_that_never_read_what_they_asked_for(
+def test_a_thousand_clients_that_never_read_take_little_memory(
     attacked: Attacked, peak_memory: PeakMemory, many_descriptors: None
 ) -> None:
     with attacked.client() as admin:
