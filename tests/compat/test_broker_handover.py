@@ -1,5 +1,5 @@
-"""One data directory, two programs: Apache Kafka writes and stops or is killed, Stratalog appends to its files, and Kafka
-starts on them again. Offsets continue, no record is lost, and no index needs repair.
+"""One data directory, two programs: Apache Kafka writes and stops or is killed, Stratalog appends to its files, and
+Kafka starts on them again. Offsets continue, no record is lost, and no index needs repair.
 """
 
 from __future__ import annotations
