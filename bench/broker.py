@@ -91,6 +91,8 @@ PARTS: dict[str, Callable[[Options], Iterator[Row]]] = {
     "admin": lambda options: broker_admin.admin(options.parent),
 }
 
+KAFKA_PARTS = ("produce-1m", "produce-64k", "fetch", "small", "admin")
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -107,7 +109,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wake-bytes", type=int, default=1, help="wake the generator after this many fetched bytes")
     parser.add_argument("--partitions", type=int, default=1_000, help="partitions of the broker that is killed")
     parser.add_argument("--kafka", action="store_true", help="compare with Apache Kafka instead of the bare peers")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.kafka and (alone := set(options.only or ()) - set(KAFKA_PARTS)):
+        parser.error(f"--kafka: {', '.join(sorted(alone))} is not compared with Kafka, only {', '.join(KAFKA_PARTS)}")
+    return options
 
 
 def main() -> int:
@@ -130,7 +135,7 @@ def main() -> int:
         if chosen.kafka:
             from bench import broker_kafka  # imports Kafka's clients, which other runs do not need
 
-            rows = list(broker_kafka.rows(options))
+            rows = list(broker_kafka.rows(options, chosen.only or KAFKA_PARTS))
         else:
             rows = [row for part in chosen.only or PARTS for row in PARTS[part](options)]
     return 0 if report("broker", rows, Console()) else 1

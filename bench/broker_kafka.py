@@ -7,12 +7,14 @@ measured, Kafka has one core, as the broker has. Results are the broker's speed 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from tests.compat.fetch_kafka import CACHE, KAFKA_VERSION
 from tests.compat.kafka_server import KafkaServer
 
+from bench import broker_admin
 from bench.broker_frames import TOPIC, batch_of, produce_ring
 from bench.broker_load import Load
 from bench.broker_processes import CORES, SERVER_CORE, cpu_of
@@ -21,6 +23,7 @@ from bench.broker_wire import Wire
 from bench.report import Row, directory
 
 WARM_UP_ROUNDS = 10
+QUIET_SECONDS = 2.0  # Kafka deletes the files of deleted topics in the background
 # Kafka's defaults for settings that the tests' small Kafka changes, and socket buffers like those of the other servers.
 SETTINGS = {
     "num.network.threads": "3",
@@ -62,7 +65,8 @@ class Kafka:
             wire.delete_topic(TOPIC)
 
 
-def rows(options: Options) -> Iterator[Row]:
+def rows(options: Options, parts: Collection[str]) -> Iterator[Row]:
+    """Measure the parts that `bench.broker` lists in KAFKA_PARTS, as far as they are in `parts`."""
     if not (CACHE / f"kafka-{KAFKA_VERSION}").is_dir():
         yield Row("Apache Kafka", "missing", "", None, "python -m tests.compat.fetch_kafka fetches it")
         return
@@ -71,23 +75,39 @@ def rows(options: Options) -> Iterator[Row]:
         with KafkaServer(path / "kafka", SETTINGS, JVM_OPTIONS) as server:
             os.sched_setaffinity(0, {CORES[0]})
             kafka = Kafka(server)
-            for name, ours, theirs in loads(options):
-                yield compared(options, path, kafka, name, ours, theirs)
+            for part, name, ours, theirs in loads(options):
+                if part in parts:
+                    yield compared(options, path, kafka, name, ours, theirs)
+            if "admin" in parts:
+                yield from compared_admin(options, kafka)
+
+
+def compared_admin(options: Options, kafka: Kafka) -> Iterator[Row]:
+    kafka.pin(set(CORES))
+    for number in range(WARM_UP_ROUNDS):
+        broker_admin.measure_round(kafka, f"warm-up-{number}")
+    kafka.pin({SERVER_CORE})
+    ours, theirs = [], []
+    for number in range(options.rounds):
+        theirs.append(broker_admin.measure_round(kafka, f"round-{number}"))
+        time.sleep(QUIET_SECONDS)
+        ours.append(broker_admin.broker_round(options.parent))
+    yield from broker_admin.compared_rows(ours, theirs, KAFKA_VERSION)
 
 
 Ours = Callable[[], Load]
 Theirs = Callable[[Kafka], Load]
 
 
-def loads(options: Options) -> Iterator[tuple[str, Ours, Theirs]]:
-    for name, size in (("1 MiB", MIB), ("64 KiB", MIB // 16)):
+def loads(options: Options) -> Iterator[tuple[str, str, Ours, Theirs]]:
+    for part, name, size in (("produce-1m", "1 MiB", MIB), ("produce-64k", "64 KiB", MIB // 16)):
         pool = [batch_of(size - 128, options.value_bytes) for _ in range(16 * MIB // size)]
         produce = ProduceLoad(options, produce_ring(pool, len(pool)), options.in_flight)
-        yield f"produce, {name} requests", produce.to_broker, produce.to_new_topic
+        yield part, f"produce, {name} requests", produce.to_broker, produce.to_new_topic
     fetch = FetchLoad(options, MIB)
-    yield "fetch, 1 MiB responses", fetch.from_broker, fetch.from_new_topic
+    yield "fetch", "fetch, 1 MiB responses", fetch.from_broker, fetch.from_new_topic
     small = ProduceLoad(options, produce_ring([batch_of(0, 100) for _ in range(64)], 4096), 100)
-    yield "requests of one 100-byte record, 100 in flight", small.to_broker, small.to_new_topic
+    yield "small", "requests of one 100-byte record, 100 in flight", small.to_broker, small.to_new_topic
 
 
 def compared(options: Options, path: Path, kafka: Kafka, name: str, ours: Ours, theirs: Theirs) -> Row:

@@ -19,6 +19,12 @@ from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteR
 from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.delete_topics.v5.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v5.response import DeleteTopicsResponse
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v7.response import ListOffsetsResponse
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
@@ -77,15 +83,40 @@ class Wire:
                 raise WrongResponseError(f"CreateTopics: {response.error_code!r} {response.error_message}")
 
     def await_leader(self, name: str) -> None:
-        """Wait until the partitions can be used: Kafka confirms a new topic before that."""
-        partition = ListOffsetsPartition(partition_index=i32(0), timestamp=i64(-1))
-        topic = ListOffsetsTopic(name=TopicName(name), partitions=(partition,))
-        request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(topic,))
+        self.await_leaders([name], 1)
+
+    def await_leaders(self, names: Sequence[str], partitions: int) -> None:
+        """Wait until all partitions can be used: Kafka confirms new topics before that."""
+        indexes = tuple(ListOffsetsPartition(partition_index=i32(n), timestamp=i64(-1)) for n in range(partitions))
+        topics = tuple(ListOffsetsTopic(name=TopicName(name), partitions=indexes) for name in names)
+        request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=topics)
         deadline = time.monotonic() + WAIT_SECONDS
-        while error := self._call(request, ListOffsetsResponse).topics[0].partitions[0].error_code:
+        while True:
+            answer = self._call(request, ListOffsetsResponse)
+            failures = [
+                f"{topic.name}-{partition.partition_index} has no leader: {partition.error_code!r}"
+                for topic in answer.topics
+                for partition in topic.partitions
+                if partition.error_code
+            ]
+            if not failures:
+                return
             if time.monotonic() > deadline:
-                raise WrongResponseError(f"{name}-0 has no leader: {error!r}")
+                raise WrongResponseError(failures[0])
             time.sleep(0.01)
+
+    def alter_configs(self, names: Sequence[str], settings: dict[str, str]) -> None:
+        """Set these settings for all topics with one request."""
+        configs = tuple(
+            AlterableConfig(name=key, config_operation=i8(0), value=value) for key, value in settings.items()
+        )
+        resources = tuple(
+            AlterConfigsResource(resource_type=i8(2), resource_name=name, configs=configs) for name in names
+        )
+        request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+        for answer in self._call(request, IncrementalAlterConfigsResponse).responses:
+            if answer.error_code:
+                raise WrongResponseError(f"IncrementalAlterConfigs: {answer.error_code!r} {answer.error_message}")
 
     def delete_topic(self, name: str) -> None:
         self.delete_topics([name])

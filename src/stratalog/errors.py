@@ -1,6 +1,6 @@
-"""Every exception that Stratalog raises on purpose, each with the error code that Kafka's protocol gives it.
+"""The exceptions that Stratalog raises, each with the error code of Kafka's protocol.
 
-A message says what was wrong, names the field and the value, and where there is something to do next, says that.
+A message says what happened, names the field and the value, and says what to do next if something can be done.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ from typing import ClassVar
 
 
 class StratalogError(Exception):
-    """Catch this to catch everything below. `code` is Kafka's error code; -1 is its UNKNOWN_SERVER_ERROR."""
+    """The base class of all exceptions here. `code` is Kafka's error code; -1 is its UNKNOWN_SERVER_ERROR."""
 
     code: ClassVar[int] = -1
 
 
 class ConfigError(StratalogError, ValueError):
-    """A setting that does not exist or has a value it can't take."""
+    """A setting that does not exist, or a value that is not valid for it."""
 
     code = 40  # INVALID_CONFIG
 
 
 class MalformedRequestError(StratalogError):
-    """Bytes that can't be read as the request they claim to be."""
+    """Bytes that can't be parsed as a request of the API and version in their header."""
 
     code = 42  # INVALID_REQUEST
 
 
 class CleanerBusyError(StratalogError):
-    """A log is being compacted, and can't be by two at once."""
+    """A log is being compacted already: only one thread at a time can compact it."""
 
-    code = 89  # THROTTLING_QUOTA_EXCEEDED: ask again
+    code = 89  # THROTTLING_QUOTA_EXCEEDED: the client may retry
 
 
 class InvalidTopicError(StratalogError, ValueError):
@@ -51,21 +51,21 @@ class TopicExistsError(StratalogError):
 
 
 class InvalidPartitionsError(StratalogError, ValueError):
-    """A number of partitions that can't be."""
+    """A number of partitions that is not valid."""
 
     code = 37  # INVALID_PARTITIONS
 
 
 class InvalidRecordError(StratalogError, ValueError):
-    """A batch that is well framed and has the right checksum, but breaks a rule of the log. `records` names those of
-    its records that do, by their index in the batch, where that is known."""
+    """A batch with valid framing and checksum that breaks a rule of the log. `records` has the index in the batch and
+    the reason for each record that breaks the rule, if they are known."""
 
     code = 87  # INVALID_RECORD
     records: tuple[tuple[int, str], ...] = ()
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A timestamp that can't be, or that a client may not set."""
+    """A timestamp that is not valid, or that clients must not set."""
 
     code = 32  # INVALID_TIMESTAMP
 
@@ -73,7 +73,7 @@ class InvalidTimestampError(InvalidRecordError):
 class CorruptBatchError(StratalogError):
     """Bytes that are not a record batch: bad length, bad checksum, bad varint.
 
-    `file` and `position` say where, if the bytes came from a file.
+    `file` and `position` say where they are, if they came from a file.
     """
 
     code = 2  # CORRUPT_MESSAGE
@@ -88,13 +88,14 @@ class CorruptBatchError(StratalogError):
 
 
 class DecompressedTooLargeError(CorruptBatchError):
-    """A compressed batch that would inflate past the bound: a decompression bomb, or a bound set too low."""
+    """A compressed batch whose decompressed size is over the limit: a decompression bomb, or a limit that is too
+    low."""
 
 
 class AbandonedError(StratalogError):
-    """Work on batches that was given up, because the broker stops. Nothing has changed."""
+    """Work on batches that was abandoned because the broker stops. Nothing has changed."""
 
-    code = 6  # NOT_LEADER_OR_FOLLOWER: a client that is still there sends the batches again
+    code = 6  # NOT_LEADER_OR_FOLLOWER: a connected client sends the batches again
 
 
 class UnsupportedCodecError(StratalogError, ValueError):
@@ -116,57 +117,63 @@ class MessageTooLargeError(StratalogError, ValueError):
 
 
 class BatchLargerThanSegmentError(StratalogError, ValueError):
-    """A batch larger than segment.bytes: no segment could hold it."""
+    """A batch larger than segment.bytes, which no segment can hold."""
 
     code = 18  # RECORD_LIST_TOO_LARGE
 
 
 class OffsetOutOfRangeError(StratalogError, ValueError):
-    """An offset before the log's start or past its end."""
+    """An offset before the log start offset or after the log end offset."""
 
     code = 1  # OFFSET_OUT_OF_RANGE
 
 
 class OutOfOrderSequenceError(StratalogError):
-    """An idempotent producer's batch that leaves a gap behind the last one."""
+    """A batch of an idempotent producer whose sequence does not follow its last batch."""
 
     code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class InvalidProducerEpochError(StratalogError):
-    """A batch of a producer that a newer one with the same id has replaced."""
+    """A batch of a producer that a newer producer with the same id has replaced."""
 
     code = 47  # INVALID_PRODUCER_EPOCH
 
 
 class InvalidTransactionStateError(StratalogError):
-    """A batch outside a transaction, of a producer that has one open there."""
+    """A batch outside a transaction, from a producer that has a transaction open in the partition."""
 
     code = 48  # INVALID_TXN_STATE
 
 
+class TooManyProducersError(StratalogError):
+    """A batch of a new producer, in a partition that has reached its limit of active producers."""
+
+    code = 44  # POLICY_VIOLATION: a client that retried would be refused again
+
+
 class FencedLeaderEpochError(StratalogError):
-    """A write with a leader epoch older than one already in the log."""
+    """A write with a leader epoch older than one in the log."""
 
     code = 74  # FENCED_LEADER_EPOCH
 
 
 class StorageError(StratalogError):
-    """The disk said no (ENOSPC, EIO, EMFILE, ...). The log is as it was before the call."""
+    """The disk failed a call (ENOSPC, EIO, EMFILE, ...). The log is as it was before the call."""
 
     code = 56  # KAFKA_STORAGE_ERROR
 
 
 class UnusablePartitionError(StorageError):
-    """A partition that can't be opened for reasons of its own: others may well be."""
+    """A partition that can't be opened for reasons of its own. Other partitions may be usable."""
 
 
 class LogClosedError(StorageError):
-    """A call on a log or directory that was closed."""
+    """A call on a log or data directory that is closed."""
 
 
 class LogAlreadyOpenError(StorageError):
-    """A log that this process has open already: there is one Log object a partition."""
+    """A log that this process has open already: a partition has one Log object."""
 
 
 class DirectoryLockedError(StorageError):
@@ -174,46 +181,48 @@ class DirectoryLockedError(StorageError):
 
 
 class CorruptCheckpointError(StorageError):
-    """A checkpoint file that can't be read as one."""
+    """A checkpoint file that can't be parsed."""
 
 
 class GroupRecordError(StratalogError):
-    """A record of __consumer_offsets or __transaction_state that can't be read: damaged, or of a newer version."""
+    """A record of __consumer_offsets or __transaction_state that can't be parsed: corrupt, or of a newer version."""
 
 
 class StateBudgetError(StratalogError):
-    """Clients made the coordinators remember as much as they may: stratalog.max.coordinator.state.bytes."""
+    """The state that clients make the coordinators keep has reached its limit,
+    stratalog.max.coordinator.state.bytes."""
 
-    code = 15  # COORDINATOR_NOT_AVAILABLE: clients back off and ask again
+    code = 15  # COORDINATOR_NOT_AVAILABLE: clients back off and retry
 
 
 class ClientError(StratalogError):
-    """What a client of ours tells its user. stratalog.client.errors has all of them."""
+    """The base class of the errors that Stratalog's clients raise. stratalog.client.errors has all of them."""
 
-    is_retriable: bool = False  # whether the same call may well succeed a moment later
+    is_retriable: bool = False  # whether the same call may succeed a moment later
 
 
 class BrokerUnreachableError(ClientError):
-    """No connection to a broker, or one that broke off. What was sent over it may have been done or not."""
+    """A connection to a broker failed or broke. The broker may or may not have served a request that was in flight."""
 
     code = 13  # NETWORK_EXCEPTION
     is_retriable = True
 
 
 class RequestTimeoutError(ClientError, TimeoutError):
-    """No answer in time. What was asked for may have been done or not."""
+    """No response came before the timeout. The broker may or may not have served the request."""
 
     code = 7  # REQUEST_TIMED_OUT
     is_retriable = True
 
 
 class MalformedResponseError(ClientError):
-    """Bytes that can't be read as the answer they should be. Their connection is closed: nor can what follows them."""
+    """Bytes that can't be parsed as the expected response. The client closes the connection, because it can't parse
+    what follows either."""
 
     code = 42  # INVALID_REQUEST
 
 
 class UnsupportedVersionError(ClientError):
-    """The broker does not serve a request, or only versions of it that we don't speak."""
+    """The broker does not serve a request, or only in versions that this client does not know."""
 
     code = 35  # UNSUPPORTED_VERSION

@@ -28,7 +28,7 @@ class BrokerThread:
         return self._thread.ident
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """On the broker's event loop, from another thread."""
+        """Run a coroutine on the broker's event loop, from another thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(SECONDS)
 
     def __enter__(self) -> Self:

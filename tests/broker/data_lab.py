@@ -1,4 +1,4 @@
-"""Topics in a data directory, and the whole way of a request over them, without sockets: frames in, entities out."""
+"""Topics in a data directory, and everything that serves requests for them except sockets: frames in, entities out."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class DataLab:
         return found
 
     def append(self, name: str, *values: bytes, partition: int = 0, **fields: Any) -> bytes:
-        """One batch; its bytes, as a reader gets them."""
+        """Append a batch, and return its bytes as a reader gets them."""
         batch = build_batch([(None, value) for value in values], **fields)
         self.partition(name, partition).append(memoryview(batch))
         return bytes(batch)
@@ -113,7 +113,7 @@ class DataLab:
     # Requests
 
     def serve(self, frame: bytes) -> Any:
-        """What the dispatcher gives for a frame with its size."""
+        """Return the dispatcher's response to a frame that begins with its size."""
         return self.dispatcher.serve(memoryview(bytearray(frame[SIZE.size :])), HOST)
 
     async def asking(self, key: ApiKey, values: dict[str, Any], version: int | None = None) -> Any:
@@ -128,7 +128,7 @@ class DataLab:
         return entity
 
     def ask(self, key: ApiKey, values: dict[str, Any], version: int | None = None) -> Any:
-        """From outside an event loop; of the newest version."""
+        """Return the response to a request of the newest version. Must not run in an event loop."""
         return asyncio.run(self.asking(key, values, version))
 
     def __enter__(self) -> DataLab:
@@ -145,6 +145,6 @@ def joined(response: Response) -> bytes:
 
 
 def end_transaction(lab: DataLab, producer_id: int, how: ControlType, topic: str = "topic") -> None:
-    """As a transaction coordinator does it."""
+    """End a transaction as its coordinator does."""
     marker = build_control_batch(how, producer_id, 0, 0, START_MS)
     lab.partition(topic).log.append(marker, leader_epoch=0, origin=Origin.COORDINATOR)

@@ -11,7 +11,7 @@ from stratalog.broker.broker import Broker
 from stratalog.broker.settings import BrokerConfig
 
 
-def test_others_have_their_turn_between_two_portions_of_a_long_work(tmp_path: Path) -> None:
+def test_other_calls_run_between_two_portions_of_long_work(tmp_path: Path) -> None:
     order: list[str] = []
     other_is_queued = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Settings that are changed while a whole broker runs arrive where they count, and do so again after a restart."""
+"""Settings that are changed while a broker runs apply at once, and again after a restart."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GIVEN = BrokerConfig.parse({"log.index.size.max.bytes": 1024, "offsets.topic.num
 
 
 def counting(broker: Broker) -> tuple[int, int, int]:
-    """What connections, fetches and a topic's log go by."""
+    """Return the settings that connections, fetches and the log of a topic use."""
     partition = broker.topics.partition("events", 0)
     assert partition is not None
     return broker.server.limits.connections, broker.config.fetch_max_bytes, partition.log.config.retention_ms
 
 
-def test_change_arrives_at_connections_fetches_and_logs(tmp_path: Path) -> None:
+def test_changed_settings_apply_to_connections_fetches_and_logs(tmp_path: Path) -> None:
     async def first() -> None:
         broker = await Broker.start(tmp_path, GIVEN, "127.0.0.1", 0)
         try:
@@ -49,7 +49,7 @@ def test_change_arrives_at_connections_fetches_and_logs(tmp_path: Path) -> None:
     asyncio.run(second())
 
 
-def test_change_arrives_at_the_budget_of_the_coordinators(tmp_path: Path) -> None:
+def test_changed_setting_applies_to_the_budget_of_the_coordinators(tmp_path: Path) -> None:
     async def changed() -> int:
         broker = await Broker.start(tmp_path, GIVEN, "127.0.0.1", 0)
         try:
@@ -63,7 +63,7 @@ def test_change_arrives_at_the_budget_of_the_coordinators(tmp_path: Path) -> Non
     assert asyncio.run(changed()) == 5_000_000
 
 
-def test_settings_of_a_group_are_told_its_members_also_after_kill_9(tmp_path: Path) -> None:
+def test_members_get_the_settings_of_their_group_also_after_kill_9(tmp_path: Path) -> None:
     joining = {"member_epoch": 0, "rebalance_timeout": 1000, "topic_partitions": [], "subscribed_topic_names": ["t"]}
     change = {"name": "consumer.heartbeat.interval.ms", "config_operation": 0, "value": "7000"}
     resource = {"resource_type": 32, "resource_name": "slow", "configs": [change]}

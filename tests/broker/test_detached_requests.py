@@ -1,4 +1,4 @@
-"""Requests whose client went away: their work goes on, within bounds."""
+"""Requests whose clients have disconnected: they are completed, within limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_client_that_waits_gets_its_response() -> None:
 
 
 @pytest.mark.parametrize("error", [None, ValueError("nobody hears this")])
-def test_work_goes_on_without_its_client(error: Exception | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_work_continues_without_its_client(error: Exception | None, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         work = Work()
         DetachedRequests().start(work.start(error), 100).cancel()
@@ -51,7 +51,7 @@ def test_work_goes_on_without_its_client(error: Exception | None, caplog: pytest
     assert not caplog.records
 
 
-def test_what_clients_left_behind_is_bounded_and_room_comes_back() -> None:
+def test_requests_of_disconnected_clients_are_limited_until_they_end() -> None:
     async def scenario() -> None:
         requests = DetachedRequests(most_abandoned_bytes=250)
         works = [Work() for _ in range(3)]
@@ -72,7 +72,7 @@ def test_what_clients_left_behind_is_bounded_and_room_comes_back() -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_goes_on_after_the_end() -> None:
+def test_no_request_continues_after_close() -> None:
     async def scenario() -> None:
         work, requests = Work(), DetachedRequests()
         response = requests.start(work.start(), 100)

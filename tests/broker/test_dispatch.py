@@ -1,4 +1,4 @@
-"""From frames to handlers: what is served, what ends the connection, and how large a frame may be."""
+"""From frames to handlers: which requests are served, which close the connection, and how large a frame may be."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.broker.data_lab import HOST, DataLab, joined
 from tests.protocol.kio_messages import framed, request_frame, request_header
 
 
-def test_a_request_reaches_its_handler_with_what_the_header_says(data_lab: DataLab) -> None:
+def test_a_request_reaches_its_handler_with_the_fields_of_its_header(data_lab: DataLab) -> None:
     seen: list[tuple[Any, RequestContext]] = []
 
     def handler(request: Any, context: RequestContext) -> Reply:
@@ -37,7 +37,7 @@ def test_a_request_reaches_its_handler_with_what_the_header_says(data_lab: DataL
     assert data_lab.counters.requests[ApiKey.LIST_OFFSETS] == 3
 
 
-def test_tagged_fields_of_the_header_are_stepped_over(data_lab: DataLab) -> None:
+def test_tagged_fields_of_the_header_are_skipped(data_lab: DataLab) -> None:
     data_lab.routes[ApiKey.LIST_OFFSETS] = lambda request, context: {"topics": []}
     frame = request_frame(ApiKey.LIST_OFFSETS, 6, {}, client_id=None)
     tagged = frame[4:14] + b"\x02\x00\x01a\x05\x02bc" + frame[15:]
@@ -54,7 +54,7 @@ def test_a_handler_that_waits_is_answered_later(data_lab: DataLab) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_request_that_a_handler_finds_malformed_ends_the_connection(data_lab: DataLab, waits: bool) -> None:
+def test_a_request_that_a_handler_finds_malformed_closes_the_connection(data_lab: DataLab, waits: bool) -> None:
     def fail(request: Any, context: RequestContext) -> Reply:
         raise MalformedRequestError("too many of something")
 
@@ -69,19 +69,19 @@ def test_a_request_that_a_handler_finds_malformed_ends_the_connection(data_lab: 
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0", b"\0\x12", b"\0\x12\0\0\0\0\0", b"\0\x12\0\0\0\0\0\0\0\x05abc"])
-def test_a_header_that_is_cut_ends_the_connection(data_lab: DataLab, payload: bytes) -> None:
+def test_a_truncated_header_closes_the_connection(data_lab: DataLab, payload: bytes) -> None:
     with pytest.raises(RefusedConnectionError, match="can't be read"):
         data_lab.serve(framed(payload))
 
 
 @pytest.mark.parametrize("key", [-1, 4, 17, 71, 2**15 - 1])
-def test_an_unknown_key_ends_the_connection(data_lab: DataLab, key: int) -> None:
+def test_an_unknown_key_closes_its_connection(data_lab: DataLab, key: int) -> None:
     with pytest.raises(RefusedConnectionError, match=f"API key {key}, which is not served"):
         data_lab.serve(framed(request_header(key, 0)))
     assert data_lab.counters.refused_requests == 1
 
 
-def test_an_unknown_version_ends_the_connection_and_the_log_says_which_are_served(data_lab: DataLab) -> None:
+def test_an_unknown_version_closes_the_connection_and_the_message_names_the_served_versions(data_lab: DataLab) -> None:
     with pytest.raises(RefusedConnectionError, match="LIST_OFFSETS v12 is not served; 1 to 11 are"):
         data_lab.serve(framed(request_header(ApiKey.LIST_OFFSETS, 12)))
 
@@ -97,7 +97,7 @@ def test_the_header_of_api_versions_has_no_tags_in_any_version(data_lab: DataLab
         assert data_lab.ask(ApiKey.API_VERSIONS, software, version).error_code == 0
 
 
-def test_only_produce_may_be_as_large_as_a_request_may_be(tmp_path: Path) -> None:
+def test_only_produce_requests_may_have_the_largest_size(tmp_path: Path) -> None:
     with DataLab(tmp_path, socket_request_max_bytes=50_000_000) as lab:
         assert lab.dispatcher.small_frame == LARGEST_CONTROL_REQUEST
         for start, largest in (
@@ -114,7 +114,7 @@ def test_only_produce_may_be_as_large_as_a_request_may_be(tmp_path: Path) -> Non
         assert lab.dispatcher.largest_frame(memoryview(b"\0\3")) == 1000
 
 
-def test_large_requests_take_long_unless_they_hold_records(data_lab: DataLab) -> None:
+def test_large_requests_are_heavy_unless_they_have_records(data_lab: DataLab) -> None:
     assert not data_lab.dispatcher.is_heavy(memoryview(request_header(ApiKey.PRODUCE, 9)))
     for key in (ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_COMMIT):
         assert data_lab.dispatcher.is_heavy(memoryview(request_header(key, 3)))

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): ids and epochs, what is remembered, and who makes room for whom."""
+"""Fetch sessions (KIP-227): ids and epochs, cached partitions, and which sessions are evicted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of_topic(partitions: int, name: TopicKey = "topic") -> list[tuple[TopicKey, 
     return [(name, [wanted(index) for index in range(partitions)])]
 
 
-def test_each_request_moves_the_epoch_on(sessions: FetchSessions) -> None:
+def test_each_request_raises_the_epoch(sessions: FetchSessions) -> None:
     session = opened(sessions)
     for epoch in (1, 2, 3):
         assert sessions.resume(session.id, epoch, by_topic_id=False) is session
@@ -56,7 +56,7 @@ def test_the_epoch_after_the_last_is_the_first(sessions: FetchSessions) -> None:
     assert sessions.resume(session.id, 1, by_topic_id=False) is session
 
 
-def test_a_session_that_was_closed_or_never_was_is_not_found(sessions: FetchSessions) -> None:
+def test_a_closed_or_unknown_session_is_not_found(sessions: FetchSessions) -> None:
     session = opened(sessions)
     sessions.close(session.id)
     sessions.close(session.id)
@@ -64,7 +64,7 @@ def test_a_session_that_was_closed_or_never_was_is_not_found(sessions: FetchSess
         assert sessions.resume(session_id, 1, by_topic_id=False) is ErrorCode.fetch_session_id_not_found
 
 
-def test_a_session_of_names_is_not_gone_on_with_by_ids(sessions: FetchSessions) -> None:
+def test_a_session_that_began_with_names_does_not_continue_with_topic_ids(sessions: FetchSessions) -> None:
     session = opened(sessions)
     assert sessions.resume(session.id, 1, by_topic_id=True) is ErrorCode.fetch_session_topic_id_error
     assert sessions.resume(session.id, 1, by_topic_id=False) is session
@@ -76,7 +76,7 @@ def test_ids_are_positive_and_differ(clock: ManualClock) -> None:
     assert len(set(found)) == 500
     assert min(found) > 0
     assert max(found) < 2**31
-    assert sorted(found) != found  # nobody guesses the next
+    assert sorted(found) != found  # no client can guess the next id
 
 
 def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> None:
@@ -91,7 +91,7 @@ def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> 
     assert sessions.cached_partitions == 3
 
 
-def test_a_partition_that_is_asked_for_again_keeps_what_was_told_of_it(sessions: FetchSessions) -> None:
+def test_a_repeated_partition_keeps_what_was_reported_about_it(sessions: FetchSessions) -> None:
     session = opened(sessions, 1)
     cached = session.partitions["topic", 0]
     cached.high_watermark = 77
@@ -100,13 +100,13 @@ def test_a_partition_that_is_asked_for_again_keeps_what_was_told_of_it(sessions:
     assert (cached.high_watermark, cached.wanted) == (77, wanted(0, offset=70))
 
 
-def test_who_had_its_turn_goes_to_the_end(sessions: FetchSessions) -> None:
+def test_a_served_partition_moves_to_the_end(sessions: FetchSessions) -> None:
     session = opened(sessions, 3)
     session.move_to_end(session.partitions["topic", 0])
     assert [index for _, index in session.partitions] == [1, 2, 0]
 
 
-def test_a_full_house_takes_no_more_until_one_was_not_used_for_two_minutes(
+def test_no_session_is_added_when_all_slots_were_used_in_the_last_two_minutes(
     sessions: FetchSessions, clock: ManualClock
 ) -> None:
     first, second, third = (opened(sessions) for _ in range(3))
@@ -122,7 +122,7 @@ def test_a_full_house_takes_no_more_until_one_was_not_used_for_two_minutes(
     assert sessions.resume(third.id, 1, by_topic_id=False) is third
 
 
-def test_sessions_can_be_switched_off(clock: ManualClock) -> None:
+def test_no_sessions_without_slots(clock: ManualClock) -> None:
     sessions = FetchSessions(0, clock)
     assert sessions.open(of_topic(1), by_topic_id=False) is None
 
@@ -166,7 +166,7 @@ def test_an_idle_session_with_long_names_makes_room_for_others(
     assert (len(sessions), sessions.evicted) == (1, 1)
 
 
-def test_what_is_forgotten_or_closed_makes_room_again(sessions: FetchSessions) -> None:
+def test_forgotten_partitions_and_closed_sessions_make_room(sessions: FetchSessions) -> None:
     one, other = opened(sessions, 5), opened(sessions, 3)
     sessions.remember(one, [("more", [wanted(0), wanted(1)])], [("topic", [0, 1]), ("never asked for", [7])])
     live = [one, other]

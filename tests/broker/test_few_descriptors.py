@@ -1,4 +1,4 @@
-"""More partitions than the process may open files: they take turns, and clients still get in."""
+"""More partitions than the process can open files: the partitions take turns, and clients can still connect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def produce(address: str, value: bytes) -> None:
 
 
 def fetch(address: str, records: int) -> dict[int, list[bytes | None]]:
-    """The values of each partition."""
+    """Return the values of the records of each partition."""
     found: dict[int, list[bytes | None]] = {partition: [] for _, partition in EVERYWHERE}
     with Consumer(address, auto_offset_reset="earliest") as consumer:
         consumer.assign(EVERYWHERE)
@@ -40,7 +40,7 @@ def fetch(address: str, records: int) -> dict[int, list[bytes | None]]:
 
 
 def greet(address: str) -> None:
-    """All at the same time."""
+    """Send a request on many connections that are open at the same time."""
     with contextlib.ExitStack() as stack:
         for _ in range(CLIENTS):
             admin = stack.enter_context(Admin(address))

@@ -1,4 +1,5 @@
-"""Answers that are many times as long as their requests: one at a time, in portions, and only while there is room."""
+"""Responses that are many times longer than their requests: one at a time, in portions, and only while there is
+room."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ SMALL_REQUEST = {"resources": [{"resource_type": GROUP, "resource_name": "group"
 
 
 class CountingHandler:
-    """Gives long replies, and counts how many are being written."""
+    """Returns long replies, and counts how many are being encoded."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -74,7 +75,7 @@ def names(response: Any) -> list[str]:
 ALL_NAMES = [str(number) for number in range(COUNT)]
 
 
-def test_long_answers_are_held_side_by_side(data_lab: DataLab, handler: CountingHandler) -> None:
+def test_long_responses_are_held_at_the_same_time(data_lab: DataLab, handler: CountingHandler) -> None:
     async def scenario() -> list[Any]:
         asking = [data_lab.asking(ApiKey.DESCRIBE_CONFIGS, LARGE_REQUEST, VERSION) for _ in range(5)]
         return await asyncio.gather(*asking)
@@ -84,7 +85,7 @@ def test_long_answers_are_held_side_by_side(data_lab: DataLab, handler: Counting
 
 
 @pytest.mark.parametrize("request_values", [SMALL_REQUEST, LARGE_REQUEST])
-def test_nobody_has_a_turn_while_a_long_answer_is_written(
+def test_no_other_long_response_begins_while_one_is_encoded(
     data_lab: DataLab, handler: CountingHandler, request_values: dict[str, Any]
 ) -> None:
     turns = 0
@@ -149,12 +150,12 @@ def test_a_large_request_that_can_not_be_read_gets_an_answer(data_lab: DataLab, 
     asyncio.run(scenario())
 
 
-def test_settings_of_many_groups_lie_beside_the_answer(data_lab: DataLab, tmp_path: Path) -> None:
-    """What is held for it is the answer itself, and not thirty times as much as objects."""
+def test_long_response_takes_no_more_memory_than_its_bytes(data_lab: DataLab, tmp_path: Path) -> None:
+    """The broker holds the bytes of the response, and not objects that take thirty times as much."""
     values = ask_for_groups(1000)
     with ConfigLab(tmp_path / "configs") as configs:
         data_lab.routes |= configs.apis.routes()
-        data_lab.ask(ApiKey.DESCRIBE_CONFIGS, values)  # what is made once
+        data_lab.ask(ApiKey.DESCRIBE_CONFIGS, values)  # objects that are created only once
         frame = request_frame(ApiKey.DESCRIBE_CONFIGS, VERSION, values)
 
         async def scenario() -> int:
@@ -170,8 +171,8 @@ def test_settings_of_many_groups_lie_beside_the_answer(data_lab: DataLab, tmp_pa
     assert peak < 2 * size
 
 
-def test_answers_that_nobody_reads_are_made_without_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that reads gets its answer: those that hold theirs for too long make room."""
+def test_unread_responses_are_encoded_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that reads gets its response: clients that don't read for too long are disconnected."""
     monkeypatch.setattr(held_memory, "PATIENCE_SECONDS", 0.0)
     limit = 2 * 1024 * 1024
     most = 0

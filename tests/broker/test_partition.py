@@ -1,4 +1,4 @@
-"""A partition as readers see it: how far they may read, and which leader epoch is written."""
+"""A partition: how far its readers may read, and which leader epoch its batches get."""
 
 from __future__ import annotations
 

@@ -61,7 +61,12 @@ def test_defaults_and_types_are_kafkas() -> None:
 
 def test_only_listed_settings_are_unknown_to_kafka() -> None:
     ours = {described.name for described in BrokerConfig.all_described()} - set(settings_of_kafka("broker"))
-    assert ours == {"max.open.segments", "stratalog.max.coordinator.state.bytes", "stratalog.max.partitions"}
+    assert ours == {
+        "max.open.segments",
+        "stratalog.max.coordinator.state.bytes",
+        "stratalog.max.partitions",
+        "stratalog.max.producer.ids.per.partition",
+    }
 
 
 def test_dynamic_settings_are_those_of_kafka() -> None:

@@ -15,7 +15,7 @@ def budget_of(limit: int, used: int, clock: ManualClock | None = None) -> StateB
     return budget
 
 
-def test_what_is_new_may_fill_three_quarters_and_what_is_in_the_whole() -> None:
+def test_new_state_may_fill_three_quarters_and_existing_state_all() -> None:
     budget = budget_of(1_000, used=700)
     budget.check(50, "a member", is_new=True)
     with pytest.raises(StateBudgetError, match=r"a member takes 51 bytes .* 750 of the 1000 bytes of stratalog\.max"):
@@ -26,8 +26,8 @@ def test_what_is_new_may_fill_three_quarters_and_what_is_in_the_whole() -> None:
     assert budget.refusals == 2
 
 
-def test_what_makes_it_no_larger_always_fits() -> None:
-    budget = budget_of(1_000, used=5_000)  # loaded at the start, and more than is allowed now
+def test_change_that_adds_no_bytes_always_fits() -> None:
+    budget = budget_of(1_000, used=5_000)  # loaded at the start, and over the limit
     budget.check(0, "a member", is_new=True)
     budget.check(-10, "an offset", is_new=False)
     with pytest.raises(StateBudgetError):
@@ -36,7 +36,7 @@ def test_what_makes_it_no_larger_always_fits() -> None:
     budget.check(1, "an offset", is_new=False)
 
 
-def test_refusals_are_logged_with_the_setting_but_not_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_not_every_refusal_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock(0)
     budget = budget_of(1_000, 1_000, clock)
     with caplog.at_level(logging.WARNING):
@@ -51,5 +51,5 @@ def test_refusals_are_logged_with_the_setting_but_not_each(caplog: pytest.LogCap
         assert len(caplog.records) == 2
 
 
-def test_text_counts_as_python_keeps_it() -> None:
+def test_text_is_counted_as_python_stores_it() -> None:
     assert (text_bytes(None), text_bytes("abc"), text_bytes("\u00fc")) == (0, 3, 4)

@@ -1,4 +1,4 @@
-"""Long polls: when they are over, and that they leave nothing behind at the partitions they waited for."""
+"""Long polls: when they end, and that they unregister from their partitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def waits(partitions: list[Partition]) -> bool:
     return any(partition.waiting for partition in partitions)
 
 
-def test_it_is_over_when_enough_bytes_came(data_lab: DataLab, partitions: list[Partition]) -> None:
+def test_wait_ends_when_enough_bytes_were_appended(data_lab: DataLab, partitions: list[Partition]) -> None:
     async def scenario() -> None:
         size = len(data_lab.append("topic", b"value"))
         waiting = WaitingFetch(partitions, 2 * size, 60)
@@ -35,7 +35,7 @@ def test_it_is_over_when_enough_bytes_came(data_lab: DataLab, partitions: list[P
     asyncio.run(scenario())
 
 
-def test_it_is_over_when_its_time_is(partitions: list[Partition]) -> None:
+def test_wait_ends_after_its_time(partitions: list[Partition]) -> None:
     async def scenario() -> None:
         waiting = WaitingFetch(partitions, 10**9, 0.01)
         await asyncio.wait_for(waiting.done, 10)
@@ -44,7 +44,7 @@ def test_it_is_over_when_its_time_is(partitions: list[Partition]) -> None:
     asyncio.run(scenario())
 
 
-def test_a_client_that_went_away_waits_no_more(data_lab: DataLab, partitions: list[Partition]) -> None:
+def test_wait_of_a_disconnected_client_ends(data_lab: DataLab, partitions: list[Partition]) -> None:
     async def scenario() -> None:
         waiting = WaitingFetch(partitions, 1, 60)
 
@@ -63,7 +63,7 @@ def test_a_client_that_went_away_waits_no_more(data_lab: DataLab, partitions: li
     asyncio.run(scenario())
 
 
-def test_a_partition_that_is_gone_ends_the_wait(partitions: list[Partition]) -> None:
+def test_deleted_partition_ends_the_wait(partitions: list[Partition]) -> None:
     async def scenario() -> None:
         waiting = WaitingFetch(partitions, 10**9, 60)
         partitions[1].end_waiting()
@@ -73,7 +73,7 @@ def test_a_partition_that_is_gone_ends_the_wait(partitions: list[Partition]) -> 
     asyncio.run(scenario())
 
 
-def test_several_wait_for_one_partition(data_lab: DataLab, partitions: list[Partition]) -> None:
+def test_several_fetches_wait_for_one_partition(data_lab: DataLab, partitions: list[Partition]) -> None:
     async def scenario() -> None:
         all_of_them = [WaitingFetch(partitions[:1], missing, 60) for missing in (1, 10**9, 1)]
         data_lab.append("topic", b"value")

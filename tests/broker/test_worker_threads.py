@@ -1,4 +1,4 @@
-"""The end of worker threads: nothing written is lost, and a check for a client that is gone holds up nobody."""
+"""Stopping worker threads: no write is lost, and a check for a disconnected client delays no stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stratalog.records.format import Codec
 SECONDS = 30
 
 
-def test_a_check_that_does_not_end_holds_up_the_stop() -> None:
+def test_a_check_that_does_not_end_delays_the_stop() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def check() -> None:
@@ -37,7 +37,7 @@ def test_a_check_that_does_not_end_holds_up_the_stop() -> None:
 
 
 @pytest.mark.parametrize("kind", ["check", "check_large", "look_up"])
-def test_decompressing_for_a_client_that_is_gone_goes_on_after_the_stop(kind: str) -> None:
+def test_decompression_for_a_disconnected_client_continues_after_the_stop(kind: str) -> None:
     begun, is_too_late = threading.Event(), threading.Event()
     packed = gzip.compress(b"") * 100
 
@@ -62,7 +62,7 @@ def test_decompressing_for_a_client_that_is_gone_goes_on_after_the_stop(kind: st
     asyncio.run(scenario())
 
 
-def test_a_flush_under_way_is_not_waited_for() -> None:
+def test_stop_does_not_wait_for_a_running_flush() -> None:
     begun, may_end = threading.Event(), threading.Event()
     order: list[str] = []
 

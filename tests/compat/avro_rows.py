@@ -1,4 +1,4 @@
-"""Run by test_decode_avro.py in a process of its own, with the path of spark-avro's jar: decodes, prints JSON."""
+"""A program that test_decode_avro.py runs with the path of spark-avro's jar. It decodes values and prints JSON."""
 
 from __future__ import annotations
 

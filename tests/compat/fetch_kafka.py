@@ -1,8 +1,8 @@
-"""Brings Apache Kafka into .cache/, the way anybody gets a Java library: with Maven.
+"""Downloads Apache Kafka into .cache/ with Maven.
 
 `python -m tests.compat.fetch_kafka` leaves the jars in `.cache/kafka-4.1.2/libs`. A second call does nothing.
-The directory appears under its name by one rename, after Maven has succeeded: a download that was cut off
-leaves nothing that looks finished. Which repository Maven asks is its settings' business, never written here.
+The directory gets its name with one rename, after Maven has succeeded, so an interrupted download leaves nothing that
+looks complete. Maven's own settings decide which repository it uses.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 KAFKA_VERSION = "4.1.2"
-SLF4J_VERSION = "1.7.36"  # the API version that Kafka 4.1.2 brings; slf4j-simple logs to a file if asked
-JAVA_AT_LEAST = 17  # what Kafka 4's broker and tools ask for
+SLF4J_VERSION = "1.7.36"  # the API version that Kafka 4.1.2 uses; slf4j-simple can log to a file
+JAVA_AT_LEAST = 17  # required by the broker and the tools of Kafka 4
 MAVEN_SECONDS = 600
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
@@ -53,11 +53,12 @@ NOTHING_ELSE = """
 
 
 class CannotFetchError(Exception):
-    """What is missing and what to install; shown to the person as it is."""
+    """Something is missing. The message says what to install, for the developer."""
 
 
 def fetch(name: str, artifacts: tuple[str, ...], *, alone: bool = False) -> Path:
-    """The directory with the jars of `artifacts` and, but for `alone`, all that they need; downloads only once."""
+    """Return the directory with the jars of `artifacts` and, unless `alone`, their dependencies. Downloads only
+    once."""
     home = CACHE / name
     libs = home / "libs"
     if libs.is_dir():
@@ -71,7 +72,7 @@ def fetch(name: str, artifacts: tuple[str, ...], *, alone: bool = False) -> Path
         try:
             (partial / "libs").rename(libs)
         except OSError:
-            # Two fetches at once: the other one was first, and what it brought is the same.
+            # Another fetch was faster, and its result is the same.
             if not libs.is_dir():
                 raise
     return libs
@@ -103,7 +104,7 @@ def run_maven(directory: Path) -> None:
 
 
 def require_java_and_maven() -> None:
-    """Installs what is missing where nobody need be asked (root on Debian); else says what to do."""
+    """Install missing programs if that needs no confirmation (as root on Debian); else raise an error with advice."""
     missing = [package for package, present in needed_packages() if not present]
     if not missing:
         return
@@ -136,7 +137,7 @@ def needed_packages() -> list[tuple[str, bool]]:
 
 
 def java_version() -> int:
-    """The major version of the `java` on the path; 0 where there is none."""
+    """Return the major version of the `java` on the path; 0 if there isn't one."""
     if shutil.which("java") is None:
         return 0
     said = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=False)

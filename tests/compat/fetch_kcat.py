@@ -1,7 +1,7 @@
-"""Brings kcat into .cache/ from Debian's packages, without installing anything on the machine.
+"""Downloads kcat into .cache/ from Debian's packages, without installing anything on the machine.
 
 `python -m tests.compat.fetch_kcat` leaves it in `.cache/kcat`, with the libraries that the machine lacks. A second call
-does nothing. A kcat that is on the path is taken as it is. Which mirror is asked is apt's business, never written here.
+does nothing. A kcat on the path is used as it is. apt's own settings decide which mirror it uses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOME = "kcat"
 @dataclass(frozen=True)
 class Kcat:
     program: str
-    library_path: str  # for LD_LIBRARY_PATH; empty where the machine has all
+    library_path: str  # for LD_LIBRARY_PATH; empty if the machine has all libraries
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ, LD_LIBRARY_PATH=self.library_path) if self.library_path else dict(os.environ)
@@ -43,7 +43,7 @@ def fetch_kcat() -> Kcat:
 
 
 def download(home: Path) -> None:
-    """It appears under its name by one rename, when all of it is there."""
+    """Download kcat. The directory gets its name with one rename, when it is complete."""
     missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
     if missing:
         raise CannotFetchError(f"kcat comes from Debian's packages, and there is no {missing[0]} here; install kcat")
@@ -56,17 +56,17 @@ def download(home: Path) -> None:
         try:
             (partial / "root").rename(home)
         except OSError:
-            if not home.is_dir():  # else another fetch was first, and what it brought is the same
+            if not home.is_dir():  # otherwise another fetch was faster, and its result is the same
                 raise
 
 
 def needed_packages() -> list[str]:
-    """kcat, and of what it needs the packages that this machine has not."""
+    """Return kcat and those packages of its dependencies that this machine lacks."""
     simulation = ["apt-get", "install", "--simulate", "--no-install-recommends", "kcat"]
     try:
         said = run(simulation)
     except CannotFetchError:
-        run(["apt-get", "update", "-qq"])  # there may be no lists yet; needs root, and says so where it lacks
+        run(["apt-get", "update", "-qq"])  # the package lists may be missing; without root this fails with a message
         said = run(simulation)
     return re.findall(r"^Inst (\S+)", said, re.MULTILINE)
 

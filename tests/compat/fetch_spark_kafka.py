@@ -27,7 +27,7 @@ def fetch_spark_kafka() -> Path:
 
 
 def connector_jars() -> list[Path]:
-    """What to give Spark as `spark.jars`, with commas between."""
+    """Return the value of `spark.jars`: the jars, separated by commas."""
     return sorted(fetch_spark_kafka().glob("*.jar"))
 
 

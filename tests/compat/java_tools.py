@@ -20,13 +20,13 @@ END_SECONDS = 30
 
 
 def tool(broker: BrokerProcess, name: str, *arguments: str, stdin: str = "") -> str:
-    """What it wrote to stdout; it must end with exit code 0."""
+    """Run a tool and return its stdout. Its exit code must be 0."""
     server = ("--bootstrap-server", broker.address)
     return run_tool_or_fail(TOOLS + name, [*server, *arguments], stdin=stdin.encode()).stdout.decode()
 
 
 class EventfulTool:
-    """A program that writes its events as JSON lines, and runs until it is told to stop."""
+    """A program that writes its events as JSON lines, and runs until stop()."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

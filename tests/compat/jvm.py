@@ -46,7 +46,7 @@ def java_command(main_class: str, arguments: Sequence[str], *, options: Sequence
 def run_tool(
     main_class: str, arguments: Sequence[str], *, stdin: bytes = b"", seconds: float = TOOL_SECONDS
 ) -> ToolOutput:
-    """Runs one of Kafka's command line tools to its end, whatever its exit code."""
+    """Run one of Kafka's command line tools until it ends, whatever its exit code."""
     command = java_command(main_class, arguments, options=("-Xmx256m", *SILENT))
     try:
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=seconds, check=False)
@@ -64,5 +64,5 @@ def run_tool_or_fail(main_class: str, arguments: Sequence[str], *, stdin: bytes 
 
 
 def joined(files: Sequence[Path]) -> str:
-    """Kafka's tools take several files as one argument, with commas."""
+    """Join files with commas, because Kafka's tools take several files as one argument."""
     return ",".join(str(file) for file in files)

@@ -99,7 +99,7 @@ class KafkaServer:
         return self.data_dir / f"{topic}-{partition}"
 
     def start(self) -> None:
-        """Starts on what is in the data directory, formatting it if it is new; returns when it serves."""
+        """Start on the data directory, formatting it if it is new. Return when the broker serves requests."""
         if self._process is not None:
             raise ServerFailedError("already running")
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ class KafkaServer:
         self._await_start()
 
     def stop(self) -> None:
-        """A clean shutdown: Kafka flushes, trims its indexes and leaves .kafka_cleanshutdown behind."""
+        """Shut down cleanly: Kafka flushes, trims its indexes and writes .kafka_cleanshutdown."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
@@ -137,7 +137,7 @@ class KafkaServer:
             raise self._failure("left no .kafka_cleanshutdown behind")
 
     def kill(self) -> None:
-        """kill -9, by its own process id; nothing to do if it is not running."""
+        """Kill the process with SIGKILL, if it is running."""
         if self._process is None:
             return
         self._process.kill()
@@ -145,7 +145,7 @@ class KafkaServer:
         self._forget()
 
     def log_lines(self, containing: str) -> list[str]:
-        """The lines of the current run's log with this text in them."""
+        """Return the lines of the current run's log that contain this text."""
         lines = self.log_file.read_text(errors="replace").splitlines()
         return [line for line in lines if containing in line]
 

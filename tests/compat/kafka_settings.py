@@ -1,7 +1,7 @@
-"""What Apache Kafka says of its own settings: names, defaults, types, and which can be changed at run time.
+"""The settings of Apache Kafka: names, defaults, types, and which can be changed at run time.
 
-`python -m tests.compat.kafka_settings` starts a broker, asks it (DescribeConfigs v4), and writes the answer to
-tests/golden/kafka-settings.json, which the tests of our settings are held against.
+`python -m tests.compat.kafka_settings` starts a broker, sends DescribeConfigs v4, and writes the response to
+tests/golden/kafka-settings.json, with which the tests of our settings compare.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def _call(host: str, port: int, request: DescribeConfigsRequest) -> DescribeConf
         connection.sendall(struct.pack(">i", len(frame)) + frame)
         (size,) = struct.unpack(">i", answers.read(4))
         answer = answers.read(size)
-    response, _ = entity_reader(DescribeConfigsResponse)(answer, 5)  # behind correlation id and tagged fields
+    response, _ = entity_reader(DescribeConfigsResponse)(answer, 5)  # after the correlation id and the tagged fields
     return response
 
 
 def as_json(settings: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """One line a setting."""
+    """Return JSON with one line for each setting."""
     parts = []
     for part, described in settings.items():
         lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in described.items())

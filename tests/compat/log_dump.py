@@ -1,4 +1,4 @@
-"""What Apache Kafka's DumpLogSegments says about files, as structures, and every way in which it complains.
+"""The output of Apache Kafka's DumpLogSegments as structures, with every complaint that it makes.
 
 The tool prints keys and values as text with no escapes. They are read here by the sizes it prints before
 them, so a value with a line feed or with " payload: " in it comes out whole, as long as it is UTF-8. It
@@ -105,17 +105,18 @@ class Dump:
         return self.files[file]
 
     def complaints_but(self, *allowed: Kind) -> list[Complaint]:
-        """A compacted log has gaps: there `complaints_but(Kind.NON_CONSECUTIVE)` is what must be empty."""
+        """Return the complaints of other kinds. For a compacted log, which has gaps,
+        `complaints_but(Kind.NON_CONSECUTIVE)` must be empty."""
         return [complaint for complaint in self.complaints if complaint.kind not in allowed]
 
 
 def dump_log_segments(files: Sequence[Path], *flags: str) -> Dump:
-    """Runs the tool once on all files; `flags` as on its command line ("--deep-iteration", ...)."""
+    """Run the tool once on all files, with `flags` as on its command line ("--deep-iteration", ...)."""
     return parse_dump(files, run_tool(DUMP_LOG_SEGMENTS, ["--files", joined(files), *flags]), flags)
 
 
 def segment_files(directory: Path) -> list[Path]:
-    """The files of a partition that the tool knows: of every segment the log, indexes and snapshots."""
+    """Return the files of a partition that the tool can read: log, indexes and snapshots of every segment."""
     suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     return sorted(path for path in directory.iterdir() if path.suffix in suffixes)
 
@@ -129,7 +130,7 @@ def parse_dump(files: Sequence[Path], output: ToolOutput, flags: Sequence[str] =
 
 
 def _complaints_on_stderr(stderr: str) -> list[Complaint]:
-    """One complaint for each head line; the indented lines below it are its text."""
+    """Return a complaint for each line that is not indented, with the indented lines after it."""
     complaints: list[Complaint] = []
     for line in stderr.splitlines():
         detail = line.startswith((" ", "\t", "Indexed offset:", "Caused by:"))
@@ -155,7 +156,7 @@ _NAMED = re.compile(r"(\w+): (\S*)")
 
 
 class _Parser:
-    """A cursor over the tool's output; stops at the first thing that it does not know, and says so."""
+    """A cursor over the tool's output. It raises an error at the first line that it can't parse."""
 
     def __init__(self, stdout: bytes, files: set[Path], dump: Dump, *, printing: bool) -> None:
         self.data = stdout

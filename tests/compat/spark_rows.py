@@ -31,7 +31,7 @@ def read(spark: SparkSession, connector: str, servers: str, **options: str) -> D
 
 
 def rows_of(frame: DataFrame) -> Rows:
-    """In one order, times as milliseconds, so that they can be compared and printed."""
+    """Return the rows in a fixed order, with times in milliseconds, so that they can be compared and printed."""
     names = [name for name in (*COLUMNS, "headers") if name in frame.columns]
     selected = frame.selectExpr(*[f"unix_millis({name}) as {name}" if name == "timestamp" else name for name in names])
     return sorted((tuple(map(_plain, row)) for row in selected.collect()), key=_place)
@@ -50,8 +50,8 @@ def _plain(value: Any) -> Any:
 
 
 def same_rows(spark: SparkSession, servers: str, **options: str) -> Rows:
-    """What both connectors read with these options, after a comparison: ours over the wire and, where the files can be
-    seen, direct. Where a batch is split into tasks and which come first is not compared."""
+    """Read with both connectors and these options, ours over the wire and, if the files are accessible, directly. Fail
+    if the rows differ, and return them. How a batch is split into tasks, and their order, is not compared."""
     theirs = rows_of(read(spark, "kafka", servers, **options))
     assert rows_of(read(spark, "stratalog", servers, log__dirs="none", **options)) == theirs
     assert rows_of(read(spark, "stratalog", servers, **options)) == theirs
@@ -59,7 +59,7 @@ def same_rows(spark: SparkSession, servers: str, **options: str) -> Rows:
 
 
 def stream(spark: SparkSession, connector: str, servers: str, topic: str, directory: Path, **options: str) -> None:
-    """All that is available now, into files."""
+    """Stream all available rows into files."""
     given = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
 
     def start() -> StreamingQuery:

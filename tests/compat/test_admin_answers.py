@@ -1,4 +1,4 @@
-"""The same admin requests, byte for byte, to Apache Kafka and to our broker: what they answer is the same.
+"""The same admin requests, byte for byte, to Apache Kafka and to our broker, which must respond alike.
 
 Left out of the comparison are messages, ids, addresses, and the settings that come with a created topic.
 """
@@ -32,7 +32,7 @@ UNKNOWN_ID = uuid.UUID(int=0x123456789ABCDEF0123456789ABCDEF0)
 
 
 class Wire:
-    """A connection on which requests are made of dicts."""
+    """A connection whose requests are created from dicts."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -45,7 +45,7 @@ class Wire:
         return entity_reader(load_response_schema(int(key), version))(self.ask_raw(key, version, fields), 0)[0]
 
     def ask_raw(self, key: ApiKey, version: int, fields: dict[str, Any]) -> memoryview:
-        """The answer's bytes: kio reads no time before 1970, which some answers have where they mean none."""
+        """Return the bytes of a response: kio can't parse times before 1970, which some responses use for no time."""
         flexible = version >= VERSIONS[key].first_flexible
         frame = bytearray(struct.pack(">hhihs", key, version, 7, 1, b"t") + (b"\0" if flexible else b""))
         compile_encoder(load_request_schema(int(key), version))(frame, fields)
@@ -266,7 +266,8 @@ def comparable(value: Any) -> Any:
 
 
 def wait_until_ready(wire: Wire) -> None:
-    """Kafka's broker is fenced a while after its start, and gets its first block of producer ids when one is wanted."""
+    """Wait for Kafka: its broker is fenced for a while after its start, and reserves producer ids at the first
+    request."""
     not_yet = (ErrorCode.invalid_replication_factor, ErrorCode.coordinator_load_in_progress)
     producer = {"transactional_id": None, "transaction_timeout": MINUTE_MS}
     while wire.ask(ApiKey.CREATE_TOPICS, 7, creation(topic("warm"))).topics[0].error_code in not_yet:
@@ -276,7 +277,7 @@ def wait_until_ready(wire: Wire) -> None:
 
 
 def wait_until_told(wire: Wire) -> None:
-    """Kafka's broker learns of what its controller changed a moment later."""
+    """Wait until Kafka's broker has the latest changes of its controller."""
     last_grown = page("v6")
     while len(wire.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, last_grown).topics[0].partitions) < 3:
         time.sleep(0.05)
@@ -287,7 +288,7 @@ def wait_until_told(wire: Wire) -> None:
 
 @pytest.fixture(scope="module")
 def answers(wires: tuple[Wire, Wire]) -> list[tuple[Any, Any]]:
-    """Kafka's and ours, for each request of the story."""
+    """Return Kafka's responses and ours to each request of the story."""
 
     def tell(wire: Wire) -> list[Any]:
         wait_until_ready(wire)
@@ -300,7 +301,7 @@ def answers(wires: tuple[Wire, Wire]) -> list[tuple[Any, Any]]:
     return list(zip(kafka, ours, strict=True))
 
 
-def test_both_show_the_brokers_settings_alike(wires: tuple[Wire, Wire]) -> None:
+def test_both_brokers_describe_the_same_settings(wires: tuple[Wire, Wire]) -> None:
     asked = ["fetch.max.bytes", "num.partitions", "max.connections"]
     resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": asked}
 
@@ -314,6 +315,6 @@ def test_both_show_the_brokers_settings_alike(wires: tuple[Wire, Wire]) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(STORY)), ids=lambda n: f"{n}-{STORY[n][0].name}-v{STORY[n][1]}")
-def test_both_answer_the_same(answers: list[tuple[Any, Any]], number: int) -> None:
+def test_both_brokers_respond_alike(answers: list[tuple[Any, Any]], number: int) -> None:
     kafka, ours = answers[number]
     assert comparable(ours) == comparable(kafka)

@@ -1,5 +1,5 @@
-"""One data directory, two programs: Apache Kafka writes, stops or is killed, Stratalog goes on in its files, and
-Kafka starts on them again. Offsets continue, nothing is lost, and nobody's indexes need repair.
+"""One data directory, two programs: Apache Kafka writes and stops or is killed, Stratalog appends to its files, and
+Kafka starts on them again. Offsets continue, no record is lost, and no index needs repair.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def server(tmp_path: Path) -> Iterator[KafkaServer]:
 
 
 def kafka_sends(server: KafkaServer, topic: str, start: int, count: int) -> None:
-    """Acknowledged one by one: several batches, each of them safe."""
+    """Produce records one by one, each acknowledged, so that there are several batches."""
     producer = KafkaProducer(bootstrap_servers=server.bootstrap, acks="all")
     for number in range(start, start + count):
         sent = producer.send(topic, key=b"kafka", value=b"%d" % number, timestamp_ms=TIME + number, partition=0)
@@ -60,7 +60,7 @@ def we_read(server: KafkaServer, topic: str) -> Seen:
 
 
 def kafka_reads(server: KafkaServer, *topics: str) -> dict[str, Seen]:
-    """What the Java consumer gets."""
+    """Return the records that the Java consumer reads."""
     return {topic: as_seen(found["records"]) for topic, found in read_back(server.bootstrap, topics).items()}
 
 
@@ -69,7 +69,7 @@ def as_seen(records: list[dict[str, Any]]) -> Seen:
 
 
 def numbered(*parts: tuple[bytes, int]) -> Seen:
-    """Who wrote how many, one after the other; each value is its offset."""
+    """Return the expected records of these writers in order. The value of each record is its offset."""
     seen: Seen = []
     for key, count in parts:
         seen += [(offset, key, b"%d" % offset) for offset in range(len(seen), len(seen) + count)]
@@ -87,7 +87,7 @@ def assert_no_repairs(server: KafkaServer, topic: str) -> None:
     assert found == []
 
 
-def test_clean_stop_then_our_appends_then_kafka_goes_on(server: KafkaServer) -> None:
+def test_kafka_continues_after_our_appends_to_its_log(server: KafkaServer) -> None:
     topics = [f"codec-{codec.name.lower()}" for codec in Codec]
     for topic in topics:
         server.create_topic(topic, config=TOPIC_CONFIG)
@@ -110,12 +110,12 @@ def test_clean_stop_then_our_appends_then_kafka_goes_on(server: KafkaServer) -> 
         assert_sound(server.partition_dir(topic))
 
 
-def test_kafka_killed_then_we_recover_and_kafka_goes_on(server: KafkaServer) -> None:
+def test_kafka_continues_after_we_recovered_its_log(server: KafkaServer) -> None:
     server.create_topic("killed", config=TOPIC_CONFIG)
     kafka_sends(server, "killed", 0, 30)
     server.kill()
     log = next(iter(server.partition_dir("killed").glob("*.log")))
-    log.write_bytes(log.read_bytes() + log.read_bytes()[:50])  # as if a batch had been half written
+    log.write_bytes(log.read_bytes() + log.read_bytes()[:50])  # like a torn batch
     assert we_read(server, "killed") == numbered((b"kafka", 30))
     we_append(server, "killed", 30, 10)
     assert_sound(server.partition_dir("killed"))
@@ -138,7 +138,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_we_are_killed_and_kafka_recovers_what_we_appended(server: KafkaServer) -> None:
+def test_kafka_recovers_our_appends_after_a_kill(server: KafkaServer) -> None:
     server.create_topic("crash", config=TOPIC_CONFIG)
     kafka_sends(server, "crash", 0, 10)
     server.stop()
@@ -152,7 +152,7 @@ def test_we_are_killed_and_kafka_recovers_what_we_appended(server: KafkaServer) 
     assert_sound(server.partition_dir("crash"))
 
 
-def test_transactions_that_we_wrote_are_committed_and_aborted_for_kafka(server: KafkaServer) -> None:
+def test_kafka_reads_our_committed_and_aborted_transactions(server: KafkaServer) -> None:
     server.create_topic("tx", config=TOPIC_CONFIG)
     kafka_sends(server, "tx", 0, 1)
     server.stop()
@@ -170,8 +170,8 @@ def test_transactions_that_we_wrote_are_committed_and_aborted_for_kafka(server: 
     assert found["committed"] == [0, 1, 2, 7, 8]
 
 
-def test_look_ups_by_time_and_start_offset_agree(server: KafkaServer) -> None:
-    """On the same files, with markers in them: Kafka's ListOffsets and our find_timestamp."""
+def test_lookups_by_timestamp_and_log_start_offsets_agree(server: KafkaServer) -> None:
+    """Kafka's ListOffsets and our find_timestamp return the same, on the same files with markers."""
     server.create_topic("times", config={**TOPIC_CONFIG, "segment.ms": "1000000000000"})
     producer = KafkaProducer(bootstrap_servers=server.bootstrap)
     for number in range(12):
@@ -217,7 +217,7 @@ def test_old_segments_that_we_deleted_stay_deleted(server: KafkaServer) -> None:
     assert [offset for offset, _, _ in kafka_reads(server, "short")["short"]] == list(range(start, 202))
 
 
-def test_neither_opens_what_the_other_has_open(server: KafkaServer) -> None:
+def test_neither_program_opens_a_directory_that_the_other_has_open(server: KafkaServer) -> None:
     with pytest.raises(DirectoryLockedError):
         LogDirectory.open(server.data_dir, background=False)
     server.stop()

@@ -1,5 +1,5 @@
-"""Compaction by turns: Apache Kafka's dumper judges what we compacted, Kafka starts on it and serves it, and we read
-and go on compacting what Kafka compacted."""
+"""Logs that Apache Kafka and Stratalog compact in turn: Kafka's dumper checks our segments, Kafka serves them, and we
+read and compact the segments of Kafka."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def compact(log: Log, directory: LogDirectory) -> None:
 
 
 def fill(log: Log, now_ms: int) -> None:
-    """Every codec, tombstones, an idempotent producer, transactions of both ends; nearly all of it superseded."""
+    """Append records of every codec, tombstones, an idempotent producer, and committed and aborted transactions. Nearly
+    all of them are superseded."""
     for number in range(60):
         fields: dict[str, Any] = {"codec": Codec(number % 5)}
         if number % 3 == 0:
@@ -83,7 +84,7 @@ def ours(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def theirs(server: KafkaServer, last_offset: int) -> list[tuple[int, bytes | None, bytes | None]]:
-    """What a consumer of committed records gets, up to `last_offset`."""
+    """Return the records that a read_committed consumer reads, up to `last_offset`."""
     consumer = KafkaConsumer(
         bootstrap_servers=server.bootstrap,
         group_id=None,
@@ -113,8 +114,9 @@ def assert_sound(partition: Path) -> None:
     assert dump_log_segments(files, "--index-sanity-check").complaints_but(Kind.NON_CONSECUTIVE) == []
 
 
-def test_dumper_accepts_what_we_compacted_again_and_again(tmp_path: Path) -> None:
-    """With horizons, emptied batches and markers: after the first clean, and when the horizon has passed."""
+def test_dumper_accepts_repeatedly_compacted_segments(tmp_path: Path) -> None:
+    """The segments have delete horizons, empty batches and markers. They are checked after the first run, and when the
+    horizon has passed."""
     clock = ManualClock(1_700_000_000_000)
     with LogDirectory.open(tmp_path, OURS, clock=clock, background=False) as directory:
         log = directory.log(TOPIC, 0)
@@ -145,7 +147,7 @@ def test_dumper_accepts_what_we_compacted_again_and_again(tmp_path: Path) -> Non
     assert seen == expected
 
 
-def test_kafka_serves_a_directory_that_we_compacted_and_goes_on(server: KafkaServer) -> None:
+def test_kafka_serves_a_directory_that_we_compacted(server: KafkaServer) -> None:
     server.create_topic(TOPIC, config=TOPIC_CONFIG | {"segment.ms": "604800000"})
     server.stop()
     now = time.time_ns() // 1_000_000
@@ -171,7 +173,7 @@ def test_kafka_serves_a_directory_that_we_compacted_and_goes_on(server: KafkaSer
         assert len(found) == len(ours(log))
 
 
-def test_we_read_and_go_on_compacting_what_kafka_compacted(server: KafkaServer) -> None:
+def test_we_read_and_compact_a_log_that_kafka_compacted(server: KafkaServer) -> None:
     server.create_topic(TOPIC, config=TOPIC_CONFIG)
     partition = server.partition_dir(TOPIC)
     latest: dict[bytes, bytes | None] = {}
@@ -207,7 +209,7 @@ def test_we_read_and_go_on_compacting_what_kafka_compacted(server: KafkaServer) 
 
 
 def _was_compacted(partition: Path) -> bool:
-    """Kafka's own checkpoint says how far it is."""
+    """Return whether Kafka has compacted the partition, by its own checkpoint."""
     checkpoint = partition.parent / "cleaner-offset-checkpoint"
     lines = checkpoint.read_text().splitlines() if checkpoint.exists() else []
     return any(line.startswith(f"{TOPIC} 0 ") and int(line.split()[-1]) > 20 for line in lines)

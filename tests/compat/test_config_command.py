@@ -52,7 +52,7 @@ def test_topic_is_changed_shown_and_changed_back(broker: BrokerProcess) -> None:
     assert len(configs(broker, "--describe", "--all", *TOPIC)) == 34
 
 
-def test_reason_of_a_refusal_reaches_the_user(broker: BrokerProcess) -> None:
+def test_config_command_prints_the_reason_of_a_refusal(broker: BrokerProcess) -> None:
     message = refused(broker, "--alter", *TOPIC, "--add-config", "cleanup.policy=compacted")
     assert "InvalidConfigurationException: cleanup.policy is 'compacted'; it must be one of: delete, compact" in message
     message = refused(broker, "--alter", *BROKER, "--add-config", "num.partitions=3")

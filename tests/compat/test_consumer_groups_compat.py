@@ -1,5 +1,5 @@
-"""KIP-848 groups beside Apache Kafka's: the same heartbeats get the same answers, Kafka's dumper reads our records, and
-our coordinator goes on with a group that Kafka's began."""
+"""KIP-848 groups compared with Apache Kafka's: the same heartbeats get the same responses, Kafka's dumper reads our
+records, and our coordinator continues a group of Kafka."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ DUMPED = re.compile(r"^\| offset: \d+ .* key: (\{.*\}) payload: (.*)$", re.MULTI
 
 
 class Broker:
-    """One of the two. Partitions are named by their topic: ids differ from broker to broker."""
+    """Kafka's broker or ours. Partitions have the names of their topics, because topic ids differ between brokers."""
 
     def __init__(self, address: str) -> None:
         self.wire = Wire(address)
         self.names: dict[uuid.UUID, str] = {}
 
     def make_ready(self) -> None:
-        """Kafka makes __consumer_offsets when somebody looks for a coordinator, and says so when it is loaded."""
+        """Wait until the coordinator is loaded. Kafka creates __consumer_offsets at the first FindCoordinator."""
         probe = beat("nobody", "m0", 1)
         for _ in range(600):
             self.wire.ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": ["nobody"]})
@@ -56,13 +56,13 @@ class Broker:
             answer = self.wire.ask(ApiKey.CREATE_TOPICS, 7, creation(*topics))
             if answer.topics[0].error_code is not ErrorCode.invalid_replication_factor:
                 break
-            time.sleep(0.1)  # a Kafka on a slow machine takes itself for dead
+            time.sleep(0.1)  # on a slow machine, Kafka's broker loses its session
         assert [made.error_code for made in answer.topics] == [ErrorCode.none] * len(topics)
         self.names |= {made.topic_id: made.name for made in answer.topics}
         self.await_partitions(**partition_counts)
 
     def await_partitions(self, **partition_counts: int) -> None:
-        """Until groups know of them: Kafka's coordinator hears of topics a little later than who made them."""
+        """Wait until groups see these partitions: Kafka's coordinator sees new topics a little later."""
         expected = {name: list(range(count)) for name, count in partition_counts.items()}
         for attempt in range(600):
             group_id = f"probe-{attempt}-{'-'.join(expected)}"
@@ -118,11 +118,22 @@ class Broker:
         }
 
     def await_described(self, group_id: str, error: str) -> str:
-        """Until describing answers so: Kafka describes what is committed, and answers a classic join before that."""
+        """Wait until DescribeGroups returns this error: Kafka describes committed state, and responds to a classic join
+        before it commits."""
         deadline = time.monotonic() + 30
         while (described := str(self.describe(group_id)["error"])) != error and time.monotonic() < deadline:
             time.sleep(0.01)
         return described
+
+    def await_patterns(self) -> None:
+        """Wait until the patterns of all earlier heartbeats are resolved. Kafka resolves them in one thread, in order,
+        so they are when a later pattern is."""
+        joined = self.heartbeat(**joining("last-pattern", "m0", subscribed_topic_regex=".*"))
+        deadline = time.monotonic() + 30
+        while not self.describe("last-pattern")["members"]["m0"][8]:
+            assert time.monotonic() < deadline, "the pattern '.*' matches no topic"
+            time.sleep(0.05)
+            self.heartbeat(**beat("last-pattern", "m0", joined["epoch"], owned={}))
 
     def _named(self, assignment: Any) -> dict[str, list[int]]:
         return {
@@ -241,7 +252,7 @@ STORIES: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_the_same_heartbeats_get_the_same_answers(brokers: tuple[Broker, Broker], story: str) -> None:
+def test_the_same_heartbeats_get_the_same_responses(brokers: tuple[Broker, Broker], story: str) -> None:
     kafka, ours = brokers
     groups = set()
     for step, request in enumerate(STORIES[story]):
@@ -285,8 +296,9 @@ def test_the_same_members_may_commit_and_fetch(
     assert answers[0] == answers[1]
 
 
-def test_the_same_becomes_of_an_empty_group_that_changes_its_kind(brokers: tuple[Broker, Broker]) -> None:
-    """Offsets make a classic group; a consumer joins, leaves, and a classic consumer finds an empty group."""
+def test_an_empty_group_is_converted_alike(brokers: tuple[Broker, Broker]) -> None:
+    """A commit creates a classic group, a KIP-848 member joins and leaves, and a classic member finds an empty
+    group."""
     partition = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1, "committed_metadata": ""}
     commit = {
         "group_id": "kinds",
@@ -320,8 +332,8 @@ def test_the_same_becomes_of_an_empty_group_that_changes_its_kind(brokers: tuple
     assert answers[0] == answers[1]
 
 
-def test_the_same_becomes_of_a_running_group_that_changes_its_kind(brokers: tuple[Broker, Broker]) -> None:
-    """A classic consumer has the group; one of KIP-848 joins, takes its share, and leaves."""
+def test_a_running_group_is_converted_alike(brokers: tuple[Broker, Broker]) -> None:
+    """A KIP-848 member joins a group with a classic member, gets its partitions, and leaves."""
     sides = [running_group_that_changes(broker) for broker in brokers]
     assert sides[0] == sides[1]
 
@@ -333,7 +345,7 @@ def running_group_that_changes(broker: Broker) -> list[Any]:
         "session_timeout": 30_000,
         "rebalance_timeout": 30_000,
         "member_id": "",
-        "group_instance_id": "static",  # who has its id at once
+        "group_instance_id": "static",  # an old version, in which a new member needs no member id
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": metadata}],
     }
@@ -492,7 +504,7 @@ def test_patterns_match_the_same_topics(brokers: tuple[Broker, Broker]) -> None:
             pattern: broker.heartbeat(**joining(f"re-{number}", "m0", subscribed_topic_regex=pattern))
             for number, pattern in enumerate(PATTERNS)
         }
-        time.sleep(2)  # Kafka resolves patterns in a thread of its own
+        broker.await_patterns()
         matched: dict[str, Any] = {}
         for number, pattern in enumerate(PATTERNS):
             if joined[pattern]["error"] == "none":
@@ -504,11 +516,11 @@ def test_patterns_match_the_same_topics(brokers: tuple[Broker, Broker]) -> None:
     kafka, ours = found
     differing = {pattern: (ours[pattern], kafka[pattern]) for pattern in PATTERNS if ours[pattern] != kafka[pattern]}
     assert differing == {
-        "(o{100}){100}": ("invalid_regular_expression", set()),  # larger than what is allowed here
+        "(o{100}){100}": ("invalid_regular_expression", set()),  # over the limit of this broker
     }
 
 
-def test_the_same_happens_when_a_topic_grows(brokers: tuple[Broker, Broker]) -> None:
+def test_a_growing_topic_is_assigned_alike(brokers: tuple[Broker, Broker]) -> None:
     answers = []
     for broker in brokers:
         broker.create(grows=1)
@@ -571,7 +583,7 @@ def test_kafkas_dumper_reads_our_records(tmp_path: Path) -> None:
     assert by_type["16"][1][1] is None
 
 
-def test_our_coordinator_goes_on_with_kafkas_group(tmp_path: Path) -> None:
+def test_our_coordinator_continues_a_group_of_kafka(tmp_path: Path) -> None:
     with KafkaServer(tmp_path / "kafka") as server:
         kafka = Broker(server.bootstrap)
         kafka.make_ready()

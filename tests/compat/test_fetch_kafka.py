@@ -1,4 +1,4 @@
-"""Fetching without a network: a Maven that fails, is cut off, or succeeds, and what is left behind each time."""
+"""Fetching without a network, with a Maven that fails, is interrupted, or succeeds: the files that remain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def maven_that_is_cut_off(directory: Path) -> None:
     raise CannotFetchError("cut off")
 
 
-def test_a_second_fetch_asks_nobody(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_fetch_downloads_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_kafka, "run_maven", maven_that_copies)
     libs = fetch("thing-1.0", ARTIFACTS)
     assert [jar.name for jar in libs.iterdir()] == ["thing-1.0.jar"]
@@ -38,7 +38,7 @@ def test_a_second_fetch_asks_nobody(cache: Path, monkeypatch: pytest.MonkeyPatch
     assert fetch("thing-1.0", ARTIFACTS) == libs
 
 
-def test_a_download_that_was_cut_off_is_not_taken_for_a_whole_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_download_is_not_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_kafka, "run_maven", maven_that_is_cut_off)
     with pytest.raises(CannotFetchError):
         fetch("thing-1.0", ARTIFACTS)

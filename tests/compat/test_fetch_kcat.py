@@ -1,4 +1,4 @@
-"""Fetching without a network: an apt that fails, is cut off, or succeeds, and what is left behind each time."""
+"""Fetching without a network, with an apt that fails, is interrupted, or succeeds: the files that remain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIMULATION = "Inst libyajl2 (2.1.0-3)\nInst kcat (1.7.1-2)\nConf libyajl2 (2.1.0
 
 
 class Apt:
-    """Answers as apt-get and dpkg-deb do; `fails` names the command that does not."""
+    """Behaves like apt-get and dpkg-deb; `fails` is the command that fails."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
@@ -52,7 +52,7 @@ def apt(monkeypatch: pytest.MonkeyPatch) -> Apt:
     return apt
 
 
-def test_what_the_machine_lacks_is_fetched_once(cache: Path, apt: Apt) -> None:
+def test_missing_packages_are_fetched_once(cache: Path, apt: Apt) -> None:
     kcat = fetch_kcat()
     assert kcat.program == str(cache / "kcat" / "usr" / "bin" / "kcat")
     assert "apt-get download libyajl2 kcat" in apt.commands
@@ -62,16 +62,14 @@ def test_what_the_machine_lacks_is_fetched_once(cache: Path, apt: Apt) -> None:
 
 
 @pytest.mark.parametrize("fails", ["download", "dpkg-deb"])
-def test_a_fetch_that_was_cut_off_is_not_taken_for_a_whole_one(cache: Path, apt: Apt, fails: str) -> None:
+def test_an_interrupted_fetch_is_not_used(cache: Path, apt: Apt, fails: str) -> None:
     apt.fails = fails
     with pytest.raises(CannotFetchError):
         fetch_kcat()
     assert list(cache.iterdir()) == []
 
 
-def test_lists_of_packages_are_brought_where_there_are_none(
-    cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_lists_are_downloaded(cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: Sequence[str], directory: Path | None = None) -> str:
         if "--simulate" in command and "apt-get update -qq" not in apt.commands:
             raise CannotFetchError("Unable to locate package kcat")
@@ -81,7 +79,7 @@ def test_lists_of_packages_are_brought_where_there_are_none(
     fetch_kcat()
 
 
-def test_one_that_is_installed_is_taken(cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_kcat_is_used(cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda tool: f"/bin/{tool}")
     assert fetch_kcat().program == "/bin/kcat"
     assert apt.commands == []

@@ -24,7 +24,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def groups(broker: BrokerProcess, *arguments: str) -> list[dict[str, str]]:
-    """The rows of the table that it prints."""
+    """Run the command and return the rows of the table that it prints."""
     rows = [line.split() for line in tool(broker, COMMAND, *arguments).splitlines() if line.strip()]
     header = next(index for index, row in enumerate(rows) if row[0] == "GROUP")
     width = len(rows[header])
@@ -32,7 +32,7 @@ def groups(broker: BrokerProcess, *arguments: str) -> list[dict[str, str]]:
 
 
 def produce(broker: BrokerProcess, topic: str, count: int) -> None:
-    """With keys, so that both partitions get some; in the same way each time."""
+    """Produce records with keys, so that both partitions get some, the same each time."""
     lines = "".join(f"{number}\tvalue\n" for number in range(count))
     tool(broker, "ConsoleProducer", "--topic", topic, "--property", "parse.key=true", stdin=lines)
 
@@ -82,7 +82,7 @@ def test_a_group_is_described_with_its_lag_reset_and_deleted(broker: BrokerProce
     assert name not in tool(broker, COMMAND, "--list").split()
 
 
-def test_what_a_living_group_forbids_is_refused(broker: BrokerProcess) -> None:
+def test_requests_that_need_an_empty_group_are_refused(broker: BrokerProcess) -> None:
     name = "living"
     produce(broker, name, 10)
     with running(broker, "VerifiableConsumer", "--topic", name, "--group-id", name) as consumer:
@@ -95,6 +95,6 @@ def test_what_a_living_group_forbids_is_refused(broker: BrokerProcess) -> None:
 
 
 def refused(broker: BrokerProcess, *arguments: str) -> str:
-    """What it says; its exit code says nothing."""
+    """Run a command that is refused, and return its output; its exit code is always 0."""
     output = run_tool("org.apache.kafka.tools." + COMMAND, ["--bootstrap-server", broker.address, *arguments])
     return output.stdout.decode() + output.stderr

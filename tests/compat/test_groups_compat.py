@@ -1,5 +1,5 @@
-"""__consumer_offsets between the two: Apache Kafka's tool reads what our coordinator writes, and our coordinator reads
-what Kafka's wrote."""
+"""__consumer_offsets of both brokers: Apache Kafka's tool reads the records of our coordinator, and our coordinator
+reads the records of Kafka."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARE = b"\0\1\0\0\0\1\0\6orders\0\0\0\1\0\0\0\2\xff\xff\xff\xff"  # partition 2
 
 
 def some_groups() -> ManualCoordinator:
-    """A group with a static member, offsets of old and new clients, and a tombstone."""
+    """Create a group with a static member, committed offsets of old and new clients, and a tombstone."""
     coordinator = ManualCoordinator(offsets_log=ListLog(1))
     asyncio.run(coordinator.load())
     groups, offsets = ClassicGroups(coordinator), OffsetService(coordinator)
@@ -106,7 +106,7 @@ def kafka_makes_a_group(server: KafkaServer) -> dict[str, Any]:
     return {"generation": generation.generation_id, "member_id": generation.member_id}
 
 
-def test_our_coordinator_goes_on_with_kafkas_groups_and_offsets(tmp_path: Path) -> None:
+def test_our_coordinator_continues_groups_and_offsets_of_kafka(tmp_path: Path) -> None:
     with KafkaServer(tmp_path / "kafka") as server:
         made = kafka_makes_a_group(server)
         server.stop()

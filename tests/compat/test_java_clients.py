@@ -40,7 +40,7 @@ def create(broker: BrokerProcess, topic: str, partitions: int) -> None:
 
 
 def test_the_java_producer_and_consumer_with_every_codec(broker: BrokerProcess) -> None:
-    """Plain and idempotent, with nulls, headers and times that fall; stored with the codec that was asked for."""
+    """Plain and idempotent producers send nulls, headers and falling timestamps. Batches have the requested codec."""
     topics = [
         plan.Topic(f"java-{mode}-{codec}", codec, mode, plan.every_kind_of_record(every_null=True))
         for codec, mode in (*((codec, "plain") for codec in plan.CODECS), ("lz4", "idempotent"))
@@ -75,7 +75,7 @@ def test_console_producer_and_consumer(broker: BrokerProcess) -> None:
 
 
 def consumed(*consumers: EventfulTool) -> dict[int, int]:
-    """Partition -> how many records were consumed of it."""
+    """Return the number of consumed records by partition."""
     counts: dict[int, int] = {}
     for consumer in consumers:
         for event in consumer.named("records_consumed"):
@@ -85,7 +85,7 @@ def consumed(*consumers: EventfulTool) -> dict[int, int]:
 
 
 def owned(consumer: EventfulTool) -> set[int]:
-    """By the events so far: what was assigned and not revoked since."""
+    """Return the partitions that were assigned and not revoked, by the events so far."""
     partitions: set[int] = set()
     for event in list(consumer.events):
         changed = {one["partition"] for one in event.get("partitions", [])}
@@ -107,10 +107,10 @@ VARIANTS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_verifiable_consumers_share_what_the_verifiable_producer_sends(
+def test_verifiable_consumers_share_the_records_of_the_verifiable_producer(
     broker: BrokerProcess, variant: str, tmp_path: Path
 ) -> None:
-    """Two members; then one is killed and the other gets everything, from where the group had committed."""
+    """When one of two members is killed, the other reads all partitions from the committed offsets."""
     topic = "verified-" + variant.replace(", ", "-")
     create(broker, topic, 4)
     heartbeats = tmp_path / "heartbeats.properties"
@@ -155,11 +155,11 @@ def test_get_offset_shell_finds_both_ends_and_times(broker: BrokerProcess) -> No
     tool(broker, "VerifiableProducer", "--topic", "offsets", *times)
     assert ends(broker, "offsets", "earliest") == {0: 0}
     assert ends(broker, "offsets", "latest") == {0: 10}
-    assert 0 <= ends(broker, "offsets", "max-timestamp")[0] <= 9  # several may have the same
+    assert 0 <= ends(broker, "offsets", "max-timestamp")[0] <= 9  # several records may have this timestamp
     assert ends(broker, "offsets", str(start)) == {0: 0}
 
 
-def test_performance_tools_run_to_their_end(broker: BrokerProcess) -> None:
+def test_performance_tools_succeed(broker: BrokerProcess) -> None:
     create(broker, "performance", 3)
     settings = [f"bootstrap.servers={broker.address}", "compression.type=lz4", "acks=all"]
     amount = ["--num-records", "100000", "--record-size", "200", "--throughput", "-1"]
@@ -173,8 +173,8 @@ def test_performance_tools_run_to_their_end(broker: BrokerProcess) -> None:
     assert int(columns[4]) == 100_000
 
 
-def test_kafkas_dumper_finds_no_fault_with_what_the_broker_wrote(broker: BrokerProcess) -> None:
-    """Last: all that the programs above left behind, after a clean stop."""
+def test_kafkas_dumper_finds_no_fault_in_the_brokers_files(broker: BrokerProcess) -> None:
+    """Runs last, after a clean stop, on the files of all programs above."""
     broker.stop()
     partitions = [path for path in sorted(broker.data_dir.iterdir()) if has_records(path)]
     assert len(partitions) > 10

@@ -10,7 +10,7 @@ from tests.golden.settings import FILE
 
 
 @pytest.mark.compat
-def test_what_we_believe_of_kafkas_settings_is_what_kafka_says(tmp_path: Path) -> None:
+def test_golden_settings_of_kafka_are_up_to_date(tmp_path: Path) -> None:
     with KafkaServer(tmp_path) as server:
         server.create_topic("events")
         assert as_json(ask("127.0.0.1", server.port)) == FILE.read_text(), "run: python -m tests.compat.kafka_settings"

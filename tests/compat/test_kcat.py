@@ -62,7 +62,7 @@ def test_metadata_is_listed(kcat: Kcat, broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_come_back_and_are_stored_with_the_codec_that_was_asked_for(
+def test_records_are_read_back_and_stored_with_the_requested_codec(
     kcat: Kcat, broker: BrokerProcess, codec: str
 ) -> None:
     """librdkafka before 2.11.1 compresses nothing when Produce 0 is not among the versions."""
@@ -87,7 +87,7 @@ def test_idempotent_producer_and_null_values(kcat: Kcat, broker: BrokerProcess) 
     ]
 
 
-def test_a_group_reads_all_and_goes_on_where_it_was(kcat: Kcat, broker: BrokerProcess) -> None:
+def test_a_group_reads_all_and_continues_after_its_committed_offset(kcat: Kcat, broker: BrokerProcess) -> None:
     run(kcat, broker, "-P", "-t", "grouped", stdin="".join(f"{n}\n" for n in range(100)))
     group = ["-X", "auto.offset.reset=earliest", "-e", "-q", "-G", "readers", "grouped"]
     assert sorted(map(int, run(kcat, broker, *group).split())) == list(range(100))
@@ -102,7 +102,7 @@ def test_offsets_are_found_by_time(kcat: Kcat, broker: BrokerProcess) -> None:
         assert run(kcat, broker, "-Q", "-t", f"timed:0:{time}").split() == ["timed", "[0]", "offset", str(offset)]
 
 
-def test_the_tail_and_a_stretch_are_read(kcat: Kcat, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_the_last_records_and_a_range_are_read(kcat: Kcat, broker: BrokerProcess, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{n}\n" for n in range(20)))
     run(kcat, broker, "-P", "-t", "tail", "-p", "1", "-l", str(lines))

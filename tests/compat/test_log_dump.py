@@ -1,4 +1,4 @@
-"""The judge is judged: every kind of damage in real Kafka files must come out as a complaint of its kind."""
+"""Tests of the harness: every kind of damage in real Kafka files must cause a complaint of its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEGMENT = "00000000000000000000"
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Path:
-    """A copy of a partition with batches, both indexes, aborted transactions and a snapshot."""
+    """Copy a partition with batches, both indexes, aborted transactions and a snapshot."""
     copy = tmp_path / "copy-0"
     shutil.copytree(GOLDEN / "confluent-kafka-transactional", copy)
     return copy
@@ -34,7 +34,7 @@ def change(path: Path, position: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_whole_files_give_no_complaint_and_come_out_as_expected(partition: Path) -> None:
+def test_valid_files_give_no_complaint_and_the_expected_structures(partition: Path) -> None:
     expected = json.loads((partition / "expected.json").read_text())
     dump = dump_log_segments(segment_files(partition), "--deep-iteration", "--print-data-log")
     assert dump.complaints == []
@@ -46,7 +46,7 @@ def test_whole_files_give_no_complaint_and_come_out_as_expected(partition: Path)
     assert data[0].key == b"k0"
 
 
-def test_sanity_check_of_whole_indexes_passes(partition: Path) -> None:
+def test_sanity_check_of_valid_indexes_passes(partition: Path) -> None:
     dump = dump_log_segments(segment_files(partition), "--index-sanity-check")
     assert dump.complaints == []
     assert dump[partition / f"{SEGMENT}.index"].passed_sanity_check

@@ -34,7 +34,7 @@ def send(address: str, start: int, count: int, codec: str | None = None) -> None
 
 
 def read_as_group(address: str, count: int) -> list[int]:
-    """From where the group was; commits what it read."""
+    """Read from the committed offsets of the group, and commit the new ones."""
     consumer = KafkaConsumer(
         bootstrap_servers=address, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -48,7 +48,7 @@ def read_as_group(address: str, count: int) -> list[int]:
     return values
 
 
-def test_kafka_then_ours_then_kafka(kafka: KafkaServer) -> None:
+def test_kafka_and_our_broker_take_turns_on_one_directory(kafka: KafkaServer) -> None:
     kafka.create_topic(TOPIC)
     send(kafka.bootstrap, 0, 50)
     assert read_as_group(kafka.bootstrap, 50) == list(range(50))
@@ -77,7 +77,7 @@ def test_kafka_then_ours_then_kafka(kafka: KafkaServer) -> None:
         assert read_as_group(ours.address, 5) == list(range(110, 115))
 
 
-def test_kafka_recovers_what_our_killed_broker_acknowledged(kafka: KafkaServer) -> None:
+def test_kafka_recovers_acknowledged_records_of_our_killed_broker(kafka: KafkaServer) -> None:
     kafka.create_topic(TOPIC)
     send(kafka.bootstrap, 0, 5)
     assert read_as_group(kafka.bootstrap, 5) == list(range(5))  # so that Kafka knows __consumer_offsets

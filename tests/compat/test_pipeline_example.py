@@ -41,7 +41,7 @@ def unpaid(project: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.timeout(900)
-def test_unpaid_orders_are_what_both_topics_say(tmp_path: Path) -> None:
+def test_unpaid_orders_agree_with_both_topics(tmp_path: Path) -> None:
     project = tmp_path / "shop"
     shutil.copytree(EXAMPLE, project)
     spec = project / "spark-pipeline.yml"

@@ -1,4 +1,4 @@
-"""Batches that compression.type had re-compressed, judged by Kafka's log dumper."""
+"""Batches that were compressed again for compression.type, checked by Kafka's log dumper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def records_of(number: int) -> list[Record]:
     ]
 
 
-def test_dumper_reads_what_was_recompressed_from_any_codec_to_any(tmp_path: Path) -> None:
+def test_dumper_reads_batches_recompressed_from_any_codec_to_any(tmp_path: Path) -> None:
     with LogDirectory.open(tmp_path, background=False) as directory:
         for name in TYPES:
             log = directory.log(name, 0, LogConfig(compression_type=name, segment_index_bytes=4096))

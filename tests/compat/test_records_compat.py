@@ -41,7 +41,7 @@ def write_log(directory: Path, *batches: bytes | bytearray) -> Path:
 
 
 def as_kafka_reads(log: Path) -> list[Record]:
-    """The records of a .log, as Kafka's FileRecords sees them; it throws at the first invalid batch."""
+    """Return the records of a .log as Kafka's FileRecords decodes them. It throws at the first invalid batch."""
     return [record_of(seen) for seen in json.loads(run_java("ReadLogFile.java", fetch_kafka(), [str(log)]))]
 
 
@@ -61,7 +61,7 @@ def decoded(text: str | None) -> bytes | None:
 
 
 def random_records(generator: random.Random, base_offset: int, *, with_headers: bool = True) -> list[Record]:
-    """Sizes around the places where a varint grows by a byte, nulls, bytes that are no text, any times."""
+    """Return records with sizes at which a varint grows by a byte, nulls, binary values, and any timestamps."""
 
     def content() -> bytes | None:
         size = generator.choice((None, 0, 1, 62, 63, 64, 65, 8190, 8192, 8193))
@@ -151,7 +151,7 @@ def test_text_batches_of_every_codec_are_valid_to_the_dumper(tmp_path: Path) -> 
         assert [r.offset for r in dump[log].records] == list(range(12))
 
 
-def test_every_header_field_is_where_kafka_looks_for_it(tmp_path: Path) -> None:
+def test_every_header_field_has_kafkas_position(tmp_path: Path) -> None:
     log = write_log(
         tmp_path,
         build_batch(
@@ -207,7 +207,7 @@ def test_gaps_of_compaction_are_read_as_gaps(tmp_path: Path) -> None:
     assert [(b.number("baseOffset"), b.last_offset) for b in dump[log].batches] == [(10, 19), (20, 24)]
 
 
-def test_a_flipped_bit_is_seen_by_both(tmp_path: Path) -> None:
+def test_both_detect_a_flipped_bit(tmp_path: Path) -> None:
     batch = build_batch([(b"key", b"value")], codec=Codec.NONE)
     batch[-2] ^= 1
     log = write_log(tmp_path, batch)
@@ -245,7 +245,7 @@ def test_up_converted_golden_messages_read_the_same_in_kafka(tmp_path: Path, mag
         assert log.read_bytes()[16] == 2
         converted += batches
         expected += [record_of(seen) for seen in json.loads((directory / "expected.json").read_text())["records"]]
-    if magic == 0:  # magic 2 can't say "no timestamp type": Kafka reads it as CreateTime, -1
+    if magic == 0:  # magic 2 has no "no timestamp type", so Kafka reads CreateTime, -1
         expected = [Record(offset=r.offset, timestamp=-1, key=r.key, value=r.value) for r in expected]
     assert len(expected) >= 48
     assert as_kafka_reads(write_log(tmp_path / "all", converted)) == expected

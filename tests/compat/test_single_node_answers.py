@@ -1,4 +1,4 @@
-"""What admin tools ask of a cluster, and one node alone answers: the same bytes to Apache Kafka and to our broker.
+"""Admin requests that are meant for clusters, sent byte for byte to a single Apache Kafka broker and to our broker.
 
 Left out of the comparison are messages, addresses, offsets and times.
 """
@@ -154,7 +154,7 @@ _UNLIKE = {
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Any, Any]]]:
-    """Kafka's and ours, for each request of the story."""
+    """Return Kafka's responses and ours to each request of the story."""
     directory = tmp_path_factory.mktemp("brokers")
 
     def tell(address: str, data_directory: str) -> list[Any]:
@@ -193,12 +193,12 @@ def comparable(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("number", range(len(STORY)), ids=lambda n: f"{n}-{STORY[n][0].name}-v{STORY[n][1]}")
-def test_both_answer_the_same(answers: list[tuple[Any, Any]], number: int) -> None:
+def test_both_brokers_respond_alike(answers: list[tuple[Any, Any]], number: int) -> None:
     kafka, ours = answers[number]
     assert comparable(ours) == comparable(kafka)
 
 
-def test_who_asks_for_acls_reads_kafkas_own_words(answers: list[tuple[Any, Any]]) -> None:
+def test_acl_requests_get_kafkas_messages(answers: list[tuple[Any, Any]]) -> None:
     for (kafka, ours), (key, *_) in zip(answers, STORY, strict=True):
         if key in (K.DESCRIBE_ACLS, K.CREATE_ACLS, K.DELETE_ACLS):
             assert ours == kafka

@@ -1,4 +1,4 @@
-"""The Spark sink and Apache Kafka: what it can be asked to take, and what its tool reads of prepared transactions."""
+"""The Spark sink with Apache Kafka, and prepared transactions in the output of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.committed import values
 pytestmark = pytest.mark.compat
 
 
-def test_kafka_gets_rows_at_least_once_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sink_warns_that_kafka_gets_rows_at_least_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with KafkaServer(tmp_path / "kafka") as kafka:
         with Admin(kafka.bootstrap) as admin:
             admin.create_topic("orders", 2)

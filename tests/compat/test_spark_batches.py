@@ -37,7 +37,7 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def write_plain(servers: str, topic: str) -> None:
-    """Keys and values that are null, empty and large; headers, several with one name; times that go back."""
+    """Produce keys and values that are null, empty and large, headers with repeated names, and falling timestamps."""
     with Producer(servers, compression_type="zstd", linger_ms=5) as producer:
         for index in range(300):
             producer.send(
@@ -128,7 +128,7 @@ def test_compacted_topics(spark_with_both: SparkSession, broker: BrokerProcess) 
             if index % 20 == 19:
                 producer.flush()
     with Admin(broker.bootstrap_servers) as admin:
-        # Compacted when fewer bytes are there than were written: the cleaner comes by every 100 ms.
+        # Compacted when there are fewer bytes than were written: the cleaner runs every 100 ms.
         place = TopicPartition("compacted", 0)
         for _ in range(600):
             sizes = [one.replicas[place].size for one in next(iter(admin.describe_log_dirs().values())).values()]

@@ -58,7 +58,7 @@ def test_streams_with_restarts_and_with_each_others_checkpoints(
     assert streamed(spark, tmp_path / "stratalog") == theirs
     assert last_offsets(tmp_path / "kafka") == last_offsets(tmp_path / "stratalog") == {TOPIC: {"0": 75, "1": 75}}
 
-    # Ours goes on where theirs ended.
+    # Our stream continues from their checkpoint.
     send(broker.bootstrap_servers, 150, 10)
     stream(spark, "stratalog", broker.bootstrap_servers, TOPIC, tmp_path / "kafka")
     rows = streamed(spark, tmp_path / "kafka")
@@ -69,7 +69,7 @@ def test_streams_with_restarts_and_with_each_others_checkpoints(
 def test_streams_over_the_gaps_of_transactions_and_compaction(
     spark_with_both: SparkSession, broker: BrokerProcess, tmp_path: Path
 ) -> None:
-    """Two runs of each; micro-batches end in gaps."""
+    """Each stream runs twice, and micro-batches end in gaps."""
     servers = broker.bootstrap_servers
     broker.create_topic("gaps", 1, COMPACTED)
     options = {"maxOffsetsPerTrigger": "90", "kafka.isolation.level": "read_committed"}

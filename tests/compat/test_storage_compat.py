@@ -1,4 +1,4 @@
-"""Directories that Stratalog wrote, judged by Kafka's log dumper: every codec, several segments, every file."""
+"""Directories that Stratalog wrote, checked by Kafka's log dumper: every codec, several segments, every file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ DEEP = ("--deep-iteration", "--print-data-log")
 
 
 def records_of_batch(number: int) -> list[Record]:
-    """Times rise from batch to batch but fall now and then; sizes differ; now and then nothing is there."""
+    """Return the records of a batch. Timestamps rise between batches but fall now and then; sizes differ; some keys and
+    values are missing."""
     return [
         Record(
             timestamp=TIME + number * 100 - (500 if number % 7 == 3 else 0) + i,
@@ -75,10 +76,10 @@ def test_dumper_reads_our_records_and_finds_no_fault_in_any_file(
             assert times[-1][0] == max(record.timestamp for record in dump[log].records)
 
 
-def test_index_entries_are_those_that_kafka_would_make(
+def test_index_entries_are_those_of_kafka(
     directory_of_every_codec: tuple[Path, dict[Codec, list[Record]]],
 ) -> None:
-    """The rules of docs/disk-format.md, applied to what the dumper printed of each .log."""
+    """Applies the rules of docs/disk-format.md to the dumper's output for each .log."""
     data, _ = directory_of_every_codec
     dump = dump_of(data)
     for path, file in dump.files.items():
@@ -160,7 +161,7 @@ def end(log: Log, kind: ControlType, *, producer: int) -> None:
     log.append(marker, origin=Origin.COORDINATOR)
 
 
-def test_truncated_and_shortened_log_is_still_sound(tmp_path: Path) -> None:
+def test_truncated_and_shortened_log_is_still_valid(tmp_path: Path) -> None:
     with LogDirectory.open(tmp_path, SMALL, background=False) as directory:
         log = directory.log("cut", 0)
         fill(log, Codec.LZ4, 200)

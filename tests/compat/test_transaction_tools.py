@@ -24,7 +24,7 @@ HANGING = 4000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """With a transaction in hanging-0 that no coordinator knows."""
+    """Start a broker with a transaction in hanging-0 that no coordinator knows."""
     settings = {
         "group.initial.rebalance.delay.ms": 0,
         "offsets.topic.num.partitions": 1,
@@ -95,7 +95,7 @@ def test_dump_log_segments_reads_markers_indexes_and_state(broker: BrokerProcess
         producer.produce("dumped", b"v")
         producer.flush(30)
         (producer.abort_transaction if aborted else producer.commit_transaction)(30)
-    # The other indexes of a segment that grows have room ahead, which the tool takes for entries.
+    # The other indexes of an active segment are preallocated, and the tool takes the free space for entries.
     files = [file for file in segment_files(broker.data_dir / "dumped-0") if file.suffix in (".log", ".txnindex")]
     dump = dump_log_segments(files, "--print-data-log")
     assert dump.complaints_but() == []

@@ -1,4 +1,4 @@
-"""Java's TransactionalMessageCopier, killed with its broker: what it has written in the end is each input, once."""
+"""Java's TransactionalMessageCopier, killed together with its broker, copies each input exactly once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KILLED = (("copier",), ("broker", "copier"), ("broker",))
 
 
 class JavaCopier:
-    """It ends by itself when all inputs are copied."""
+    """The copier, which ends by itself when all inputs are copied."""
 
     def __init__(self, address: str) -> None:
         arguments = ["--broker-list", address, "--transactional-id", "copier", "--consumer-group", "copier"]
@@ -53,14 +53,15 @@ class JavaCopier:
 
 
 def copied(address: str) -> int:
-    """By the offset that it has committed."""
+    """Return the number of copied inputs, by the committed offset."""
     options = ConsumerOptions(group="copier", partitions=[SOURCE], isolation="read_committed")
     with ConfluentClient().consumer(address, options) as consumer:
         return consumer.committed(SOURCE) or 0
 
 
 def await_more(address: str, before: int) -> int:
-    """How many are copied, once they are more. A JVM has to start first, which takes its time on a busy machine."""
+    """Wait until more inputs are copied, and return their number. A JVM has to start first, which is slow on a busy
+    machine."""
     deadline = time.monotonic() + 2 * SECONDS
     while (so_far := copied(address)) <= before:
         assert time.monotonic() < deadline, f"nothing more than {before} records is copied"

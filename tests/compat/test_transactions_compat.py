@@ -1,4 +1,4 @@
-"""Transactions on the wire, asked of Apache Kafka and of our broker: the same answers, and the same left behind."""
+"""Requests of transactions to Apache Kafka and to our broker, which must respond and store transactions alike."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def story(tell: Story) -> Story:
 
 
 def use_up_epochs(data_dir: Path) -> None:
-    """As after 32,766 transactions, which nobody wants to wait for."""
+    """Set the producer epoch as after 32,766 transactions, which would take too long."""
     with LogDirectory.open(data_dir, background=False) as directory:
         for number, name in enumerate(USED_UP):
             used = Transaction(
@@ -138,7 +138,7 @@ def older_and_newer_ends_in_turn(side: Side) -> None:
 
 @story
 def producers_that_go_on(side: Side) -> None:
-    """InitProducerId with the id and the epoch that they had (KIP-360), and with older ones."""
+    """Send InitProducerId with the former producer id and epoch (KIP-360), and with older ones."""
     first = side.init("t")
     second = side.init("t", first)
     side.init("t", first)
@@ -368,7 +368,7 @@ def markers_by_hand(side: Side) -> None:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_the_same_is_answered_and_left_behind(sides: tuple[Side, Side], name: str) -> None:
+def test_both_brokers_respond_and_store_transactions_alike(sides: tuple[Side, Side], name: str) -> None:
     kafka, ours = sides
     for side in sides:
         side.begin_story(name)

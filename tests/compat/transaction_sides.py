@@ -1,7 +1,7 @@
-"""One broker, ours or Apache Kafka's, as a transactional producer speaks to it on the wire.
+"""One broker, ours or Apache Kafka's, seen by a transactional producer on the wire.
 
-What it answers is noted in words that are the same on both: producer ids are named in the order in which they appear,
-and who is told to come again (CONCURRENT_TRANSACTIONS) does, because Kafka ends transactions in the background.
+Responses are recorded in a form that is the same for both: producer ids are numbered in the order in which they appear.
+Requests that get CONCURRENT_TRANSACTIONS are retried, because Kafka ends transactions in the background.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMES_AGAIN = (BUSY, ErrorCode.coordinator_load_in_progress, ErrorCode.coordinat
 
 @dataclass(frozen=True)
 class Seen:
-    """A request, and what the broker said to it."""
+    """A request and the broker's response."""
 
     what: str
     answer: Any
@@ -39,7 +39,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Described:
-    """A transactional id, as DescribeTransactions has it."""
+    """A transactional id in a response to DescribeTransactions."""
 
     error: ErrorCode
     state: str
@@ -53,7 +53,7 @@ class Described:
 
 
 def parse_described(answer: bytes) -> Described:
-    """The first of an answer."""
+    """Parse the first transaction of a response."""
     fields = FieldReader(answer, "DescribeTransactions", flexible=True)
     fields.int32(), fields.varint()  # throttle time, count
     error, _, state, _ = ErrorCode(fields.int16()), fields.string(), fields.string(), fields.int32()
@@ -78,13 +78,14 @@ class Side:
         self.wire.close()
 
     def begin_story(self, name: str) -> None:
-        """It has topics of its own, t of two partitions and u of one, the transactional id t and the group g."""
+        """Begin a story with topics of its own, t of two partitions and u of one, the transactional id t and the group
+        g."""
         self.go_on(name)
         self._create("t", 2)
         self._create("u", 1)
 
     def go_on(self, name: str) -> None:
-        """With a story that was begun on another connection."""
+        """Continue a story of another connection."""
         self.seen, self._names, self._story = [], {}, name
 
     def _own(self, name: str) -> str:
@@ -108,7 +109,7 @@ class Side:
     # Preparation
 
     def make_ready(self) -> None:
-        """Kafka makes __transaction_state when somebody looks for a coordinator."""
+        """Wait for the coordinator. Kafka creates __transaction_state at the first FindCoordinator."""
         deadline = time.monotonic() + 2 * PATIENCE_SECONDS
         while True:
             self.ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["ready"])
@@ -124,7 +125,7 @@ class Side:
             (made,) = self.wire.ask(ApiKey.CREATE_TOPICS, 7, creation(topic(self._own(name), partitions))).topics
             if made.error_code is not ErrorCode.invalid_replication_factor or time.monotonic() > deadline:
                 break
-            time.sleep(PAUSE_SECONDS)  # a Kafka on a slow machine takes itself for dead
+            time.sleep(PAUSE_SECONDS)  # on a slow machine, Kafka's broker loses its session
         assert made.error_code is ErrorCode.none
         for index in range(partitions):  # who made them hears of it before who leads them
             partition = {"partition_index": index, "timestamp": -1, "current_leader_epoch": -1}
@@ -151,7 +152,7 @@ class Side:
         return who
 
     def init_once(self, transactional_id: str) -> None:
-        """Without coming again."""
+        """Send InitProducerId once, without retries."""
         self._note(f"init {transactional_id} once", self._init(transactional_id, NOBODY, TIMEOUT_MS, 5).error_code.name)
 
     def _init(self, transactional_id: str | None, claimed: ProducerIdAndEpoch, timeout_ms: int, version: int) -> Any:
@@ -279,7 +280,7 @@ class Side:
             )
         )
         if answer.error_code is ErrorCode.none:
-            self._settled(transactional_id)  # Kafka's answer may come before the markers are written
+            self._settled(transactional_id)  # Kafka may respond before the markers are written
         told = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch) if version >= 5 else NOBODY
         what = f"{'commit' if commit else 'abort'} {transactional_id} as {self._named(who)}, v{version}"
         self._note(what, answer.error_code.name, self._named(told))
@@ -297,10 +298,11 @@ class Side:
         error = answer.topics[0].partitions[0].error_code
         self._note(f"marker for {name} as {self._named(who)}, of coordinator {coordinator_epoch}", error.name)
 
-    # What has become of it
+    # The results
 
     def look(self, transactional_id: str, *names: str) -> None:
-        """The id's state, what partitions know of their producers, and what readers of committed records see."""
+        """Return the state of the transactional id, the producers of the partitions, and the records that
+        read_committed readers see."""
         self._note(f"state of {transactional_id}", *self._state(transactional_id))
         for name in names:
             self._note(f"producers of {name}", *self._producers(name))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.broker.metadata.store import Metadata, MetadataStore, Topic
+from stratalog.broker.metadata.store import MetadataStore, StoredMetadata, Topic
 from stratalog.errors import ConfigError, DirectoryLockedError, StorageError, UnknownTopicError
 from stratalog.pipelines import compact, task_rounds
 from stratalog.pipelines.cold_directory import ColdDirectory, opened_in_task
@@ -47,7 +47,7 @@ def run(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=False)
 
 
-def declare(directory: Path, **settings: dict[str, str]) -> Metadata:
+def declare(directory: Path, **settings: dict[str, str]) -> StoredMetadata:
     topics = {name: Topic(name, uuid.uuid4(), 1, own) for name, own in settings.items()}
     return MetadataStore(directory, Disk()).change(topics=topics)
 
@@ -180,13 +180,13 @@ def test_topic_with_another_policy_requires_force(tmp_path: Path) -> None:
 
 def test_directory_without_topic_settings_requires_topic_names() -> None:
     with pytest.raises(ConfigError, match="name them"):
-        choose([TABLE], Metadata(), [], {}, force=False)
-    assert list(choose([TABLE], Metadata(), ["table"], {}, force=False)) == [TABLE]
+        choose([TABLE], StoredMetadata(), [], {}, force=False)
+    assert list(choose([TABLE], StoredMetadata(), ["table"], {}, force=False)) == [TABLE]
 
 
 def test_unknown_topic_is_refused_by_name() -> None:
     with pytest.raises(UnknownTopicError, match=r"'tabel'.*its topics are: table"):
-        choose([TABLE], Metadata(), ["tabel"], {}, force=False)
+        choose([TABLE], StoredMetadata(), ["tabel"], {}, force=False)
 
 
 def test_partition_that_can_not_be_opened_is_reported(tmp_path: Path) -> None:

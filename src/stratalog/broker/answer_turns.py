@@ -1,8 +1,8 @@
-"""Turns for requests whose answer is many times as large as they are: one at a time, and only while there is room.
+"""Turns for requests whose responses are many times larger than the requests: one at a time, while there is room.
 
-What is held is counted when an answer is whole (net.held_memory). So the next answer is begun only when the one before
-is with its connection, and while what clients have not read yet is below the limit. While a request waits for room, the
-server closes connections that hold on to theirs.
+A response is counted as held memory (net.held_memory) once it is complete. So the broker begins the next response only
+after it has handed the previous one to its connection, and only while the unread responses are below the limit. While a
+request waits for room, the server closes connections that keep their bytes for too long.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stratalog.net.held_memory import HeldMemory
 
-_COUNTED = 64 * 1024  # a request of this size is counted by its connection while it is answered
+_COUNTED = 64 * 1024  # the connection counts a request from this size on while it is being served
 _LOOK_AGAIN_SECONDS = 0.25
 
 
 class AnswerTurns:
     def __init__(self) -> None:
         self.memory: HeldMemory | None = None
-        """What the server's connections hold; None: no limit."""
+        """Counts the bytes that the server's connections hold. None: no limit."""
         self._turn = asyncio.Lock()
-        self._requests = 0  # bytes of those that have or want a turn, as far as their connections count them
+        self._requests = 0  # bytes of the requests that have a turn or wait for one, if their connections count them
 
     @asynccontextmanager
     async def take(self, request_size: int) -> AsyncIterator[None]:
@@ -32,7 +32,7 @@ class AnswerTurns:
         self._requests += counted
         try:
             async with self._turn:
-                await asyncio.sleep(0)  # the answer before is given to its connection, which counts it
+                await asyncio.sleep(0)  # the previous response reaches its connection, which counts it
                 if self.memory is not None and not self._has_room(self.memory):
                     await self._wait_for_room(self.memory)
                 yield
@@ -40,7 +40,7 @@ class AnswerTurns:
             self._requests -= counted
 
     def _has_room(self, memory: HeldMemory) -> bool:
-        """Requests that wait for their turn must not make each other wait."""
+        """Return whether there is room. Requests that wait for a turn don't count, or they would block each other."""
         return memory.held - self._requests < memory.limit
 
     async def _wait_for_room(self, memory: HeldMemory) -> None:

@@ -1,4 +1,4 @@
-"""The thread for what takes long: one, so that what it is given is done in order, one at a time."""
+"""The background thread for long work. There is one thread, which runs its calls one at a time and in order."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ T = TypeVar("T")
 
 
 class RunInBackground(Protocol):
-    """Give it a callable from the event loop, and await the result. Who stops waiting does not stop the work."""
+    """Runs a callable in the background thread. The event loop calls this and awaits the result. Cancelling the wait
+    does not stop the work."""
 
     def __call__(self, call: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 class RunInPortions(Protocol):
-    """As RunInBackground, for what takes very long: at each `yield` of the work, others have their turn."""
+    """Runs very long work in the background thread, like RunInBackground. At each `yield` of the work, other calls that
+    wait for the thread run."""
 
     def __call__(self, work: Generator[None, None, T], /) -> Awaitable[T]: ...
 
 
 def finish(work: Generator[None, None, T]) -> T:
-    """All of it at once."""
+    """Run all portions of the work without a pause, and return its result."""
     while True:
         try:
             next(work)

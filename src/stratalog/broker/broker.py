@@ -4,8 +4,8 @@
     ...
     await broker.stop()
 
-Stopping answers what is under way, flushes every log and writes the marker of a clean shutdown. A broker that is killed
-instead loses nothing that it acknowledged: the next start reads the tails of its logs.
+Stopping completes the requests in flight, flushes every log and writes the marker of a clean shutdown. A broker that is
+killed instead loses nothing that it acknowledged: the next start reads the ends of its logs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
-from stratalog.broker.producer_ids import ProducerIds
+from stratalog.broker.producer_ids import ProducerIdAllocator
 from stratalog.broker.requests import Handler
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.broker.transactions.admission import Admission
@@ -81,12 +81,12 @@ _RESERVE_INTERVAL = 30.0
 
 class Broker:
     def __init__(self, data_dir: Path, config: BrokerConfig, clock: Clock) -> None:
-        """Opens the data directory and its metadata; start() is for users."""
+        """Open the data directory and its metadata. Callers use start()."""
         self.counters = Counters()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._listened = Address("", 0)
-        self._loading: asyncio.Task[None] | None = None  # of groups and transactions; until then they say so
+        self._loading: asyncio.Task[None] | None = None  # of groups and transactions, which refuse requests until then
         disk = self._disk = DiskWithReserve(data_dir)
         self._reserve_timer: asyncio.TimerHandle | None = None
         self.directory = LogDirectory.open(
@@ -103,7 +103,7 @@ class Broker:
             self._due_flushes = DueFlushes(self._worker_threads.wait_for_disk)
             self.store = MetadataStore(self.directory.path, disk)
             self.settings = LiveSettings(config, self.store)
-            self.cluster_id = self.store.identity(config.node_id)
+            self.cluster_id = self.store.load_cluster_id(config.node_id)
             self.topics = TopicRegistry(
                 self.directory,
                 self.store,
@@ -164,8 +164,8 @@ class Broker:
             self._loop.call_later,
             consumer_group.replay,
         )
-        topics.on_change(self._tell_groups)
-        producer_ids = self.producer_ids = ProducerIds(topics, self.store, background)
+        topics.on_change(self._notify_groups)
+        producer_ids = self.producer_ids = ProducerIdAllocator(topics, self.store, background)
         self.transactions = TransactionCoordinator(
             config.transactions,
             self._clock,
@@ -183,7 +183,7 @@ class Broker:
             self.groups, topics, config.groups, self._worker_threads.match_patterns, group_settings.effective
         )
         group_settings.on_change(lambda group_id: self._on_loop(lambda: consumer_groups.settings_changed(group_id)))
-        configs = ConfigApis(topics, self.settings, background, self._told_elsewhere)
+        configs = ConfigApis(topics, self.settings, background, self._derived_settings)
         families = (
             VersionsApi(),
             MetadataApi(topics, config, self.cluster_id, self.address, background),
@@ -215,11 +215,11 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """As it is now: some settings can be changed while the broker runs."""
+        """Return the current settings: some can be changed while the broker runs."""
         return self.settings.current
 
     def _settings_changed(self) -> None:
-        """Called in the background thread."""
+        """Apply changed settings. Runs in the background thread."""
         self.topics.reconfigure_all()
         self.directory.cleaner.reconfigure(self.config.cleaner)
         self._on_loop(self._apply_limits)
@@ -228,14 +228,15 @@ class Broker:
         self.server.limits = _limits(self.config)
         self.groups.budget.limit = self.config.groups.stratalog_max_coordinator_state_bytes
 
-    def _told_elsewhere(self) -> dict[str, str]:
+    def _derived_settings(self) -> dict[str, str]:
+        """Return settings whose values are not in the configuration, for DescribeConfigs."""
         return {
             "listeners": f"PLAINTEXT://{self._listened.host}:{self._listened.port}",
             "advertised.listeners": f"PLAINTEXT://{self.address().host}:{self.address().port}",
             "log.dirs": str(self.directory.path),
         }
 
-    def _tell_groups(self) -> None:
+    def _notify_groups(self) -> None:
         self.groups.topics_changed({topic.name: topic.id for topic in self.topics.all()})
 
     @classmethod
@@ -249,8 +250,9 @@ class Broker:
         clock: Clock | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Broker:
-        """Serves when it returns. `progress(done, total)` is called for each log that is opened."""
-        listener = bind(host, port, config.socket_receive_buffer_bytes)  # first: if it fails, no file was touched
+        """Start a broker, which serves requests when this returns. Calls `progress(done, total)` for each log that it
+        opens."""
+        listener = bind(host, port, config.socket_receive_buffer_bytes)  # first: a failure here touches no file
         try:
             broker = cls(Path(data_dir), config, clock or SystemClock())
         except BaseException:
@@ -269,20 +271,20 @@ class Broker:
         return broker
 
     async def _load(self) -> None:
-        await self.groups.load()  # first: a transaction that is ended tells them of offsets in it
+        await self.groups.load()  # first, because ending a transaction gives its committed offsets to its groups
         await self.transactions.load(() if self.directory.was_clean else self.topics.all_partitions())
 
     def _open_logs(self, progress: Callable[[int, int], None] | None) -> None:
         started = self._clock.monotonic()
         must_check = not self.directory.was_clean and bool(self.directory.partitions())
         if must_check:
-            logger.info("the last stop was not in order: the ends of all logs are checked")
+            logger.info("the last shutdown was not clean: checking the ends of all logs")
         self.topics.load(progress)
         logs = [partition.log for partition in self.topics.all_partitions()]
         cut = sum(log.recovery.cut.bytes for log in logs if log.recovery.cut is not None)
         if must_check:
             seconds = self._clock.monotonic() - started
-            logger.info("%d logs opened in %.1f s; %d bytes of torn batches were cut off", len(logs), seconds, cut)
+            logger.info("opened %d logs in %.1f s; %d bytes of torn batches were truncated", len(logs), seconds, cut)
 
     def _keep_reserve(self) -> None:
         self._disk.keep_reserve()
@@ -293,22 +295,22 @@ class Broker:
         return self._listened.port
 
     def address(self) -> Address:
-        """What clients are told to connect to."""
+        """Return the address that responses give to clients."""
         if self.config.advertised_address is not None:
             return self.config.advertised_address
         host, port = self._listened
         return Address(platform.node() if host in ("", "0.0.0.0", "::") else host, port)
 
     def run_in_background(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Of what takes long, one at a time."""
+        """Run a call in the background thread, after all earlier calls."""
         return self._loop.run_in_executor(self._background, call)
 
     def run_in_portions(self, work: Generator[None, None, T]) -> Awaitable[T]:
-        """As run_in_background(); at each `yield` what waits for the thread has its turn."""
+        """Run work in the background thread. At each `yield`, other calls that wait for the thread run."""
         done: Future[T] = Future()
-        done.set_running_or_notify_cancel()  # who stops waiting does not stop the work
+        done.set_running_or_notify_cancel()  # so that cancelling the wait does not stop the work
 
-        def go_on() -> None:
+        def run_portion() -> None:
             try:
                 next(work)
             except StopIteration as finished:
@@ -316,9 +318,9 @@ class Broker:
             except BaseException as error:
                 done.set_exception(error)
             else:
-                self._background.submit(go_on)
+                self._background.submit(run_portion)
 
-        self._background.submit(go_on)
+        self._background.submit(run_portion)
         return asyncio.wrap_future(done, loop=self._loop)
 
     def _on_loop(self, call: Callable[[], None]) -> None:
@@ -326,8 +328,8 @@ class Broker:
             self._loop.call_soon_threadsafe(call)
 
     async def stop(self, grace_seconds: float = GRACE_SECONDS) -> int:
-        """Answer what is under way, let go of clients, flush and close everything. Return how many threads still check
-        batches of clients that are gone: nothing depends on them, but Python waits for them at its end."""
+        """Complete the requests in flight, disconnect clients, flush and close all logs. Return how many threads still
+        check batches of disconnected clients: nothing depends on them, but Python waits for them before it exits."""
         if self._reserve_timer is not None:
             self._reserve_timer.cancel()
         self.server.stop_listening()
@@ -335,14 +337,14 @@ class Broker:
         if self._loading is not None:
             self._loading.cancel()
         self.transactions.close()
-        self.groups.close()  # first: members that wait for a rebalance are told to look for a coordinator
+        self.groups.close()  # first, so that members in a rebalance get a response: COORDINATOR_NOT_AVAILABLE
         await self.server.close(grace_seconds)
         self.own.close()
         self.produce.close()
-        left_behind = await self._loop.run_in_executor(None, self._worker_threads.close)
+        unfinished_checks = await self._loop.run_in_executor(None, self._worker_threads.close)
         await self._loop.run_in_executor(None, self._background.shutdown)
         await self._loop.run_in_executor(None, self.directory.close)
-        return left_behind
+        return unfinished_checks
 
 
 def _limits(config: BrokerConfig) -> Limits:

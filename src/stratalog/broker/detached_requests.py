@@ -1,7 +1,8 @@
-"""Requests that go on after their client went away: a producer with acks=0 sends and hangs up, and its records count.
+"""Requests that the broker completes after their client has disconnected. A producer with acks=0 may send records and
+disconnect at once, and those records count.
 
-The requests of clients that are gone are bounded in number and bytes, or a client that connects, sends and hangs up
-again and again could fill the memory. Past the bound such a request is dropped: it was never acknowledged.
+The number and the bytes of such requests are limited, because a client that connects, sends and disconnects in a loop
+could fill the memory. A request over the limit is dropped: it was never acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class DetachedRequests:
         self._abandoned = 0
 
     def start(self, work: Coroutine[None, None, Response], size: int) -> asyncio.Future[Response]:
-        """The response of a request of `size` bytes. Cancelling it does not stop the work, as long as there is room."""
+        """Start serving a request of `size` bytes, and return its response. Cancelling the response does not stop the
+        work, unless too many requests without a client are running."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -38,7 +40,11 @@ class DetachedRequests:
         if task.done():
             return
         if self._abandoned_bytes + size > self._most_abandoned_bytes or self._abandoned == MOST_ABANDONED:
-            logger.warning("a request of %d bytes is dropped: its client hung up, and too many like it wait", size)
+            logger.warning(
+                "a request of %d bytes is dropped: its client disconnected, and %d such requests wait",
+                size,
+                self._abandoned,
+            )
             task.cancel()
             return
         self._abandoned_bytes += size
@@ -49,7 +55,7 @@ class DetachedRequests:
         self._abandoned_bytes -= size
         self._abandoned -= 1
         if not task.cancelled():
-            task.exception()  # there is nobody to tell; or it would be complained about
+            task.exception()  # marks it as retrieved, or asyncio would log it
 
     def close(self) -> None:
         for task in self._tasks:

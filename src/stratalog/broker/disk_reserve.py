@@ -1,8 +1,9 @@
-"""Room that is kept for what makes room: on a full disk, a deletion has to write a few bytes before it frees any.
+"""Disk space that is reserved for operations that free space: on a full disk, a deletion has to write a few bytes
+before it can free any.
 
-The reserve is a file of the data directory with real blocks. When a small file that a deletion or a start needs can't
-be written for want of space, the reserve is removed and the write tried again; it is made anew as soon as there is
-room. Appends never get it: they would eat it up.
+The reserve is a file in the data directory with allocated blocks. If there is no space for a small file that a deletion
+or a start needs, the broker removes the reserve and retries the write. It creates the reserve again once there is room.
+Appends never get the reserve: they would use it up.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ logger = logging.getLogger(__name__)
 
 RESERVE_FILE = "stratalog-reserve"
 RESERVE_BYTES = 4 * 1024 * 1024
-_LEFT_FOR_OTHERS = 8 * RESERVE_BYTES  # it is made only where so much more is free
+_LEFT_FOR_OTHERS = 8 * RESERVE_BYTES  # free space that has to remain when the reserve is created
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NEEDED = frozenset((METADATA_FILE, names.LOG_START_OFFSET_CHECKPOINT, names.RECOVERY_POINT_CHECKPOINT))
 
 
 class DiskWithReserve(Disk):
-    """Threads: any."""
+    """A disk whose reserve serves the writes that free space. Safe in any thread."""
 
     def __init__(self, data_dir: Path) -> None:
         self._reserve = data_dir / RESERVE_FILE
         self._lock = threading.Lock()
-        self.is_starting = True  # what a start allocates may come out of the reserve; it is ended by the broker
+        self.is_starting = True  # a start may allocate from the reserve; the broker clears this
 
     def keep_reserve(self) -> None:
-        """Make the reserve where it is missing and there is room. Never raises: it is only a help."""
+        """Create the reserve if it is missing and there is room. Never raises, because the broker can run without
+        it."""
         with self._lock, contextlib.suppress(OSError):
             if self._reserve.exists():
                 return
@@ -68,16 +70,16 @@ class DiskWithReserve(Disk):
         try:
             call()
         except OSError as error:
-            if error.errno not in _NO_SPACE or not self._give_up():
+            if error.errno not in _NO_SPACE or not self._remove_reserve():
                 raise
             call()
 
-    def _give_up(self) -> bool:
-        """Whether there was a reserve."""
+    def _remove_reserve(self) -> bool:
+        """Remove the reserve, and return whether there was one."""
         with self._lock:
             try:
                 self._reserve.unlink()
             except OSError:
                 return False
-        logger.error("the disk is full: %s is given up; delete topics, or give the disk more room", self._reserve)
+        logger.error("the disk is full: %s was removed to make room; delete topics, or enlarge the disk", self._reserve)
         return True

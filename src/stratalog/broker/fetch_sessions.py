@@ -1,8 +1,11 @@
-"""Incremental fetch sessions (KIP-227): what a consumer fetches is remembered, so that it says only what changes.
+"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer fetches, so that its requests list changes
+only.
 
-A session is known by id and epoch, and each request of it moves the epoch on by one. There is room for so many
-sessions, and for so many partitions and bytes of topics' names in all; who finds none fetches in full each time, which
-is slower, and as right. A session that was not used for two minutes may be put out for a new one.
+A session has an id and an epoch, and each request of the session raises the epoch by one. The number of sessions is
+limited (max.incremental.fetch.session.cache.slots), and so are the partitions and the bytes of topic names in all
+sessions. These two limits are constants, 75 MB together, because nothing is refused beyond them: a client that gets no
+session sends full requests, which is slower and just as correct. A new session may replace one that was not used for
+two minutes.
 """
 
 from __future__ import annotations
@@ -23,23 +26,25 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 _HIGHEST_EPOCH = 2**31 - 1
 _HIGHEST_ID = 2**31 - 1
-_MAY_GO_AFTER_SECONDS = 120
+_EVICTABLE_AFTER_SECONDS = 120
 MOST_CACHED_PARTITIONS = 100_000  # half a kilobyte each
-MOST_NAME_BYTES = 250 * MOST_CACHED_PARTITIONS  # topics have names of 249 at most; clients may ask for any
+MOST_NAME_BYTES = (
+    250 * MOST_CACHED_PARTITIONS
+)  # names of topics have up to 249 characters, names in requests any number
 
 TopicKey = str | bytes  # a name, or from version 13 on the bytes of an id
 
 
 class CachedPartition:
-    """What the consumer asked for last, and what it was told."""
+    """A partition of a session: the consumer's last request for it, and what the last response reported about it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "partition", "topic", "wanted")
 
-    def __init__(self, topic: TopicKey, partition: int, wanted: FetchPartition) -> None:
+    def __init__(self, topic: TopicKey, partition: int, request: FetchPartition) -> None:
         self.topic = topic
         self.partition = partition
-        self.wanted = wanted
-        self.high_watermark = -1  # -1: was told nothing yet
+        self.wanted = request
+        self.high_watermark = -1  # -1: no response has reported it yet
         self.log_start_offset = -1
 
 
@@ -62,16 +67,17 @@ class FetchSession:
                 if self.partitions.pop((topic, index), None) is not None:
                     self.name_bytes -= _name_bytes(topic)
         for topic, partitions in topics:
-            for wanted in partitions:
-                known = self.partitions.get((topic, wanted[0]))
-                if known is None:
-                    self.partitions[topic, wanted[0]] = CachedPartition(topic, wanted[0], wanted)
+            for request in partitions:
+                cached = self.partitions.get((topic, request[0]))
+                if cached is None:
+                    self.partitions[topic, request[0]] = CachedPartition(topic, request[0], request)
                     self.name_bytes += _name_bytes(topic)
                 else:
-                    known.wanted = wanted
+                    cached.wanted = request
 
     def move_to_end(self, cached: CachedPartition) -> None:
-        """It has had its turn: the others come first the next time."""
+        """Put a partition behind all others, because a response had records of it: the next response has to begin with
+        the others."""
         self.partitions.move_to_end((cached.topic, cached.partition))
 
 
@@ -100,7 +106,7 @@ class FetchSessions:
         topics: Sequence[tuple[TopicKey, list[FetchPartition]]],
         forgotten: Sequence[tuple[TopicKey, list[int]]] = (),
     ) -> bool:
-        """What a request changes in its session. False: there is no room for it, and the session is closed."""
+        """Store what a request changes in its session. Return False if there is no room: the session is closed then."""
         partitions, name_bytes = len(session.partitions), session.name_bytes
         session.update(topics, forgotten)
         self.cached_partitions += len(session.partitions) - partitions
@@ -114,7 +120,7 @@ class FetchSessions:
     def open(
         self, topics: Sequence[tuple[TopicKey, list[FetchPartition]]], *, by_topic_id: bool
     ) -> FetchSession | None:
-        """A new session with these partitions; None where there is no room for it."""
+        """Return a new session for these partitions, or None if there is no room. remember() stores the partitions."""
         partition_count = sum(len(partitions) for _, partitions in topics)
         name_bytes = sum(_name_bytes(topic) * len(partitions) for topic, partitions in topics)
         if not self._make_room(partition_count, name_bytes):
@@ -124,7 +130,7 @@ class FetchSessions:
         return session
 
     def resume(self, session_id: int, epoch: int, *, by_topic_id: bool) -> FetchSession | ErrorCode:
-        """The session, for its next request, or what to tell the client."""
+        """Return the session for its next request, or the error code for the client."""
         session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.fetch_session_id_not_found
@@ -146,14 +152,14 @@ class FetchSessions:
             or self.name_bytes + name_bytes > MOST_NAME_BYTES
         ):
             oldest = next(iter(self._sessions.values()))
-            if self._clock.monotonic() - oldest.last_used < _MAY_GO_AFTER_SECONDS:
+            if self._clock.monotonic() - oldest.last_used < _EVICTABLE_AFTER_SECONDS:
                 return False
             self.close(oldest.id)
             self.evicted += 1
         return True
 
     def _new_id(self) -> int:
-        """Random, so that nobody takes over another's session by counting."""
+        """Return an unused random id: counting up must not lead a client to another client's session."""
         while True:
             session_id = self._random.randint(1, _HIGHEST_ID)
             if session_id not in self._sessions:

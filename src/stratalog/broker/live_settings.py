@@ -1,7 +1,7 @@
-"""The broker's settings as they are now: those it was started with, and on top those changed while it runs.
+"""The broker's current settings: those it was started with, overridden by those that were changed while it runs.
 
-Changes are for this broker or for all of a cluster, as in Kafka; what is set for this broker goes first. They are
-durable before they count, and count again after a restart.
+As in Kafka, a change is for this broker or for the whole cluster; a setting of this broker has precedence. A change is
+durable before it counts, and counts again after a restart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stratalog.errors import ConfigError
 
 
 class Layers(NamedTuple):
-    """Where a setting can come from, the first of them that has it; below all lies the default."""
+    """The sources of settings. A setting comes from the first source that has it, or else is the default."""
 
     broker: Mapping[str, str]
     cluster: Mapping[str, str]
@@ -24,40 +24,40 @@ class Layers(NamedTuple):
 
 
 class LiveSettings:
-    """Read from any thread, changed in the background thread."""
+    """Can be read in any thread, and changed in the background thread only."""
 
     def __init__(self, config: BrokerConfig, store: MetadataStore) -> None:
-        self._given = config
+        self._config = config
         self._store = store
         self._listeners: list[Callable[[], None]] = []
         try:
             self.current = self._combined(store.metadata.cluster_settings, store.metadata.broker_settings)
         except ConfigError as error:
             raise ConfigError(
-                f"a setting that was changed while the broker ran does not hold any more: {error}"
+                f"a setting that was changed while the broker ran is not valid any more: {error}"
             ) from error
         self.groups = GroupSettings(store, lambda: self.current.groups)
 
     @property
     def layers(self) -> Layers:
         metadata = self._store.metadata
-        return Layers(metadata.broker_settings, metadata.cluster_settings, self._given.explicit)
+        return Layers(metadata.broker_settings, metadata.cluster_settings, self._config.explicit)
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """`call` is called after each change, in the thread that made it."""
+        """Call `call` after each change, in the thread that made it."""
         self._listeners.append(call)
 
     def check(
         self, *, broker: Mapping[str, str] | None = None, cluster: Mapping[str, str] | None = None
     ) -> BrokerConfig:
-        """What the settings would be with one of these in the place of what was changed before. Raises ConfigError."""
+        """Return the settings that would result if these replaced earlier changes. Raises ConfigError."""
         layers = self.layers
         return self._combined(
             layers.cluster if cluster is None else cluster, layers.broker if broker is None else broker
         )
 
     def change(self, *, broker: Mapping[str, str] | None = None, cluster: Mapping[str, str] | None = None) -> None:
-        """As check(), and make it so."""
+        """Replace earlier changes, durably. Raises ConfigError and StorageError; then nothing has changed."""
         current = self.check(broker=broker, cluster=cluster)
         if broker is not None:
             self._store.change(broker_settings=dict(broker))
@@ -68,4 +68,4 @@ class LiveSettings:
             call()
 
     def _combined(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> BrokerConfig:
-        return self._given.override({**cluster, **broker})
+        return self._config.override({**cluster, **broker})

@@ -1,5 +1,5 @@
-"""The ids that producers get. They come from blocks that are reserved in the metadata, durably, before the first of a
-block is given: no id is given twice, whatever happens in between, and a crash skips some."""
+"""Allocates producer ids. The ids come from blocks, each of which is durably reserved in the metadata before its first
+id is used. So no id is allocated twice, and a crash skips the rest of a block."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 
 _BLOCK = 1000
-_LARGEST_TO_MIND = 2**62  # a client can write any producer id into a batch; it must not use up all there are
+_LARGEST_SKIPPED = 2**62  # clients can write any producer id into a batch, and must not use up all ids that way
 
 
-class ProducerIds:
+class ProducerIdAllocator:
     def __init__(self, topics: TopicRegistry, store: MetadataStore, run_in_background: RunInBackground) -> None:
         self._topics = topics
         self._store = store
@@ -23,12 +23,12 @@ class ProducerIds:
         self._one_at_a_time = asyncio.Lock()
 
     def mind(self, producer_id: int) -> None:
-        """This one is taken, by whoever gave it: another broker, or this one before its metadata was lost."""
-        if self._first <= producer_id < _LARGEST_TO_MIND:
+        """Don't allocate this id: another broker has, or this broker did before its metadata was lost."""
+        if self._first <= producer_id < _LARGEST_SKIPPED:
             self._first = producer_id + 1
 
     async def next(self) -> int:
-        """One that nobody has had. Raises StorageError."""
+        """Return an id that was never allocated before. Raises StorageError."""
         async with self._one_at_a_time:
             while True:
                 for producer_id in self._reserved:
@@ -37,7 +37,7 @@ class ProducerIds:
                 self._reserved = iter(await self._run_in_background(self._reserve))
 
     def _reserve(self) -> range:
-        """In the background thread, which alone changes the metadata."""
+        """Reserve a block. Runs in the background thread, the only one that changes the metadata."""
         first = self._store.metadata.next_producer_id
         if first == 0:
             first = self._first_unused()
@@ -46,11 +46,11 @@ class ProducerIds:
         return range(first, first + _BLOCK)
 
     def _first_unused(self) -> int:
-        """Logs may be older than the metadata: another broker's, or from before it was lost. A new producer with an id
-        that is known there would be taken for the old one."""
+        """Return an id after all ids in the logs. Logs may be older than the metadata: another broker wrote them, or
+        the metadata was lost. There, a new producer with an old id would pass for the old producer."""
         highest = -1
         for partition in self._topics.all_partitions():
             for producer in list(partition.log.producers):
-                if highest < producer.producer_id < _LARGEST_TO_MIND:
+                if highest < producer.producer_id < _LARGEST_SKIPPED:
                     highest = producer.producer_id
         return highest + 1

@@ -1,4 +1,4 @@
-"""What every API handler takes and gives."""
+"""The types that every API handler takes and returns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from stratalog.protocol.api_keys import ApiKey
 
 Reply = dict[str, Any]
-"""By kio's field names; protocol.messages.encode_reply() writes it for a version. A handler may also give the encoded
-body itself, as a bytearray."""
+"""A response by kio's field names; protocol.messages.encode_reply() encodes it for a version. A handler may also return
+the encoded body, as a bytearray."""
 
 
 class LongReply(Reply):
-    """A reply that may be very long, so it is written in portions, and others have their turn in between. Its arrays
-    may be Elements, which are made as they are written."""
+    """A reply that may be very long. It is encoded in portions, between which the event loop serves other requests. Its
+    arrays may be Elements, which are created as they are encoded."""
 
 
 class RequestContext(NamedTuple):

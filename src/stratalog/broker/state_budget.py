@@ -1,15 +1,16 @@
-"""What clients make the coordinators remember, in bytes, and whether there is room for more.
+"""A limit for the state that clients make the coordinators keep, in bytes.
 
-Groups, members with their metadata and assignments, committed offsets, transactional ids: a client needs a few bytes on
-the wire to make each of them, and they stay after it has gone. Each owner of such state counts it as it changes and
-gives its count here; the sum is compared with `stratalog.max.coordinator.state.bytes`.
+This state is groups, members with their metadata and assignments, committed offsets, and transactional ids. A client
+needs a few bytes on the wire to create each of them, and they stay after the client has disconnected. Each owner of
+such state counts its bytes as they change. The budget adds up the owners' counts and compares the sum with
+`stratalog.max.coordinator.state.bytes`.
 
-What is new (a group, a member, a transactional id) may fill three quarters. The last quarter is for what those that are
-in already need to go on: an assignment, an offset, a partition in a transaction. So a broker that is filled with new
-members still serves the old ones. What was loaded at the start counts, and is never refused.
+New groups, members and transactional ids may fill three quarters of the limit. The last quarter is for what existing
+ones need to continue: an assignment, an offset, a partition in a transaction. So a broker that is full of new members
+still serves the old ones. State that was loaded at the start counts, and is never refused.
 
-Sizes are estimates of what Python takes, not of the wire: a topic's name of two letters is four bytes there, and here
-a hundred. They depend on the values alone, so what was added is given back exactly.
+Sizes are estimates of Python's memory, not of bytes on the wire: a topic name of two letters is four bytes on the wire,
+and a hundred here. They depend on the values alone, so removing something frees exactly what adding it took.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from stratalog.errors import StateBudgetError
 log = logging.getLogger(__name__)
 
 SETTING = "stratalog.max.coordinator.state.bytes"
-OBJECT_BYTES = 100  # an entry of a dict or set, with what it takes to hold a small value
+OBJECT_BYTES = 100  # an entry of a dict or set with a small value
 _SECONDS_BETWEEN_WARNINGS = 10.0
 _NEVER = -_SECONDS_BETWEEN_WARNINGS
 
 
 def text_bytes(text: str | None) -> int:
-    """Python takes up to four bytes for each character of a text that is not ASCII."""
+    """Return the memory of a text. Python needs up to four bytes for each character of a text that is not ASCII."""
     if text is None:
         return 0
     return len(text) if text.isascii() else 4 * len(text)
@@ -36,14 +37,14 @@ def text_bytes(text: str | None) -> int:
 
 class StateBudget:
     def __init__(self, limit: int, monotonic: Callable[[], float]) -> None:
-        self.limit = limit  # may be changed at any time
+        self.limit = limit  # may change at any time
         self.refusals = 0
         self._monotonic = monotonic
         self._owners: list[Callable[[], int]] = []
         self._warned_at = _NEVER
 
     def include(self, counted_bytes: Callable[[], int]) -> None:
-        """Add an owner of state. `counted_bytes` must be quick: it is called at each admission."""
+        """Add an owner of state. `counted_bytes` must be quick, because each check calls it."""
         self._owners.append(counted_bytes)
 
     @property
@@ -51,7 +52,7 @@ class StateBudget:
         return sum(count() for count in self._owners)
 
     def check(self, more: int, what: str, *, is_new: bool) -> None:
-        """Raise StateBudgetError where `more` bytes do not fit. What makes the state smaller always fits."""
+        """Raise StateBudgetError if `more` bytes do not fit. A change that makes the state smaller always fits."""
         if more <= 0:
             return
         used = self.used
@@ -69,5 +70,8 @@ class StateBudget:
         if now - self._warned_at >= _SECONDS_BETWEEN_WARNINGS:
             self._warned_at = now
             log.warning(
-                "refused: %s. Raise %s, or find out who fills it (%d refusals so far)", problem, SETTING, self.refusals
+                "refused: %s. Raise %s, or find the clients that fill it (%d refusals so far)",
+                problem,
+                SETTING,
+                self.refusals,
             )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratalog.broker.metadata.store import Metadata, MetadataStore
+from stratalog.broker.metadata.store import MetadataStore, StoredMetadata
 from stratalog.clock import SystemClock
 from stratalog.errors import ConfigError, StorageError, StratalogError, UnknownTopicError
 from stratalog.pipelines.cold_directory import ColdDirectory, opened_in_task
@@ -126,7 +126,7 @@ def compact(
 
 def choose(
     partitions: Sequence[TopicPartition],
-    metadata: Metadata,
+    metadata: StoredMetadata,
     topics: Sequence[str],
     settings: Mapping[str, str],
     *,

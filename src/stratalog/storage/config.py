@@ -152,3 +152,10 @@ class DirectoryConfig(Settings):
     max_open_segments: int = setting(
         4096, integer(1), "sealed segments that stay open (at most a quarter of ulimit -n); others are opened on use"
     )
+    stratalog_max_producer_ids_per_partition: int = setting(
+        100_000,
+        integer(1, INT_MAX),
+        "idempotent producers that a partition remembers, about a kilobyte each. Beyond it, a new producer replaces "
+        "the one that wrote longest ago, if that was 15 minutes ago or more and it has no transaction open; else the "
+        "new one is refused (POLICY_VIOLATION)",
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stratalog.clock import Clock
+from stratalog.storage.config import DirectoryConfig
 from stratalog.storage.disk import Disk
 from stratalog.storage.offset_checkpoint import OffsetCheckpoint
 from stratalog.storage.open_segments import OpenSegments
@@ -69,6 +70,7 @@ class LogHome:
     deletions: Deletions
     overdue_rolls: set[Log] = field(default_factory=set)
     """Logs whose active segment is full, because the append that should have rolled it could not wait."""
+    max_producer_ids: int = DirectoryConfig.stratalog_max_producer_ids_per_partition
 
     @property
     def checkpoints(self) -> tuple[OffsetCheckpoint, ...]:

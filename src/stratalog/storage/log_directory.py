@@ -93,6 +93,7 @@ class LogDirectory:
                 OffsetCheckpoint(disk, path / names.LOG_START_OFFSET_CHECKPOINT),
                 OffsetCheckpoint(disk, path / names.CLEANER_OFFSET_CHECKPOINT),
                 Deletions(disk, clock),
+                max_producer_ids=config.stratalog_max_producer_ids_per_partition,
             )
             self.high_watermarks = OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT)
             self.was_clean = self._take_clean_marker()

@@ -62,7 +62,7 @@ class LogLifeCycle(ReadableLog):
         self.recovery_point = 0  # everything before it is durable
         self.recovery = RecoveryReport(clean=False)
         self._epochs = EpochTracker(home.disk, path)
-        self._producers = ProducerTracker(home.disk, path)
+        self._producers = self._new_tracker()
         self._names_changed = 1  # counts changes of file names
         self._names_synced = 0  # the last of these changes that is durable
         self._last_flush_ms = 0
@@ -185,7 +185,7 @@ class LogLifeCycle(ReadableLog):
         has_epochs = names.LEADER_EPOCH_CHECKPOINT in opened.files
         self._epochs.load(self._segments.all, self._end_offset, opened.scanned, self.recovery, has_file=has_epochs)
         self._epochs.truncate_start(self.log_start_offset)
-        self._producers = ProducerTracker(self._disk, self.path)
+        self._producers = self._new_tracker()
         self._load_producers(opened.files)
 
     def _load_start(self, checkpointed: int) -> None:
@@ -211,6 +211,9 @@ class LogLifeCycle(ReadableLog):
                 checkpointed,
             )
             self._home.recovery_points.update({self.partition: self._end_offset})
+
+    def _new_tracker(self) -> ProducerTracker:
+        return ProducerTracker(self._disk, self.path, self._clock, self._home.max_producer_ids)
 
     def _load_producers(self, files: Collection[str] | None = None) -> None:
         """Load the producers' state. `files` are the names in the partition directory, if they are known."""

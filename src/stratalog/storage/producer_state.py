@@ -4,6 +4,8 @@ The log needs it to recognise a batch that is sent again, to refuse a batch that
 know which transactions are open. The state follows from the log's batches: replaying them rebuilds it, and a .snapshot
 file saves most of the replay. A snapshot holds only the last batch of each producer, as in Kafka.
 
+Producers are kept in the order of their last batches, because make_room() forgets the least recently used ones first.
+
 Snapshot, version 1: version i16, CRC-32C u32 of what follows, count i32, then per producer: id i64, epoch i16,
 last sequence i32, last offset i64, offset delta i32, timestamp i64, coordinator epoch i32, first offset of the open
 transaction i64 (-1: none).
@@ -12,7 +14,7 @@ transaction i64 (-1: none).
 from __future__ import annotations
 
 import struct
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -76,7 +78,7 @@ class ProducerState:
     """The producers of a log, by producer id."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, ProducerEntry] = {}
+        self._producers: OrderedDict[int, ProducerEntry] = OrderedDict()  # the least recently used first
         self._open: dict[int, int] = {}  # first offsets of open transactions by producer id, oldest first
 
     def __len__(self) -> int:
@@ -146,17 +148,38 @@ class ProducerState:
 
     def forget_before(self, timestamp: int) -> None:
         """Forget producers that wrote nothing since `timestamp` and have no open transaction."""
-        self._producers = {
-            producer.producer_id: producer
+        self._producers = OrderedDict(
+            (producer.producer_id, producer)
             for producer in self
             if producer.transaction_first_offset is not None or producer.last_timestamp >= timestamp
-        }
+        )
+
+    def make_room(self, count: int, limit: int, idle_before: int) -> bool:
+        """Make room for `count` more producers within `limit`: forget those that wrote nothing since the timestamp
+        `idle_before` and have no transaction open, the least recently used first. Return whether there is room now."""
+        excess = len(self._producers) + count - limit
+        for _ in range(len(self._open) + excess):
+            if excess <= 0:
+                break
+            oldest = next(iter(self._producers.values()), None)
+            if oldest is None:
+                break
+            if oldest.transaction_first_offset is not None:
+                self._producers.move_to_end(oldest.producer_id)  # so that the next call need not pass it again
+            elif oldest.last_timestamp < idle_before:
+                del self._producers[oldest.producer_id]
+                excess -= 1
+            else:
+                break
+        return excess <= 0
 
     def _producer(self, header: BatchHeader) -> ProducerEntry:
         producer = self._producers.get(header.producer_id)
         if producer is None:
             producer = self._producers[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
-        elif producer.epoch != header.producer_epoch:
+            return producer
+        self._producers.move_to_end(header.producer_id)
+        if producer.epoch != header.producer_epoch:
             producer.epoch = header.producer_epoch
             producer.batches.clear()
         return producer

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from stratalog.errors import CorruptBatchError, CorruptCheckpointError, InvalidProducerEpochError, StorageError
+from stratalog.clock import Clock
+from stratalog.errors import (
+    CorruptBatchError,
+    CorruptCheckpointError,
+    InvalidProducerEpochError,
+    StorageError,
+    TooManyProducersError,
+)
 from stratalog.records._framing import BatchHeader
 from stratalog.records.batch import Batch
 from stratalog.records.format import ControlType
@@ -22,11 +29,24 @@ from stratalog.storage.recovery import RecoveryReport
 from stratalog.storage.segment import Segment
 from stratalog.storage.transaction_index import AbortedTransaction
 
+IDLE_MS = 15 * 60_000
+"""A producer that wrote nothing for so long has no batch that it may still send again: producers give up after
+delivery.timeout.ms, two minutes by default."""
+
 
 class ProducerTracker:
-    """Keeps the producer state of one log up to date, and saves and loads it."""
+    """Keeps the producer state of one log up to date, and saves and loads it. Keeps at most `max_producers` producers.
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
+    Clients choose producer ids, so they could make a log remember any number of them, in memory and in snapshots. When
+    the limit is reached, a new producer replaces the least recently used one that is idle (IDLE_MS) and has no
+    transaction open. Without such a producer the new one is refused: to forget an active producer could let a batch
+    that it sends again into the log twice, without an error. Idleness is judged by timestamps of batches, as
+    producer.id.expiration.ms is.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, clock: Clock, max_producers: int) -> None:
+        self._clock = clock
+        self._max_producers = max_producers
         self._disk = disk
         self._directory = directory
         self.state = ProducerState()
@@ -47,7 +67,8 @@ class ProducerTracker:
         return ProducerBatch(last.last_sequence, last.last_offset, last.last_offset - first.base_offset, timestamp)
 
     def check(self, headers: Sequence[BatchHeader]) -> None:
-        """Raise unless each batch follows the last batch of its producer, in the log or earlier in this append."""
+        """Raise unless each batch follows the last batch of its producer, in the log or earlier in this append. Raise
+        TooManyProducersError if there is no room for new producers."""
         previous: dict[int, BatchHeader] = {}
         for header in headers:
             if header.producer_id < 0 or header.is_control:
@@ -58,6 +79,18 @@ class ProducerTracker:
             else:
                 check_follows(header, before.producer_epoch, before.last_sequence)
             previous[header.producer_id] = header
+        if len(self.state) + len(previous) > self._max_producers:
+            new = sum(self.state.get(producer_id) is None for producer_id in previous)
+            if new and not self._make_room(new):
+                raise TooManyProducersError(
+                    f"{self._directory.name} has {len(self.state)} producers that wrote within {IDLE_MS // 60_000} "
+                    f"minutes or have a transaction open, so producer id {headers[-1].producer_id} is refused: "
+                    f"stratalog.max.producer.ids.per.partition is {self._max_producers}; use fewer producers, or raise "
+                    "the setting"
+                )
+
+    def _make_room(self, count: int) -> bool:
+        return self.state.make_room(count, self._max_producers, self._clock.now_ms() - IDLE_MS)
 
     def check_epochs(self, headers: Sequence[BatchHeader]) -> None:
         """Raise InvalidProducerEpochError if a marker, or an offset in a transaction, comes from an instance of the
@@ -156,6 +189,7 @@ class ProducerTracker:
                 for header in chunk.headers:
                     if header.producer_id >= 0 and header.base_offset >= start:
                         self.note(Batch(chunk.buffer, header), segment)
+                self._make_room(0)  # not only at the end: a segment can have millions of producers
         except CorruptBatchError as error:
             report.note(f"the producers of batches after a corrupt batch are unknown: {error}")
 

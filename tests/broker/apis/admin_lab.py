@@ -1,4 +1,5 @@
-"""A data directory with topics, and the admin APIs over it: requests go in as bytes and come out as kio's entities."""
+"""A data directory with topics, and the admin APIs over it. Requests are passed as bytes, responses as kio's
+entities."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ class AdminLab:
         )
         self.topics.load()
         self.background_calls = 0
-        self.before_background: Callable[[], object] = lambda: None  # what another client does meanwhile
+        self.before_background: Callable[[], object] = lambda: None  # simulates a request of another client
         self.transactions = TransactionLab(self.topics, self.store, self.clock, self.config, self.run_in_background)
         self.transactions.load()
         self.background_calls = 0
@@ -97,14 +98,14 @@ class AdminLab:
         return call()
 
     async def run_in_portions(self, work: Generator[None, None, T], /) -> T:
-        """Each portion is a call of its own."""
+        """Run each portion as a call of its own."""
         while True:
             result = await self.run_in_background(lambda: _portion(work))
             if result is not None:
                 return result[0]
 
     async def ask(self, key: ApiKey, version: int, **fields: Any) -> Any:
-        """The answer of this version, as a client reads it."""
+        """Return the response to a request of this version, as a client parses it."""
         body = bytearray()
         compile_encoder(load_request_schema(int(key), version))(body, fields)
         request = decode_request(key, version, memoryview(bytes(body)))
@@ -118,11 +119,11 @@ class AdminLab:
         return response
 
     def answer(self, key: ApiKey, version: int | None = None, **fields: Any) -> Any:
-        """ask(), from outside an event loop; of the newest version."""
+        """Call ask(), by default with the newest version. Must not run in an event loop."""
         return asyncio.run(self.ask(key, VERSIONS[key].highest if version is None else version, **fields))
 
     def append(self, topic: str, *batches: bytearray, partition: int = 0) -> Log:
-        """The log of the partition, with these batches behind its end."""
+        """Append batches to a partition, and return its log."""
         found = self.topics.partition(topic, partition)
         assert found is not None
         for batch in batches:

@@ -32,7 +32,7 @@ class TestDescribeCluster:
         )
 
     @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CLUSTER))
-    def test_the_one_broker_is_told_with_its_advertised_address(self, lab: AdminLab, version: int) -> None:
+    def test_broker_is_described_with_its_advertised_address(self, lab: AdminLab, version: int) -> None:
         answer = self.describe(lab, version)
         assert (answer.error_code, answer.cluster_id, answer.controller_id) == (ErrorCode.none, "the-cluster", 7)
         [broker] = answer.brokers
@@ -41,7 +41,7 @@ class TestDescribeCluster:
         if version >= 2:
             assert not broker.is_fenced
 
-    def test_operations_are_told_who_asks(self, lab: AdminLab) -> None:
+    def test_operations_are_returned_only_on_request(self, lab: AdminLab) -> None:
         assert self.describe(lab, operations=True).cluster_authorized_operations == 8096
 
     @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ class TestDescribeTopicPartitions:
         following = answer.next_cursor
         return topics, None if following is None else (following.topic_name, following.partition_index)
 
-    def test_all_that_there_is_to_tell_of_a_partition(self, lab: AdminLab) -> None:
+    def test_partition_is_described_in_full(self, lab: AdminLab) -> None:
         created = lab.topics.create("__consumer_offsets", 1, {})
         [topic] = lab.answer(
             ApiKey.DESCRIBE_TOPIC_PARTITIONS,
@@ -95,7 +95,7 @@ class TestDescribeTopicPartitions:
         assert self.page(lab, "c", "b", "c", "a") == (everything, None)
         assert self.page(lab, "c", "a") == ([everything[0], everything[2]], None)
 
-    def test_unknown_and_illegal_names_are_told(self, lab: AdminLab) -> None:
+    def test_unknown_and_invalid_names_get_errors(self, lab: AdminLab) -> None:
         lab.topics.create("b", 1, {})
         assert self.page(lab, "a", "b", "c/d") == (
             [("a", [], "unknown_topic_or_partition"), ("b", [0], "none"), ("c/d", [], "invalid_topic_exception")],
@@ -115,29 +115,29 @@ class TestDescribeTopicPartitions:
         )
 
     @pytest.mark.parametrize("limit", [0, -1, -(2**31)])
-    def test_limit_that_allows_nothing_still_gets_on(self, lab: AdminLab, limit: int) -> None:
+    def test_limit_of_zero_still_returns_a_partition(self, lab: AdminLab, limit: int) -> None:
         lab.topics.create("a", 2, {})
         assert self.page(lab, limit=limit) == ([("a", [0], "none")], ("a", 1))
 
-    def test_cursor_whose_topic_is_gone_goes_on_behind_it(self, lab: AdminLab) -> None:
+    def test_cursor_of_a_deleted_topic_continues_with_the_next_topic(self, lab: AdminLab) -> None:
         lab.topics.create("a", 1, {})
         lab.topics.create("c", 2, {})
         assert self.page(lab, cursor=("b", 1)) == ([("c", [0, 1], "none")], None)
 
     @pytest.mark.parametrize("partition", [2, 2**31 - 1])
-    def test_cursor_past_a_topics_end_goes_on_with_the_next(self, lab: AdminLab, partition: int) -> None:
+    def test_cursor_after_the_last_partition_continues_with_the_next_topic(self, lab: AdminLab, partition: int) -> None:
         lab.topics.create("a", 2, {})
         lab.topics.create("b", 1, {})
         assert self.page(lab, cursor=("a", partition)) == ([("a", [], "none"), ("b", [0], "none")], None)
 
     @pytest.mark.parametrize("cursor", [("a", -1), ("z", 0)])
-    def test_cursor_that_can_not_be_is_refused(self, lab: AdminLab, cursor: tuple[str, int]) -> None:
+    def test_invalid_cursor_is_refused(self, lab: AdminLab, cursor: tuple[str, int]) -> None:
         lab.topics.create("a", 2, {})
         assert self.page(lab, "a", cursor=cursor) == ([("a", [], "invalid_request")], None)
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.data())
-    def test_pages_put_together_are_everything_once(self, lab: AdminLab, data: st.DataObject) -> None:
+    def test_all_pages_together_have_every_partition_once(self, lab: AdminLab, data: st.DataObject) -> None:
         counts = {"a": 4, "b": 1, "c.d": 7}
         for name, count in counts.items():
             if lab.topics.get(name) is None:

@@ -24,7 +24,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 async def fetch(lab: GroupLab, version: int, topics: Any, group_id: str = "g", **changes: Any) -> tuple[ErrorCode, Any]:
-    """The group's error and its topics, wherever the version has them."""
+    """Return the group's error and its topics from the fields of the version."""
     group = {"group_id": group_id, "topics": topics, **changes}
     answer = await lab.ask(ApiKey.OFFSET_FETCH, version, groups=[group], **group)
     if version >= 8:
@@ -38,7 +38,7 @@ def wanted(lab: GroupLab, *partitions: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
-def test_every_version_of_commit_is_fetched_again(version: int) -> None:
+def test_every_version_of_commit_stores_offsets(version: int) -> None:
     async def test() -> None:
         lab = GroupLab()
         assert await lab.commit(42, version=version, committed_leader_epoch=3) is NONE
@@ -51,7 +51,7 @@ def test_every_version_of_commit_is_fetched_again(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
-def test_every_version_of_commit_is_told_what_does_not_exist(version: int) -> None:
+def test_every_version_of_commit_gets_errors_for_unknown_partitions(version: int) -> None:
     async def test() -> None:
         lab = GroupLab()
 
@@ -80,7 +80,7 @@ def test_every_version_of_commit_is_told_what_does_not_exist(version: int) -> No
     run(test())
 
 
-def test_commits_to_nothing_that_exists_make_no_group() -> None:
+def test_commits_for_unknown_partitions_create_no_group() -> None:
     async def test() -> None:
         lab = GroupLab()
         assert await lab.commit(1, partition=99) is UNKNOWN
@@ -90,7 +90,7 @@ def test_commits_to_nothing_that_exists_make_no_group() -> None:
     run(test())
 
 
-def test_commit_without_topics_is_answered() -> None:
+def test_commit_without_topics_gets_a_response() -> None:
     async def test() -> None:
         lab = GroupLab()
         fields = {"generation_id_or_member_epoch": -1, "member_id": "", "topics": []}
@@ -123,7 +123,7 @@ def test_commit_with_a_generation_to_a_group_that_does_not_exist(version: int) -
     run(test())
 
 
-def test_text_that_is_too_long_is_refused() -> None:
+def test_metadata_that_is_too_long_is_refused() -> None:
     async def test() -> None:
         lab = GroupLab(GroupConfig(offset_metadata_max_bytes=4))
         assert await lab.commit(5, committed_metadata="12345") is ErrorCode.offset_metadata_too_large
@@ -135,7 +135,7 @@ def test_text_that_is_too_long_is_refused() -> None:
     run(test())
 
 
-def test_retention_that_an_old_client_asks_for_is_kept() -> None:
+def test_retention_time_of_an_old_client_is_respected() -> None:
     async def test() -> None:
         lab = GroupLab()
         await lab.commit(5, version=2, retention_time=1_000)
@@ -191,7 +191,7 @@ def test_group_that_does_not_exist_has_no_offsets(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_FETCH))
-def test_error_of_a_group_is_where_the_version_has_it(version: int) -> None:
+def test_error_of_a_group_is_in_the_field_of_its_version(version: int) -> None:
     async def test() -> None:
         lab = GroupLab()
         lab.coordinator.close()
@@ -219,7 +219,7 @@ def test_several_groups_are_fetched_at_once() -> None:
     run(test())
 
 
-def test_topic_by_an_id_that_is_not_known_is_an_error() -> None:
+def test_unknown_topic_id_gets_an_error() -> None:
     async def test() -> None:
         lab = GroupLab()
         _, (topic,) = await fetch(lab, 10, [{"topic_id": uuid.UUID(int=9), "partition_indexes": [0]}])
@@ -229,7 +229,7 @@ def test_topic_by_an_id_that_is_not_known_is_an_error() -> None:
     run(test())
 
 
-def test_offset_of_an_earlier_topic_of_the_same_name_is_not_handed_out() -> None:
+def test_offset_of_an_earlier_topic_of_the_same_name_is_not_returned() -> None:
     async def test() -> None:
         lab = GroupLab()
         await lab.commit(42)
@@ -243,7 +243,7 @@ def test_offset_of_an_earlier_topic_of_the_same_name_is_not_handed_out() -> None
     run(test())
 
 
-def test_partition_asked_for_a_thousand_times_is_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_partition_is_returned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committed_offsets, "MOST_PARTITIONS", 2_000)
 
     async def test() -> None:
@@ -251,16 +251,16 @@ def test_partition_asked_for_a_thousand_times_is_answered_once(monkeypatch: pyte
         await lab.commit(42)
         _, topics = await fetch(lab, 7, wanted(lab, *[0] * 1_000) + wanted(lab, *[0] * 1_000))
         assert [len(topic.partitions) for topic in topics] == [1]
-        with pytest.raises(MalformedRequestError, match="more than 2000 partitions"):
+        with pytest.raises(MalformedRequestError, match="it must have at most 2000"):
             await fetch(lab, 7, wanted(lab, *range(2_001)))
 
     run(test())
 
 
-def test_thousands_of_groups_at_once_are_refused() -> None:
+def test_too_many_groups_are_refused() -> None:
     async def test() -> None:
         groups = [{"group_id": str(number), "topics": None} for number in range(10_001)]
-        with pytest.raises(MalformedRequestError, match="OffsetFetch asks for 10001 groups"):
+        with pytest.raises(MalformedRequestError, match="OffsetFetch has 10001 groups"):
             await GroupLab().ask(ApiKey.OFFSET_FETCH, groups=groups)
 
     run(test())
@@ -303,7 +303,7 @@ def test_offsets_are_deleted() -> None:
     run(test())
 
 
-def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
+def test_offsets_of_a_subscribed_topic_are_not_deleted() -> None:
     async def test() -> None:
         lab = GroupLab()
         member = await lab.stable()
@@ -317,7 +317,7 @@ def test_offsets_of_a_topic_that_is_read_are_not_deleted() -> None:
     run(test())
 
 
-def test_offsets_of_no_group_and_of_one_that_is_no_consumers() -> None:
+def test_offsets_of_an_unknown_group_or_another_protocol_are_not_deleted() -> None:
     async def test() -> None:
         lab = GroupLab()
         assert (await delete(lab, 0)).error_code is ErrorCode.group_id_not_found

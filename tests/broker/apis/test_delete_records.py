@@ -34,12 +34,12 @@ def delete(lab: AdminLab, *offsets: tuple[str, int, int], version: int | None = 
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DELETE_RECORDS))
-def test_log_begins_where_it_was_asked_to(lab: AdminLab, version: int) -> None:
+def test_log_starts_at_the_requested_offset(lab: AdminLab, version: int) -> None:
     assert delete(lab, ("orders", 0, 4), version=version) == [("orders", 0, 4, "none")]
     assert [record.offset for record in lab.append("orders").records()] == list(range(4, 10))
 
 
-def test_minus_one_deletes_everything_there_is(lab: AdminLab) -> None:
+def test_offset_minus_one_deletes_all_records(lab: AdminLab) -> None:
     assert delete(lab, ("orders", 0, -1)) == [("orders", 0, 10, "none")]
     assert list(lab.append("orders").records()) == []
     assert delete(lab, ("orders", 1, -1)) == [("orders", 1, 0, "none")]  # it is empty
@@ -58,7 +58,7 @@ def test_offsets_that_are_not_in_the_log_are_refused(lab: AdminLab, offset: int)
 
 
 @pytest.mark.parametrize(("name", "index"), [("nope", 0), ("orders", 2), ("orders", -1), ("..", 0)])
-def test_unknown_partitions_are_refused_and_the_others_done(lab: AdminLab, name: str, index: int) -> None:
+def test_unknown_partitions_do_not_stop_the_others(lab: AdminLab, name: str, index: int) -> None:
     topics = delete(lab, (name, index, 1), ("orders", 0, 1))
     assert sorted(topics) == sorted([(name, index, -1, "unknown_topic_or_partition"), ("orders", 0, 1, "none")])
 
@@ -70,11 +70,11 @@ def test_internal_topics_are_refused(lab: AdminLab) -> None:
     assert lab.append("__consumer_offsets").log_start_offset == 0
 
 
-def test_last_offset_of_a_partition_that_is_there_twice_counts(lab: AdminLab) -> None:
+def test_last_offset_of_a_repeated_partition_counts(lab: AdminLab) -> None:
     assert delete(lab, ("orders", 0, 3), ("orders", 0, 2)) == [("orders", 0, 2, "none")]
 
 
-def test_topic_that_is_deleted_meanwhile_is_unknown(lab: AdminLab) -> None:
+def test_topic_that_is_deleted_during_the_request_gets_unknown_topic(lab: AdminLab) -> None:
     lab.before_background = lambda: lab.topics.delete("orders")
     assert delete(lab, ("orders", 0, 3)) == [("orders", 0, -1, "unknown_topic_or_partition")]
 
@@ -85,7 +85,7 @@ def test_deleted_records_stay_deleted_after_kill_9(lab: AdminLab, tmp_path: Path
         assert restarted.append("orders").log_start_offset == 7
 
 
-def test_disk_that_refuses_is_told(tmp_path: Path) -> None:
+def test_failing_disk_gets_a_storage_error(tmp_path: Path) -> None:
     disk = FailingDisk()
     with AdminLab(tmp_path, disk) as lab:
         lab.topics.create("orders", 1, {})
@@ -96,7 +96,7 @@ def test_disk_that_refuses_is_told(tmp_path: Path) -> None:
         assert delete(lab, ("orders", 0, 1)) == [("orders", 0, 1, "none")]
 
 
-def test_many_partitions_are_done_together_and_a_few_hundred_at_a_time(tmp_path: Path) -> None:
+def test_many_partitions_are_saved_a_few_hundred_at_a_time(tmp_path: Path) -> None:
     with AdminLab(tmp_path) as lab:
         lab.topics.create("orders", 600, {})
         for index in (0, 599):

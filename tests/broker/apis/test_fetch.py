@@ -1,4 +1,4 @@
-"""Fetch, in every version: what is read, how much of it, long polls, and transactions."""
+"""Fetch, in every version: which records are returned, how many, long polls, and transactions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 2**31 - 1
 
 
 def of(lab: DataLab, name: str, *partitions: tuple[int, int], max_bytes: int = 10**6, **given: Any) -> dict[str, Any]:
-    """(partition, offset) of a topic, by name and id."""
+    """Return the topic of a request, by name and topic id, with these (partition, offset) pairs."""
     found = lab.topics.get(name)
     wanted = [
         {"partition": index, "fetch_offset": offset, "partition_max_bytes": max_bytes, **given}
@@ -34,7 +34,7 @@ def request(*topics: dict[str, Any], **given: Any) -> dict[str, Any]:
 
 
 def fetch(lab: DataLab, *topics: dict[str, Any], version: int = 18, **given: Any) -> list[Any]:
-    """The partitions of the answer, of all topics."""
+    """Return the partitions of all topics in the response."""
     answer = lab.ask(ApiKey.FETCH, request(*topics, **given), version)
     assert answer.error_code == ErrorCode.none if version >= 7 else True
     return [partition for topic in answer.responses for partition in topic.partitions]
@@ -56,7 +56,7 @@ def test_the_bytes_that_were_appended_are_read(data_lab: DataLab, version: int) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_not_there_is_an_error_of_its_own_partition(data_lab: DataLab, version: int) -> None:
+def test_unknown_partition_gets_its_own_error(data_lab: DataLab, version: int) -> None:
     data_lab.create("orders")
     data_lab.create("gone")
     gone = of(data_lab, "gone", (0, 0))
@@ -88,7 +88,7 @@ def test_an_offset_before_the_start_is_out_of_range(data_lab: DataLab) -> None:
 # How much
 
 
-def test_the_first_batch_is_read_even_if_it_is_larger_than_asked_for(data_lab: DataLab) -> None:
+def test_the_first_batch_is_read_even_if_it_is_larger_than_the_limit(data_lab: DataLab) -> None:
     data_lab.create("orders", 2)
     for index in range(2):
         data_lab.append("orders", b"x" * 1000, partition=index)
@@ -99,7 +99,7 @@ def test_the_first_batch_is_read_even_if_it_is_larger_than_asked_for(data_lab: D
     assert [bool(each.records) for each in answers] == [True, False]
 
 
-def test_the_sizes_bound_what_is_read_and_the_last_batch_may_be_cut(data_lab: DataLab) -> None:
+def test_sizes_limit_the_records_and_the_last_batch_may_be_cut(data_lab: DataLab) -> None:
     data_lab.create("orders", 2)
     size = len(data_lab.append("orders", b"x" * 500))
     for index in (0, 0, 1, 1):
@@ -109,7 +109,7 @@ def test_the_sizes_bound_what_is_read_and_the_last_batch_may_be_cut(data_lab: Da
     assert [len(each.records) for each in fetch(data_lab, wanted, max_bytes=3 * size)] == [2 * size + 10, 0]
 
 
-def test_the_brokers_limit_bounds_what_is_asked_for(tmp_path: Path) -> None:
+def test_the_brokers_limit_applies_to_larger_requests(tmp_path: Path) -> None:
     with DataLab(tmp_path, fetch_max_bytes=3000) as lab:
         lab.create("orders")
         for _ in range(5):
@@ -118,7 +118,7 @@ def test_the_brokers_limit_bounds_what_is_asked_for(tmp_path: Path) -> None:
         assert len(answer.records) == 3000
 
 
-def test_a_partition_that_is_asked_for_twice_is_read_once(data_lab: DataLab) -> None:
+def test_a_repeated_partition_is_read_once(data_lab: DataLab) -> None:
     data_lab.create("orders")
     data_lab.append("orders", b"a")
     assert len(fetch(data_lab, of(data_lab, "orders", (0, 0), (0, 0)), of(data_lab, "orders", (0, 0)))) == 1
@@ -154,7 +154,7 @@ def test_a_poll_ends_when_its_time_is_over(data_lab: DataLab) -> None:
 
 
 @pytest.mark.parametrize("given", [{"max_wait": 0}, {"max_wait": -1}, {"min_bytes": 0}, {"min_bytes": -1}])
-def test_who_does_not_want_to_wait_does_not(data_lab: DataLab, given: dict[str, int]) -> None:
+def test_fetch_without_max_wait_does_not_wait(data_lab: DataLab, given: dict[str, int]) -> None:
     data_lab.create("orders")
     assert len(fetch(data_lab, of(data_lab, "orders", (0, 0)), **{"max_wait": 60_000} | given)) == 1
 
@@ -165,11 +165,11 @@ def test_an_error_does_not_wait(data_lab: DataLab) -> None:
     assert [each.error_code for each in answers] == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
 
 
-def test_no_partitions_do_not_wait(data_lab: DataLab) -> None:
+def test_fetch_without_partitions_does_not_wait(data_lab: DataLab) -> None:
     assert fetch(data_lab, max_wait=60_000) == []
 
 
-def test_a_poll_of_a_topic_that_is_deleted_is_told(data_lab: DataLab) -> None:
+def test_a_poll_of_a_deleted_topic_gets_an_error(data_lab: DataLab) -> None:
     data_lab.create("orders")
 
     async def scenario() -> None:
@@ -183,7 +183,7 @@ def test_a_poll_of_a_topic_that_is_deleted_is_told(data_lab: DataLab) -> None:
     asyncio.run(scenario())
 
 
-def test_at_the_end_polls_are_answered_and_nothing_waits_any_more(data_lab: DataLab) -> None:
+def test_drain_answers_polls_and_no_fetch_waits_after_it(data_lab: DataLab) -> None:
     data_lab.create("orders")
 
     async def scenario() -> None:
@@ -197,7 +197,7 @@ def test_at_the_end_polls_are_answered_and_nothing_waits_any_more(data_lab: Data
     asyncio.run(scenario())
 
 
-def test_a_poll_whose_client_is_gone_leaves_nothing_behind(data_lab: DataLab) -> None:
+def test_a_poll_of_a_disconnected_client_leaves_nothing_behind(data_lab: DataLab) -> None:
     data_lab.create("orders")
 
     async def scenario() -> None:
@@ -217,8 +217,8 @@ def poll_frame(lab: DataLab) -> bytes:
     return request_frame(ApiKey.FETCH, 18, request(of(lab, "orders", (0, 0)), max_wait=60_000), correlation_id=9)
 
 
-def test_a_record_that_comes_right_behind_a_poll_wakes_it(data_lab: DataLab) -> None:
-    """In the same turn of the event loop: whoever looks and registers later than that sleeps for max_wait."""
+def test_a_record_that_is_appended_right_after_a_poll_wakes_it(data_lab: DataLab) -> None:
+    """The append is in the same turn of the event loop. A fetch that registered later would wait for max_wait."""
     data_lab.create("orders")
 
     async def scenario() -> None:
@@ -248,7 +248,7 @@ def test_a_poll_that_is_cancelled_at_once_leaves_nothing_behind(data_lab: DataLa
 # Transactions, epochs, replicas
 
 
-def test_committed_readers_get_up_to_the_last_stable_offset_and_who_aborted(data_lab: DataLab) -> None:
+def test_committed_readers_get_records_to_the_last_stable_offset_and_aborted_transactions(data_lab: DataLab) -> None:
     data_lab.create("topic")
     before = data_lab.append("topic", b"before")
     producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
@@ -284,7 +284,7 @@ def test_the_leader_epoch_that_a_client_knows_is_checked(data_lab: DataLab, epoc
         assert fetch(data_lab, wanted, version=version)[0].error_code.name == error
 
 
-def test_a_client_whose_log_parted_from_this_one_is_told_where(data_lab: DataLab) -> None:
+def test_a_client_with_a_diverging_log_gets_the_diverging_epoch(data_lab: DataLab) -> None:
     data_lab.create("orders")
     for epoch in (1, 4):
         data_lab.partition("orders").leader_epoch = epoch
@@ -297,7 +297,7 @@ def test_a_client_whose_log_parted_from_this_one_is_told_where(data_lab: DataLab
         assert not parted.records
 
 
-def test_a_replica_gets_nothing_from_a_broker_that_is_alone(data_lab: DataLab) -> None:
+def test_a_replica_gets_no_records(data_lab: DataLab) -> None:
     data_lab.create("orders")
     data_lab.append("orders", b"a")
     wanted = of(data_lab, "orders", (0, 0))

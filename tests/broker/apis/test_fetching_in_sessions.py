@@ -1,4 +1,4 @@
-"""Fetch with sessions: a consumer says what changes, and is told what changed."""
+"""Fetch with sessions: requests and responses have changes only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.broker.data_lab import DataLab
 
 
 class Consumer:
-    """Keeps a session as a client does."""
+    """A client with a session."""
 
     def __init__(self, lab: DataLab, version: int = 18) -> None:
         self.lab = lab
@@ -24,7 +24,7 @@ class Consumer:
         self.epoch = 0
 
     def fetch(self, *topics: dict[str, Any], forget: tuple[dict[str, Any], ...] = (), **given: Any) -> dict[int, Any]:
-        """What is told, by partition."""
+        """Return the reported partitions by number."""
         return asyncio.run(self.fetching(*topics, forget=forget, **given))
 
     async def fetching(
@@ -47,7 +47,7 @@ def lab(data_lab: DataLab) -> DataLab:
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 13, 18])
-def test_only_what_is_new_is_told(lab: DataLab, version: int) -> None:
+def test_only_changes_are_reported(lab: DataLab, version: int) -> None:
     consumer = Consumer(lab, version)
     assert set(consumer.fetch(of(lab, "orders", (0, 0), (1, 1), (2, 1)))) == {0, 1, 2}
     assert consumer.session_id > 0
@@ -58,14 +58,14 @@ def test_only_what_is_new_is_told(lab: DataLab, version: int) -> None:
     assert len(lab.sessions) == 1
 
 
-def test_records_that_were_not_taken_are_told_again(lab: DataLab) -> None:
+def test_records_that_were_not_fetched_are_returned_again(lab: DataLab) -> None:
     consumer = Consumer(lab)
     consumer.fetch(of(lab, "orders", (0, 0)))
     assert set(consumer.fetch()) == {0}
     assert set(consumer.fetch(of(lab, "orders", (0, 1)))) == set()
 
 
-def test_a_start_of_the_log_that_moved_is_news(lab: DataLab) -> None:
+def test_a_moved_log_start_offset_is_reported(lab: DataLab) -> None:
     consumer = Consumer(lab)
     consumer.fetch(of(lab, "orders", (0, 1)))
     lab.partition("orders").log.advance_start(1)
@@ -74,7 +74,7 @@ def test_a_start_of_the_log_that_moved_is_news(lab: DataLab) -> None:
     assert consumer.fetch() == {}
 
 
-def test_partitions_that_are_forgotten_are_told_no_more(lab: DataLab) -> None:
+def test_forgotten_partitions_are_not_reported(lab: DataLab) -> None:
     consumer = Consumer(lab)
     wanted = of(lab, "orders", (0, 1), (1, 1))
     consumer.fetch(wanted)
@@ -84,7 +84,7 @@ def test_partitions_that_are_forgotten_are_told_no_more(lab: DataLab) -> None:
     assert set(consumer.fetch()) == {1}
 
 
-def test_an_error_is_told_until_something_is_done_about_it(lab: DataLab) -> None:
+def test_an_error_is_reported_until_it_is_fixed(lab: DataLab) -> None:
     consumer = Consumer(lab)
     consumer.fetch(of(lab, "orders", (0, 1), (9, 0)))
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_an_error_is_told_until_something_is_done_about_it(lab: DataLab) -> None
         assert (told.partition_index, told.error_code) == (9, ErrorCode.unknown_topic_or_partition)
 
 
-def test_a_topic_that_is_deleted_and_made_again_is_another_for_who_knows_its_id(lab: DataLab) -> None:
+def test_a_topic_that_is_created_again_is_unknown_by_its_old_topic_id(lab: DataLab) -> None:
     by_id, by_name = Consumer(lab), Consumer(lab, 12)
     for consumer in (by_id, by_name):
         consumer.fetch(of(lab, "orders", (0, 1)))
@@ -102,8 +102,8 @@ def test_a_topic_that_is_deleted_and_made_again_is_another_for_who_knows_its_id(
     assert by_name.fetch()[0].error_code == ErrorCode.offset_out_of_range
 
 
-def test_who_has_records_goes_behind_the_others(lab: DataLab) -> None:
-    """So that a partition with much to tell does not keep the others from being read."""
+def test_partitions_with_records_move_behind_the_others(lab: DataLab) -> None:
+    """Otherwise a partition with many records could keep the others from being read."""
     consumer = Consumer(lab)
     first = consumer.fetch(of(lab, "orders", (0, 0), (1, 0), (2, 0)), max_bytes=1)
     seen = [index for index, each in first.items() if each.records]
@@ -145,7 +145,7 @@ def test_a_full_fetch_that_names_a_session_replaces_it(lab: DataLab) -> None:
     assert len(lab.sessions) == 1
 
 
-def test_without_a_session_everything_is_told_each_time(lab: DataLab) -> None:
+def test_without_a_session_every_response_is_full(lab: DataLab) -> None:
     wanted = request(of(lab, "orders", (0, 1), (1, 1)), session_epoch=-1)
     for _ in range(2):
         answer = lab.ask(ApiKey.FETCH, wanted)
@@ -153,14 +153,14 @@ def test_without_a_session_everything_is_told_each_time(lab: DataLab) -> None:
         assert len(answer.responses[0].partitions) == 2
 
 
-def test_where_there_is_no_room_it_is_served_without_a_session(lab: DataLab) -> None:
+def test_fetch_is_served_without_a_session_if_there_is_no_room(lab: DataLab) -> None:
     lab.sessions._slots = 0
     consumer = Consumer(lab)
     assert set(consumer.fetch(of(lab, "orders", (0, 0)))) == {0}
     assert consumer.session_id == 0
 
 
-def test_a_session_that_outgrows_what_may_be_remembered_is_ended(lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_exceeds_the_limits_is_closed(lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "MOST_CACHED_PARTITIONS", 3)
     consumer = Consumer(lab)
     consumer.fetch(of(lab, "orders", (0, 0), (1, 0)))

@@ -445,11 +445,11 @@ def test_thousands_of_things_at_once_are_refused() -> None:
     async def test() -> None:
         lab = GroupLab()
         many = [str(number) for number in range(10_001)]
-        with pytest.raises(MalformedRequestError, match="DescribeGroups asks for 10001"):
+        with pytest.raises(MalformedRequestError, match="DescribeGroups has 10001"):
             await lab.ask(ApiKey.DESCRIBE_GROUPS, groups=many, include_authorized_operations=False)
-        with pytest.raises(MalformedRequestError, match="DeleteGroups asks for 10001"):
+        with pytest.raises(MalformedRequestError, match="DeleteGroups has 10001"):
             await lab.ask(ApiKey.DELETE_GROUPS, groups_names=many)
-        with pytest.raises(MalformedRequestError, match="FindCoordinator asks for 10001"):
+        with pytest.raises(MalformedRequestError, match="FindCoordinator has 10001"):
             await lab.ask(ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=many)
 
     run(test())

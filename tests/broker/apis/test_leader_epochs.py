@@ -13,7 +13,8 @@ from tests.storage.hand_made import START_MS, batch_of
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[AdminLab]:
-    """Epoch 2 wrote the offsets from 0, 5 those from 3, and 7, the current one, those from 5 to 8."""
+    """Return a lab whose log has offsets from 0 of leader epoch 2, from 3 of 5, and from 5 to 8 of 7, the current
+    one."""
     with AdminLab(tmp_path) as lab:
         lab.topics.create("orders", 2, {})
         log = lab.append("orders")
@@ -43,10 +44,10 @@ def ask(
         (2, (2, 3)),
         (5, (5, 5)),
         (7, (7, 9)),
-        (3, (2, 3)),  # wrote nothing
+        (3, (2, 3)),  # has no records
         (6, (5, 5)),
-        (0, (0, 0)),  # before all that is left
-        (8, (-1, -1)),  # never was
+        (0, (0, 0)),  # before all remaining leader epochs
+        (8, (-1, -1)),  # never existed
         (2**31 - 1, (-1, -1)),
         (-1, (-1, -1)),
         (-2, (-1, -1)),
@@ -61,12 +62,12 @@ def test_epoch_whose_records_were_deleted_ends_where_the_log_begins(lab: AdminLa
     assert ask(lab, 2) == (ErrorCode.none, 2, 4)
 
 
-def test_current_epoch_of_a_log_without_records_ends_at_its_end(lab: AdminLab) -> None:
+def test_current_epoch_of_an_empty_log_ends_at_the_log_end_offset(lab: AdminLab) -> None:
     assert ask(lab, 0, index=1) == (ErrorCode.none, 0, 0)
     assert ask(lab, 1, index=1) == (ErrorCode.none, -1, -1)
 
 
-def test_client_with_another_current_epoch_is_told(lab: AdminLab) -> None:
+def test_client_with_another_current_epoch_gets_an_error(lab: AdminLab) -> None:
     assert ask(lab, 2, current=7) == (ErrorCode.none, 2, 3)
     assert ask(lab, 2, current=6) == (ErrorCode.fenced_leader_epoch, -1, -1)
     assert ask(lab, 2, current=8) == (ErrorCode.unknown_leader_epoch, -1, -1)

@@ -1,4 +1,4 @@
-"""ListOffsets, in every version: the ends of a log, offsets by time, and the record with the largest timestamp."""
+"""ListOffsets, in every version: earliest and latest offset, offsets by timestamp, and the largest timestamp."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 
 @pytest.fixture
 def lab(data_lab: DataLab) -> DataLab:
-    """Offsets 0 to 4 with the timestamps 100, 200, 500, 300, 400; it begins at 1."""
+    """Return a lab whose log has offsets 0 to 4 with timestamps 100, 200, 500, 300, 400, and starts at offset 1."""
     data_lab.create("topic")
     for timestamps in ((100, 200), (500, 300), (400,)):
         records = [Record(timestamp=timestamp, value=b"value") for timestamp in timestamps]
@@ -46,13 +46,15 @@ def test_the_ends_of_a_log(lab: DataLab, version: int) -> None:
 @pytest.mark.parametrize(
     ("timestamp", "offset", "told"), [(0, 1, 200), (200, 1, 200), (201, 2, 500), (450, 2, 500), (500, 2, 500)]
 )
-def test_the_first_record_that_is_as_late(lab: DataLab, version: int, timestamp: int, offset: int, told: int) -> None:
+def test_timestamp_finds_the_first_record_at_or_after_it(
+    lab: DataLab, version: int, timestamp: int, offset: int, told: int
+) -> None:
     found = find(lab, timestamp, version=version)
     assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, offset, told)
 
 
 @pytest.mark.parametrize("timestamp", [501, 2**40, 2**63 - 1])
-def test_nothing_is_as_late(lab: DataLab, timestamp: int) -> None:
+def test_timestamp_after_all_records_finds_no_offset(lab: DataLab, timestamp: int) -> None:
     found = find(lab, timestamp)
     assert (found.error_code, found.offset, found.timestamp, found.leader_epoch) == (ErrorCode.none, -1, -1, -1)
 
@@ -66,7 +68,7 @@ def test_the_record_with_the_largest_timestamp(lab: DataLab) -> None:
     assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, -1, -1)
 
 
-def test_without_remote_storage_all_is_local(lab: DataLab) -> None:
+def test_earliest_local_offset_is_the_earliest_offset(lab: DataLab) -> None:
     assert find(lab, EARLIEST_LOCAL).offset == 1
     for timestamp in (LATEST_TIERED, EARLIEST_PENDING):
         found = find(lab, timestamp)
@@ -77,7 +79,7 @@ def test_without_remote_storage_all_is_local(lab: DataLab) -> None:
     ("timestamp", "first"),
     [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING, 11), (-7, 12), (-(2**63), 12)],
 )
-def test_a_question_that_a_version_does_not_know_is_an_error(lab: DataLab, timestamp: int, first: int) -> None:
+def test_timestamp_that_a_version_does_not_know_is_an_error(lab: DataLab, timestamp: int, first: int) -> None:
     for version in VERSIONS:
         expected = ErrorCode.none if version >= first else ErrorCode.unsupported_version
         assert find(lab, timestamp, version=version).error_code == expected
@@ -90,14 +92,14 @@ def test_committed_readers_see_nothing_past_the_last_stable_offset(lab: DataLab)
     assert [find(lab, LATEST, isolation_level=level).offset for level in (0, 1)] == [7, 7]
 
 
-def test_a_time_that_only_an_open_transaction_has_is_not_found_by_committed_readers(lab: DataLab) -> None:
+def test_committed_readers_find_no_timestamp_in_an_open_transaction(lab: DataLab) -> None:
     records = [Record(timestamp=900, value=b"open")]
     batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
     lab.partition("topic").append(memoryview(batch))
     assert [find(lab, 900, isolation_level=level).offset for level in (0, 1)] == [5, -1]
 
 
-def test_the_epoch_of_the_offset_is_told(lab: DataLab) -> None:
+def test_response_has_the_leader_epoch_of_the_offset(lab: DataLab) -> None:
     lab.partition("topic").leader_epoch = 4
     lab.append("topic", b"later")
     assert [find(lab, timestamp).leader_epoch for timestamp in (EARLIEST, 300, LATEST)] == [0, 0, 4]
@@ -108,7 +110,7 @@ def test_the_leader_epoch_that_a_client_knows_is_checked(lab: DataLab, epoch: in
     assert find(lab, LATEST, current_leader_epoch=epoch).error_code.name == error
 
 
-def test_what_is_not_there_or_asked_for_twice_is_an_error(lab: DataLab) -> None:
+def test_unknown_and_repeated_partitions_are_errors(lab: DataLab) -> None:
     request = {
         "topics": [
             {"name": "topic", "partitions": [{"partition_index": index, "timestamp": -1} for index in (0, 1, -1, 0)]},

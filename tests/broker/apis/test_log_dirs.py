@@ -46,7 +46,7 @@ def test_sizes_of_all_partitions(lab: AdminLab, tmp_path: Path, version: int) ->
         assert 0 < result.usable_bytes <= result.total_bytes
 
 
-def test_only_partitions_that_were_asked_for_and_exist_are_told(lab: AdminLab) -> None:
+def test_only_requested_partitions_that_exist_are_returned(lab: AdminLab) -> None:
     wanted = [
         {"topic": "orders", "partitions": [1, 1, 7, -1]},
         {"topic": "nope", "partitions": [0]},
@@ -57,12 +57,12 @@ def test_only_partitions_that_were_asked_for_and_exist_are_told(lab: AdminLab) -
     assert {name: sorted(partitions) for name, partitions in sizes(result).items()} == {"orders": [0, 1]}
 
 
-def test_room_is_told_where_no_topic_was_asked_for(lab: AdminLab) -> None:
+def test_disk_space_is_returned_without_topics(lab: AdminLab) -> None:
     [result] = lab.answer(ApiKey.DESCRIBE_LOG_DIRS, topics=[]).results
     assert (list(result.topics), result.total_bytes > 0) == ([], True)
 
 
-def test_directory_that_can_not_be_looked_at_is_told(lab: AdminLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_data_directory_gets_a_storage_error(lab: AdminLab, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: Path) -> Any:
         raise OSError(5, "Input/output error")
 

@@ -1,4 +1,4 @@
-"""Metadata, in every version: brokers and topics, by name and id; topics that come to be by being asked for."""
+"""Metadata, in every version: brokers, topics by name and topic id, and auto-creation."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_no_topics(data_lab: DataLab, version: int) -> None:
     assert names(ask(data_lab, version=version)) == []
 
 
-def test_an_answer_that_is_kept_is_not_given_when_topics_changed(data_lab: DataLab) -> None:
+def test_cached_response_is_not_used_after_topics_changed(data_lab: DataLab) -> None:
     data_lab.create("a")
     everything = {"topics": None}
     assert len(data_lab.ask(ApiKey.METADATA, everything).topics) == 1
@@ -86,18 +86,18 @@ def test_a_topic_by_its_id(data_lab: DataLab) -> None:
         assert (missing.error_code, missing.topic_id, missing.name) == (ErrorCode.unknown_topic_id, unknown, None)
 
 
-def test_neither_name_nor_id_is_an_invalid_request(data_lab: DataLab) -> None:
+def test_topic_without_name_and_topic_id_is_an_invalid_request(data_lab: DataLab) -> None:
     for version in (10, 11, 12, 13):
         (told,) = data_lab.ask(ApiKey.METADATA, {"topics": [{"topic_id": None, "name": None}]}, version).topics
         assert told.error_code == ErrorCode.invalid_request
 
 
-def test_a_topic_that_is_asked_for_many_times_is_told_once(data_lab: DataLab) -> None:
+def test_a_repeated_topic_is_described_once(data_lab: DataLab) -> None:
     data_lab.create("orders")
     assert names(ask(data_lab, *["orders"] * 1000)) == [("orders", "none")]
 
 
-def test_operations_are_told_where_they_are_asked_for(data_lab: DataLab) -> None:
+def test_operations_are_returned_if_requested(data_lab: DataLab) -> None:
     data_lab.create("orders")
     plain = ask(data_lab, "orders", version=8)
     assert plain.cluster_authorized_operations == plain.topics[0].topic_authorized_operations == -(2**31)
@@ -107,11 +107,11 @@ def test_operations_are_told_where_they_are_asked_for(data_lab: DataLab) -> None
     assert full.topics[0].topic_authorized_operations > 0
 
 
-# Topics that come to be
+# Auto-creation
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topic_that_is_asked_for_is_made_and_is_in_the_same_answer(tmp_path: Path, version: int) -> None:
+def test_an_unknown_topic_is_created_and_is_in_the_same_response(tmp_path: Path, version: int) -> None:
     with DataLab(tmp_path, num_partitions=3) as lab:
         answer = ask(lab, "new", version=version, allow_auto_topic_creation=True)
         assert names(answer) == [("new", "none")]
@@ -120,20 +120,20 @@ def test_a_topic_that_is_asked_for_is_made_and_is_in_the_same_answer(tmp_path: P
 
 
 @pytest.mark.parametrize("version", range(FIRST_THAT_MAY_FORBID, 14))
-def test_a_client_can_forbid_it(data_lab: DataLab, version: int) -> None:
+def test_a_client_can_forbid_auto_creation(data_lab: DataLab, version: int) -> None:
     answer = ask(data_lab, "new", version=version, allow_auto_topic_creation=False)
     assert names(answer) == [("new", "unknown_topic_or_partition")]
     assert data_lab.topics.all() == []
 
 
-def test_the_broker_can_forbid_it(tmp_path: Path) -> None:
+def test_the_broker_can_forbid_auto_creation(tmp_path: Path) -> None:
     with DataLab(tmp_path, auto_create_topics_enable=False) as lab:
         answer = ask(lab, "new", allow_auto_topic_creation=True)
         assert names(answer) == [("new", "unknown_topic_or_partition")]
         assert lab.topics.all() == []
 
 
-def test_what_can_not_be_made_is_an_error_and_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_topic_that_can_not_be_created_does_not_stop_the_others(tmp_path: Path) -> None:
     with DataLab(tmp_path, stratalog_max_partitions=2) as lab:
         answer = ask(lab, "a", "a/b", "b", "c", allow_auto_topic_creation=True)
         assert names(answer) == [
@@ -144,7 +144,7 @@ def test_what_can_not_be_made_is_an_error_and_does_not_stop_the_others(tmp_path:
         ]
 
 
-def test_two_clients_that_ask_at_once_get_the_same_topic(data_lab: DataLab) -> None:
+def test_two_clients_that_create_a_topic_at_once_get_the_same_topic(data_lab: DataLab) -> None:
     async def both() -> list[Any]:
         asked = {"topics": [{"name": "new"}], "allow_auto_topic_creation": True}
         return list(await asyncio.gather(*(data_lab.asking(ApiKey.METADATA, asked) for _ in range(2))))
@@ -154,17 +154,17 @@ def test_two_clients_that_ask_at_once_get_the_same_topic(data_lab: DataLab) -> N
     assert first.topics[0].topic_id == second.topics[0].topic_id
 
 
-def test_asking_by_id_makes_nothing(data_lab: DataLab) -> None:
+def test_unknown_topic_id_creates_nothing(data_lab: DataLab) -> None:
     asked = {"topics": [{"topic_id": uuid.uuid4(), "name": None}], "allow_auto_topic_creation": True}
     assert data_lab.ask(ApiKey.METADATA, asked).topics[0].error_code == ErrorCode.unknown_topic_id
     assert data_lab.topics.all() == []
 
 
-def test_questions_and_answers_are_kept_within_bounds(data_lab: DataLab) -> None:
+def test_cached_responses_are_limited(data_lab: DataLab) -> None:
     metadata: Any = data_lab.routes[ApiKey.METADATA].__self__  # type: ignore[attr-defined]
     data_lab.create("orders")
     for number in range(200):
         ask(data_lab, "orders", f"nope-{number}", allow_auto_topic_creation=False)
     ask(data_lab, *(f"nope-{number}" for number in range(300)), allow_auto_topic_creation=False)
-    assert len(metadata._answers) <= 64
-    assert all(len(question[1].topics) <= 100 for question in metadata._answers)
+    assert len(metadata._responses) <= 64
+    assert all(len(question[1].topics) <= 100 for question in metadata._responses)

@@ -27,7 +27,7 @@ def echo(arguments: Mapping[str, Any]) -> Any:
     return dict(arguments)
 
 
-def test_a_method_gets_its_arguments_and_gives_the_result() -> None:
+def test_a_method_gets_its_arguments_and_returns_the_result() -> None:
     assert answer(OwnApi({"echo": echo}), b'{"method": "echo", "a": 1}') == {"result": {"a": 1}}
 
 
@@ -38,12 +38,12 @@ def test_a_method_gets_its_arguments_and_gives_the_result() -> None:
         (b"\xff\xfe", "the request is not JSON"),
         (b"[" * 100_000, "the request is not JSON"),
         (b"[1]", "the request is a list"),
-        (b"{}", "method is None; known are echo"),
-        (b'{"method": "nothing"}', "method is 'nothing'; known are echo"),
+        (b"{}", "method is None; the methods are echo"),
+        (b'{"method": "nothing"}', "method is 'nothing'; the methods are echo"),
         (b'{"method": ["echo"]}', "method is ['echo']"),
     ],
 )
-def test_what_is_no_request_is_said(request_: bytes, message: str) -> None:
+def test_invalid_request_gets_an_error_with_the_reason(request_: bytes, message: str) -> None:
     error = answer(OwnApi({"echo": echo}), request_)["error"]
     assert error["code"] == 42
     assert message in error["message"]
@@ -58,23 +58,23 @@ def test_an_expected_error_has_its_code() -> None:
     }
 
 
-def test_a_fault_of_our_own_ends_in_an_answer_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_exception_is_in_the_response_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
     def broken(arguments: Mapping[str, Any]) -> Any:
         raise ZeroDivisionError("never shown to strangers")
 
     error = answer(OwnApi({"broken": broken}), b'{"method": "broken"}')["error"]
-    assert error == {"code": -1, "message": "ZeroDivisionError; the broker's log says more"}
+    assert error == {"code": -1, "message": "ZeroDivisionError; see the broker's log"}
     assert "never shown to strangers" in caplog.text
 
 
-def test_what_was_asked_is_not_sent_back_whole() -> None:
+def test_error_message_does_not_repeat_a_large_request() -> None:
     error = answer(OwnApi({}), json.dumps({"method": "x" * 1_000_000}).encode())["error"]
     assert error["code"] == 42
     assert error["message"].startswith("method is 'xxx")
     assert len(error["message"]) < 3_000
 
 
-def test_only_a_few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_requests_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "_MOST_WAITING", 2)
     go_on = threading.Event()
     api = OwnApi({"wait": lambda arguments: go_on.wait(30)})
@@ -88,5 +88,5 @@ def test_only_a_few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     refused, *served = asyncio.run(scenario())
     api.close()
-    assert refused["error"]["message"] == "2 requests wait already; ask again"
+    assert refused["error"]["message"] == "2 requests wait already, the most that may; retry later"
     assert served == [{"result": True}] * 2

@@ -1,4 +1,4 @@
-"""Produce, in every version: where batches go, what is acknowledged, and which error goes with what."""
+"""Produce, in every version: where batches are appended, acknowledgements, and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def values_in(lab: DataLab, name: str, index: int = 0) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_batches_are_appended_and_their_first_offsets_told(data_lab: DataLab, version: int) -> None:
+def test_batches_are_appended_and_their_base_offsets_returned(data_lab: DataLab, version: int) -> None:
     data_lab.create("orders", 2)
     data_lab.create("events")
     wanted = [
@@ -62,14 +62,14 @@ def test_batches_are_appended_and_their_first_offsets_told(data_lab: DataLab, ve
     assert data_lab.counters.records_in == 8
 
 
-def test_topics_of_the_answer_are_named_as_in_the_request(data_lab: DataLab) -> None:
+def test_topics_in_the_response_have_the_names_of_the_request(data_lab: DataLab) -> None:
     topic = data_lab.create("orders")
     request = {"acks": 1, "topic_data": [data(data_lab, "orders", (0, batch()))]}
     assert data_lab.ask(ApiKey.PRODUCE, request, 12).responses[0].name == "orders"
     assert data_lab.ask(ApiKey.PRODUCE, request, 13).responses[0].topic_id == topic.id
 
 
-def test_without_acks_there_is_no_answer_but_the_records_are_there(data_lab: DataLab) -> None:
+def test_acks_0_gets_no_response_and_appends_the_records(data_lab: DataLab) -> None:
     data_lab.create("orders")
     request = {"acks": 0, "topic_data": [data(data_lab, "orders", (0, batch(b"quiet")))]}
     assert data_lab.serve(request_frame(ApiKey.PRODUCE, 9, request)) is None
@@ -77,7 +77,7 @@ def test_without_acks_there_is_no_answer_but_the_records_are_there(data_lab: Dat
 
 
 @pytest.mark.parametrize("transactional_id", [None, "mine"])
-def test_without_acks_an_error_ends_the_connection(data_lab: DataLab, transactional_id: str | None) -> None:
+def test_error_with_acks_0_closes_the_connection(data_lab: DataLab, transactional_id: str | None) -> None:
     data_lab.create("orders")
     request = {"acks": 0, "topic_data": [data(data_lab, "nope", (0, batch()))], "transactional_id": transactional_id}
     with pytest.raises(RefusedConnectionError, match="acks=0 failed: "):
@@ -85,7 +85,7 @@ def test_without_acks_an_error_ends_the_connection(data_lab: DataLab, transactio
 
 
 @pytest.mark.parametrize("values", [{"acks": 0, "transactional_id": "mine"}, {"acks": 0}, {"acks": 1}, {"acks": 7}])
-def test_a_request_without_partitions_fails_at_nothing(data_lab: DataLab, values: dict[str, Any]) -> None:
+def test_a_request_without_partitions_succeeds(data_lab: DataLab, values: dict[str, Any]) -> None:
     response = data_lab.serve(request_frame(ApiKey.PRODUCE, 9, values | {"topic_data": []}))
     assert (response is None) == (values["acks"] == 0)
 
@@ -106,7 +106,7 @@ def test_one_partition_that_fails_does_not_stop_the_others(data_lab: DataLab) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topic_that_is_not_there_is_named_or_not_by_version(data_lab: DataLab, version: int) -> None:
+def test_an_unknown_topic_gets_the_error_of_its_version(data_lab: DataLab, version: int) -> None:
     unknown = {"name": "nope", "topic_id": data_lab.create("gone").id, "partition_data": [{"index": 0}]}
     data_lab.topics.delete("gone")
     answers = produce(data_lab, unknown, version=version)
@@ -114,7 +114,7 @@ def test_a_topic_that_is_not_there_is_named_or_not_by_version(data_lab: DataLab,
     assert answers[0][0].error_code == expected
 
 
-def test_a_batch_that_is_sent_again_is_acknowledged_with_its_first_offset(data_lab: DataLab) -> None:
+def test_a_duplicate_batch_is_acknowledged_with_its_base_offset(data_lab: DataLab) -> None:
     data_lab.create("orders")
     data_lab.append("orders", b"before")
     sent = batch(b"a", b"b", producer_id=5, producer_epoch=0, base_sequence=0)
@@ -127,7 +127,7 @@ def test_a_batch_that_is_sent_again_is_acknowledged_with_its_first_offset(data_l
     assert answer.error_code == ErrorCode.out_of_order_sequence_number
 
 
-def test_the_time_of_the_append_is_told_where_the_log_stamps_it(data_lab: DataLab) -> None:
+def test_the_append_time_is_returned_if_the_log_stamps_it(data_lab: DataLab) -> None:
     data_lab.create("stamped", message_timestamp_type="LogAppendTime")
     data_lab.create("created")
     stamped, created = produce(
@@ -137,7 +137,7 @@ def test_the_time_of_the_append_is_told_where_the_log_stamps_it(data_lab: DataLa
     assert created[0].log_append_time is None
 
 
-def test_more_replicas_in_sync_than_there_are_fail_only_acks_all(data_lab: DataLab) -> None:
+def test_min_insync_replicas_above_one_fails_acks_all_only(data_lab: DataLab) -> None:
     data_lab.create("careful", min_insync_replicas=2)
     wanted = data(data_lab, "careful", (0, batch()))
     assert produce(data_lab, wanted, acks=-1)[0][0].error_code == ErrorCode.not_enough_replicas
@@ -176,14 +176,14 @@ def test_zstd_needs_version_7(data_lab: DataLab) -> None:
     assert produce(data_lab, wanted, version=7)[0][0].error_code == ErrorCode.none
 
 
-def test_the_start_of_the_log_is_told(data_lab: DataLab) -> None:
+def test_response_has_the_log_start_offset(data_lab: DataLab) -> None:
     data_lab.create("orders")
     data_lab.append("orders", b"a", b"b", b"c")
     data_lab.partition("orders").log.advance_start(2)
     assert produce(data_lab, data(data_lab, "orders", (0, batch())), version=5)[0][0].log_start_offset == 2
 
 
-def test_the_messages_of_errors_are_not_longer_than_a_string_may_be(tmp_path: Path) -> None:
+def test_error_messages_fit_into_a_string(tmp_path: Path) -> None:
     with DataLab(tmp_path) as lab:
         unknown = {"name": "x" + "ü" * 16_000, "partition_data": [{"index": 0, "records": batch()}]}
         for version in (8, 9):
@@ -201,7 +201,7 @@ def refused_records(lab: DataLab, records: bytes, version: int) -> tuple[Any, li
 
 @pytest.mark.parametrize("version", range(8, 14))
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_records_without_a_key_are_named_one_by_one(data_lab: DataLab, version: int, codec: str) -> None:
+def test_records_without_a_key_are_listed_in_record_errors(data_lab: DataLab, version: int, codec: str) -> None:
     data_lab.create("orders", cleanup_policy="compact")
     mixed = build_batch([(b"key", b"a"), (None, b"b"), (b"key", b"c"), (None, b"d")], codec=codec)
     answer, named = refused_records(data_lab, bytes(mixed), version)
@@ -210,7 +210,7 @@ def test_records_without_a_key_are_named_one_by_one(data_lab: DataLab, version: 
     assert answer.log_start_offset == 0
 
 
-def test_records_of_the_wrong_time_are_named_one_by_one(data_lab: DataLab) -> None:
+def test_records_with_an_invalid_timestamp_are_listed_in_record_errors(data_lab: DataLab) -> None:
     day = 24 * 3600 * 1000
     data_lab.create("orders", message_timestamp_before_max_ms=day, message_timestamp_after_max_ms=day)
     for times, wrong in (((-2, 0, -3), [0, 2]), ((0, 2), [1]), ((2, -2, 0), [0, 1])):
@@ -224,13 +224,13 @@ def test_records_of_the_wrong_time_are_named_one_by_one(data_lab: DataLab) -> No
         )
 
 
-def test_only_so_many_refused_records_are_named(data_lab: DataLab) -> None:
+def test_record_errors_are_limited(data_lab: DataLab) -> None:
     data_lab.create("orders", cleanup_policy="compact")
     _, named = refused_records(data_lab, bytes(build_batch([(None, b"value")] * 1500)), 13)
     assert named == list(range(1000))
 
 
-def test_an_error_tells_where_the_log_starts_where_kafka_does(data_lab: DataLab) -> None:
+def test_errors_have_the_log_start_offset_if_kafkas_have_it(data_lab: DataLab) -> None:
     data_lab.create("orders", max_message_bytes=500)
     data_lab.append("orders", b"a", b"b")
     data_lab.partition("orders").log.advance_start(1)
@@ -248,7 +248,9 @@ def test_an_error_tells_where_the_log_starts_where_kafka_does(data_lab: DataLab)
 # While a batch is checked in a thread
 
 
-def test_a_topic_that_is_deleted_meanwhile_gets_no_records(data_lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_deleted_during_the_check_gets_no_records(
+    data_lab: DataLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data_lab.create("orders", compression_type="gzip")
     prepare = Log.prepare
 
@@ -261,7 +263,7 @@ def test_a_topic_that_is_deleted_meanwhile_gets_no_records(data_lab: DataLab, mo
     assert answer.error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_request_that_takes_long_is_appended_in_turns(data_lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_request_makes_way_for_other_requests(data_lab: DataLab, monkeypatch: pytest.MonkeyPatch) -> None:
     data_lab.create("orders", 12)
     turns = 0
     append = Partition.append

@@ -46,7 +46,7 @@ class TestInitProducerId:
             (ErrorCode.none, number, 0) for number in range(3)
         ]
 
-    def test_a_thousand_at_once_are_a_thousand(self, lab: AdminLab) -> None:
+    def test_a_thousand_requests_at_once_get_different_ids(self, lab: AdminLab) -> None:
         async def ask_all() -> list[Any]:
             fields = {"transactional_id": None, "transaction_timeout": 0}
             return await asyncio.gather(*(lab.ask(ApiKey.INIT_PRODUCER_ID, 5, **fields) for _ in range(1500)))
@@ -63,7 +63,7 @@ class TestInitProducerId:
                 assert not given & given_now
             given |= {new_id(lab) for _ in range(500)}
 
-    def test_no_id_is_given_before_its_block_is_safe(self, tmp_path: Path) -> None:
+    def test_no_id_is_given_before_its_block_is_durable(self, tmp_path: Path) -> None:
         disk = FailingDisk()
         with AdminLab(tmp_path, disk) as lab:
             disk.arm("ENOSPC", 1, 1000)
@@ -72,7 +72,7 @@ class TestInitProducerId:
             disk.heal()
             assert new_id(lab) == 0
 
-    def test_client_that_goes_away_while_a_block_is_reserved_costs_only_ids(self, lab: AdminLab) -> None:
+    def test_client_that_disconnects_while_a_block_is_reserved_costs_only_ids(self, lab: AdminLab) -> None:
         async def run() -> list[int]:
             fields = {"transactional_id": None, "transaction_timeout": 0}
             first = asyncio.ensure_future(lab.ask(ApiKey.INIT_PRODUCER_ID, 5, **fields))
@@ -94,7 +94,7 @@ class TestInitProducerId:
         assert init(lab, transactional_id="", transaction_timeout=1).error_code is ErrorCode.invalid_request
 
     @pytest.mark.parametrize("version", [3, 4, 5])
-    def test_producer_that_names_the_id_it_had_gets_a_new_one(self, lab: AdminLab, version: int) -> None:
+    def test_producer_that_sends_its_old_id_gets_a_new_one(self, lab: AdminLab, version: int) -> None:
         old = new_id(lab)
         answer = init(lab, version, producer_id=old, producer_epoch=3)
         assert (answer.error_code, answer.producer_epoch) == (ErrorCode.none, 0)
@@ -134,7 +134,7 @@ class TestDescribeProducers:
         answer = lab.answer(ApiKey.DESCRIBE_PRODUCERS, topics=topics)
         return [each for topic in answer.topics for each in topic.partitions]
 
-    def test_producers_are_told_with_their_last_batch(self, lab: AdminLab) -> None:
+    def test_producers_are_described_with_their_last_batch(self, lab: AdminLab) -> None:
         lab.topics.create("orders", 2, {})
         lab.append(
             "orders",
@@ -156,12 +156,12 @@ class TestDescribeProducers:
         ] == [(3, 1, 1, START_MS + 5, -1, -1), (4, 0, 7, START_MS + 9, -1, 2)]
         assert (empty.partition_index, list(empty.active_producers)) == (1, [])
 
-    def test_marker_ends_a_transaction_and_tells_its_coordinators_epoch(self, lab: AdminLab) -> None:
+    def test_marker_ends_a_transaction_and_has_the_coordinator_epoch(self, lab: AdminLab) -> None:
         lab.topics.create("orders", 1, {})
         log = lab.append(
             "orders", batch_of(START_MS, producer_id=4, producer_epoch=0, base_sequence=0, is_transactional=True)
         )
-        for producer_id in (4, 5):  # of 5 the log has nothing but the marker
+        for producer_id in (4, 5):  # the log has only the marker of 5
             marker = build_control_batch(ControlType.COMMIT, producer_id, 0, 9, START_MS + 1)
             log.append(marker, origin=Origin.COORDINATOR)
         [partition] = self.describe(lab, ("orders", 0))
@@ -170,7 +170,7 @@ class TestDescribeProducers:
             for each in partition.active_producers
         ] == [(4, 0, 9, -1), (5, -1, 9, -1)]
 
-    def test_partition_that_is_asked_for_very_often_is_answered_once(self, lab: AdminLab) -> None:
+    def test_repeated_partition_is_described_once(self, lab: AdminLab) -> None:
         lab.topics.create("orders", 1, {})
         topics = [{"name": "orders", "partition_indexes": [0] * 1000}] * 2
         answer = lab.answer(ApiKey.DESCRIBE_PRODUCERS, topics=topics)

@@ -1,4 +1,5 @@
-"""What admin tools ask of a cluster, and one broker alone answers. tests/compat compares most of it with Kafka's."""
+"""Admin requests that are meant for clusters, served by a single broker. tests/compat compares most responses with
+Kafka's."""
 
 from __future__ import annotations
 
@@ -38,20 +39,20 @@ class TestReassignments:
         assert [each.partition_index for each in topic.partitions] == list(replicas)
         return [(each.error_code.name, each.error_message) for each in topic.partitions]
 
-    def test_to_the_only_broker_is_done_already(self, lab: AdminLab) -> None:
+    def test_reassignment_to_the_only_broker_succeeds(self, lab: AdminLab) -> None:
         assert self.move(lab, {0: [1]}) == [("none", None)]
 
-    def test_to_unknown_brokers_is_refused_with_the_one_there_is(self, lab: AdminLab) -> None:
+    def test_reassignment_to_unknown_brokers_is_refused(self, lab: AdminLab) -> None:
         for replicas in ([2], [1, 2], [1, 1], []):
             [(code, message)] = self.move(lab, {0: replicas})
             assert code == "invalid_replica_assignment"
             assert message == f"replicas are {replicas}; there is one broker, so they must be [1]"
 
-    def test_long_list_of_brokers_is_not_told_whole(self, lab: AdminLab) -> None:
+    def test_message_does_not_repeat_a_long_list_of_brokers(self, lab: AdminLab) -> None:
         [(_, message)] = self.move(lab, {0: list(range(5000))})
         assert len(message or "") < 200
 
-    def test_nothing_can_be_cancelled(self, lab: AdminLab) -> None:
+    def test_no_reassignment_can_be_cancelled(self, lab: AdminLab) -> None:
         assert self.move(lab, {0: None}) == [("no_reassignment_in_progress", None)]
 
     def test_unknown_partitions_are_told(self, lab: AdminLab) -> None:
@@ -62,13 +63,13 @@ class TestReassignments:
         ]
         assert [code for code, _ in self.move(lab, {0: [1]}, "nope")] == ["unknown_topic_or_partition"]
 
-    def test_none_is_listed(self, lab: AdminLab) -> None:
+    def test_no_reassignment_is_listed(self, lab: AdminLab) -> None:
         answer = lab.answer(ApiKey.LIST_PARTITION_REASSIGNMENTS, timeout=MINUTE_MS, topics=None)
         assert (answer.error_code.name, answer.topics) == ("none", ())
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ELECT_LEADERS))
-def test_no_leader_has_to_be_elected(lab: AdminLab, version: int) -> None:
+def test_no_election_is_needed(lab: AdminLab, version: int) -> None:
     wanted = [{"topic": "orders", "partitions": [0, 0, 7]}]
     answer = lab.answer(
         ApiKey.ELECT_LEADERS, version, election_type=0, topic_partitions=wanted, timeout=MINUTE_MS
@@ -88,7 +89,7 @@ def test_replicas_stay_in_the_only_directory(lab: AdminLab, tmp_path: Path, vers
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ALTER_CLIENT_QUOTAS))
-def test_quota_that_would_not_be_kept_to_is_refused(lab: AdminLab, version: int) -> None:
+def test_setting_a_quota_is_refused(lab: AdminLab, version: int) -> None:
     entity = [{"entity_type": "user", "entity_name": None}]
     entries = [
         {"entity": entity, "ops": [{"key": "consumer_byte_rate", "value": value, "remove": removes}]}
@@ -97,13 +98,13 @@ def test_quota_that_would_not_be_kept_to_is_refused(lab: AdminLab, version: int)
     refused, removed = lab.answer(ApiKey.ALTER_CLIENT_QUOTAS, version, entries=entries, validate_only=False).entries
     assert (refused.error_code.name, removed.error_code.name) == ("invalid_request", "none")
     assert refused.error_message == (
-        "consumer_byte_rate can't be set: this broker has no quotas, and throttles no client"
+        "consumer_byte_rate can't be set: this broker has no quotas and throttles no client"
     )
     described = lab.answer(ApiKey.DESCRIBE_CLIENT_QUOTAS, version, components=(), strict=False)
     assert (described.error_code.name, described.entries) == ("none", ())
 
 
-def test_credentials_that_nobody_could_log_in_with_are_refused(lab: AdminLab) -> None:
+def test_setting_credentials_is_refused(lab: AdminLab) -> None:
     new = {"name": "somebody", "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"password"}
     [result] = lab.answer(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, deletions=(), upsertions=[new]).results
     assert (result.user, result.error_code.name) == ("somebody", "unsupported_sasl_mechanism")
@@ -131,7 +132,7 @@ def test_level_of_a_feature_can_not_be_changed(lab: AdminLab, version: int) -> N
 def test_only_broker_can_not_be_unregistered(lab: AdminLab) -> None:
     itself, other = (lab.answer(ApiKey.UNREGISTER_BROKER, broker_id=number) for number in (1, 2))
     assert (itself.error_code.name, other.error_code.name) == ("invalid_request", "broker_id_not_registered")
-    assert itself.error_message == "broker 1 can't be unregistered: it is the only one; stop it instead"
+    assert itself.error_message == "broker 1 can't be unregistered: it is the only broker; stop it instead"
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_QUORUM))

@@ -50,7 +50,7 @@ def only(results: list[Any]) -> Any:
 
 class TestCreateTopics:
     @pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
-    def test_topic_exists_when_the_answer_comes(self, lab: AdminLab, version: int) -> None:
+    def test_topic_exists_when_the_broker_responds(self, lab: AdminLab, version: int) -> None:
         result = only(create(lab, topic("orders", 2, settings={"retention.ms": "1000"}), version=version))
         created = lab.topics.get("orders")
         assert created is not None
@@ -63,7 +63,7 @@ class TestCreateTopics:
             assert result.topic_id == created.id
 
     @pytest.mark.parametrize("version", versions(ApiKey.CREATE_TOPICS))
-    def test_failure_is_told_in_every_version(self, lab: AdminLab, version: int) -> None:
+    def test_failure_is_reported_in_every_version(self, lab: AdminLab, version: int) -> None:
         result = only(create(lab, topic("a/b"), version=version))
         assert result.error_code is ErrorCode.invalid_topic_exception
         assert "'a/b'" in result.error_message
@@ -73,7 +73,7 @@ class TestCreateTopics:
         assert (result.num_partitions, result.replication_factor) == (3, 1)
         assert len(lab.topics.partitions("orders")) == 3
 
-    def test_request_that_only_validates_makes_nothing(self, lab: AdminLab, tmp_path: Path) -> None:
+    def test_request_that_only_validates_creates_nothing(self, lab: AdminLab, tmp_path: Path) -> None:
         good, bad = create(lab, topic("orders", 2), topic("bad", 0), validate_only=True)
         assert (good.error_code, good.num_partitions, good.topic_id) == (ErrorCode.none, 2, None)
         assert bad.error_code is ErrorCode.invalid_partitions
@@ -86,14 +86,14 @@ class TestCreateTopics:
         assert [result.error_code.name for result in results] == ["none", "invalid_partitions", "none"]
 
     @pytest.mark.parametrize("factor", [0, -2, 2, 3, 32767])
-    def test_replicas_that_can_not_be_are_refused(self, lab: AdminLab, factor: int) -> None:
+    def test_invalid_replication_factors_are_refused(self, lab: AdminLab, factor: int) -> None:
         result = only(create(lab, topic("orders", 1, factor)))
         assert result.error_code is ErrorCode.invalid_replication_factor
         assert f"replication factor is {factor}; it must be 1" in result.error_message
         assert lab.topics.all() == []
 
     @pytest.mark.parametrize("count", [0, -2, -(2**31), 51, 2**31 - 1])
-    def test_impossible_numbers_of_partitions_are_refused_at_once(self, lab: AdminLab, count: int) -> None:
+    def test_invalid_numbers_of_partitions_are_refused_at_once(self, lab: AdminLab, count: int) -> None:
         result = only(create(lab, topic("orders", count)))
         assert result.error_code is ErrorCode.invalid_partitions
         assert str(count) in result.error_message
@@ -101,7 +101,7 @@ class TestCreateTopics:
         assert lab.topics.all() == []
 
     @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a\0b", "x" * 250, "ünïcödé", "a b", "😀" * 5000])
-    def test_illegal_names_are_refused(self, lab: AdminLab, tmp_path: Path, name: str) -> None:
+    def test_invalid_names_are_refused(self, lab: AdminLab, tmp_path: Path, name: str) -> None:
         result = only(create(lab, topic(name)))
         assert (result.name, result.error_code) == (name, ErrorCode.invalid_topic_exception)
         assert len(result.error_message) < 1100
@@ -113,11 +113,11 @@ class TestCreateTopics:
         assert result.error_code is ErrorCode.topic_already_exists
         assert len(lab.topics.partitions("orders")) == 1
 
-    def test_near_twin_of_a_topic_is_refused(self, lab: AdminLab) -> None:
+    def test_topic_with_the_same_metric_name_is_refused(self, lab: AdminLab) -> None:
         dotted, underscored = create(lab, topic("a.b"), topic("a_b"))
         assert (dotted.error_code, underscored.error_code) == (ErrorCode.none, ErrorCode.invalid_topic_exception)
 
-    def test_name_that_is_there_twice_is_refused_once_and_the_others_are_made(self, lab: AdminLab) -> None:
+    def test_repeated_name_is_refused_once_and_the_others_are_created(self, lab: AdminLab) -> None:
         twice, other = create(lab, topic("twice"), topic("other"), topic("twice", 2))
         assert (twice.name, twice.error_code) == ("twice", ErrorCode.invalid_request)
         assert (other.name, other.error_code) == ("other", ErrorCode.none)
@@ -145,7 +145,7 @@ class TestCreateTopics:
             ({"retention.ms": "9" * 100_000}, "retention.ms is '999"),
         ],
     )
-    def test_settings_that_can_not_be_are_refused_by_name(
+    def test_invalid_settings_are_refused_by_name(
         self, lab: AdminLab, settings: dict[str, str | None], message: str
     ) -> None:
         result = only(create(lab, topic("orders", settings=settings)))
@@ -158,7 +158,7 @@ class TestCreateTopics:
         result = only(create(lab, topic("orders", settings={"retention.ms": "\0" * 30_000}), version=2))
         assert result.error_code is ErrorCode.invalid_config
 
-    def test_last_value_of_a_setting_that_is_there_twice_counts(self, lab: AdminLab) -> None:
+    def test_last_value_of_a_repeated_setting_counts(self, lab: AdminLab) -> None:
         wanted = topic("orders")
         wanted["configs"] = [{"name": "retention.ms", "value": value} for value in ("1", "2")]
         assert only(create(lab, wanted)).error_code is ErrorCode.none
@@ -184,7 +184,7 @@ class TestCreateTopics:
             assigned((0, tuple(range(10_000)))),
         ],
     )
-    def test_assignments_that_can_not_be_are_refused(self, lab: AdminLab, assignments: list[dict[str, Any]]) -> None:
+    def test_invalid_assignments_are_refused(self, lab: AdminLab, assignments: list[dict[str, Any]]) -> None:
         result = only(create(lab, topic("orders", -1, -1, assignments=assignments)))
         assert result.error_code is ErrorCode.invalid_replica_assignment
         assert len(result.error_message) < 500
@@ -223,7 +223,7 @@ class TestCreateTopics:
         asyncio.run(run())
         assert turns >= 50
 
-    def test_request_that_is_not_begun_in_time_touches_nothing(self, lab: AdminLab) -> None:
+    def test_request_whose_timeout_ended_changes_nothing(self, lab: AdminLab) -> None:
         lab.before_background = lambda: lab.clock.advance(1000)
         results = create(lab, topic("a"), topic(".."), topic("c"), timeout=1000)
         assert [result.error_code.name for result in results] == [
@@ -234,7 +234,7 @@ class TestCreateTopics:
         assert lab.topics.all() == []
         assert lab.directory.partitions() == []
 
-    def test_request_that_is_begun_in_time_is_finished(self, tmp_path: Path) -> None:
+    def test_request_that_began_in_time_is_completed(self, tmp_path: Path) -> None:
         with AdminLab(tmp_path) as lab:
             lab.before_background = lambda: lab.clock.advance(600)
             results = create(lab, *(topic(f"t{number}", 100) for number in range(5)), timeout=1000)
@@ -242,15 +242,15 @@ class TestCreateTopics:
             assert {result.error_code.name for result in results} == {"none"}
 
     @pytest.mark.parametrize("timeout", [0, -1, -(2**31), 2**31 - 1])
-    def test_odd_timeouts_are_taken(self, lab: AdminLab, timeout: int) -> None:
+    def test_any_timeout_is_accepted(self, lab: AdminLab, timeout: int) -> None:
         assert only(create(lab, topic("orders"), timeout=timeout)).error_code is ErrorCode.none
 
-    def test_client_that_was_slower_is_told_that_the_topic_exists(self, lab: AdminLab) -> None:
+    def test_slower_of_two_clients_gets_topic_exists(self, lab: AdminLab) -> None:
         lab.before_background = lambda: lab.topics.get("orders") or lab.topics.create("orders", 7, {})
         assert only(create(lab, topic("orders"))).error_code is ErrorCode.topic_already_exists
         assert len(lab.topics.partitions("orders")) == 7
 
-    def test_full_disk_is_told_and_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_full_disk_gets_a_storage_error_and_leaves_nothing(self, tmp_path: Path) -> None:
         class FullDisk(QuickDisk):
             def make_directory(self, path: Path) -> None:
                 if path.name == "orders-1":
@@ -267,7 +267,7 @@ class TestCreateTopics:
 
 class TestDeleteTopics:
     @pytest.mark.parametrize("version", range(1, 6))
-    def test_by_name(self, lab: AdminLab, version: int) -> None:
+    def test_topics_are_deleted_by_name(self, lab: AdminLab, version: int) -> None:
         create(lab, topic("orders"), topic("events"))
         answer = lab.answer(ApiKey.DELETE_TOPICS, version, topic_names=["orders", "nope"], timeout=MINUTE_MS)
         assert [(each.name, each.error_code) for each in answer.responses] == [
@@ -276,7 +276,7 @@ class TestDeleteTopics:
         ]
         assert [each.name for each in lab.topics.all()] == ["events"]
 
-    def test_by_name_or_id(self, lab: AdminLab) -> None:
+    def test_topics_are_deleted_by_name_or_topic_id(self, lab: AdminLab) -> None:
         create(lab, topic("a"), topic("b"), topic("c"))
         ids = {each.name: each.id for each in lab.topics.all()}
         unknown = uuid.uuid4()
@@ -300,7 +300,7 @@ class TestDeleteTopics:
         assert all((each.error_message is None) == (each.error_code is ErrorCode.none) for each in responses)
         assert [each.name for each in lab.topics.all()] == ["c"]
 
-    def test_topic_that_is_there_twice_is_not_deleted(self, lab: AdminLab) -> None:
+    def test_repeated_topic_is_not_deleted(self, lab: AdminLab) -> None:
         create(lab, topic("a"), topic("b"))
         answer = lab.answer(ApiKey.DELETE_TOPICS, 5, topic_names=["a", "b", "a"], timeout=MINUTE_MS)
         assert [(each.name, each.error_code.name) for each in answer.responses] == [
@@ -327,14 +327,14 @@ class TestDeleteTopics:
         assert [each.error_code.name for each in responses] == ["none", "unknown_topic_id"]
 
     @pytest.mark.parametrize(("version", "code"), [(1, "invalid_request"), (3, "topic_deletion_disabled")])
-    def test_nothing_is_deleted_where_deletion_is_disabled(self, tmp_path: Path, version: int, code: str) -> None:
+    def test_nothing_is_deleted_if_deletion_is_disabled(self, tmp_path: Path, version: int, code: str) -> None:
         with AdminLab(tmp_path, delete_topic_enable=False) as lab:
             lab.topics.create("orders", 1, {})
             answer = lab.answer(ApiKey.DELETE_TOPICS, version, topic_names=["orders", "nope"], timeout=MINUTE_MS)
             assert [each.error_code.name for each in answer.responses] == [code, code]
             assert lab.topics.get("orders") is not None
 
-    def test_other_topic_that_took_the_name_meanwhile_is_spared(self, lab: AdminLab) -> None:
+    def test_new_topic_of_the_same_name_is_not_deleted(self, lab: AdminLab) -> None:
         old = lab.topics.create("orders", 1, {})
 
         def replace() -> None:
@@ -347,7 +347,7 @@ class TestDeleteTopics:
         assert response.error_code is ErrorCode.unknown_topic_or_partition
         assert len(lab.topics.partitions("orders")) == 2
 
-    def test_request_that_is_not_begun_in_time_deletes_nothing(self, lab: AdminLab) -> None:
+    def test_request_whose_timeout_ended_deletes_nothing(self, lab: AdminLab) -> None:
         create(lab, topic("a"), topic("b"))
         lab.before_background = lambda: lab.clock.advance(1000)
         answer = lab.answer(ApiKey.DELETE_TOPICS, 5, topic_names=["a", "b"], timeout=1000)
@@ -364,7 +364,7 @@ class TestCreatePartitions:
         return list(lab.answer(ApiKey.CREATE_PARTITIONS, version, **fields).results)
 
     @pytest.mark.parametrize("version", versions(ApiKey.CREATE_PARTITIONS))
-    def test_partitions_exist_when_the_answer_comes(self, lab: AdminLab, version: int) -> None:
+    def test_partitions_exist_when_the_broker_responds(self, lab: AdminLab, version: int) -> None:
         create(lab, topic("orders", 2))
         good, bad = self.grow(lab, {"name": "orders", "count": 5}, {"name": "nope", "count": 5}, version=version)
         assert (good.name, good.error_code, good.error_message) == ("orders", ErrorCode.none, None)
@@ -372,13 +372,13 @@ class TestCreatePartitions:
         assert len(lab.topics.partitions("orders")) == 5
 
     @pytest.mark.parametrize("count", [2, 1, 0, -1, -(2**31), 51, 2**31 - 1])
-    def test_impossible_totals_are_refused(self, lab: AdminLab, count: int) -> None:
+    def test_invalid_numbers_of_new_partitions_are_refused(self, lab: AdminLab, count: int) -> None:
         create(lab, topic("orders", 2))
         result = only(self.grow(lab, {"name": "orders", "count": count}))
         assert result.error_code is ErrorCode.invalid_partitions
         assert len(lab.topics.partitions("orders")) == 2
 
-    def test_request_that_only_validates_makes_nothing(self, lab: AdminLab) -> None:
+    def test_request_that_only_validates_creates_nothing(self, lab: AdminLab) -> None:
         create(lab, topic("orders", 2))
         assert only(self.grow(lab, {"name": "orders", "count": 3}, validate_only=True)).error_code is ErrorCode.none
         assert len(lab.topics.partitions("orders")) == 2
@@ -396,7 +396,7 @@ class TestCreatePartitions:
         assert result.error_code is ErrorCode.none
         assert len(lab.topics.partitions("orders")) == 3
 
-    def test_topic_that_is_there_twice_is_refused(self, lab: AdminLab) -> None:
+    def test_repeated_topic_is_refused(self, lab: AdminLab) -> None:
         create(lab, topic("a"), topic("b"))
         wanted = [{"name": name, "count": 2} for name in ("a", "b", "a")]
         assert [(each.name, each.error_code.name) for each in self.grow(lab, *wanted)] == [

@@ -1,4 +1,4 @@
-"""Prepared transactions as they are asked for: JSON in, JSON out, and an error that says what is wrong."""
+"""The API of prepared transactions: JSON in, JSON out, and errors that name the problem."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def opened(lab: Lab) -> dict[str, Any]:
-    """The transaction of id "t"."""
+    """Open a transaction of transactional id "t"."""
     who = begin(lab)
     add(lab, who, 0, version=3)
     return {"transactional_id": "t", "producer_id": who.producer_id, "producer_epoch": who.epoch}
 
 
-def test_prepared_one_is_listed_ended_and_forgotten(lab: Lab, opened: dict[str, Any]) -> None:
+def test_prepared_transaction_is_listed_ended_and_forgotten(lab: Lab, opened: dict[str, Any]) -> None:
     assert lab.own_answer("prepared") == {"result": []}
     assert lab.own_answer("prepare", **opened) == {"result": []}
     times = {"started_ms": lab.clock.now_ms(), "prepared_ms": lab.clock.now_ms(), "until_ms": None}
@@ -67,7 +67,7 @@ def test_prepared_one_is_listed_ended_and_forgotten(lab: Lab, opened: dict[str, 
 
 
 @pytest.mark.parametrize("is_prepared", [True, False])
-def test_open_ones_are_aborted_by_the_beginning_of_their_ids(
+def test_open_transactions_are_aborted_by_the_prefix_of_their_ids(
     lab: Lab, opened: dict[str, Any], is_prepared: bool
 ) -> None:
     if is_prepared:
@@ -79,7 +79,7 @@ def test_open_ones_are_aborted_by_the_beginning_of_their_ids(
     assert lab.own_answer("finish", transactions=[opened], commit=True)["error"]["code"] == 48  # INVALID_TXN_STATE
 
 
-def test_closed_prefix_lets_no_straggler_begin(lab: Lab) -> None:
+def test_no_transaction_begins_under_a_closed_prefix(lab: Lab) -> None:
     idle = begin(lab)
     assert lab.own_answer("abort", prefix="t", close=True) == {"result": [{"transactional_id": "t"}]}
     fenced = ErrorCode.producer_fenced
@@ -98,7 +98,7 @@ def test_only_the_newest_prefixes_stay_closed() -> None:
     assert [closed.covers(f"job-{number}-x") for number in (0, 1, MOST_PREFIXES)] == [False, True, True]
 
 
-def test_prefix_that_is_too_long_to_be_kept_is_not_closed(lab: Lab) -> None:
+def test_prefix_that_is_too_long_is_not_closed(lab: Lab) -> None:
     error = lab.own_answer("abort", prefix="t" * (LONGEST_PREFIX + 1), close=True)["error"]
     assert f"prefix has {LONGEST_PREFIX + 1} characters" in error["message"]
     assert lab.own_answer("abort", prefix="t" * (LONGEST_PREFIX + 1)) == {"result": []}
@@ -115,18 +115,18 @@ def test_refusal_by_a_closed_prefix_is_logged_a_few_times(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("method", ["prepared", "abort"])
-def test_broker_that_has_not_read_all_transactions_says_so_instead_of_missing_some(
+def test_broker_that_still_loads_transactions_returns_an_error(
     lab: Lab, opened: dict[str, Any], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.own_answer("prepare", **opened)
     with monkeypatch.context() as patched:
         patched.setattr(lab.transactions.coordinator.loading, "_ended", False)
         error = lab.own_answer(method, prefix="t")["error"]
-    assert error["code"] == 14  # COORDINATOR_LOAD_IN_PROGRESS, which clients ask again after
+    assert error["code"] == 14  # COORDINATOR_LOAD_IN_PROGRESS, after which clients retry
     assert len(lab.own_answer("prepared")["result"]) == 1
 
 
-def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
+def test_prepared_transaction_is_listed_with_its_deadline(lab: Lab, opened: dict[str, Any]) -> None:
     lab.clock.advance(10)
     lab.own_answer("prepare", **opened, within_ms=5_000)
     (listed,) = lab.own_answer("prepared")["result"]
@@ -137,32 +137,32 @@ def test_until_when_it_waits_is_told(lab: Lab, opened: dict[str, Any]) -> None:
     ("method", "arguments", "message"),
     [
         ("prepare", {}, "transactional_id is None"),
-        ("prepare", {"transactional_id": "t", "producer_id": "7"}, "producer_id is '7'; a number"),
+        ("prepare", {"transactional_id": "t", "producer_id": "7"}, "producer_id is '7'; it must be a number"),
         ("prepare", {"transactional_id": "t", "producer_id": 7, "producer_epoch": True}, "producer_epoch is True"),
-        ("prepare", {"transactional_id": "t", "within_ms": 0}, "within_ms is 0; 1 to 2147483647"),
+        ("prepare", {"transactional_id": "t", "within_ms": 0}, "within_ms is 0; it must be 1 to 2147483647"),
         ("prepare", {"within_ms": 2**31}, "within_ms is 2147483648"),
-        ("prepare", {"odd": 1}, "'odd' is no argument"),
+        ("prepare", {"odd": 1}, "'odd' is not an argument"),
         ("prepared", {"prefix": 5}, "prefix is 5"),
         ("abort", {}, "prefix is None"),
         ("abort", {"prefix": ""}, "prefix is ''"),
-        ("abort", {"prefix": "t", "close": 1}, "close is 1; true or false"),
-        ("finish", {"commit": True}, "transactions is None; a list of at least one"),
-        ("finish", {"transactions": [], "commit": True}, "a list of at least one"),
-        ("finish", {"transactions": [{}], "commit": "yes"}, "commit is 'yes'; true or false"),
-        ("finish", {"transactions": ["t"], "commit": True}, "transactions holds 't'"),
-        ("finish", {"transactions": [{"a": 1}], "commit": True}, "'a' is no argument"),
-        ("finish", {"transactions": [{}] * 10_001, "commit": True}, "has 10001 entries; 10000 are the most"),
+        ("abort", {"prefix": "t", "close": 1}, "close is 1; it must be true or false"),
+        ("finish", {"commit": True}, "transactions is None; it must be a list with at least one"),
+        ("finish", {"transactions": [], "commit": True}, "a list with at least one"),
+        ("finish", {"transactions": [{}], "commit": "yes"}, "commit is 'yes'; it must be true or false"),
+        ("finish", {"transactions": ["t"], "commit": True}, "transactions has 't'"),
+        ("finish", {"transactions": [{"a": 1}], "commit": True}, "'a' is not an argument"),
+        ("finish", {"transactions": [{}] * 10_001, "commit": True}, "has 10001 entries; it must have at most 10000"),
         ("forget", {"transactional_ids": [""]}, "transactional_id is ''"),
-        ("forget", {"transactional_ids": "t"}, "transactional_ids is 't'; a list"),
+        ("forget", {"transactional_ids": "t"}, "transactional_ids is 't'; it must be a list"),
     ],
 )
-def test_what_can_not_be_is_said_with_its_name(lab: Lab, method: str, arguments: dict[str, Any], message: str) -> None:
+def test_invalid_argument_is_named_in_the_error(lab: Lab, method: str, arguments: dict[str, Any], message: str) -> None:
     error = lab.own_answer(method, **arguments)["error"]
     assert error["code"] == 42
     assert message in error["message"]
 
 
-def test_refusal_names_the_transaction_and_what_it_is(lab: Lab, opened: dict[str, Any]) -> None:
+def test_refusal_names_the_transaction_and_its_state(lab: Lab, opened: dict[str, Any]) -> None:
     error = lab.own_answer("finish", transactions=[opened], commit=True)["error"]
     assert error["code"] == 48  # INVALID_TXN_STATE
     assert "'t' is Ongoing with producer id" in error["message"]
@@ -170,7 +170,7 @@ def test_refusal_names_the_transaction_and_what_it_is(lab: Lab, opened: dict[str
     assert "has a transaction that is Ongoing; end it first" in error["message"]
 
 
-def test_request_of_many_is_read_too(lab: Lab, opened: dict[str, Any]) -> None:
+def test_request_with_many_transactions_is_parsed(lab: Lab, opened: dict[str, Any]) -> None:
     lab.own_answer("prepare", **opened)
     others = [{**opened, "transactional_id": f"other-{number}"} for number in range(2_000)]
     assert lab.own_answer("finish", transactions=[opened, *others], commit=True)["error"]["code"] in (42, 49)

@@ -1,4 +1,4 @@
-"""ApiVersions: the table of what is served, in every version."""
+"""ApiVersions: the table of served APIs, in every version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOFTWARE = {"client_software_name": "lab", "client_software_version": "1.0"}
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_it_lists_all_that_is_served(data_lab: DataLab, version: int) -> None:
+def test_all_served_apis_are_listed(data_lab: DataLab, version: int) -> None:
     answer = data_lab.ask(ApiKey.API_VERSIONS, SOFTWARE, version)
     assert answer.error_code == ErrorCode.none
     assert {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys} == {
@@ -21,13 +21,13 @@ def test_it_lists_all_that_is_served(data_lab: DataLab, version: int) -> None:
     }
 
 
-def test_an_answer_that_is_given_twice_is_the_same(data_lab: DataLab) -> None:
+def test_repeated_response_is_the_same(data_lab: DataLab) -> None:
     first = data_lab.ask(ApiKey.API_VERSIONS, SOFTWARE)
     assert data_lab.ask(ApiKey.API_VERSIONS, SOFTWARE) == first
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "a b", "a_b", "ü", ".", "a\n"])
-def test_a_name_that_kafka_does_not_take_is_an_invalid_request(data_lab: DataLab, name: str) -> None:
+def test_software_name_that_kafka_refuses_is_an_invalid_request(data_lab: DataLab, name: str) -> None:
     for member in SOFTWARE:
         answer = data_lab.ask(ApiKey.API_VERSIONS, SOFTWARE | {member: name}, 3)
         assert answer.error_code == ErrorCode.invalid_request
@@ -35,6 +35,6 @@ def test_a_name_that_kafka_does_not_take_is_an_invalid_request(data_lab: DataLab
 
 
 @pytest.mark.parametrize("name", ["a", "apache-kafka-java", "librdkafka", "1.2.3-SNAPSHOT", "0"])
-def test_names_of_real_clients_are_taken(data_lab: DataLab, name: str) -> None:
+def test_software_names_of_real_clients_are_accepted(data_lab: DataLab, name: str) -> None:
     given = {"client_software_name": name, "client_software_version": name}
     assert data_lab.ask(ApiKey.API_VERSIONS, given).error_code == ErrorCode.none

@@ -1,7 +1,7 @@
-"""Sends a fuzzer's frames to a broker, over a few connections at once, and counts what becomes of them.
+"""Sends a fuzzer's frames to a broker over a few connections at once, and counts the outcomes.
 
-Behind each frame goes a question that any broker answers. When its answer comes, or the connection is closed, the frame
-was dealt with; one that has the broker wait (a long poll, a rebalance) is left behind after a while.
+After each frame, a request follows that every broker answers. The frame is done when this response comes or the
+connection is closed. A frame that makes the broker wait (a long poll, a rebalance) is abandoned after a while.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _RESPONSE_START = Struct(">ii")
 
 
 def prepare(port: int) -> World:
-    """Topics and members for the requests to be about."""
+    """Create topics and members, and return their names for the requests."""
     world = World(list(TOPICS), [], _GROUPS, [""] * len(_GROUPS))
     refresh(port, world)
     return world
 
 
 def refresh(port: int, world: World) -> None:
-    """Make what is not there, or not any more: the fuzzer deletes topics, and has members put out of their groups."""
+    """Create missing topics and members: the fuzzer deletes topics, and makes groups remove members."""
     with RawClient(port) as client:
         wanted = [topic(name, count) for name, count in TOPICS.items()]
         client.request(ApiKey.CREATE_TOPICS, {"topics": wanted, "timeout": 30_000})
@@ -47,7 +47,7 @@ def refresh(port: int, world: World) -> None:
 
 
 def _joined(port: int, group: str) -> str:
-    """The id of a static member, which takes its own place again; "" if others hold the group up."""
+    """Join as a static member again, and return the member id; "" if other members delay the group."""
     joining = {
         "group_id": group,
         "group_instance_id": "instance-1",
@@ -71,7 +71,7 @@ class Attack:
         self._selector = selectors.DefaultSelector()
 
     def run(self, numbers: range, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Send these frames of the fuzzer's. `progress` is told how many were dealt with, now and then."""
+        """Send these frames of the fuzzer. Call `progress` with the number of frames that are done, now and then."""
         waiting = iter(numbers)
         lanes = [_Lane(self._port, self._selector) for _ in range(_LANES)]
         busy = [lane for lane in lanes if self._next(lane, waiting)]
@@ -101,7 +101,7 @@ class Attack:
 
 
 class _Lane:
-    """One connection at a time, one frame at a time."""
+    """Uses one connection at a time for one frame at a time."""
 
     def __init__(self, port: int, selector: selectors.BaseSelector) -> None:
         self._port = port
@@ -120,11 +120,11 @@ class _Lane:
             self._selector.register(self._sock, selectors.EVENT_READ, self)
         try:
             self._sock.sendall(frame + request_frame(ApiKey.API_VERSIONS, 0, {}, correlation_id=self._probe))
-        except OSError:  # closed by the broker; reading finds out
+        except OSError:  # closed by the broker, which the next read detects
             pass
 
     def outcome(self, now: float, *, is_readable: bool) -> str | None:
-        """What became of the frame; None if it is too early to say."""
+        """Return the outcome of the frame; None if it is not known yet."""
         if is_readable:
             assert self._sock is not None
             try:

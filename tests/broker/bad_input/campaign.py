@@ -1,8 +1,8 @@
-"""A fuzzer's frames against a broker process of its own, with a healthy client beside them that looks now and then.
+"""Sends a fuzzer's frames to a broker process of its own, while a healthy client checks the broker now and then.
 
-Fails when the broker died, when its log has an error, when the healthy client noticed something, or when memory grew
-beyond reason; says then which frames were under way, to be sent again. At the end the broker is killed, and another one
-has to start on what the frames left behind.
+The campaign fails if the broker crashes, if its log has an error, if the healthy client sees an effect, or if memory
+grows too much. The error names the frames in flight, so that they can be sent again. At the end the broker is killed,
+and another broker has to start on the same data directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.broker.bad_input.memory import MB, resident
 from tests.broker.process import BrokerProcess
 
 SETTINGS = {
-    "stratalog.max.partitions": 150,  # or the fuzzer makes thousands of logs, which are no bad input
+    "stratalog.max.partitions": 150,  # otherwise the fuzzer would create thousands of logs, which are valid
     "group.initial.rebalance.delay.ms": 0,
 }
 GROWTH = 150 * MB
@@ -29,7 +29,7 @@ _A_ROUND = 2000
 
 @dataclass(frozen=True)
 class Outcome:
-    frames: Counter[str]  # what became of them
+    frames: Counter[str]  # by outcome
     grown: int  # bytes of RAM
     seconds: float
 
@@ -41,7 +41,7 @@ class FuzzingFailedError(AssertionError):
 def run_campaign(
     data_dir: Path, seed: int, numbers: range, progress: Callable[[int], None] = lambda _: None
 ) -> Outcome:
-    """`progress` is told how many frames were sent, after each round of some."""
+    """Run a campaign and return its outcome. Call `progress` with the number of sent frames after each round."""
     started = time.monotonic()
     with BrokerProcess(data_dir, SETTINGS) as broker:
         log = _Log(broker.log_file)
@@ -68,7 +68,7 @@ def run_campaign(
                 ) from error
             progress(len(frames))
         healthy.close()
-        broker.kill()  # what was written meanwhile can be read by the next one
+        broker.kill()  # the next broker must be able to read what this one wrote
         broker.start()
         again = HealthyClient(broker.port)
         again.check()
@@ -78,7 +78,7 @@ def run_campaign(
 
 
 class _Log:
-    """Read once, from beginning to end, as it grows."""
+    """The broker's log, read once while it grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

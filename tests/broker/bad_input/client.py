@@ -1,4 +1,4 @@
-"""A client that sends whatever it is told to, and takes what comes back apart with kio."""
+"""A client that sends any bytes, and parses responses with kio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ClosedByBrokerError(Exception):
 
 
 class RawClient:
-    """One connection. `request` expects an answer; `send` and `receive` expect nothing."""
+    """One connection. `request` expects a response; `send` and `receive` can be used separately."""
 
     def __init__(self, port: int, *, seconds: float = SECONDS, receive_buffer: int | None = None) -> None:
         self._sock = socket.socket()
@@ -31,7 +31,7 @@ class RawClient:
         self._correlation_ids = itertools.count(1)
 
     def request(self, key: ApiKey, values: Mapping[str, Any], version: int | None = None) -> Any:
-        """The response, in kio's dataclass; the newest version unless told."""
+        """Send a request, by default of the newest version, and return the response as kio's dataclass."""
         version = VERSIONS[key].highest if version is None else version
         return self.request_with(key, version, request_body(key, version, values))
 
@@ -50,7 +50,7 @@ class RawClient:
             raise ClosedByBrokerError from error
 
     def receive(self) -> bytes:
-        """A response without its size."""
+        """Return the next response without its size."""
         return self._exactly(SIZE.unpack(self._exactly(SIZE.size))[0])
 
     def _exactly(self, count: int) -> bytes:
@@ -67,7 +67,7 @@ class RawClient:
         return b"".join(parts)
 
     def is_refused(self, data: bytes | Iterable[bytes]) -> bool:
-        """Send this; whether the broker then closes the connection without a byte of answer."""
+        """Send bytes, and return whether the broker closes the connection without a response."""
         try:
             for piece in (data,) if isinstance(data, bytes) else data:
                 self.send(piece)

@@ -1,4 +1,4 @@
-"""Ways to damage bytes: flips, cuts, insertions, extreme numbers; and extreme lengths where a length is."""
+"""Ways to damage bytes: flipped bits, cuts, insertions, extreme numbers, and extreme values in place of lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COMPACT_EXTREMES = (0, 1, 2, 127, 128, 100_001, 2**31 - 1, 2**31, 2**32 - 1, 2*
 
 
 def damage(chance: random.Random, data: bytes) -> bytes:
-    """Once, or a few times over."""
+    """Damage bytes once or several times."""
     out = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         if out:
@@ -25,7 +25,7 @@ def damage(chance: random.Random, data: bytes) -> bytes:
 
 
 def damage_lengths(chance: random.Random, body: bytes, schema: type[Any]) -> bytes:
-    """One count or length of a sound request becomes another."""
+    """Replace one count or length of a valid request."""
     found = _Lengths(body, _shape(schema)).found  # type: ignore[arg-type]
     if not found:
         return body
@@ -92,7 +92,7 @@ def _fitted(value: int, size: int) -> bytes:
 
 
 class _Lengths:
-    """Where in a sound body the counts and lengths are: (position, size, operation)."""
+    """Finds the counts and lengths in a valid body: (position, size, operation)."""
 
     def __init__(self, body: bytes, shape: list[int]) -> None:
         self.found: list[tuple[int, int, int]] = []

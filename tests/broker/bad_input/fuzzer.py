@@ -1,7 +1,7 @@
-"""Frames that a broker has to survive: of all keys and versions, half meaningful, then damaged.
+"""Frames of all keys and versions that a broker has to survive. Half of them make sense before they are damaged.
 
-Frame n of a seed is always made the same way, whatever was made before it: what went wrong can be sent again alone. The
-one thing that a broker adds is the ids of its topics and members, which are put in as they are there.
+Frame n of a seed is always the same, whichever frames were made before it, so a frame that caused a failure can be sent
+again alone. Only the ids of topics and members depend on the broker.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _OF_NEW_GROUPS = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIB
 
 @dataclass
 class World:
-    """What there is at the broker, for requests to be about."""
+    """The topics, groups and members of the broker, for requests."""
 
     topics: list[str]
     topic_ids: list[UUID]
@@ -81,7 +81,7 @@ class Fuzzer:
         self.world = world
 
     def frame(self, number: int) -> bytes:
-        """With its size."""
+        """Return frame `number` with its size."""
         chance = random.Random(f"{self.seed}/{number}")
         payload = self._payload(chance)
         if chance.random() < 0.1:
@@ -119,7 +119,7 @@ def _schema(key: ApiKey, version: int) -> tuple[type[Any], Callable[[io.BytesIO,
 
 
 class Member(NamedTuple):
-    """A field of a schema, taken apart."""
+    """A field of a schema."""
 
     name: str
     kind: str
@@ -268,7 +268,7 @@ class _Values:
         return self._topic_id() if kind == "uuid" else self._bytes()
 
     def _fitted(self, member: Member, value: Any) -> Any:
-        """For a field of this name that is of another type in some API."""
+        """Convert a value for a field that has another type in some API."""
         if member.kind.startswith("timedelta"):
             return timedelta(milliseconds=value)
         if member.kind == "string":
@@ -342,5 +342,5 @@ class _Values:
 
 
 def _spliced(chance: random.Random, one: bytes, other: bytes) -> bytes:
-    """The beginning of one, the end of another."""
+    """Join the beginning of one frame and the end of another."""
     return one[: chance.randrange(len(one) + 1)] + other[chance.randrange(len(other) + 1) :]

@@ -1,4 +1,4 @@
-"""A client that does what clients do, beside the attacks, and notices if anything is not as it should be."""
+"""A client that works normally during the attacks, and fails if it sees an effect of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOADING_SECONDS = 20
 
 
 class HealthyClient:
-    """Stays on one connection. Writes, reads back what it wrote, commits an offset and asks for it."""
+    """Uses one connection to produce a record, fetch it, commit its offset and fetch the committed offset."""
 
     def __init__(self, port: int) -> None:
         self._client = RawClient(port, seconds=30)
@@ -27,7 +27,7 @@ class HealthyClient:
         self._topic_id = described.topics[0].topic_id
 
     def check(self) -> None:
-        """One round of it."""
+        """Run one round."""
         value = b"record %d" % self._written
         offset = self._write(value)
         assert self._read(offset) == value
@@ -59,7 +59,9 @@ class HealthyClient:
         while True:
             committed = self._client.request(ApiKey.OFFSET_COMMIT, group | {"topics": topics})
             error = committed.topics[0].partitions[0].error_code
-            if error != ErrorCode.coordinator_load_in_progress or time.monotonic() > deadline:  # it has just started
+            if (
+                error != ErrorCode.coordinator_load_in_progress or time.monotonic() > deadline
+            ):  # the broker has just started
                 break
             time.sleep(0.05)
         assert error == ErrorCode.none, committed

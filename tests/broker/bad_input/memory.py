@@ -1,4 +1,4 @@
-"""What a process takes of memory, from /proc."""
+"""The memory of a process, from /proc."""
 
 from __future__ import annotations
 
@@ -8,17 +8,28 @@ MB = 1024 * 1024
 
 
 def resident(pid: int) -> int:
-    """Bytes of RAM in use now."""
+    """Return the bytes of RAM that are in use now."""
     return _status(pid, "VmRSS")
 
 
-def peak(pid: int) -> int:
-    """The most it had since reset_peak, or since its start."""
-    return _status(pid, "VmHWM")
+class PeakMemory:
+    """Limits the peak of a process's resident memory, in slow runs only: the peak also depends on the allocator and on
+    what ran before."""
 
+    def __init__(self, pid: int, resident_before: int, *, is_checked: bool) -> None:
+        self._pid = pid
+        self._before = resident_before
+        self.is_checked = is_checked
 
-def reset_peak(pid: int) -> None:
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
+    def reset(self) -> None:
+        """Forget earlier peaks."""
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5")
+
+    def check(self, most_growth: int) -> None:
+        """Fail if the peak since reset() is `most_growth` bytes or more above the memory before the attacks."""
+        if self.is_checked:
+            grown = _status(self._pid, "VmHWM") - self._before
+            assert grown < most_growth, f"peak memory grew by {grown // MB} MB, more than {most_growth // MB} MB"
 
 
 def _status(pid: int, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Connections that are slow, silent, too many, or that never read: a broker process with narrow limits."""
+"""Connections that are slow, silent, too many, or never read, to a broker with low limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from stratalog.protocol.api_keys import ApiKey
 from tests.broker.bad_input.client import ClosedByBrokerError, RawClient
+from tests.broker.bad_input.conftest import IS_MEMORY_CHECKED
 from tests.broker.bad_input.healthy import HealthyClient, topic
-from tests.broker.bad_input.memory import MB, peak, reset_peak, resident
+from tests.broker.bad_input.memory import MB, PeakMemory, resident
 from tests.broker.process import BrokerProcess
 from tests.protocol.kio_messages import SIZE, request_frame, request_header
 
@@ -32,17 +33,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     assert process.errors() == []
 
 
+@pytest.fixture(params=IS_MEMORY_CHECKED)
+def peak_memory(request: pytest.FixtureRequest, broker: BrokerProcess) -> PeakMemory:
+    return PeakMemory(broker.pid, resident(broker.pid), is_checked=request.param)
+
+
 @pytest.fixture(autouse=True)
-def notices_nothing(broker: BrokerProcess) -> Iterator[None]:
-    before = resident(broker.pid)
-    reset_peak(broker.pid)
+def healthy_client_is_served(broker: BrokerProcess, peak_memory: PeakMemory) -> Iterator[None]:
+    peak_memory.reset()
     yield
     healthy = HealthyClient(broker.port)
     healthy.check()
     healthy.close()
     assert broker.is_running
     assert broker.errors() == []
-    assert peak(broker.pid) - before < 80 * MB
+    peak_memory.check(80 * MB)
 
 
 def is_closed(client: RawClient) -> bool:
@@ -64,7 +69,7 @@ def test_silent_and_half_open_connections_are_closed(broker: BrokerProcess) -> N
     assert time.monotonic() - started > IDLE_SECONDS * 0.9
 
 
-def test_a_client_that_sends_a_byte_now_and_then_harms_nobody(broker: BrokerProcess) -> None:
+def test_slow_clients_do_not_affect_others(broker: BrokerProcess) -> None:
     frame = SIZE.pack(8 * MB) + request_header(ApiKey.PRODUCE, 9)
     slow = [RawClient(broker.port) for _ in range(20)]
     healthy = HealthyClient(broker.port)
@@ -97,7 +102,7 @@ def test_large_requests_that_stall_make_room_for_others(broker: BrokerProcess) -
     stalled = [RawClient(broker.port) for _ in range(6)]
     healthy = HealthyClient(broker.port)
     frame = SIZE.pack(8 * MB) + request_header(ApiKey.PRODUCE, 9) + b"\0" * (8 * MB - 100)
-    for client in stalled[:3]:  # as much as may be held, and more
+    for client in stalled[:3]:  # as much as clients may make the broker hold, and more
         client.send(frame)
     for client in stalled[3:]:
         client.send(frame[: 300 * 1024])
@@ -108,14 +113,14 @@ def test_large_requests_that_stall_make_room_for_others(broker: BrokerProcess) -
         client.close()
 
 
-def test_answers_that_are_not_read_do_not_pile_up(broker: BrokerProcess) -> None:
+def test_answers_that_are_not_read_do_not_pile_up(broker: BrokerProcess, peak_memory: PeakMemory) -> None:
     with RawClient(broker.port) as admin:
         admin.request(ApiKey.CREATE_TOPICS, {"topics": [topic("wide", 900)], "timeout": 60_000})
     question = request_frame(ApiKey.METADATA, 12, {"topics": [{"name": "wide"}]})
-    reset_peak(broker.pid)
+    peak_memory.reset()
     lazy = [RawClient(broker.port, receive_buffer=5000) for _ in range(40)]
     for client in lazy:
-        client.send(question * 500)  # some 20 MB of answers each
+        client.send(question * 500)  # responses of about 20 MB each
     healthy = HealthyClient(broker.port)
     healthy.check()
     healthy.close()

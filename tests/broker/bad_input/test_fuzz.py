@@ -20,22 +20,22 @@ WORLD = World(["fuzz-1", "fuzz-2"], [uuid.UUID(int=1), uuid.UUID(int=2)], ["grou
 
 
 @pytest.mark.parametrize("frames", quick_and_full(2_000, 20_000))
-def test_a_broker_survives_mutated_frames_and_a_healthy_client_notices_nothing(tmp_path: Path, frames: int) -> None:
+def test_mutated_frames_do_not_affect_the_broker_or_a_healthy_client(tmp_path: Path, frames: int) -> None:
     outcome = run_campaign(tmp_path / "data", SEED, range(frames))
     assert outcome.frames.total() == frames
     assert outcome.frames["answered"] > frames / 3
     assert outcome.frames["closed"] > frames / 5
 
 
-def test_a_frame_is_made_the_same_way_each_time() -> None:
+def test_a_frame_is_reproducible() -> None:
     there, back = Fuzzer(7, WORLD), Fuzzer(7, WORLD)
     forward = [there.frame(number) for number in range(50)]
     assert [back.frame(number) for number in reversed(range(50))] == forward[::-1]
     assert forward != [Fuzzer(8, WORLD).frame(number) for number in range(50)]
 
 
-def test_what_is_not_damaged_can_be_read() -> None:
-    """Or the fuzzer would only ever test the reader."""
+def test_undamaged_requests_can_be_parsed() -> None:
+    """Otherwise the fuzzer would test the parser only."""
     fuzzer = Fuzzer(7, WORLD)
     refused = 0
     for number, (key, version) in enumerate(KINDS):

@@ -1,4 +1,4 @@
-"""Names that are no names, and numbers that are too large, too small, or somebody else's."""
+"""Invalid names, and numbers that are too large, too small, or belong to another client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.broker.bad_input.client import RawClient
 from tests.broker.bad_input.conftest import Attacked
 from tests.broker.bad_input.healthy import TOPIC as HEALTHY
 from tests.broker.bad_input.healthy import topic
-from tests.broker.bad_input.memory import MB, peak, reset_peak
+from tests.broker.bad_input.memory import MB, PeakMemory
 from tests.protocol.kio_messages import framed, request_frame, request_header
 
 ILLEGAL = {
@@ -57,7 +57,7 @@ def topics_stay(attacked: Attacked, client: RawClient) -> Iterator[None]:
 
 
 def _names_in(directory: Path) -> set[str]:
-    """But for those of deleted topics, which go by and by."""
+    """Return the directories, except those of deleted topics, which are removed in the background."""
     return {each.name for each in directory.iterdir() if each.is_dir() and not is_doomed_directory(each.name)}
 
 
@@ -66,7 +66,7 @@ def _names_in(directory: Path) -> set[str]:
 
 @pytest.mark.parametrize("name", ILLEGAL.values(), ids=ILLEGAL)
 @pytest.mark.parametrize("version", [1, 4, 9, 12])
-def test_an_illegal_name_is_not_created_by_asking_for_it(
+def test_an_invalid_name_is_not_created_by_metadata(
     client: RawClient, topics_stay: None, name: str, version: int
 ) -> None:
     asked = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
@@ -75,14 +75,14 @@ def test_an_illegal_name_is_not_created_by_asking_for_it(
 
 
 @pytest.mark.parametrize("name", ILLEGAL.values(), ids=ILLEGAL)
-def test_an_illegal_name_is_not_created(client: RawClient, topics_stay: None, name: str) -> None:
+def test_an_invalid_name_is_not_created(client: RawClient, topics_stay: None, name: str) -> None:
     for version in (2, 5, 7):
         answer = client.request(ApiKey.CREATE_TOPICS, {"topics": [topic(name, 1)], "timeout": 5000}, version)
         assert [(each.error_code, each.name) for each in answer.topics] == [(ErrorCode.invalid_topic_exception, name)]
 
 
 @pytest.mark.parametrize("name", ILLEGAL.values(), ids=ILLEGAL)
-def test_an_illegal_name_is_not_created_by_any_other_request(client: RawClient, topics_stay: None, name: str) -> None:
+def test_an_invalid_name_is_not_created_by_any_other_request(client: RawClient, topics_stay: None, name: str) -> None:
     wrong = (ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception)
     records = bytes(build_batch([(None, b"value")]))
     data = {"name": name, "partition_data": [{"index": 0, "records": records}]}
@@ -109,19 +109,19 @@ def test_an_illegal_name_is_not_created_by_any_other_request(client: RawClient, 
 
 
 @pytest.mark.parametrize("count", [MOST, MOST - 1, 10**6, 101, 0, -2, LEAST])
-def test_a_topic_of_so_many_partitions_is_not_created(
-    attacked: Attacked, client: RawClient, topics_stay: None, count: int
+def test_an_invalid_number_of_partitions_is_refused(
+    attacked: Attacked, peak_memory: PeakMemory, client: RawClient, topics_stay: None, count: int
 ) -> None:
-    reset_peak(attacked.process.pid)
+    peak_memory.reset()
     for version in (2, 7):
         answer = client.request(ApiKey.CREATE_TOPICS, {"topics": [topic("many", count)], "timeout": 5000}, version)
         assert answer.topics[0].error_code == ErrorCode.invalid_partitions
     grown = client.request(ApiKey.CREATE_PARTITIONS, {"topics": [{"name": HEALTHY, "count": count}], "timeout": 5000})
     assert grown.results[0].error_code == ErrorCode.invalid_partitions
-    assert peak(attacked.process.pid) - attacked.resident_before < 100 * MB
+    peak_memory.check(100 * MB)
 
 
-def test_more_topics_than_there_may_be_partitions_are_refused_and_the_rest_goes_on(client: RawClient) -> None:
+def test_topics_beyond_the_limit_of_partitions_are_refused(client: RawClient) -> None:
     wanted = [topic(f"one-of-many-{number}", 1) for number in range(120)]
     answer = client.request(ApiKey.CREATE_TOPICS, {"topics": wanted, "timeout": 60_000})
     created = [each.name for each in answer.topics if each.error_code == ErrorCode.none]
@@ -139,11 +139,11 @@ def test_more_replicas_than_brokers_are_refused(client: RawClient, topics_stay: 
 
 
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**62, 10**6, -1, -2, -(2**63)])
-def test_offsets_that_are_not_there_are_out_of_range(client: RawClient, offset: int) -> None:
+def test_offsets_outside_the_log_are_out_of_range(client: RawClient, offset: int) -> None:
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1000}
     fetched = client.request(ApiKey.FETCH, {"topics": [{"topic": HEALTHY, "partitions": [partition]}]}, version=12)
     assert fetched.responses[0].partitions[0].error_code == ErrorCode.offset_out_of_range
-    if offset != -1:  # that is the end, for DeleteRecords
+    if offset != -1:  # for DeleteRecords, this is the high watermark
         wanted = {"name": HEALTHY, "partitions": [{"partition_index": 0, "offset": offset}]}
         deleted = client.request(ApiKey.DELETE_RECORDS, {"topics": [wanted], "timeout": 5000})
         assert deleted.topics[0].partitions[0].error_code == ErrorCode.offset_out_of_range
@@ -158,7 +158,7 @@ def test_offsets_that_are_not_there_are_out_of_range(client: RawClient, offset: 
         {"min_bytes": 1, "max_bytes": MOST, "partition_max_bytes": MOST},
     ],
 )
-def test_strange_sizes_of_a_fetch_give_a_batch_at_least_and_the_brokers_limit_at_most(
+def test_strange_sizes_of_a_fetch_return_a_batch_and_at_most_the_brokers_limit(
     client: RawClient, sizes: dict[str, int]
 ) -> None:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": sizes["partition_max_bytes"]}
@@ -168,7 +168,7 @@ def test_strange_sizes_of_a_fetch_give_a_batch_at_least_and_the_brokers_limit_at
     assert fetched.records
 
 
-def test_a_wait_of_weeks_is_over_when_the_client_goes(attacked: Attacked) -> None:
+def test_a_wait_of_weeks_ends_when_the_client_disconnects(attacked: Attacked) -> None:
     clients = [attacked.client() for _ in range(50)]
     for client in clients:
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
@@ -186,7 +186,7 @@ def test_a_forged_session_is_not_found(client: RawClient, session_id: int, epoch
     assert answer.responses == ()
 
 
-def test_a_session_of_another_is_not_taken_over_with_the_wrong_epoch(attacked: Attacked, client: RawClient) -> None:
+def test_a_session_is_not_continued_with_the_wrong_epoch(attacked: Attacked, client: RawClient) -> None:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
     opening = {"session_epoch": 0, "topics": [{"topic": HEALTHY, "partitions": [partition]}]}
     session_id = client.request(ApiKey.FETCH, opening, version=12).session_id
@@ -201,7 +201,7 @@ def test_a_session_of_another_is_not_taken_over_with_the_wrong_epoch(attacked: A
     assert goes_on.error_code == ErrorCode.none
 
 
-def test_more_sessions_than_there_is_room_for_are_served_without(client: RawClient) -> None:
+def test_fetches_beyond_the_limit_of_sessions_are_served_without_one(client: RawClient) -> None:
     partition = Struct(">iiqiqib").pack(0, -1, 0, -1, -1, 100, 0)
     partitions = b"".join(INT32.pack(index) + partition[4:] for index in range(40_000))
     start = Struct(">iiiibii").pack(-1, 0, 0, 1000, 0, 0, 0) + b"\x02\x03no"
@@ -215,11 +215,11 @@ def test_more_sessions_than_there_is_room_for_are_served_without(client: RawClie
         client.request(ApiKey.FETCH, {"session_id": session_id, "session_epoch": -1}, version=12)
 
 
-# Somebody else's
+# Numbers of other clients
 
 
 @pytest.mark.parametrize("replica_id", [0, 1, 2, MOST])
-def test_a_forged_replica_gets_nothing(client: RawClient, replica_id: int) -> None:
+def test_a_forged_replica_gets_no_records(client: RawClient, replica_id: int) -> None:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
     topics = [{"topic": HEALTHY, "partitions": [partition]}]
     for version in (4, 12):
@@ -228,7 +228,7 @@ def test_a_forged_replica_gets_nothing(client: RawClient, replica_id: int) -> No
         assert not fetched.responses[0].partitions[0].records
 
 
-def test_a_replicas_id_in_the_newer_tagged_field_is_seen_too(client: RawClient) -> None:
+def test_a_replica_id_in_the_tagged_field_is_respected(client: RawClient) -> None:
     described = client.request(ApiKey.METADATA, {"topics": [{"name": HEALTHY}]}, version=12)
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
     topics = [{"topic_id": described.topics[0].topic_id, "partitions": [partition]}]
@@ -239,7 +239,7 @@ def test_a_replicas_id_in_the_newer_tagged_field_is_seen_too(client: RawClient) 
 
 
 @pytest.mark.parametrize("replica_id", [0, 2, MOST, -3, LEAST])
-def test_a_forged_replica_learns_no_more_than_a_consumer(client: RawClient, replica_id: int) -> None:
+def test_a_forged_replica_gets_the_offsets_of_a_consumer(client: RawClient, replica_id: int) -> None:
     def asked(of_replica: int) -> tuple[Any, Any]:
         wanted = {"name": HEALTHY, "partitions": [{"partition_index": 0, "timestamp": -1}]}
         listed = client.request(ApiKey.LIST_OFFSETS, {"replica_id": of_replica, "topics": [wanted]})
@@ -253,7 +253,7 @@ def test_a_forged_replica_learns_no_more_than_a_consumer(client: RawClient, repl
 
 
 @pytest.mark.parametrize("epoch", [1, MOST, -2, LEAST])
-def test_a_leader_epoch_of_the_future_or_none_at_all_is_an_error(client: RawClient, epoch: int) -> None:
+def test_an_invalid_leader_epoch_is_an_error(client: RawClient, epoch: int) -> None:
     partition = {"partition": 0, "partition_max_bytes": 1000, "current_leader_epoch": epoch}
     fetched = client.request(ApiKey.FETCH, {"topics": [{"topic": HEALTHY, "partitions": [partition]}]}, version=12)
     expected = (ErrorCode.unknown_leader_epoch, ErrorCode.fenced_leader_epoch)

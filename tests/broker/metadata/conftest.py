@@ -1,4 +1,4 @@
-"""The crash tests work in memory where that can be had, as those of the storage engine do."""
+"""The scratch directory of the crash tests, which is in memory if possible, as in the tests of the storage engine."""
 
 from tests.storage.faults.conftest import scratch
 

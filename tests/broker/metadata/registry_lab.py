@@ -1,4 +1,4 @@
-"""A registry over a data directory that can be opened again and again, as by one broker after the other."""
+"""A registry over a data directory, which can be opened repeatedly, as by one broker after another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULTS = LogConfig(segment_index_bytes=1024)
 
 
 class QuickDisk(Disk):
-    """Syncs nothing: for tests that cut no power."""
+    """Never syncs, for tests without power cuts."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -32,8 +32,21 @@ class QuickDisk(Disk):
         pass
 
 
+class CountingDisk(QuickDisk):
+    """Counts the syncs that a real disk would make."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+
+    def sync(self, fd: int) -> None:
+        self.syncs += 1
+
+    def sync_directory(self, path: Path) -> None:
+        self.syncs += 1
+
+
 class Broker:
-    """One life of a broker: opened, used, closed."""
+    """One run of a broker: opened, used, closed."""
 
     def __init__(self, data: Path, *, disk: Disk | None = None, most_partitions: int = 1000) -> None:
         self.data = data
@@ -73,7 +86,7 @@ class Broker:
 
     @property
     def shape(self) -> dict[str, int]:
-        """How many partitions each topic has; what is looked up in one way is found in every other."""
+        """Return the number of partitions of each topic, after a check that all lookups agree."""
         shape = {}
         for topic in self.topics.all():
             partitions = self.topics.partitions(topic.name)
@@ -87,7 +100,7 @@ class Broker:
 
     @property
     def on_disk(self) -> dict[str, int]:
-        """How many directories each topic has."""
+        """Return the number of directories of each topic."""
         counts: dict[str, int] = {}
         for partition in self.directory.partitions():
             counts[partition.topic] = counts.get(partition.topic, 0) + 1
@@ -99,17 +112,17 @@ def killed(broker: Broker, target: Path) -> Path:
 
 
 def killed_copy(data: Path, target: Path) -> Path:
-    """A data directory as kill -9 leaves it now."""
+    """Copy a data directory as kill -9 would leave it now, and return the copy."""
     shutil.copytree(data, target, ignore=shutil.ignore_patterns(LOCK))
     return target
 
 
 class KilledError(BaseException):
-    """Not an error that anyone handles: the process is gone."""
+    """The process is killed. No code handles this as an error."""
 
 
 class DyingDisk(QuickDisk):
-    """The process dies before a call that changes something."""
+    """Kills the process before a call that changes something."""
 
     _CHANGES = ("open", "write", "truncate", "allocate", "sync", "sync_directory", "make_directory", "rename", "remove")
 
@@ -127,8 +140,8 @@ class DyingDisk(QuickDisk):
 
 
 def die_at_each_call(data: Path, change: Callable[[Broker], object], look: Callable[[Broker, Path], None]) -> int:
-    """Run `change` over and over on a copy of `data`, killed one call later each time until it gets through; `look` at
-    what the next broker finds. How many calls there were."""
+    """Run `change` repeatedly, each time on a copy of `data`, and kill it one call later each time until it completes.
+    Call `look` with the next broker each time. Return the number of calls that `change` makes."""
     for nth in range(1, 10_000):
         copy = data.with_name(f"{data.name}-killed-{nth}")
         shutil.copytree(data, copy, ignore=shutil.ignore_patterns(LOCK))

@@ -1,4 +1,5 @@
-"""A broker that is killed, or whose disk fails, at any step of a change: the next one finds the old or the new."""
+"""A broker that is killed, or whose disk fails, at any step of a change: the next broker finds the old or the new
+state."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.broker.background import finish
-from stratalog.broker.metadata.topics import NewTopic
+from stratalog.broker.metadata.topics import RequestedTopic
 from stratalog.errors import StorageError, StratalogError
 from stratalog.storage.checkpoints import read_partition_metadata
 from tests.broker.metadata.registry_lab import Broker, QuickDisk, die_at_each_call, killed
@@ -21,7 +22,7 @@ from tests.storage.faults.faulty_disk import FaultyDisk
 
 
 def made(data: Path) -> Path:
-    """A data directory with two topics, or with two more than it has."""
+    """Create two topics in a data directory, which may have others already."""
     with Broker(data) as broker:
         broker.topics.create("kept", 1, {"retention.ms": "1000"})
         broker.topics.create("orders", 2, {})
@@ -58,28 +59,28 @@ class TestKilled:
 
         calls = die_at_each_call(made(data), change, look)
         assert calls > 5
-        assert outcomes == sorted(outcomes, reverse=True)  # old, and from some step on always new
+        assert outcomes == sorted(outcomes, reverse=True)  # the old state, and from some step on always the new one
         assert outcomes[-1] == "new"
         return set(outcomes)
 
-    def test_while_a_topic_is_created(self, scratch: Path) -> None:
+    def test_kill_during_creation_leaves_no_topic_or_a_whole_topic(self, scratch: Path) -> None:
         before = {"kept": 1, "orders": 2}
         after = {**before, "fresh": 2}
         seen = self.run(scratch / "data", lambda broker: broker.topics.create("fresh", 2, {}), before, after)
         assert seen == {"old", "new"}
 
-    def test_while_a_topic_is_deleted(self, scratch: Path) -> None:
+    def test_kill_during_deletion_leaves_no_topic_or_a_whole_topic(self, scratch: Path) -> None:
         before = {"kept": 1, "orders": 2}
         seen = self.run(scratch / "data", lambda broker: broker.topics.delete("orders"), before, {"kept": 1})
         assert seen == {"old", "new"}
 
-    def test_while_many_topics_are_created_all_of_them_or_none_exist(self, scratch: Path) -> None:
+    def test_kill_during_creation_leaves_all_topics_or_none(self, scratch: Path) -> None:
         before = {"kept": 1, "orders": 2}
         after = {**before, "fresh": 2, "newer": 1, "newest": 3}
         seen = self.run(scratch / "data", create_many, before, after)
         assert seen == {"old", "new"}
 
-    def test_while_many_topics_are_deleted_all_of_them_or_none_exist(self, scratch: Path) -> None:
+    def test_kill_during_deletion_leaves_all_topics_or_none(self, scratch: Path) -> None:
         data = scratch / "data"
         with Broker(data) as broker:
             create_many(broker)
@@ -87,12 +88,12 @@ class TestKilled:
         seen = self.run(data, delete_many, before, {"kept": 1})
         assert seen == {"old", "new"}
 
-    def test_while_partitions_are_added(self, scratch: Path) -> None:
+    def test_kill_during_growth_leaves_old_or_new_number_of_partitions(self, scratch: Path) -> None:
         before = {"kept": 1, "orders": 2}
         after = {"kept": 1, "orders": 4}
         self.run(scratch / "data", lambda broker: broker.topics.add_partitions("orders", 4), before, after)
 
-    def test_while_settings_are_altered(self, scratch: Path) -> None:
+    def test_kill_during_alteration_leaves_old_or_new_settings(self, scratch: Path) -> None:
         seen = []
 
         def look(broker: Broker, left: Path) -> None:
@@ -114,7 +115,7 @@ NEW_TOPICS = {"fresh": 2, "newer": 1, "newest": 3}
 
 
 def create_many(broker: Broker) -> None:
-    new = [NewTopic(name, count, {}) for name, count in NEW_TOPICS.items()]
+    new = [RequestedTopic(name, count, {}) for name, count in NEW_TOPICS.items()]
     for outcome in finish(broker.topics.create_all(new)):
         if isinstance(outcome, StratalogError):
             raise outcome
@@ -140,9 +141,9 @@ CHANGES: dict[str, tuple[Callable[[Broker], object], dict[str, int]]] = {
 
 @pytest.mark.parametrize("length", [1, 1000])
 @pytest.mark.parametrize("change", CHANGES)
-def test_disk_that_fails_at_any_call_leaves_the_old_or_the_new(scratch: Path, change: str, length: int) -> None:
-    """Failing once, and from then on: then nothing can be taken back either. The next broker finds the old or the new,
-    and when the disk is well again, the same call succeeds."""
+def test_failing_disk_leaves_the_old_or_the_new_state(scratch: Path, change: str, length: int) -> None:
+    """The disk fails one call, or all calls from then on, so that undoing fails too. The next broker finds the old or
+    the new state. Once the disk works again, the same call succeeds."""
     call, after = CHANGES[change]
     template = made(scratch / "template")
     for nth in range(1, 1000):
@@ -161,7 +162,7 @@ def test_disk_that_fails_at_any_call_leaves_the_old_or_the_new(scratch: Path, ch
             disk.heal()
             assert broker.shape == seen
             check_restart(killed(broker, scratch / f"killed-{nth}"), before, after)
-            broker.topics.create("other", 1, {})  # saves the metadata with whatever is in it
+            broker.topics.create("other", 1, {})  # saves the metadata, leftovers included
             assert broker.shape == {**seen, "other": 1}
             if seen == before != after:
                 call(broker)
@@ -176,7 +177,7 @@ def test_disk_that_fails_at_any_call_leaves_the_old_or_the_new(scratch: Path, ch
 
 
 class StubbornDisk(QuickDisk):
-    """Makes no directory of this name; renames nothing either while `stuck`."""
+    """Can't create a directory of this name, and can't rename anything while `stuck`."""
 
     def __init__(self, refused: str) -> None:
         self.refused = refused
@@ -204,7 +205,7 @@ def test_refused_change_is_not_there_after_a_restart(scratch: Path, change: str,
         check_restart(killed(broker, scratch / "killed"), before)
 
 
-def test_what_is_left_of_a_topic_is_cleared_away_when_its_name_is_wanted_again(scratch: Path) -> None:
+def test_leftovers_of_a_topic_are_removed_when_its_name_is_used_again(scratch: Path) -> None:
     data = made(scratch / "data")
     disk = StubbornDisk("fresh-2")
     with Broker(data, disk=disk) as broker:
@@ -221,13 +222,13 @@ def test_what_is_left_of_a_topic_is_cleared_away_when_its_name_is_wanted_again(s
         assert read_partition_metadata(data / "fresh-0" / "partition.metadata") == topic.id
 
 
-def test_deleted_topic_whose_files_stay_is_gone_all_the_same(scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_topic_is_deleted_even_if_its_files_can_not_be_removed(scratch: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = made(scratch / "data")
     disk = StubbornDisk("")
     with Broker(data, disk=disk) as broker:
         disk.stuck = True
         broker.topics.delete("orders")
-        assert "some of its files are left" in caplog.text
+        assert "some of its files could not be removed" in caplog.text
         assert broker.on_disk == {"kept": 1, "orders": 2}
         assert broker.shape == {"kept": 1}
     stuck = StubbornDisk("")
@@ -249,7 +250,7 @@ def check_restart(data: Path, *shapes: dict[str, int]) -> None:
 
 
 def durable_disk(data: Path) -> FaultyDisk:
-    """A disk on which all that lies in `data` is durable."""
+    """Return a disk on which everything in `data` is durable."""
     disk = FaultyDisk(data)
     for path in (data, *(each for each in data.iterdir() if each.is_dir())):
         disk.sync_directory(path)
@@ -268,7 +269,7 @@ MANY: dict[str, tuple[Callable[[Broker], object], dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *MANY])
-def test_what_was_changed_survives_a_power_cut(scratch: Path, change: str) -> None:
+def test_changes_survive_a_power_cut(scratch: Path, change: str) -> None:
     call, after = (CHANGES | MANY)[change]
     template = made(scratch / "template")
     for seed in range(10):
@@ -289,7 +290,7 @@ def test_what_was_changed_survives_a_power_cut(scratch: Path, change: str) -> No
 
 
 @pytest.mark.parametrize("change", [*CHANGES, *MANY])
-def test_power_cut_at_any_step_leaves_the_old_or_the_new(scratch: Path, change: str) -> None:
+def test_power_cut_leaves_the_old_or_the_new_state(scratch: Path, change: str) -> None:
     call, after = (CHANGES | MANY)[change]
     data = made(scratch / "data")
     if change == "delete many":
@@ -300,7 +301,7 @@ def test_power_cut_at_any_step_leaves_the_old_or_the_new(scratch: Path, change: 
 
     def cut() -> None:
         images.append(scratch / f"image-{len(images)}")
-        on_call, disk.on_call = disk.on_call, None  # what the image does is no step
+        on_call, disk.on_call = disk.on_call, None  # calls of the image don't count as steps
         disk.crash_image(random.Random(len(images)), images[-1])
         disk.on_call = on_call
 
@@ -328,7 +329,7 @@ def check_ids(broker: Broker) -> None:
             assert read_partition_metadata(broker.data / f"{topic.name}-{index}" / "partition.metadata") == topic.id
 
 
-def test_flushed_records_of_topics_made_together_survive_a_power_cut(scratch: Path) -> None:
+def test_flushed_records_of_topics_created_together_survive_a_power_cut(scratch: Path) -> None:
     data = made(scratch / "data")
     disk = durable_disk(data)
     image = scratch / "image"
@@ -343,7 +344,7 @@ def test_flushed_records_of_topics_made_together_survive_a_power_cut(scratch: Pa
         assert [broker.count(name, count - 1) for name, count in NEW_TOPICS.items()] == [1, 1, 1]
 
 
-def test_topic_that_takes_a_deleted_ones_name_has_none_of_its_records_after_a_power_cut(scratch: Path) -> None:
+def test_new_topic_has_no_records_of_a_deleted_one_after_a_power_cut(scratch: Path) -> None:
     data = made(scratch / "data")
     for seed in range(10):
         disk = durable_disk(copy(data, scratch / "copy"))

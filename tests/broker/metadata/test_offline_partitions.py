@@ -21,7 +21,7 @@ STORAGE_ERROR = 56
 
 
 def made(data: Path, topic: str = "orders") -> Path:
-    """Two partitions with a record each; the segment of the second is a named pipe."""
+    """Create two partitions with a record each, and replace the segment of the second by a named pipe."""
     with Broker(data) as broker:
         broker.topics.create(topic, 2, {})
         broker.append(topic, 0)
@@ -32,9 +32,7 @@ def made(data: Path, topic: str = "orders") -> Path:
     return path
 
 
-def test_others_are_served_and_the_bad_one_again_when_it_is_mended(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_partition_is_offline_until_it_is_repaired(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = made(tmp_path)
     with Broker(tmp_path) as broker:
         assert broker.count("orders", 0) == 1
@@ -47,7 +45,7 @@ def test_others_are_served_and_the_bad_one_again_when_it_is_mended(
         assert (broker.count("orders", 0), broker.count("orders", 1)) == (2, 1)
 
 
-def test_directory_in_a_segments_place_does_not_keep_the_others_from_being_served(tmp_path: Path) -> None:
+def test_directory_with_a_segments_name_makes_only_its_partition_offline(tmp_path: Path) -> None:
     path = made(tmp_path)
     path.unlink()
     path.mkdir()
@@ -55,7 +53,7 @@ def test_directory_in_a_segments_place_does_not_keep_the_others_from_being_serve
         assert [partition.is_offline for partition in broker.topics.partitions("orders")] == [False, True]
 
 
-def test_file_in_a_partitions_place_does_not_keep_the_others_from_being_served(tmp_path: Path) -> None:
+def test_file_with_a_partitions_name_makes_only_its_partition_offline(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         broker.topics.create("orders", 2, {})
     for entry in (tmp_path / "orders-1").iterdir():
@@ -66,7 +64,7 @@ def test_file_in_a_partitions_place_does_not_keep_the_others_from_being_served(t
         assert [partition.is_offline for partition in broker.topics.partitions("orders")] == [False, True]
 
 
-def test_topic_with_a_bad_partition_is_altered_grown_and_deleted(tmp_path: Path) -> None:
+def test_topic_with_an_offline_partition_is_altered_grown_and_deleted(tmp_path: Path) -> None:
     made(tmp_path)
     with Broker(tmp_path) as broker:
         broker.topics.alter_settings("orders", {"retention.ms": "1000"})
@@ -78,14 +76,14 @@ def test_topic_with_a_bad_partition_is_altered_grown_and_deleted(tmp_path: Path)
         assert broker.on_disk == {}
 
 
-def test_bad_partition_of_the_brokers_own_topics_keeps_it_from_starting(tmp_path: Path) -> None:
-    """Or all committed offsets would seem to be gone."""
+def test_unusable_partition_of_an_internal_topic_keeps_the_broker_from_starting(tmp_path: Path) -> None:
+    """Otherwise all committed offsets would seem to be lost."""
     path = made(tmp_path, "__consumer_offsets")
     with pytest.raises(UnusablePartitionError, match=f"{path}: is a named pipe"):
         Broker(tmp_path)
 
 
-def test_requests_for_it_are_told_of_the_storage(tmp_path: Path) -> None:
+def test_requests_for_an_offline_partition_get_a_storage_error(tmp_path: Path) -> None:
     made(tmp_path)
     batch = bytes(build_batch([(None, b"value")]))
     with DataLab(tmp_path) as lab:
@@ -116,7 +114,7 @@ def test_requests_for_it_are_told_of_the_storage(tmp_path: Path) -> None:
         assert described.partitions[1].error_code == ErrorCode.leader_not_available
 
 
-def test_admin_requests_for_it_are_told_of_the_storage(tmp_path: Path) -> None:
+def test_admin_requests_for_an_offline_partition_get_a_storage_error(tmp_path: Path) -> None:
     made(tmp_path)
     with AdminLab(tmp_path) as lab:
         asked = [{"partition_index": index, "offset": -1} for index in (0, 1)]

@@ -18,7 +18,7 @@ def store_at(path: Path, disk: Disk | None = None) -> MetadataStore:
     return MetadataStore(path, disk or Disk())
 
 
-def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_metadata_is_read_as_it_was_written(tmp_path: Path) -> None:
     topics = {
         "orders": Topic("orders", uuid.uuid4(), 3, {"retention.ms": "1000", "compression.type": "zstd"}),
         "gone": Topic("gone", uuid.uuid4(), 1, {}, deleting=True),
@@ -32,7 +32,7 @@ def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (store.metadata.next_producer_id, store.metadata.broker_settings) == (5000, {"log.retention.ms": "2000"})
 
 
-def test_nothing_has_changed_where_the_disk_refuses(tmp_path: Path) -> None:
+def test_failing_disk_changes_nothing(tmp_path: Path) -> None:
     disk = FailingDisk()
     store = store_at(tmp_path, disk)
     store.change(next_producer_id=1000)
@@ -50,7 +50,7 @@ def sound() -> dict[str, Any]:
     return {"version": 1, "next_producer_id": 0, "broker_settings": {}, "topics": {"orders": topic}}
 
 
-def test_the_shape_that_the_damages_are_done_to_is_sound(tmp_path: Path) -> None:
+def test_undamaged_file_is_valid(tmp_path: Path) -> None:
     (tmp_path / METADATA_FILE).write_text(json.dumps(sound()))
     assert list(store_at(tmp_path).metadata.topics) == ["orders"]
 
@@ -71,16 +71,16 @@ def test_the_shape_that_the_damages_are_done_to_is_sound(tmp_path: Path) -> None
         lambda content: content["topics"].update(orders=None),
     ],
 )
-def test_file_that_makes_no_sense_is_refused_with_what_to_do(tmp_path: Path, damage: Any) -> None:
+def test_invalid_file_is_refused_with_advice(tmp_path: Path, damage: Any) -> None:
     content = sound()
     damage(content)
     (tmp_path / METADATA_FILE).write_text(json.dumps(content))
-    with pytest.raises(CorruptCheckpointError, match="put a backup in its place, or move it away"):
+    with pytest.raises(CorruptCheckpointError, match="replace it with a backup, or move it away"):
         store_at(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"1"])
-def test_file_that_is_no_json_object_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_json_object_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / METADATA_FILE).write_bytes(content)
     with pytest.raises(CorruptCheckpointError):
         store_at(tmp_path)
@@ -88,9 +88,9 @@ def test_file_that_is_no_json_object_is_refused(tmp_path: Path, content: bytes) 
 
 class TestIdentity:
     def test_new_directory_gets_a_cluster_id_and_keeps_it(self, tmp_path: Path) -> None:
-        cluster_id = store_at(tmp_path).identity(7)
+        cluster_id = store_at(tmp_path).load_cluster_id(7)
         assert len(base64.urlsafe_b64decode(cluster_id + "==")) == 16
-        assert store_at(tmp_path).identity(7) == cluster_id
+        assert store_at(tmp_path).load_cluster_id(7) == cluster_id
         lines = (tmp_path / META_PROPERTIES).read_text().splitlines()
         assert {"version=1", "node.id=7", f"cluster.id={cluster_id}"} <= set(lines)
 
@@ -102,17 +102,17 @@ class TestIdentity:
             "cluster.id = abc\r\nnode.id = 3\r\n",
         ],
     )
-    def test_kafkas_own_is_kept(self, tmp_path: Path, content: str) -> None:
+    def test_meta_properties_of_kafka_are_kept(self, tmp_path: Path, content: str) -> None:
         (tmp_path / META_PROPERTIES).write_text(content)
-        assert store_at(tmp_path).identity(3) == "abc"
+        assert store_at(tmp_path).load_cluster_id(3) == "abc"
         assert (tmp_path / META_PROPERTIES).read_text() == content.replace("\r\n", "\n")
 
-    def test_directory_of_another_broker_is_refused_with_its_number(self, tmp_path: Path) -> None:
-        store_at(tmp_path).identity(1)
+    def test_directory_of_another_broker_is_refused_with_its_node_id(self, tmp_path: Path) -> None:
+        store_at(tmp_path).load_cluster_id(1)
         with pytest.raises(StorageError, match=r"belongs to node\.id 1, .* --set node\.id=1"):
-            store_at(tmp_path).identity(2)
+            store_at(tmp_path).load_cluster_id(2)
 
     def test_unreadable_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / META_PROPERTIES).write_bytes(b"\xff\xfe")
         with pytest.raises(StorageError, match="can't be read"):
-            store_at(tmp_path).identity(1)
+            store_at(tmp_path).load_cluster_id(1)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from stratalog.broker.background import finish
-from stratalog.broker.metadata.topics import NewTopic
+from stratalog.broker.metadata.topics import RequestedTopic
 from stratalog.errors import ConfigError, InvalidPartitionsError, InvalidTopicError, TopicExistsError, UnknownTopicError
 from stratalog.storage.checkpoints import read_partition_metadata
-from tests.broker.metadata.registry_lab import Broker, QuickDisk
+from tests.broker.metadata.registry_lab import Broker, CountingDisk, QuickDisk
 
 
 def test_topics_are_found_again_with_ids_settings_and_records(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_given_id_is_kept(tmp_path: Path) -> None:
         assert broker.topics.create("orders", 1, {}, wanted).id == wanted
 
 
-def test_deleted_topic_is_gone_for_good(tmp_path: Path) -> None:
+def test_deleted_topic_is_permanently_gone(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         broker.topics.create("orders", 2, {})
         broker.topics.create("events", 1, {})
@@ -53,7 +53,7 @@ def test_deleted_topic_is_gone_for_good(tmp_path: Path) -> None:
         assert broker.shape == broker.on_disk == {"events": 1}
 
 
-def test_topic_that_is_created_again_is_another_one(tmp_path: Path) -> None:
+def test_topic_that_is_created_again_has_another_topic_id(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         old = broker.topics.create("orders", 1, {})
         broker.append("orders")
@@ -66,7 +66,7 @@ def test_topic_that_is_created_again_is_another_one(tmp_path: Path) -> None:
         assert broker.shape == {"orders": 2}
 
 
-def test_delete_by_an_id_that_the_name_has_no_more_deletes_nothing(tmp_path: Path) -> None:
+def test_delete_with_an_old_topic_id_deletes_nothing(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         old = broker.topics.create("orders", 1, {})
         broker.topics.delete("orders", old.id)
@@ -92,7 +92,7 @@ def test_partitions_are_added_and_the_old_ones_kept(tmp_path: Path) -> None:
         assert broker.shape == {"orders": 3}
 
 
-def test_altered_settings_count_at_once_and_after_a_restart(tmp_path: Path) -> None:
+def test_altered_settings_apply_at_once_and_after_a_restart(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         broker.topics.create("orders", 2, {"retention.ms": "1000", "segment.bytes": "5000"})
         broker.topics.alter_settings("orders", {"retention.ms": "2000"})
@@ -107,10 +107,10 @@ def test_altered_settings_count_at_once_and_after_a_restart(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("other", ["a_b.c", "a.b_c", "a.b.c", "a_b_c"])
-def test_names_that_metrics_could_not_tell_apart_collide(tmp_path: Path, other: str) -> None:
+def test_names_with_the_same_metric_name_collide(tmp_path: Path, other: str) -> None:
     with Broker(tmp_path) as broker:
         broker.topics.create("a.b_c" if other != "a.b_c" else "a.b.c", 1, {})
-        with pytest.raises(InvalidTopicError, match="would collide with"):
+        with pytest.raises(InvalidTopicError, match="collides with"):
             broker.topics.create(other, 1, {})
         broker.topics.create("abc", 1, {})
         broker.topics.create("a-b-c", 1, {})
@@ -123,7 +123,7 @@ def test_existing_name_is_refused_as_existing_not_as_colliding(tmp_path: Path) -
             broker.topics.create("a.b", 1, {})
 
 
-def test_name_is_free_again_for_a_near_twin_of_a_deleted_topic(tmp_path: Path) -> None:
+def test_metric_name_of_a_deleted_topic_can_be_used_again(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         broker.topics.create("a.b", 1, {})
         broker.topics.delete("a.b")
@@ -132,7 +132,7 @@ def test_name_is_free_again_for_a_near_twin_of_a_deleted_topic(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a\0b", "x" * 250, "ünï", "a b", "a\n"])
-def test_illegal_names_make_nothing(tmp_path: Path, name: str) -> None:
+def test_invalid_names_create_nothing(tmp_path: Path, name: str) -> None:
     with Broker(tmp_path / "data") as broker:
         with pytest.raises(InvalidTopicError):
             broker.topics.create(name, 1, {})
@@ -140,7 +140,7 @@ def test_illegal_names_make_nothing(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
-def test_unsound_settings_make_nothing(tmp_path: Path) -> None:
+def test_invalid_settings_create_nothing(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         for settings in ({"retention.ms": "soon"}, {"nonsense": "1"}, {"producer.id.expiration.ms": "1"}):
             with pytest.raises(ConfigError):
@@ -156,7 +156,7 @@ def test_there_are_never_more_partitions_than_allowed(tmp_path: Path) -> None:
             lambda: broker.topics.create("b", 2**31, {}),
             lambda: broker.topics.add_partitions("a", 6),
             lambda: broker.topics.add_partitions("a", 2**31 - 1),
-            lambda: broker.topics.check_new("b", 1, {}, besides=2),
+            lambda: broker.topics.check_new("b", 1, {}, planned=2),
         ):
             with pytest.raises(InvalidPartitionsError, match=r"room for 2 .stratalog\.max\.partitions is 5"):
                 call()
@@ -180,7 +180,7 @@ def test_unknown_topics_can_be_neither_changed_nor_deleted(tmp_path: Path) -> No
                 call()
 
 
-def test_listeners_hear_of_each_change_when_it_can_be_seen(tmp_path: Path) -> None:
+def test_listeners_are_called_when_a_change_is_visible(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         seen: list[dict[str, int]] = []
         versions: list[int] = []
@@ -194,7 +194,7 @@ def test_listeners_hear_of_each_change_when_it_can_be_seen(tmp_path: Path) -> No
         assert len(set(versions)) == 4
 
 
-def test_start_tells_how_far_it_is(tmp_path: Path) -> None:
+def test_start_reports_progress(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         broker.topics.create("a", 2, {})
         broker.topics.create("b", 1, {})
@@ -204,23 +204,12 @@ def test_start_tells_how_far_it_is(tmp_path: Path) -> None:
         assert steps == [(1, 3), (2, 3), (3, 3)]
 
 
-class CountingDisk(QuickDisk):
-    def __init__(self) -> None:
-        self.syncs = 0
-
-    def sync(self, fd: int) -> None:
-        self.syncs += 1
-
-    def sync_directory(self, path: Path) -> None:
-        self.syncs += 1
-
-
 def test_many_topics_are_created_and_deleted_with_as_many_syncs_as_one(tmp_path: Path) -> None:
     def syncs(count: int) -> tuple[int, int]:
         disk = CountingDisk()
         with Broker(tmp_path / str(count), disk=disk) as broker:
             disk.syncs = 0
-            finish(broker.topics.create_all([NewTopic(f"t{number}", 4, {}) for number in range(count)]))
+            finish(broker.topics.create_all([RequestedTopic(f"t{number}", 4, {}) for number in range(count)]))
             assert broker.topics.partition_count == 4 * count
             created, disk.syncs = disk.syncs, 0
             broker.topics.delete_all([(f"t{number}", None) for number in range(count)])
@@ -230,9 +219,18 @@ def test_many_topics_are_created_and_deleted_with_as_many_syncs_as_one(tmp_path:
     assert syncs(30) == syncs(1)
 
 
-def test_others_have_their_turn_while_very_many_partitions_are_made(tmp_path: Path) -> None:
+def test_no_topic_is_altered_if_one_alteration_is_invalid(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        broker.topics.create("a", 1, {})
+        for changes in ({"a": {"flush.ms": "7"}, "b": {}}, {"a": {"flush.ms": "x"}}):
+            with pytest.raises((UnknownTopicError, ConfigError)):
+                broker.topics.alter_settings_of_all(changes)
+        assert [topic.settings for topic in broker.topics.all()] == [{}]
+
+
+def test_other_changes_run_while_very_many_partitions_are_created(tmp_path: Path) -> None:
     with Broker(tmp_path, most_partitions=1000) as broker:
-        work = broker.topics.create_all([NewTopic("large", 450, {}), NewTopic("a.b", 50, {})])
+        work = broker.topics.create_all([RequestedTopic("large", 450, {}), RequestedTopic("a.b", 50, {})])
         next(work)
         assert broker.shape == {}
         broker.topics.create("other", 1, {})
@@ -241,7 +239,7 @@ def test_others_have_their_turn_while_very_many_partitions_are_made(tmp_path: Pa
                 broker.topics.create(name, 1, {})
             with pytest.raises(UnknownTopicError):
                 broker.topics.delete(name)
-        with pytest.raises(InvalidTopicError, match="would collide"):
+        with pytest.raises(InvalidTopicError, match="collides with"):
             broker.topics.create("a_b", 1, {})
         with pytest.raises(InvalidPartitionsError, match="room for 499"):
             broker.topics.create("more", 500, {})
@@ -251,14 +249,14 @@ def test_others_have_their_turn_while_very_many_partitions_are_made(tmp_path: Pa
         broker.topics.create("large", 1, {})
 
 
-def test_topic_that_is_refused_does_not_keep_the_others_from_being_made(tmp_path: Path) -> None:
+def test_refused_topic_does_not_keep_the_others_from_being_created(tmp_path: Path) -> None:
     class FullDisk(QuickDisk):
         def make_directory(self, path: Path) -> None:
             if path.name == "b-1":
                 raise OSError(28, "No space left on device")
             super().make_directory(path)
 
-    wanted = [NewTopic(name, 2, {}) for name in ("a", "b", "..", "a", "c")]
+    wanted = [RequestedTopic(name, 2, {}) for name in ("a", "b", "..", "a", "c")]
     with Broker(tmp_path, disk=FullDisk()) as broker:
         outcomes = finish(broker.topics.create_all(wanted))
         assert [type(outcome).__name__ for outcome in outcomes] == [
@@ -273,9 +271,9 @@ def test_topic_that_is_refused_does_not_keep_the_others_from_being_made(tmp_path
         assert broker.shape == broker.on_disk == {"a": 2, "c": 2}
 
 
-def test_default_that_changes_while_a_topic_is_made_counts_for_all_its_partitions(tmp_path: Path) -> None:
+def test_default_that_changes_during_creation_applies_to_all_partitions(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
-        work = broker.topics.create_all([NewTopic("large", 250, {})])
+        work = broker.topics.create_all([RequestedTopic("large", 250, {})])
         next(work)
         broker.defaults = replace(broker.defaults, retention_ms=7)
         broker.topics.reconfigure_all()
@@ -283,7 +281,7 @@ def test_default_that_changes_while_a_topic_is_made_counts_for_all_its_partition
         assert {partition.log.config.retention_ms for partition in broker.topics.all_partitions()} == {7}
 
 
-def test_one_bad_topic_does_not_keep_the_others_from_being_deleted(
+def test_topic_that_can_not_be_removed_does_not_keep_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class StuckDisk(QuickDisk):
@@ -298,7 +296,7 @@ def test_one_bad_topic_does_not_keep_the_others_from_being_deleted(
         assert broker.topics.delete_all([("a", None), ("b", None), ("c", None)]) == [None, None, None]
         assert broker.shape == {}
         assert broker.on_disk == {"b": 1}
-        assert "topic b is deleted, but some of its files are left" in caplog.text
+        assert "topic b is deleted, but some of its files could not be removed" in caplog.text
     with Broker(tmp_path) as broker:
         assert broker.shape == broker.on_disk == {}
 

@@ -13,7 +13,7 @@ from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
-from stratalog.broker.producer_ids import ProducerIds
+from stratalog.broker.producer_ids import ProducerIdAllocator
 from stratalog.broker.settings import BrokerConfig
 from stratalog.broker.transactions.admission import Admission
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
@@ -44,7 +44,7 @@ class TransactionLab:
             self.timers.call_later,
             consumer_group.replay,
         )
-        self.ids = ProducerIds(topics, store, run_in_background)
+        self.ids = ProducerIdAllocator(topics, store, run_in_background)
         self.state_topic = TransactionsTopic(topics, config.transactions, run_in_background, self.flushes)
         self.coordinator = TransactionCoordinator(
             config.transactions,

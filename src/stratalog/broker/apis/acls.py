@@ -1,7 +1,7 @@
 """DescribeAcls (key 29), CreateAcls (key 30), DeleteAcls (key 31), versions 1-3 each: always refused.
 
-There is no authorizer, so there are no access control lists: each answer is SECURITY_DISABLED, with the messages of a
-Kafka that has no authorizer.
+The broker has no authorizer, so there are no access control lists. Every response has SECURITY_DISABLED, with the
+messages of a Kafka broker without an authorizer.
 """
 
 from __future__ import annotations

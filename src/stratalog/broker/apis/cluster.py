@@ -1,13 +1,14 @@
 """DescribeCluster (key 60) 0-2, DescribeTopicPartitions (key 75) 0.
 
-DescribeCluster: the one broker there is, which is its own controller and is never fenced. There is no listener for
-controllers, so who asks for those gets MISMATCHED_ENDPOINT_TYPE.
+DescribeCluster describes this broker, which is its own controller and is never fenced. There is no listener for
+controllers, so a request for controllers gets MISMATCHED_ENDPOINT_TYPE.
 
-DescribeTopicPartitions: topics by name, in pages. A page ends after response_partition_limit partitions, or after
-max.request.partition.size.limit if that is less; its cursor says where the next begins. Without names it is all topics.
+DescribeTopicPartitions describes topics by name, in pages. A page ends after response_partition_limit partitions, or
+after max.request.partition.size.limit if that is less; its cursor says where the next page begins. A request without
+names is for all topics.
 
-Known gaps: there is no authorizer, so every operation is allowed. With one replica there are no eligible leader
-replicas beside it.
+Known gaps: there is no authorizer, so every operation is allowed. Each partition has one replica, so there are no other
+eligible leader replicas.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ClusterApis:
     def __init__(
         self, topics: TopicRegistry, config: BrokerConfig, cluster_id: str, address: Callable[[], Address]
     ) -> None:
-        """`address` is what clients are told."""
+        """`address` returns the address that responses give to clients."""
         self._topics = topics
         self._config = config
         self._cluster_id = cluster_id
@@ -67,12 +68,12 @@ class ClusterApis:
     def describe_topic_partitions(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
         cursor = request.cursor
         start, first_partition = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
-        asked = {topic.name for topic in request.topics}
-        if cursor is not None and (first_partition < 0 or (asked and start not in asked)):
-            return {"topics": [_failed(name, ErrorCode.invalid_request) for name in sorted(asked)]}
+        requested = {topic.name for topic in request.topics}
+        if cursor is not None and (first_partition < 0 or (requested and start not in requested)):
+            return {"topics": [_failed(name, ErrorCode.invalid_request) for name in sorted(requested)]}
         room = max(min(request.response_partition_limit, self._config.max_request_partition_size_limit), 1)
         described: list[Reply] = []
-        for name in sorted(asked or {topic.name for topic in self._topics.all()}):
+        for name in sorted(requested or {topic.name for topic in self._topics.all()}):
             if name < start:
                 continue
             if room == 0:
@@ -120,10 +121,10 @@ class ClusterApis:
 def _wrong_endpoint(endpoint_type: int) -> Reply:
     if endpoint_type == _CONTROLLERS:
         code = ErrorCode.mismatched_endpoint_type
-        message = "endpoint type is 2, controllers; this is a broker's listener (1), and there is none for controllers"
+        message = "endpoint type is 2 (controllers); this broker has a listener for brokers (1) only"
     else:
         code = ErrorCode.unsupported_endpoint_type
-        message = f"endpoint type is {endpoint_type}; 1 (brokers) is served"
+        message = f"endpoint type is {endpoint_type}; it must be 1 (brokers)"
     return {
         "error_code": code,
         "error_message": message,

@@ -6,8 +6,8 @@
 | 9 | OffsetFetch | 1-10 | all topics from 2, several groups from 8, KIP-848 members from 9, topic ids in 10 |
 | 47 | OffsetDelete | 0 | topics that the group does not subscribe to |
 
-An offset that was committed for a topic that has since been deleted and made again is not handed out.
-With `require_stable`, a partition with an offset that was committed in an open transaction is answered with
+OffsetFetch does not return an offset that was committed for an earlier topic of the same name.
+With `require_stable`, a partition with an offset that was committed in an open transaction gets
 UNSTABLE_OFFSET_COMMIT. TxnOffsetCommit is with the other requests of transactions.
 """
 
@@ -39,18 +39,18 @@ _BROKERS_RETENTION = -1
 
 
 class OffsetTopics(Protocol):
-    """What of the TopicRegistry is used here."""
+    """The part of the TopicRegistry that is used here."""
 
     def get(self, name: str) -> Topic | None: ...
 
     def by_id(self, topic_id: UUID) -> Topic | None: ...
 
 
-class _Asked(NamedTuple):
-    """A topic as a request names it, and what it was found to be."""
+class _RequestedTopic(NamedTuple):
+    """A topic as a request names it, and the topic that has this name or id."""
 
-    named: Reply  # the name or id, to be repeated in the answer
-    name: str | None  # None: an id that is not known
+    fields: Reply  # the name or topic id, for the response
+    name: str | None  # None: the topic id is unknown
     topic: Topic | None
 
 
@@ -68,32 +68,33 @@ class CommittedOffsetApis:
             ApiKey.OFFSET_DELETE: self.offset_delete,
         }
 
-    def _look_up(self, asked: Any, version: int) -> _Asked:
+    def _look_up(self, requested: Any, version: int) -> _RequestedTopic:
         if version < _FIRST_VERSION_WITH_TOPIC_IDS:
-            return _Asked({"name": asked.name}, asked.name, self._topics.get(asked.name))
-        topic = None if asked.topic_id is None else self._topics.by_id(asked.topic_id)
-        return _Asked({"topic_id": asked.topic_id}, None if topic is None else topic.name, topic)
+            return _RequestedTopic({"name": requested.name}, requested.name, self._topics.get(requested.name))
+        topic = None if requested.topic_id is None else self._topics.by_id(requested.topic_id)
+        return _RequestedTopic({"topic_id": requested.topic_id}, None if topic is None else topic.name, topic)
 
     # OffsetCommit
 
     async def offset_commit(self, request: Any, context: RequestContext) -> Reply:
         commits: list[OffsetToCommit] = []
-        answers: list[Reply] = []  # of `commits`, in the same order
+        results: list[Reply] = []  # of `commits`, in the same order
         topics = []
-        for asked in request.topics:
-            found = self._look_up(asked, context.api_version)
+        for requested in request.topics:
+            topic = self._look_up(requested, context.api_version)
             partitions = []
-            for one in asked.partitions:
-                answer = {"partition_index": one.partition_index, "error_code": _unknown(found, one.partition_index)}
-                partitions.append(answer)
-                if answer["error_code"] is ErrorCode.none and found.topic is not None:
-                    commits.append(commit_of(found.topic, one))
-                    answers.append(answer)
-            topics.append({**found.named, "partitions": partitions})
+            for partition in requested.partitions:
+                index = partition.partition_index
+                result = {"partition_index": index, "error_code": _check_exists(topic, index)}
+                partitions.append(result)
+                if result["error_code"] is ErrorCode.none and topic.topic is not None:
+                    commits.append(commit_of(topic.topic, partition))
+                    results.append(result)
+            topics.append({**topic.fields, "partitions": partitions})
         if commits:
             errors = await self._commit(request, context.api_version, commits)
-            for answer, error in zip(answers, errors, strict=True):
-                answer["error_code"] = error
+            for result, error in zip(results, errors, strict=True):
+                result["error_code"] = error
         return {"topics": topics}
 
     async def _commit(self, request: Any, version: int, commits: list[OffsetToCommit]) -> list[ErrorCode]:
@@ -119,12 +120,12 @@ class CommittedOffsetApis:
             return {"error_code": error, "topics": topics}
         if len(request.groups) > MOST_GROUPS:
             raise MalformedRequestError(
-                f"OffsetFetch asks for {len(request.groups)} groups; {MOST_GROUPS} are the most"
+                f"OffsetFetch has {len(request.groups)} groups; it must have at most {MOST_GROUPS}"
             )
         groups = []
-        for one in {group.group_id: group for group in request.groups}.values():
-            error, topics = self._fetch(one, version, request.require_stable)
-            groups.append({"group_id": one.group_id, "error_code": error, "topics": topics})
+        for group in {group.group_id: group for group in request.groups}.values():
+            error, topics = self._fetch(group, version, request.require_stable)
+            groups.append({"group_id": group.group_id, "error_code": error, "topics": topics})
         return {"groups": groups}
 
     def _fetch(self, request: Any, version: int, stable: bool) -> tuple[ErrorCode, list[Reply]]:
@@ -146,28 +147,28 @@ class CommittedOffsetApis:
         for name, partitions in self._offsets.of(group_id).items():
             topic = self._topics.get(name)
             if topic is None and version >= _FIRST_VERSION_WITH_TOPIC_IDS:
-                continue  # there is no id to call it by
+                continue  # a deleted topic has no topic id
             offsets = [
                 _no_offset(index, _UNSTABLE)
                 if stable and OffsetKey(group_id, name, index) in self._offsets.pending
-                else _offset(index, one)
-                for index, one in partitions.items()
-                if _is_of(one, topic)
+                else _offset(index, committed)
+                for index, committed in partitions.items()
+                if _is_of(committed, topic)
             ]
             if offsets:
-                named = {"name": name, "topic_id": None if topic is None else topic.id}
-                topics.append({**named, "partitions": offsets})
+                topic_id = None if topic is None else topic.id
+                topics.append({"name": name, "topic_id": topic_id, "partitions": offsets})
         return topics
 
     def _some_offsets(self, request: Any, version: int, stable: bool) -> list[Reply]:
         topics = []
-        for asked, indexes in _once(request.topics, version):
-            found = self._look_up(asked, version)
-            if found.name is None:
+        for requested, indexes in _once(request.topics, version):
+            topic = self._look_up(requested, version)
+            if topic.name is None:
                 offsets = [_no_offset(index, ErrorCode.unknown_topic_id) for index in indexes]
             else:
-                offsets = [self._find(request.group_id, found.name, found.topic, index, stable) for index in indexes]
-            topics.append({**found.named, "partitions": offsets})
+                offsets = [self._find(request.group_id, topic.name, topic.topic, index, stable) for index in indexes]
+            topics.append({**topic.fields, "partitions": offsets})
         return topics
 
     def _find(self, group_id: str, name: str, topic: Topic | None, index: int, stable: bool) -> Reply:
@@ -186,45 +187,47 @@ class CommittedOffsetApis:
         if error is not ErrorCode.none:
             return {"error_code": error, "topics": []}
         doomed: list[tuple[str, int]] = []
-        answers: list[Reply] = []
+        results: list[Reply] = []
         topics = []
-        for asked in request.topics:
-            found = self._look_up(asked, context.api_version)
+        for requested in request.topics:
+            topic = self._look_up(requested, context.api_version)
             partitions = []
-            for one in asked.partitions:
-                answer = {"partition_index": one.partition_index, "error_code": _unknown(found, one.partition_index)}
-                partitions.append(answer)
-                if answer["error_code"] is ErrorCode.none:
-                    doomed.append((asked.name, one.partition_index))
-                    answers.append(answer)
-            topics.append({**found.named, "partitions": partitions})
-        for answer, each in zip(answers, self._service.delete(request.group_id, doomed), strict=True):
-            answer["error_code"] = each
+            for partition in requested.partitions:
+                index = partition.partition_index
+                result = {"partition_index": index, "error_code": _check_exists(topic, index)}
+                partitions.append(result)
+                if result["error_code"] is ErrorCode.none:
+                    doomed.append((requested.name, index))
+                    results.append(result)
+            topics.append({**topic.fields, "partitions": partitions})
+        for result, deletion_error in zip(results, self._service.delete(request.group_id, doomed), strict=True):
+            result["error_code"] = deletion_error
         return {"error_code": ErrorCode.none, "topics": topics}
 
 
-def _unknown(found: _Asked, index: int) -> ErrorCode:
-    if found.name is None:
+def _check_exists(topic: _RequestedTopic, index: int) -> ErrorCode:
+    if topic.name is None:
         return ErrorCode.unknown_topic_id
-    if found.topic is None or not 0 <= index < found.topic.partition_count:
+    if topic.topic is None or not 0 <= index < topic.topic.partition_count:
         return ErrorCode.unknown_topic_or_partition
     return ErrorCode.none
 
 
-def commit_of(topic: Topic, one: Any) -> OffsetToCommit:
-    """Return what a partition of an OffsetCommit or TxnOffsetCommit request commits."""
+def commit_of(topic: Topic, partition: Any) -> OffsetToCommit:
+    """Return the offset that an OffsetCommit or TxnOffsetCommit request commits for one partition."""
     return OffsetToCommit(
         topic.name,
         topic.id,
-        one.partition_index,
-        one.committed_offset,
-        getattr(one, "committed_leader_epoch", -1),
-        one.committed_metadata,
+        partition.partition_index,
+        partition.committed_offset,
+        getattr(partition, "committed_leader_epoch", -1),
+        partition.committed_metadata,
     )
 
 
 def _is_of(committed: CommittedOffset, topic: Topic | None) -> bool:
-    """Not of an earlier topic of the same name. Offsets of before 4.1 do not say."""
+    """Return whether the offset is of this topic, and not of an earlier topic of the same name. Offsets that were
+    committed before 4.1 have no topic id, and count as of this topic."""
     return topic is None or committed.topic_id in (None, topic.id)
 
 
@@ -243,21 +246,21 @@ def _no_offset(index: int, error: ErrorCode = ErrorCode.none) -> Reply:
 
 
 def _once(topics: Iterable[Any], version: int) -> list[tuple[Any, list[int]]]:
-    """Each partition once: an answer may be thousands of times as large as the four bytes that ask for it."""
-    asked: dict[Any, tuple[Any, dict[int, None]]] = {}
+    """Return each partition once: an entry of the response may be thousands of times as large as one of the request."""
+    requested: dict[Any, tuple[Any, dict[int, None]]] = {}
     count = 0
     for topic in topics:
         name = topic.topic_id if version >= _FIRST_VERSION_WITH_TOPIC_IDS else topic.name
-        _, indexes = asked.setdefault(name, (topic, {}))
+        _, indexes = requested.setdefault(name, (topic, {}))
         indexes.update(dict.fromkeys(topic.partition_indexes))
         count += len(topic.partition_indexes)
         if count > MOST_PARTITIONS:
-            raise MalformedRequestError(f"OffsetFetch asks for more than {MOST_PARTITIONS} partitions")
-    return [(topic, list(indexes)) for topic, indexes in asked.values()]
+            raise MalformedRequestError(f"OffsetFetch has too many partitions; it must have at most {MOST_PARTITIONS}")
+    return [(topic, list(indexes)) for topic, indexes in requested.values()]
 
 
 def _every_partition(request: Any, error: ErrorCode) -> list[Reply]:
-    """Version 1 has no other place for an error."""
+    """Return the error for every partition, because a response of version 1 has no field for an error of the group."""
     return [
         {"name": topic.name, "partitions": [_no_offset(index, error) for index in indexes]}
         for topic, indexes in _once(request.topics, 1)

@@ -1,8 +1,9 @@
-"""What there is to know of compaction, by Stratalog's own API (key 20000):
+"""The methods of Stratalog's own API (key 20000) about compaction:
 
-- `compaction.status`: topic (optional: all that are compacted). A row for each partition.
-- `compaction.explain`: topic, key (base64), partition (optional: all). The key's records, and why each is there.
-- `compaction.dry_run`: topic, partition (optional: all). What a run would save now.
+- `compaction.status`: topic (optional; default: all compacted topics). Returns a row for each partition.
+- `compaction.explain`: topic, key (base64), partition (optional; default: all). Returns the key's records, and why each
+  of them is still there.
+- `compaction.dry_run`: topic, partition (optional; default: all). Returns what a run would save now.
 """
 
 from __future__ import annotations
@@ -38,46 +39,55 @@ class CompactionApi:
     def status(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         _check_names(arguments, "topic")
         if arguments.get("topic") is None:
-            wanted: Iterator[Partition] = (
-                one
-                for one in self._topics.all_partitions()
-                if "compact" in one.log.config.cleanup_policy and not one.is_offline
+            partitions: Iterator[Partition] = (
+                partition
+                for partition in self._topics.all_partitions()
+                if "compact" in partition.log.config.cleanup_policy and not partition.is_offline
             )
         else:
-            wanted = self._partitions(arguments)
-        return [self._row(one) for one in wanted]
+            partitions = self._partitions(arguments)
+        return [self._row(partition) for partition in partitions]
 
     def explain(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         _check_names(arguments, "topic", "key", "partition")
         key = _bytes(arguments, "key")
         return [
             {
-                "partition": one.index,
-                **explain(one.log, self._cleaner.dirt_of(one.log), key, self._clock.now_ms()).row(),
+                "partition": partition.index,
+                **explain(partition.log, self._cleaner.dirt_of(partition.log), key, self._clock.now_ms()).row(),
             }
-            for one in self._partitions(arguments)
+            for partition in self._partitions(arguments)
         ]
 
     def dry_run(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         _check_names(arguments, "topic", "partition")
         return [
-            {"topic": one.topic, "partition": one.index, **dataclasses.asdict(self._cleaner.dry_run(one.log))}
-            for one in self._partitions(arguments)
+            {
+                "topic": partition.topic,
+                "partition": partition.index,
+                **dataclasses.asdict(self._cleaner.dry_run(partition.log)),
+            }
+            for partition in self._partitions(arguments)
         ]
 
     def _partitions(self, arguments: Mapping[str, Any]) -> Iterator[Partition]:
         topic, index = arguments.get("topic"), arguments.get("partition")
         if not isinstance(topic, str):
-            raise MalformedRequestError(f"topic is {topic!r}; a name is wanted")
+            raise MalformedRequestError(f"topic is {topic!r}; it must be a topic's name")
         if index is not None and (not isinstance(index, int) or isinstance(index, bool)):
-            raise MalformedRequestError(f"partition is {index!r}; a number is wanted")
-        found = [one for one in self._topics.all_partitions() if one.topic == topic and index in (None, one.index)]
-        if not found:
-            raise UnknownTopicError(f"{topic if index is None else f'{topic}-{index}'} does not exist")
-        for one in found:
-            if one.is_offline:
-                raise StorageError(f"{topic}-{one.index} is offline: its log could not be opened")
-        return iter(found)
+            raise MalformedRequestError(f"partition is {index!r}; it must be a number")
+        partitions = [
+            partition
+            for partition in self._topics.all_partitions()
+            if partition.topic == topic and index in (None, partition.index)
+        ]
+        if not partitions:
+            name = f"topic {topic!r}" if index is None else f"{topic}-{index}"
+            raise UnknownTopicError(f"{name} does not exist")
+        for partition in partitions:
+            if partition.is_offline:
+                raise StorageError(f"{topic}-{partition.index} is offline: its log could not be opened")
+        return iter(partitions)
 
     def _row(self, partition: Partition) -> dict[str, Any]:
         status = self._cleaner.status(partition.log)
@@ -111,14 +121,16 @@ def _state(status: CleanerStatus) -> str:
 def _check_names(arguments: Mapping[str, Any], *known: str) -> None:
     for name in arguments:
         if name not in known:
-            raise MalformedRequestError(f"{name!r} is no argument of this method; {', '.join(known)} are")
+            raise MalformedRequestError(
+                f"{name!r} is not an argument of this method; its arguments are {', '.join(known)}"
+            )
 
 
 def _bytes(arguments: Mapping[str, Any], name: str) -> bytes:
     value = arguments.get(name)
     if not isinstance(value, str):
-        raise MalformedRequestError(f"{name} is {value!r}; text in base64 is wanted")
+        raise MalformedRequestError(f"{name} is {value!r}; it must be text in base64")
     try:
         return base64.b64decode(value, validate=True)
     except (ValueError, binascii.Error) as error:
-        raise MalformedRequestError(f"{name} is not base64: {error}") from error
+        raise MalformedRequestError(f"{name} is not valid base64: {error}") from error

@@ -1,8 +1,8 @@
-"""ListConfigResources (key 74), versions 0-1: what DescribeConfigs can be asked for.
+"""ListConfigResources (key 74), versions 0-1: lists the resources that DescribeConfigs can describe.
 
-No types means all. There are topics (2), this broker (4), and the groups (32) that have settings of their own. Loggers
-(8) and client metrics (16) have no settings here, so none is listed. Version 0 asks for client metrics alone. Other
-types are UNSUPPORTED_VERSION.
+A request without types is for all types. The broker lists topics (2), itself (4), and the groups (32) that have
+settings of their own. Loggers (8) and client metrics (16) have no settings here, so none is listed. A request of
+version 0 is for client metrics only. Other types get UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class ConfigResourcesApi:
         return {ApiKey.LIST_CONFIG_RESOURCES: self.list_config_resources}
 
     def list_config_resources(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        asked = set(getattr(request, "resource_types", (Resource.CLIENT_METRICS,)) or Resource)
-        if not asked <= set(Resource):
+        types = set(getattr(request, "resource_types", (Resource.CLIENT_METRICS,)) or Resource)
+        if not types <= set(Resource):
             return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
-        found = [(Resource.BROKER, str(self._node_id))] if Resource.BROKER in asked else []
-        if Resource.TOPIC in asked:
-            found += [(Resource.TOPIC, topic.name) for topic in self._topics.all()]
-        if Resource.GROUP in asked:
-            found += [(Resource.GROUP, group_id) for group_id in self._groups.group_ids()]
+        resources = [(Resource.BROKER, str(self._node_id))] if Resource.BROKER in types else []
+        if Resource.TOPIC in types:
+            resources += [(Resource.TOPIC, topic.name) for topic in self._topics.all()]
+        if Resource.GROUP in types:
+            resources += [(Resource.GROUP, group_id) for group_id in self._groups.group_ids()]
         return {
             "error_code": ErrorCode.none,
-            "config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in found],
+            "config_resources": [{"resource_type": kind, "resource_name": name} for kind, name in resources],
         }

@@ -1,18 +1,19 @@
 """DescribeConfigs (key 32) 1-4, AlterConfigs (key 33) 0-2, IncrementalAlterConfigs (key 44) 0-1.
 
-Topics: all settings are shown; those that can't be set here are shown read-only, with the value that holds. A change is
-durable and counts for every partition when the answer comes. AlterConfigs replaces all of a topic's own settings,
-IncrementalAlterConfigs changes single ones (SET, DELETE, and for lists APPEND, SUBTRACT).
+Topics: DescribeConfigs shows all settings. Settings that can't be set here are read-only, and show the value that
+applies. A change is durable and applies to every partition before the broker responds. AlterConfigs replaces all of a
+topic's own settings. IncrementalAlterConfigs changes single settings (SET, DELETE, and for lists APPEND, SUBTRACT).
 
-Brokers: this one, by its number, or the defaults for all, by an empty name. Those settings that can be changed while
-the broker runs are changed, the others are refused with INVALID_REQUEST. Each resource is done for itself: one that is
-refused does not stop the others. A value that a setting can't take, and a name that does not exist, is INVALID_CONFIG;
-so is the name in a DELETE, where Kafka would not look at it.
+Brokers: the resource is this broker, by its node id, or the defaults for all brokers, by an empty name. Only settings
+that can be changed while the broker runs are changed; a change of any other is refused with INVALID_REQUEST.
 
-Groups: how long KIP-848 members may be silent and how often they send heartbeats, within the broker's bounds. The group
-need not exist. A change counts at once.
+Groups: the settings are the session timeout and the heartbeat interval of KIP-848 members, within the broker's limits.
+The group need not exist. A change applies at once.
 
-Known gaps: loggers and client metrics are refused.
+Each resource is changed independently: a refused resource does not stop the others. A value that is not valid for a
+setting, and an unknown name, get INVALID_CONFIG. So does an unknown name in a DELETE, which Kafka ignores.
+
+Known gaps: requests for loggers and client metrics are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from stratalog.broker import described_settings
 from stratalog.broker.apis.error_fields import RefusedError, error_fields
@@ -41,7 +42,7 @@ from stratalog.settings import Described, ValueType, unknown_setting
 from stratalog.storage import names
 from stratalog.storage.config import REFUSED, LogConfig
 
-_A_FEW = 20  # resources between two looks at what else there is to do
+_PORTION = 20  # resources; after each portion the event loop serves other requests
 
 
 class Resource(IntEnum):
@@ -67,8 +68,16 @@ class SettingChange(NamedTuple):
     value: str
 
 
-Wanted = list[SettingChange] | dict[str, str]
-"""Changes of single settings, or all that a resource shall have of its own."""
+Alteration = list[SettingChange] | dict[str, str]
+"""Changes of single settings, or all own settings that a resource will have."""
+
+Alterations = dict[str, tuple[Alteration, Reply]]
+"""The alterations of resources by name, each with the result that will report an error."""
+
+
+class Alter(Protocol):
+    def __call__(self, alterations: Mapping[str, Alteration], /, *, validate_only: bool) -> dict[str, StratalogError]:
+        """Alter these resources, and return the errors by name."""
 
 
 class ConfigApis:
@@ -77,14 +86,14 @@ class ConfigApis:
         topics: TopicRegistry,
         live: LiveSettings,
         run_in_background: RunInBackground,
-        elsewhere: Callable[[], Mapping[str, str]],
+        derived: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`elsewhere` gives the values of "listeners" and "log.dirs", which are shown with the settings, and of
-        "advertised.listeners", for when it is not set."""
+        """`derived` returns the values of "listeners" and "log.dirs", which are shown with the settings, and the value
+        that "advertised.listeners" has if it is not set."""
         self._topics = topics
         self._live = live
         self._run_in_background = run_in_background
-        self._elsewhere = elsewhere
+        self._derived = derived
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -96,12 +105,13 @@ class ConfigApis:
     # Showing
 
     def describe_new_topic(self, settings: Mapping[str, str]) -> list[Reply]:
-        """For CreateTopics: the entries of a topic with these settings."""
+        """Return the entries of a topic with these own settings, for CreateTopics."""
         config = topic_config(self._live.current.log_defaults, settings)
         return described_settings.topic_entries(settings, config, self._live.layers)
 
     def describe_configs(self, request: Any, context: RequestContext) -> LongReply:  # noqa: ARG002 - a handler
-        """Thirty times as long as the request, or longer: nothing but what is written already may be held."""
+        """Return a reply that is encoded piece by piece: it may be thirty times as long as the request, or longer, and
+        the broker must not hold its entries in addition to its bytes."""
         return LongReply(results=Elements(len(request.resources), self._results(request)))
 
     def _results(self, request: Any) -> Iterator[Reply]:
@@ -117,8 +127,9 @@ class ConfigApis:
                 yield {**result, **error_fields(error), "configs": ()}
             else:
                 keys = resource.configuration_keys
-                asked = described_settings.as_asked(entries, keys, synonyms=synonyms, documentation=documentation)
-                yield {**result, "error_message": "", "configs": asked}  # as in Kafka; when altering it is null
+                configs = described_settings.as_asked(entries, keys, synonyms=synonyms, documentation=documentation)
+                # As in Kafka, the message is empty here, and null in responses to alterations.
+                yield {**result, "error_message": "", "configs": configs}
 
     def _entries(self, resource: Any) -> list[Reply]:
         live = self._live
@@ -129,7 +140,7 @@ class ConfigApis:
         if resource.resource_type == Resource.BROKER:
             if self._is_cluster(resource.resource_name):
                 return described_settings.cluster_entries(live.layers)
-            return described_settings.broker_entries(live.current, live.layers, self._elsewhere())
+            return described_settings.broker_entries(live.current, live.layers, self._derived())
         if resource.resource_type == Resource.GROUP:
             if not resource.resource_name:
                 raise _invalid("the group's name is empty")
@@ -145,81 +156,92 @@ class ConfigApis:
     async def incremental_alter_configs(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
         return await self._alter_all(request, _increments)
 
-    async def _alter_all(self, request: Any, changes_of: Callable[[Any], Wanted]) -> Reply:
+    async def _alter_all(self, request: Any, parse: Callable[[Any], Alteration]) -> Reply:
         times = Counter(_key(resource) for resource in request.resources)
         responses = []
-        groups: dict[str, tuple[Wanted, Reply]] = {}
+        topics: Alterations = {}
+        groups: Alterations = {}
         for number, resource in enumerate(request.resources):
             response = _result_of(resource)
             try:
                 _check_once(resource, times)
-                wanted = changes_of(resource)
-                if resource.resource_type == Resource.GROUP:
-                    groups[_group_name(resource)] = wanted, response
+                alteration = parse(resource)
+                if resource.resource_type == Resource.TOPIC:
+                    topics[self._topic(resource.resource_name).name] = alteration, response
+                elif resource.resource_type == Resource.GROUP:
+                    groups[_group_name(resource)] = alteration, response
+                elif resource.resource_type == Resource.BROKER:
+                    await self._alter_broker(resource, alteration, validate_only=request.validate_only)
                 else:
-                    await self._alter(resource, wanted, validate_only=request.validate_only)
+                    raise _unsupported(resource.resource_type)
             except StratalogError as error:
                 response |= error_fields(error)
             responses.append(response)
-            await _let_others_on(number)
-        if groups:
-            await self._alter_groups(groups, validate_only=request.validate_only)
+            await _yield_between_portions(number)
+        await self._alter_together(topics, self._alter_topics, validate_only=request.validate_only)
+        await self._alter_together(groups, self._alter_groups, validate_only=request.validate_only)
         return {"responses": responses}
 
-    async def _alter(self, resource: Any, wanted: Wanted, *, validate_only: bool) -> None:
-        if resource.resource_type == Resource.TOPIC:
-            self._topic(resource.resource_name)  # before the thread is bothered
-            await self._run_in_background(
-                lambda: self._alter_topic(resource.resource_name, wanted, validate_only=validate_only)
-            )
-        elif resource.resource_type == Resource.BROKER:
-            is_cluster = self._is_cluster(resource.resource_name)
-            await self._run_in_background(
-                lambda: self._alter_broker(wanted, is_cluster=is_cluster, validate_only=validate_only)
-            )
-        else:
-            raise _unsupported(resource.resource_type)
+    async def _alter_together(self, resources: Alterations, alter: Alter, *, validate_only: bool) -> None:
+        """Alter resources of one type in the background thread, with one save for all of them: each save writes the
+        whole metadata file. Add errors to the results."""
+        if not resources:
+            return
+        alterations = {name: alteration for name, (alteration, _) in resources.items()}
+        try:
+            errors = await self._run_in_background(lambda: alter(alterations, validate_only=validate_only))
+        except StratalogError as failure:
+            errors = dict.fromkeys(resources, failure)
+        for name, error in errors.items():
+            resources[name][1].update(error_fields(error))
 
-    def _alter_topic(self, name: str, wanted: Wanted, *, validate_only: bool) -> None:
-        """In the background thread, so that what is read is still so when it is changed."""
-        topic = self._topic(name)
+    def _alter_topics(self, alterations: Mapping[str, Alteration], *, validate_only: bool) -> dict[str, StratalogError]:
+        """Alter topics, and return the errors by topic. Runs in the background thread, so that no other change comes
+        between reading the settings and replacing them."""
         defaults = self._live.current.log_defaults
-        effective = topic_config(defaults, topic.settings).texts()
-        settings = _applied(wanted, topic.settings, effective, _OF_TOPICS, _check_topic_setting)
-        topic_config(defaults, settings)
-        if not validate_only:
-            self._topics.alter_settings(name, settings)
+        altered: dict[str, dict[str, str]] = {}
+        errors: dict[str, StratalogError] = {}
+        for name, alteration in alterations.items():
+            try:
+                topic = self._topic(name)
+                effective = topic_config(defaults, topic.settings).texts()
+                settings = _applied(alteration, topic.settings, effective, _OF_TOPICS, _check_topic_setting)
+                topic_config(defaults, settings)
+                altered[name] = settings
+            except StratalogError as error:
+                errors[name] = error
+        if altered and not validate_only:
+            try:
+                self._topics.alter_settings_of_all(altered)
+            except StratalogError as failure:
+                errors |= dict.fromkeys(altered, failure)
+        return errors
 
-    def _alter_broker(self, wanted: Wanted, *, is_cluster: bool, validate_only: bool) -> None:
+    async def _alter_broker(self, resource: Any, alteration: Alteration, *, validate_only: bool) -> None:
+        is_cluster = self._is_cluster(resource.resource_name)
+        await self._run_in_background(
+            lambda: self._change_broker(alteration, is_cluster=is_cluster, validate_only=validate_only)
+        )
+
+    def _change_broker(self, alteration: Alteration, *, is_cluster: bool, validate_only: bool) -> None:
         layers, live = self._live.layers, self._live
         effective = live.current.all_texts()
         own = layers.cluster if is_cluster else layers.broker
-        settings = _applied(wanted, own, effective, _OF_BROKERS, _check_broker_setting)
+        settings = _applied(alteration, own, effective, _OF_BROKERS, _check_broker_setting)
         change = {"cluster": settings} if is_cluster else {"broker": settings}
         if validate_only:
             live.check(**change)
         else:
             live.change(**change)
 
-    async def _alter_groups(self, groups: Mapping[str, tuple[Wanted, Reply]], *, validate_only: bool) -> None:
-        """All groups of a request at once, because each save writes the settings of all groups. Errors are put into
-        their responses."""
-        wanted = {name: each for name, (each, _) in groups.items()}
-        try:
-            errors = await self._run_in_background(lambda: self._change_groups(wanted, validate_only=validate_only))
-        except StratalogError as failed:
-            errors = dict.fromkeys(groups, failed)
-        for name, error in errors.items():
-            groups[name][1].update(error_fields(error))
-
-    def _change_groups(self, wanted: Mapping[str, Wanted], *, validate_only: bool) -> dict[str, StratalogError]:
+    def _alter_groups(self, alterations: Mapping[str, Alteration], *, validate_only: bool) -> dict[str, StratalogError]:
         groups = self._live.groups
         changes: dict[str, dict[str, str]] = {}
         errors: dict[str, StratalogError] = {}
-        for name, each in wanted.items():
+        for name, alteration in alterations.items():
             own, effective = groups.own(name), groups.effective(name).texts()
             try:
-                changes[name] = _applied(each, own, effective, _OF_GROUPS, _check_group_setting)
+                changes[name] = _applied(alteration, own, effective, _OF_GROUPS, _check_group_setting)
             except StratalogError as error:
                 errors[name] = error
         return {**errors, **groups.change(changes, validate_only=validate_only)}
@@ -236,67 +258,67 @@ class ConfigApis:
         return topic
 
     def _is_cluster(self, name: str) -> bool:
-        """Whether all brokers are meant, not this one."""
+        """Return whether the resource is all brokers; else it is this broker. Raises for any other broker."""
         if not name:
             return True
         node_id = self._live.current.node_id
         if name != str(node_id):
-            raise _invalid(f"broker is {name!r}; it must be {node_id}, this broker's node.id, or empty for all")
+            raise _invalid(f"broker is {name!r}; it must be {node_id}, this broker's node.id, or empty for all brokers")
         return False
 
 
-_OF_TOPICS = {one.name: one for one in LogConfig.described()}
-_OF_BROKERS = {one.name: one for one in BrokerConfig.all_described()}
-_OF_GROUPS = {one.name: one for one in OwnGroupConfig.described()}
+_OF_TOPICS = {described.name: described for described in LogConfig.described()}
+_OF_BROKERS = {described.name: described for described in BrokerConfig.all_described()}
+_OF_GROUPS = {described.name: described for described in OwnGroupConfig.described()}
 
 
 def _replacement(resource: Any) -> dict[str, str]:
-    """What AlterConfigs wants a resource's settings to be."""
-    return {one.name: _value_of(one) for one in _once(resource.configs)}
+    """Return the settings in an AlterConfigs request, which replace all own settings of the resource."""
+    return {entry.name: _value_of(entry) for entry in _once(resource.configs)}
 
 
 def _increments(resource: Any) -> list[SettingChange]:
     changes = []
-    for one in _once(resource.configs):
-        if one.config_operation not in set(SettingOperation):
-            raise _invalid(f"{one.name}: operation is {one.config_operation}; it must be 0 to 3")
-        operation = SettingOperation(one.config_operation)
-        changes.append(
-            SettingChange(one.name, operation, "" if operation is SettingOperation.DELETE else _value_of(one))
-        )
+    for entry in _once(resource.configs):
+        if entry.config_operation not in set(SettingOperation):
+            raise _invalid(f"{entry.name}: operation is {entry.config_operation}; it must be 0 to 3")
+        operation = SettingOperation(entry.config_operation)
+        value = "" if operation is SettingOperation.DELETE else _value_of(entry)
+        changes.append(SettingChange(entry.name, operation, value))
     return changes
 
 
 def _once(configs: Iterable[Any]) -> Iterable[Any]:
-    for name, times in Counter(one.name for one in configs).items():
+    for name, times in Counter(entry.name for entry in configs).items():
         if times > 1:
-            raise _invalid(f"{name} is in the request {times} times for the same resource")
+            raise _invalid(f"{name} is in the request {times} times for the same resource; it must be there once")
     return configs
 
 
-def _value_of(one: Any) -> str:
-    if one.value is None:
-        raise _invalid(f"{one.name} has no value; DELETE it for the default")
-    value: str = one.value
+def _value_of(entry: Any) -> str:
+    if entry.value is None:
+        raise _invalid(f"{entry.name} has no value; DELETE it for the default")
+    value: str = entry.value
     return value
 
 
 def _applied(
-    wanted: Wanted,
+    alteration: Alteration,
     own: Mapping[str, str],
     effective: Mapping[str, str | None],
     described: Mapping[str, Described],
     check: Callable[[str], None],
 ) -> dict[str, str]:
-    """The settings of a resource after a change of those that it had of its own."""
-    if isinstance(wanted, dict):
-        for name in wanted:
+    """Return the resource's own settings after an alteration. Raises if it is not valid."""
+    if isinstance(alteration, dict):
+        for name in alteration:
             check(name)
-        return wanted
+        return alteration
     settings = dict(own)
-    for change in wanted:
+    for change in alteration:
+        # An existing setting can always be deleted, also one that only older brokers allow to set.
         if change.operation is not SettingOperation.DELETE or change.name not in own:
-            check(change.name)  # what an older broker let be changed can be taken back
+            check(change.name)
         if change.operation is SettingOperation.SET:
             settings[change.name] = change.value
         elif change.operation is SettingOperation.DELETE:
@@ -306,13 +328,13 @@ def _applied(
     return settings
 
 
-def _changed_list(change: SettingChange, current: str | None, one: Described | None) -> str:
-    if one is None or one.values.type is not ValueType.LIST:
-        raise ConfigError(f"{change.name} is no list: {change.operation.name} can't be used, only SET and DELETE")
-    items, given = _items(current or ""), _items(change.value)
+def _changed_list(change: SettingChange, current: str | None, described: Described | None) -> str:
+    if described is None or described.values.type is not ValueType.LIST:
+        raise ConfigError(f"{change.name} is not a list: it can't be changed with {change.operation.name}; use SET")
+    items, operand = _items(current or ""), _items(change.value)
     if change.operation is SettingOperation.APPEND:
-        return ",".join(dict.fromkeys([*items, *given]))
-    return ",".join(item for item in items if item not in given)
+        return ",".join(dict.fromkeys([*items, *operand]))
+    return ",".join(item for item in items if item not in operand)
 
 
 def _items(value: str) -> list[str]:
@@ -320,7 +342,7 @@ def _items(value: str) -> list[str]:
 
 
 def _check_topic_setting(name: str) -> None:
-    """That the name exists; what value it takes is seen when the settings are put together."""
+    """Raise if the name does not exist. topic_config() checks the value."""
     if name not in _OF_TOPICS and name not in REFUSED:
         raise unknown_setting(name, "a topic", list(_OF_TOPICS))
 
@@ -331,10 +353,10 @@ def _check_group_setting(name: str) -> None:
 
 
 def _check_broker_setting(name: str) -> None:
-    one = _OF_BROKERS.get(ALIASES.get(name, name))
-    if one is None:
+    described = _OF_BROKERS.get(ALIASES.get(name, name))
+    if described is None:
         raise unknown_broker_setting(name)
-    if not one.dynamic:
+    if not described.dynamic:
         raise _invalid(f"{name} can't be changed while the broker runs; start it with --set {name}=...")
 
 
@@ -359,7 +381,7 @@ _key: Callable[[Any], tuple[int, str]] = attrgetter("resource_type", "resource_n
 
 def _check_once(resource: Any, times: Counter[tuple[int, str]]) -> None:
     if times[_key(resource)] > 1:
-        raise _invalid("the resource is in the request more than once")
+        raise _invalid("the resource is in the request more than once; it must be there once")
 
 
 def _invalid(message: str) -> RefusedError:
@@ -368,13 +390,13 @@ def _invalid(message: str) -> RefusedError:
 
 def _unsupported(resource_type: int) -> RefusedError:
     if resource_type == Resource.BROKER_LOGGER:
-        return _invalid("the broker's loggers can't be read or changed by clients")
+        return _invalid("clients can't read or change the broker's loggers")
     if resource_type == Resource.CLIENT_METRICS:
-        return _invalid("clients' metrics are not collected")
-    return _invalid(f"resource type is {resource_type}; 2 (topic), 4 (broker) and 32 (group) are known")
+        return _invalid("the broker does not collect metrics of clients")
+    return _invalid(f"resource type is {resource_type}; it must be 2 (topic), 4 (broker) or 32 (group)")
 
 
-async def _let_others_on(number: int) -> None:
-    """A request may have very many resources."""
-    if number % _A_FEW == _A_FEW - 1:
+async def _yield_between_portions(number: int) -> None:
+    """Let the event loop serve other requests after each portion: a request may have very many resources."""
+    if number % _PORTION == _PORTION - 1:
         await asyncio.sleep(0)

@@ -2,10 +2,10 @@
 
 | key | API | versions | behaviour |
 |---|---|---|---|
-| 68 | ConsumerGroupHeartbeat | 0-1 | joins, stays, gives up partitions, leaves; regular expressions (1) |
-| 69 | ConsumerGroupDescribe | 0-1 | members with current and target assignment; their type (1) |
+| 68 | ConsumerGroupHeartbeat | 0-1 | to join, stay, revoke partitions and leave; regular expressions from 1 |
+| 69 | ConsumerGroupDescribe | 0-1 | members with current and target assignment; their type from 1 |
 
-Members that speak the classic protocol are described with the others while a group is being upgraded or downgraded.
+While a group is being upgraded or downgraded, its description includes the members that use the classic protocol.
 Known gap: there are no ACLs, so every operation is authorized.
 """
 
@@ -66,8 +66,8 @@ class ConsumerGroupApis:
 
     def consumer_group_describe(self, request: Any, _context: RequestContext) -> Reply:
         operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
-        asked = distinct(request.group_ids, MOST_GROUPS, "ConsumerGroupDescribe")
-        return {"groups": [self._describe(group_id, operations) for group_id in asked]}
+        group_ids = distinct(request.group_ids, MOST_GROUPS, "ConsumerGroupDescribe")
+        return {"groups": [self._describe(group_id, operations) for group_id in group_ids]}
 
     def _describe(self, group_id: str, operations: int) -> Reply:
         try:
@@ -101,12 +101,12 @@ class ConsumerGroupApis:
         }
 
     def _named(self, assignment: Assignment) -> Reply:
-        """Partitions with the names of their topics; topics that were deleted are left out."""
-        found = [(self._topics.by_id(topic_id), partitions) for topic_id, partitions in assignment.items()]
+        """Return partitions with the names of their topics, without deleted topics."""
+        topics = [(self._topics.by_id(topic_id), partitions) for topic_id, partitions in assignment.items()]
         return {
             "topic_partitions": [
                 {"topic_id": topic.id, "topic_name": topic.name, "partitions": sorted(partitions)}
-                for topic, partitions in found
+                for topic, partitions in topics
                 if topic is not None
             ]
         }
@@ -125,7 +125,7 @@ def _heartbeat(request: Any, context: RequestContext) -> Heartbeat:
         server_assignor=request.server_assignor,
         owned=_owned(request.topic_partitions),
         client_id=context.client_id or "",
-        client_host=f"/{context.client_host}",  # as Java writes an address, and tools show it
+        client_host=f"/{context.client_host}",  # as Java formats an address, and as tools show it
     )
 
 

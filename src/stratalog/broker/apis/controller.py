@@ -1,12 +1,13 @@
-"""DescribeQuorum (key 55) 0-2, UpdateFeatures (key 57) 0-2, UnregisterBroker (key 64) 0: what Kafka's controller does.
+"""DescribeQuorum (key 55) 0-2, UpdateFeatures (key 57) 0-2, UnregisterBroker (key 64) 0: requests to the controller.
 
-This broker is its own controller, and keeps the metadata in a file, not in a log.
+This broker is its own controller, and keeps the metadata in a file instead of a log.
 
-- DescribeQuorum: of __cluster_metadata, this broker is the only voter and leads; the offsets are 0, as there is no such
-  log. Other partitions are UNKNOWN_TOPIC_OR_PARTITION.
-- UpdateFeatures: the level of a feature is part of the program. To set one to the level that it has succeeds; any other
-  level, and a feature that is not in ApiVersions, is INVALID_UPDATE_VERSION, and then nothing of the request counts.
-- UnregisterBroker: this broker can't be unregistered (INVALID_REQUEST), and others are not (BROKER_ID_NOT_REGISTERED).
+- DescribeQuorum: this broker is the only voter and the leader of __cluster_metadata. The offsets are 0, because that
+  log does not exist. Other partitions get UNKNOWN_TOPIC_OR_PARTITION.
+- UpdateFeatures: the levels of features are fixed in the program. Setting a feature to its current level succeeds. Any
+  other level, and a feature that is not in ApiVersions, gets INVALID_UPDATE_VERSION, and the whole request is refused.
+- UnregisterBroker: this broker can't be unregistered (INVALID_REQUEST), and no other broker is registered
+  (BROKER_ID_NOT_REGISTERED).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage import names
 
-_LEADER_EPOCH = 1  # the first: there never is an election
+_LEADER_EPOCH = 1  # the first, because there is never an election
 _UPGRADE_TYPES = (1, 2, 3)  # an upgrade, a safe downgrade, an unsafe one
 _LAST_WITH_RESULTS = 1
 
 
 class ControllerApis:
     def __init__(self, node_id: int, address: Callable[[], Address], clock: Clock) -> None:
-        """`address` is what clients are told."""
+        """`address` returns the address that responses give to clients."""
         self._node_id = node_id
         self._address = address
         self._clock = clock
@@ -44,16 +45,20 @@ class ControllerApis:
     # DescribeQuorum
 
     def describe_quorum(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        asked = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in request.topics]
-        knows_it = asked == [(names.CLUSTER_METADATA_TOPIC, [0])]
-        describe = self._quorum if knows_it else _no_quorum
+        requested = [
+            (topic.topic_name, [partition.partition_index for partition in topic.partitions])
+            for topic in request.topics
+        ]
+        is_known = requested == [(names.CLUSTER_METADATA_TOPIC, [0])]
+        describe = self._quorum if is_known else _no_quorum
         return {
             "error_code": ErrorCode.none,
             "error_message": "",
             "topics": [
-                {"topic_name": name, "partitions": [describe(index) for index in indexes]} for name, indexes in asked
+                {"topic_name": name, "partitions": [describe(index) for index in indexes]}
+                for name, indexes in requested
             ],
-            "nodes": [self._node()] if knows_it else (),
+            "nodes": [self._node()] if is_known else (),
         }
 
     def _quorum(self, index: int) -> Reply:
@@ -100,7 +105,7 @@ class ControllerApis:
 
     def unregister_broker(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
         if request.broker_id == self._node_id:
-            message = f"broker {self._node_id} can't be unregistered: it is the only one; stop it instead"
+            message = f"broker {self._node_id} can't be unregistered: it is the only broker; stop it instead"
             return {"error_code": ErrorCode.invalid_request, "error_message": message}
         message = f"broker {request.broker_id} is not registered; the only broker is {self._node_id}"
         return {"error_code": ErrorCode.broker_id_not_registered, "error_message": message}
@@ -110,7 +115,7 @@ def _no_quorum(index: int) -> Reply:
     return {
         "partition_index": index,
         "error_code": ErrorCode.unknown_topic_or_partition,
-        "error_message": f"only the quorum of {names.CLUSTER_METADATA_TOPIC}-0 can be described",
+        "error_message": f"only {names.CLUSTER_METADATA_TOPIC}-0 has a quorum",
         "leader_id": 0,
         "leader_epoch": 0,
         "high_watermark": 0,
@@ -122,9 +127,11 @@ def _no_quorum(index: int) -> Reply:
 def _refusal(update: Any) -> str | None:
     level = FINALIZED_LEVELS.get(update.feature)
     if level is None:
-        return "it does not exist here"
+        return "this broker does not have it"
     if getattr(update, "upgrade_type", _UPGRADE_TYPES[0]) not in _UPGRADE_TYPES:
         return f"upgrade type is {update.upgrade_type}; it must be 1, 2 or 3"
     if update.max_version_level != level:
-        return f"its level is {level} and can't be changed to {update.max_version_level}: it comes with the program"
+        return (
+            f"its level is {level} and can't be changed to {update.max_version_level}: levels are fixed in the program"
+        )
     return None

@@ -1,7 +1,7 @@
-"""FindCoordinator (key 10), versions 0-6: who looks after a group or a transactional id. On one node that is this
-broker, for all of them.
+"""FindCoordinator (key 10), versions 0-6: finds the coordinator of a group or a transactional id, which is always this
+broker.
 
-Several keys at once from version 4. Nothing is made by asking.
+A request can have several keys from version 4 on. It creates nothing.
 
 Known gaps: share groups do not exist (INVALID_REQUEST).
 """
@@ -30,17 +30,21 @@ class CoordinatorApi:
         return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
 
     def find_coordinator(self, request: Any, context: RequestContext) -> Reply:
-        found = self._find(getattr(request, "key_type", _GROUP))
+        coordinator = self._find(getattr(request, "key_type", _GROUP))
         if context.api_version < _FIRST_VERSION_WITH_SEVERAL_KEYS:
-            return found
+            return coordinator
         keys = distinct(request.coordinator_keys, MOST_GROUPS, "FindCoordinator")
-        return {"coordinators": [{**found, "key": key} for key in keys]}
+        return {"coordinators": [{**coordinator, "key": key} for key in keys]}
 
     def _find(self, key_type: int) -> Reply:
-        nobody = {"node_id": -1, "host": "", "port": -1}
         if key_type not in (_GROUP, _TRANSACTION):
-            said = f"Key type {key_type} is not known; 0 is a group, 1 a transactional id."
-            return {**nobody, "error_code": ErrorCode.invalid_request, "error_message": said}
+            return {
+                "node_id": -1,
+                "host": "",
+                "port": -1,
+                "error_code": ErrorCode.invalid_request,
+                "error_message": f"key type is {key_type}; it must be 0 (group) or 1 (transactional id)",
+            }
         address = self._address()
         return {
             "node_id": self._node_id,

@@ -1,13 +1,15 @@
-"""DeleteRecords (key 21), versions 0-2: a partition's log begins later; what lies before is gone for every reader.
+"""DeleteRecords (key 21), versions 0-2: raises the log start offsets of partitions. No reader sees the records before
+them any more.
 
-Offset -1 is the high watermark: everything. An offset before the log's start changes nothing and is no error, one past
-the high watermark is OFFSET_OUT_OF_RANGE. Durable when it is answered. Records of internal topics can't be deleted
-(INVALID_TOPIC_EXCEPTION), as in Kafka. Files go with retention.
+Offset -1 stands for the high watermark, and deletes all records. An offset before the log start offset changes nothing
+and succeeds; an offset after the high watermark gets OFFSET_OUT_OF_RANGE. The deletion is durable before the broker
+responds. Records of internal topics can't be deleted (INVALID_TOPIC_EXCEPTION), as in Kafka. Retention deletes the
+files.
 
-Many partitions cost one save of their starts, and their logs are flushed several at a time; but for a few hundred at
-once, so that other clients' requests have their turn in between.
+One save stores the log start offsets of a few hundred partitions, whose logs are flushed in parallel. Between two
+saves, the background thread serves requests of other clients.
 
-The timeout is not used: it bounds the wait for other replicas, and there are none.
+The request's timeout is not used: it limits the wait for other replicas, and there are no other replicas.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from stratalog.broker.apis.asked_partitions import each_partition_once
+from stratalog.broker.apis.requested_partitions import each_partition_once
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -28,7 +30,7 @@ from stratalog.storage.names import TopicPartition
 
 _HIGH_WATERMARK = -1
 _INVALID_LOW_WATERMARK = -1
-_PORTION = 500  # partitions at a time
+_PORTION = 500  # partitions per save
 
 
 class DeleteRecordsApi:
@@ -41,11 +43,14 @@ class DeleteRecordsApi:
         return {ApiKey.DELETE_RECORDS: self.delete_records}
 
     async def delete_records(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        wanted = each_partition_once(
-            (topic.name, ((each.partition_index, each.offset) for each in topic.partitions)) for topic in request.topics
+        requested = each_partition_once(
+            (topic.name, ((partition.partition_index, partition.offset) for partition in topic.partitions))
+            for topic in request.topics
         )
         offsets = [
-            (TopicPartition(name, index), offset) for name, each in wanted.items() for index, offset in each.items()
+            (TopicPartition(name, index), offset)
+            for name, partitions in requested.items()
+            for index, offset in partitions.items()
         ]
         replies: dict[TopicPartition, Reply] = {}
         for start in range(0, len(offsets), _PORTION):
@@ -59,8 +64,8 @@ class DeleteRecordsApi:
                 await asyncio.sleep(0)  # a request may have very many partitions that do not exist
         return {
             "topics": [
-                {"name": name, "partitions": [replies[TopicPartition(name, index)] for index in each]}
-                for name, each in wanted.items()
+                {"name": name, "partitions": [replies[TopicPartition(name, index)] for index in indexes]}
+                for name, indexes in requested.items()
             ]
         }
 
@@ -70,13 +75,13 @@ class DeleteRecordsApi:
             return ErrorCode.unknown_topic_or_partition
         return ErrorCode.invalid_topic_exception if topic.is_internal else None
 
-    def _advance_starts(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, Reply]:
-        """In the background thread: it waits for the disk."""
+    def _advance_starts(self, requested: dict[TopicPartition, int]) -> dict[TopicPartition, Reply]:
+        """Advance log start offsets. Runs in the background thread, because it waits for the disk."""
         replies: dict[TopicPartition, Reply] = {}
         offsets: dict[TopicPartition, int] = {}
-        for key, offset in wanted.items():
+        for key, offset in requested.items():
             partition = self._topics.partition(*key)
-            if partition is None:  # deleted meanwhile
+            if partition is None:  # deleted since the request was checked
                 replies[key] = _failed(key, ErrorCode.unknown_topic_or_partition)
             elif partition.is_offline:
                 replies[key] = _failed(key, ErrorCode.kafka_storage_error)

@@ -1,4 +1,4 @@
-"""An error as the admin APIs answer with it: a code, and a message that an administrator reads."""
+"""Errors in responses of the admin APIs: a code, and a message for an administrator."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 from stratalog.errors import StratalogError
 
-_LONGEST_MESSAGE = 1000  # messages name the value, and a client can send one of megabytes
+_LONGEST_MESSAGE = 1000  # messages quote values, and a client can send a value of megabytes
 
 
 class RefusedError(StratalogError):
-    """What a request asks for and can't have, with a code that only requests know."""
+    """A refused request, with an error code that no other exception has."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -1,18 +1,18 @@
-"""Classic consumer groups: their members, and what admins ask of groups.
+"""Classic consumer groups: requests of their members, and administration of groups.
 
 | key | API | versions | notes |
 |---|---|---|---|
-| 11 | JoinGroup | 0-9 | waits for the rebalance; members get their id first from 4, static members from 5 |
+| 11 | JoinGroup | 0-9 | waits for the rebalance; a new member gets its member id first from 4, static members from 5 |
 | 12 | Heartbeat | 0-4 | |
-| 13 | LeaveGroup | 0-5 | several members at once from 3 |
+| 13 | LeaveGroup | 0-5 | several members from 3 |
 | 14 | SyncGroup | 0-5 | waits for the leader's assignment |
-| 15 | DescribeGroups | 0-6 | a group that does not exist is Dead; from 6 that is GROUP_ID_NOT_FOUND |
+| 15 | DescribeGroups | 0-6 | an unknown group is Dead; from 6 it gets GROUP_ID_NOT_FOUND |
 | 16 | ListGroups | 0-5 | filters by state from 4, by kind from 5 |
-| 42 | DeleteGroups | 0-2 | groups of every kind, with their offsets |
+| 42 | DeleteGroups | 0-2 | groups of every kind, with their committed offsets |
 
-A group that has KIP-848 members takes classic ones too, while it is being upgraded or downgraded: they are answered at
-once, and the broker assigns. Known gap: there is no authorizer, so whoever asks is told that every operation is
-allowed.
+A group with KIP-848 members also accepts classic members while it is being upgraded or downgraded. Their requests do
+not wait, because the broker assigns the partitions. Known gap: there is no authorizer, so responses say that every
+operation is allowed.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ ALL_GROUP_OPERATIONS = sum(
     1 << code for code in (3, 6, 8, 10, 11)
 )  # read, delete, describe, describe and alter configs
 _NOT_ASKED = -(2**31)
-_UNNAMED = "member"  # begins the member id of a client without an id of its own
+_UNNAMED = "member"  # the beginning of the member id of a client without a client id
 
 _FIRST_JOIN_WITH_REQUIRED_MEMBER_ID = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL = 7
 _FIRST_JOIN_WITH_SKIPPED_ASSIGNMENT = 9
-_PAUSE_WHERE_NOTHING_IS_STORED = 0.5
+_SECONDS_BEFORE_STORAGE_ERROR = 0.5
 _FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_SEVERAL = 3
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 
-MOST_GROUPS = 10_000  # in one request; an answer is many times as large as the few bytes that ask for it
+MOST_GROUPS = 10_000  # in one request, because the response is many times larger than the request
 
 T = TypeVar("T")
 
 
 def distinct(items: Iterable[T], most: int, what: str) -> list[T]:
-    """Each once: what is asked for a thousand times in one request is answered once."""
+    """Return each item of a request once: a response must not repeat its entries, however often the request does."""
     once = list(dict.fromkeys(items))
     if len(once) > most:
-        raise MalformedRequestError(f"{what} asks for {len(once)} things at once; {most} are the most")
+        raise MalformedRequestError(f"{what} has {len(once)} entries; it must have at most {most}")
     return once
 
 
 class GroupApis:
     def __init__(self, coordinator: GroupCoordinator, consumer_groups: ConsumerGroups | None = None) -> None:
-        """`consumer_groups` serves members of KIP-848 groups that speak the classic protocol."""
+        """`consumer_groups` serves members of KIP-848 groups that use the classic protocol."""
         self._coordinator = coordinator
         self._groups = ClassicGroups(coordinator, consumer_groups)
 
@@ -83,7 +83,7 @@ class GroupApis:
             ApiKey.DELETE_GROUPS: self.delete_groups,
         }
 
-    # Of members
+    # Requests of members
 
     async def join_group(self, request: Any, context: RequestContext) -> Reply:
         error = await self._coordinator.prepare(request.group_id)
@@ -98,18 +98,19 @@ class GroupApis:
             raise
 
     async def sync_group(self, request: Any, context: RequestContext) -> Reply:
-        wanted = _sync_request(request)
+        sync = _sync_request(request)
         error = self._coordinator.status(request.group_id)
-        if context.api_version >= _FIRST_SYNC_WITH_PROTOCOL and None in (wanted.protocol_type, wanted.protocol_name):
-            error = ErrorCode.inconsistent_group_protocol  # nullable, and required all the same
+        if context.api_version >= _FIRST_SYNC_WITH_PROTOCOL and None in (sync.protocol_type, sync.protocol_name):
+            error = ErrorCode.inconsistent_group_protocol  # the fields are nullable, but required
         if error is not ErrorCode.none:
             return _synced(SyncResponse(error))
         waiting = _Answer[SyncResponse]()
         try:
-            self._groups.sync(request.group_id, wanted, waiting)
+            self._groups.sync(request.group_id, sync, waiting)
             answer = await waiting.future
             if answer.error is ErrorCode.not_coordinator:
-                await asyncio.sleep(_PAUSE_WHERE_NOTHING_IS_STORED)  # or the member is back at once, and again
+                # The assignment could not be stored, and the member retries as soon as it has the response.
+                await asyncio.sleep(_SECONDS_BEFORE_STORAGE_ERROR)
             return _synced(answer)
         except asyncio.CancelledError:
             self._groups.abandon_sync(request.group_id, waiting)
@@ -128,17 +129,17 @@ class GroupApis:
             return {"error_code": error, "members": []}
         if context.api_version < _FIRST_LEAVE_OF_SEVERAL:
             return {"error_code": self._groups.leave(request.group_id, [MemberIdentity(request.member_id)])[0]}
-        identities = [MemberIdentity(one.member_id, one.group_instance_id) for one in request.members]
+        identities = [MemberIdentity(member.member_id, member.group_instance_id) for member in request.members]
         errors = self._groups.leave(request.group_id, identities)
         return {
             "error_code": ErrorCode.none,
             "members": [
-                {"member_id": one.member_id, "group_instance_id": one.group_instance_id, "error_code": each}
-                for one, each in zip(identities, errors, strict=True)
+                {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "error_code": error}
+                for member, error in zip(identities, errors, strict=True)
             ],
         }
 
-    # Of admins
+    # Administration
 
     def describe_groups(self, request: Any, context: RequestContext) -> Reply:
         operations = ALL_GROUP_OPERATIONS if getattr(request, "include_authorized_operations", False) else _NOT_ASKED
@@ -192,7 +193,7 @@ class GroupApis:
 
 
 class _Answer(Generic[T]):
-    """A future as a callback. A client that went away has cancelled it."""
+    """A callback that sets a future. The future is cancelled if the client has disconnected."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -212,7 +213,7 @@ def _join_request(request: Any, context: RequestContext) -> JoinRequest:
         request.member_id,
         getattr(request, "group_instance_id", None),
         context.client_id or _UNNAMED,
-        f"/{context.client_host}",  # as Java shows an address, and tools are used to
+        f"/{context.client_host}",  # as Java formats an address, and as tools show it
         session_timeout,
         max(rebalance_timeout, 0),
         request.protocol_type,
@@ -233,8 +234,8 @@ def _joined(answer: JoinResponse, version: int) -> Reply:
         "skip_assignment": answer.skip_assignment,
         "member_id": answer.member_id,
         "members": [
-            {"member_id": one.member_id, "group_instance_id": one.group_instance_id, "metadata": one.metadata}
-            for one in answer.members
+            {"member_id": member.member_id, "group_instance_id": member.group_instance_id, "metadata": member.metadata}
+            for member in answer.members
         ],
     }
 
@@ -246,7 +247,7 @@ def _sync_request(request: Any) -> SyncRequest:
         request.generation_id,
         getattr(request, "protocol_type", None),
         getattr(request, "protocol_name", None),
-        {one.member_id: one.assignment for one in request.assignments},
+        {assignment.member_id: assignment.assignment for assignment in request.assignments},
     )
 
 
@@ -271,13 +272,13 @@ def _described(
         "protocol_data": group.protocol_name,
         "members": [
             {
-                "member_id": one.member_id,
-                "group_instance_id": one.group_instance_id,
-                "client_id": one.client_id,
-                "client_host": one.client_host,
-                "member_metadata": one.metadata,
-                "member_assignment": one.assignment,
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata,
+                "member_assignment": member.assignment,
             }
-            for one in group.members
+            for member in group.members
         ],
     }

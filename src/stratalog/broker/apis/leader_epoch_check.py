@@ -1,4 +1,4 @@
-"""What a client takes for a partition's leader epoch, against what it is; and whether the partition can be used."""
+"""Checks that a partition is online and that a client knows its current leader epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from stratalog.protocol.error_codes import ErrorCode
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> ErrorCode:
-    """-1 where the client does not say. A partition that is offline is KAFKA_STORAGE_ERROR."""
+    """Compare a client's leader epoch with the partition's; -1 stands for any. An offline partition gets
+    KAFKA_STORAGE_ERROR."""
     if partition.is_offline:
         return ErrorCode.kafka_storage_error
     if epoch in (-1, partition.leader_epoch):

@@ -1,9 +1,10 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4: where the records of a leader epoch end.
+"""OffsetForLeaderEpoch (key 23), versions 2-4: returns the end offset of a leader epoch.
 
-A consumer asks after a change of leader, to learn whether what it read was cut off since. The answer for the current
-epoch is the log's end. For an epoch that has no records left it is the one before, or the log's first, as in Kafka; for
-one that never was, and for -1, it is "unknown" (-1, -1). A client that takes another epoch for the current one is told
-so. Replica ids are not looked at: nothing is changed by asking.
+A consumer sends this request after a change of leader, to learn whether records that it has read were truncated. For
+the current leader epoch, the end offset is the log end offset. For a leader epoch without records, the response has the
+previous leader epoch, or the first one in the log, as in Kafka. For a leader epoch that never existed, and for -1, it
+is unknown (-1, -1). A request whose current leader epoch is not the partition's gets an error. Replica ids are ignored,
+because the request changes nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from stratalog.broker.apis.asked_partitions import each_partition_once
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
+from stratalog.broker.apis.requested_partitions import each_partition_once
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -30,29 +31,30 @@ class LeaderEpochsApi:
         return {ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch}
 
     def offset_for_leader_epoch(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        wanted = each_partition_once(
-            (topic.topic, ((asked.partition, asked) for asked in topic.partitions)) for topic in request.topics
+        requested = each_partition_once(
+            (topic.topic, ((partition.partition, partition) for partition in topic.partitions))
+            for topic in request.topics
         )
         return {
             "topics": [
-                {"topic": name, "partitions": [self._answer(name, asked) for asked in partitions.values()]}
-                for name, partitions in wanted.items()
+                {"topic": name, "partitions": [self._result(name, query) for query in partitions.values()]}
+                for name, partitions in requested.items()
             ]
         }
 
-    def _answer(self, name: str, asked: Any) -> Reply:
-        partition = self._topics.partition(name, asked.partition)
+    def _result(self, name: str, query: Any) -> Reply:
+        partition = self._topics.partition(name, query.partition)
         error = ErrorCode.unknown_topic_or_partition
         epoch, end = _UNKNOWN
         if partition is not None:
-            error = check_leader_epoch(partition, asked.current_leader_epoch)
+            error = check_leader_epoch(partition, query.current_leader_epoch)
             if error is ErrorCode.none:
-                epoch, end = end_of_epoch(partition, asked.leader_epoch)
-        return {"partition": asked.partition, "error_code": error, "leader_epoch": epoch, "end_offset": end}
+                epoch, end = end_of_epoch(partition, query.leader_epoch)
+        return {"partition": query.partition, "error_code": error, "leader_epoch": epoch, "end_offset": end}
 
 
 def end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
-    """The largest epoch with records that is not above this one, and where it ends."""
+    """Return the highest leader epoch with records that is not above this one, and its end offset."""
     if epoch == partition.leader_epoch:
         return epoch, partition.log.log_end_offset
     entries = partition.log.leader_epochs.entries

@@ -1,10 +1,11 @@
-"""ListOffsets (key 2), versions 1-11: earliest, latest, by time, and the record with the largest timestamp.
+"""ListOffsets (key 2), versions 1-11: returns the earliest and the latest offset, the offset of a timestamp, and the
+offset of the largest timestamp.
 
-Offsets by time are looked up in a thread: batches are read and inflated for that. For read_committed readers the latest
-offset is the last stable one, and nothing past it is found by time.
+Threads look up timestamps, because a lookup reads and decompresses batches. For read_committed readers, the latest
+offset is the last stable offset, and a lookup returns no offset after it.
 
-Known gaps: no segment is in remote storage yet, so "earliest local" is the earliest, and "latest tiered" and "earliest
-pending upload" are answered with no offset, as by Kafka without tiered storage.
+Known gaps: there is no remote storage yet. So the "earliest local" offset is the earliest offset, and "latest tiered"
+and "earliest pending upload" return no offset, as in Kafka without tiered storage.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _READ_COMMITTED = 1
 _NONE = -1
 
 
-class _LookUp(NamedTuple):
-    """A search by time. It reads and inflates batches, so it is no work for the event loop."""
+class _Lookup(NamedTuple):
+    """A lookup of a timestamp. It reads and decompresses batches, so the event loop must not run it."""
 
     partition: Partition
     timestamp: int
-    end: int  # nothing from here on counts as found
+    end: int  # results from this offset on don't count
 
 
 class ListOffsetsApi:
@@ -52,70 +53,71 @@ class ListOffsetsApi:
 
     def list_offsets(self, request: Any, context: RequestContext) -> Reply | Awaitable[Reply]:
         committed_only = getattr(request, "isolation_level", 0) == _READ_COMMITTED
-        asked = Counter(
+        times = Counter(
             (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
         topics = []
-        look_ups: list[tuple[Reply, _LookUp]] = []
+        lookups: list[tuple[Reply, _Lookup]] = []
         for topic in request.topics:
             partitions = []
-            for wanted in topic.partitions:
-                answer: Reply = {"timestamp": -1, "offset": _NONE, "partition_index": wanted.partition_index}
-                partitions.append(answer)
-                if asked[topic.name, wanted.partition_index] > 1:
-                    answer["error_code"] = ErrorCode.invalid_request
+            for query in topic.partitions:
+                result: Reply = {"timestamp": -1, "offset": _NONE, "partition_index": query.partition_index}
+                partitions.append(result)
+                if times[topic.name, query.partition_index] > 1:
+                    result["error_code"] = ErrorCode.invalid_request
                     continue
-                found = self._find(topic.name, wanted, committed_only, context.api_version)
-                if isinstance(found, _LookUp):
-                    look_ups.append((answer, found))
+                offset = self._find(topic.name, query, committed_only, context.api_version)
+                if isinstance(offset, _Lookup):
+                    lookups.append((result, offset))
                 else:
-                    answer |= found
+                    result |= offset
             topics.append({"name": topic.name, "partitions": partitions})
-        if look_ups:
-            return self._look_up_all(look_ups, {"topics": topics})
+        if lookups:
+            return self._look_up_all(lookups, {"topics": topics})
         return {"topics": topics}
 
-    async def _look_up_all(self, look_ups: list[tuple[Reply, _LookUp]], reply: Reply) -> Reply:
-        for answer, look_up in look_ups:
-            answer |= await self._worker_threads.look_up(partial(_look_up, look_up))
+    async def _look_up_all(self, lookups: list[tuple[Reply, _Lookup]], reply: Reply) -> Reply:
+        for result, lookup in lookups:
+            result |= await self._worker_threads.look_up(partial(_look_up, lookup))
         return reply
 
-    def _find(self, topic: str, wanted: Any, committed_only: bool, version: int) -> Reply | _LookUp:
-        partition = self._topics.partition(topic, wanted.partition_index)
+    def _find(self, topic: str, query: Any, committed_only: bool, version: int) -> Reply | _Lookup:
+        """Return the fields of the result, or the lookup that will return them."""
+        partition = self._topics.partition(topic, query.partition_index)
         if partition is None:
             return {"error_code": ErrorCode.unknown_topic_or_partition}
-        fenced = check_leader_epoch(partition, getattr(wanted, "current_leader_epoch", -1))
+        fenced = check_leader_epoch(partition, getattr(query, "current_leader_epoch", -1))
         if fenced:
             return {"error_code": fenced}
-        timestamp = wanted.timestamp
+        timestamp = query.timestamp
         if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _EARLIEST_PENDING_UPLOAD:
             return {"error_code": ErrorCode.unsupported_version}
         end = partition.last_stable_offset if committed_only else partition.high_watermark
         if timestamp == _LATEST:
-            return _found(partition, -1, end)
+            return _result(partition, -1, end)
         if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
-            return _found(partition, -1, partition.log.log_start_offset)
+            return _result(partition, -1, partition.log.log_start_offset)
         if timestamp in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
-            return _found(partition, -1, _NONE)
-        return _LookUp(partition, timestamp, end)
+            return _result(partition, -1, _NONE)
+        return _Lookup(partition, timestamp, end)
 
 
-def _look_up(look_up: _LookUp) -> Reply:
-    partition, timestamp, end = look_up
+def _look_up(lookup: _Lookup) -> Reply:
+    partition, timestamp, end = lookup
     try:
         if timestamp == _MAX_TIMESTAMP:
             timestamp = partition.log.max_timestamp
             if timestamp < 0:
-                return _found(partition, -1, _NONE)
-        found = partition.log.find_timestamp(timestamp)
+                return _result(partition, -1, _NONE)
+        match = partition.log.find_timestamp(timestamp)
     except StratalogError as error:
         return {"error_code": error.code}
-    if found is None or found.offset >= end:
-        return _found(partition, -1, _NONE)
-    return _found(partition, found.timestamp, found.offset)
+    if match is None or match.offset >= end:
+        return _result(partition, -1, _NONE)
+    return _result(partition, match.timestamp, match.offset)
 
 
-def _found(partition: Partition, timestamp: int, offset: int) -> Reply:
+def _result(partition: Partition, timestamp: int, offset: int) -> Reply:
     epoch = -1 if offset == _NONE else _epoch_of(partition, offset)
     return {"error_code": 0, "timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
 

@@ -1,8 +1,8 @@
-"""DescribeLogDirs (key 35), versions 1-4: how large each partition is on disk, and how much room there is.
+"""DescribeLogDirs (key 35), versions 1-4: returns the size of each partition on disk, and the free disk space.
 
-There is one data directory. A partition's size is that of its segments' records, as in Kafka: indexes are not counted.
-No list of topics (null) means all; partitions that do not exist are left out of the answer. Replicas that move between
-directories, and their lag, do not exist here.
+There is one data directory. As in Kafka, the size of a partition is the size of the records in its segments, without
+indexes. A request without a list of topics (null) is for all topics. The response leaves out partitions that do not
+exist. Replicas never move between directories here, so they have no lag.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from stratalog.broker.apis.asked_partitions import each_partition_once
+from stratalog.broker.apis.requested_partitions import each_partition_once
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -37,19 +37,21 @@ class LogDirsApi:
             result |= {"error_code": ErrorCode.none, "total_bytes": usage.total, "usable_bytes": usage.free}
             result["topics"] = [
                 {"name": name, "partitions": [_describe(partition) for partition in partitions]}
-                for name, partitions in self._wanted(request.topics).items()
+                for name, partitions in self._requested(request.topics).items()
             ]
         return {"error_code": ErrorCode.none, "results": [result]}
 
-    def _wanted(self, asked: Any) -> dict[str, list[Partition]]:
-        if asked is None:
+    def _requested(self, topics: Any) -> dict[str, list[Partition]]:
+        if topics is None:
             return {topic.name: list(self._topics.partitions(topic.name)) for topic in self._topics.all()}
-        wanted = each_partition_once((topic.topic, ((index, None) for index in topic.partitions)) for topic in asked)
-        found = {
+        requested = each_partition_once(
+            (topic.topic, ((index, None) for index in topic.partitions)) for topic in topics
+        )
+        existing = {
             name: [partition for partition in self._topics.partitions(name) if partition.index in indexes]
-            for name, indexes in wanted.items()
+            for name, indexes in requested.items()
         }
-        return {name: partitions for name, partitions in found.items() if partitions}
+        return {name: partitions for name, partitions in existing.items() if partitions}
 
 
 def _describe(partition: Partition) -> Reply:

@@ -1,9 +1,10 @@
-"""Metadata (key 3), versions 0-13: brokers, topics by name or id, auto-creation where client and broker allow it.
+"""Metadata (key 3), versions 0-13: returns the broker and topics by name or topic id, and creates topics automatically
+if client and broker allow it.
 
-A topic that is created for a client is in the same answer, ready to be used. Answers are kept until a topic changes:
-a thousand clients that ask the same after a restart cost one.
+A topic that a request creates is in its response, ready for use. The broker caches responses until a topic changes, so
+that a thousand clients that send the same request after a restart cost as much as one.
 
-Known gaps: there is no authorizer, so whoever asks is told that every operation is allowed.
+Known gaps: there is no authorizer, so responses say that every operation is allowed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from stratalog.storage import names
 ALL_TOPIC_OPERATIONS = 0b1101_1111_1000  # read, write, create, delete, alter, describe, describe and alter configs
 ALL_CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 _NOT_ASKED = -(2**31)
-_KEPT_ANSWERS = 64
-_LARGEST_KEPT = 1024 * 1024
-_MOST_TOPICS_KEPT = 100  # in the question
+_CACHED_RESPONSES = 64
+_LARGEST_CACHED = 1024 * 1024
+_MOST_TOPICS_CACHED = 100  # in the request
 
 
 class MetadataApi:
@@ -45,8 +46,8 @@ class MetadataApi:
         self._cluster_id = cluster_id
         self._address = address
         self._run_in_background = run_in_background
-        self._answers: dict[Any, bytearray] = {}
-        self._answers_of = -1  # the version of the registry that they are of
+        self._responses: dict[Any, bytearray] = {}
+        self._responses_of = -1  # the version of the registry for which they are valid
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {ApiKey.METADATA: self.metadata}
@@ -54,45 +55,45 @@ class MetadataApi:
     def metadata(self, request: Any, context: RequestContext) -> Reply | bytearray | Awaitable[Reply]:
         missing = self._missing(request)
         if missing:
-            return self._create_and_answer(missing, request, context)
-        if self._answers_of != self._topics.version:
-            self._answers.clear()
-            self._answers_of = self._topics.version
-        question = (context.api_version, request)
-        answer = self._answers.get(question)
-        if answer is None:
-            answer = encode_reply(ApiKey.METADATA, context.api_version, self._answer(request, context.api_version, {}))
-            is_small = len(request.topics or ()) <= _MOST_TOPICS_KEPT and len(answer) <= _LARGEST_KEPT
-            if is_small and len(self._answers) < _KEPT_ANSWERS:
-                self._answers[question] = answer
-        return answer
+            return self._create_and_reply(missing, request, context)
+        if self._responses_of != self._topics.version:
+            self._responses.clear()
+            self._responses_of = self._topics.version
+        key = (context.api_version, request)
+        response = self._responses.get(key)
+        if response is None:
+            response = encode_reply(ApiKey.METADATA, context.api_version, self._reply(request, context.api_version, {}))
+            is_small = len(request.topics or ()) <= _MOST_TOPICS_CACHED and len(response) <= _LARGEST_CACHED
+            if is_small and len(self._responses) < _CACHED_RESPONSES:
+                self._responses[key] = response
+        return response
 
     # Auto-creation
 
     def _missing(self, request: Any) -> list[str]:
-        """The topics that are to be created."""
+        """Return the topics to create."""
         if not request.topics or not self._config.auto_create_topics_enable:
             return []
         if not getattr(request, "allow_auto_topic_creation", True):
             return []
-        wanted = {topic.name for topic in request.topics if topic.name is not None}
-        return sorted(name for name in wanted if self._topics.get(name) is None)
+        requested = {topic.name for topic in request.topics if topic.name is not None}
+        return sorted(name for name in requested if self._topics.get(name) is None)
 
-    async def _create_and_answer(self, missing: list[str], request: Any, context: RequestContext) -> Reply:
+    async def _create_and_reply(self, missing: list[str], request: Any, context: RequestContext) -> Reply:
         errors = {}
         for name in missing:
             try:
-                names.check_topic(name)  # before the thread is bothered
+                names.check_topic(name)  # before the thread has to
                 await self._run_in_background(partial(self._topics.create, name, self._config.num_partitions, {}))
             except TopicExistsError:
-                pass  # another client was faster
+                pass  # for another client
             except StratalogError as error:
                 errors[name] = error.code
-        return self._answer(request, context.api_version, errors)
+        return self._reply(request, context.api_version, errors)
 
-    # The answer
+    # The reply
 
-    def _answer(self, request: Any, version: int, errors: dict[str, int]) -> Reply:
+    def _reply(self, request: Any, version: int, errors: dict[str, int]) -> Reply:
         host, port = self._address()
         node_id = self._config.node_id
         of_topics = getattr(request, "include_topic_authorized_operations", False)
@@ -101,18 +102,21 @@ class MetadataApi:
             "brokers": [{"node_id": node_id, "host": host, "port": port, "rack": None}],
             "cluster_id": self._cluster_id,
             "controller_id": node_id,
-            "topics": self._wanted(request, version, ALL_TOPIC_OPERATIONS if of_topics else _NOT_ASKED, errors),
+            "topics": self._describe_requested(
+                request, version, ALL_TOPIC_OPERATIONS if of_topics else _NOT_ASKED, errors
+            ),
             "cluster_authorized_operations": ALL_CLUSTER_OPERATIONS if of_cluster else _NOT_ASKED,
         }
 
-    def _wanted(self, request: Any, version: int, operations: int, errors: dict[str, int]) -> list[Reply]:
+    def _describe_requested(self, request: Any, version: int, operations: int, errors: dict[str, int]) -> list[Reply]:
         if request.topics is None or (version == 0 and not request.topics):
             return [self._describe(topic, operations) for topic in self._topics.all()]
         described = []
-        for wanted in dict.fromkeys(request.topics):  # one that is asked for a thousand times is told once, as by Kafka
-            topic_id: uuid.UUID | None = getattr(wanted, "topic_id", None)
-            if wanted.name is not None:
-                topic, error = self._topics.get(wanted.name), errors.get(wanted.name, _unknown(wanted.name))
+        for requested in dict.fromkeys(request.topics):  # as in Kafka, repeated topics are described once
+            topic_id: uuid.UUID | None = getattr(requested, "topic_id", None)
+            if requested.name is not None:
+                topic = self._topics.get(requested.name)
+                error = errors.get(requested.name, _why_missing(requested.name))
             elif topic_id is not None:
                 topic, error = self._topics.by_id(topic_id), int(ErrorCode.unknown_topic_id)
             else:
@@ -120,8 +124,8 @@ class MetadataApi:
             if topic is not None:
                 described.append(self._describe(topic, operations))
             else:
-                name = wanted.name if wanted.name is not None or version >= 12 else ""
-                described.append({**_NOTHING, "error_code": error, "name": name, "topic_id": topic_id})
+                name = requested.name if requested.name is not None or version >= 12 else ""
+                described.append({**_NO_TOPIC, "error_code": error, "name": name, "topic_id": topic_id})
         return described
 
     def _describe(self, topic: Topic, operations: int) -> Reply:
@@ -147,10 +151,10 @@ class MetadataApi:
         }
 
 
-_NOTHING: Reply = {"is_internal": False, "partitions": (), "topic_authorized_operations": _NOT_ASKED}
+_NO_TOPIC: Reply = {"is_internal": False, "partitions": (), "topic_authorized_operations": _NOT_ASKED}
 
 
-def _unknown(name: str) -> int:
+def _why_missing(name: str) -> int:
     try:
         names.check_topic(name)
     except StratalogError as error:

@@ -1,9 +1,10 @@
-"""Stratalog's own API (key 20000, version 0): what Kafka has no request for, for our command line and console.
+"""Stratalog's own API (key 20000, version 0): methods for which Kafka has no request, used by the command line and the
+console.
 
-A request's body is a JSON object, {"method": "compaction.status", ...arguments}, an answer's {"result": ...} or
-{"error": {"code": ..., "message": ...}} with one of Kafka's codes. What is asked may read whole logs, so it is done in
-a thread of its own, one at a time, and only a few may wait for it. What needs the event loop and is soon done is
-done there, at once.
+The body of a request is a JSON object, {"method": "compaction.status", ...arguments}. The body of a response is
+{"result": ...} or {"error": {"code": ..., "message": ...}} with one of Kafka's error codes. A method may read whole
+logs, so methods run in a thread of their own, one at a time, and only a few requests may wait for it. Short methods
+that need the event loop run there.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from stratalog.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 Method = Callable[[Mapping[str, Any]], Any]
-"""Takes the arguments, gives what JSON can hold. Runs in its own thread; raises StratalogError."""
+"""Takes the arguments and returns a value for JSON. Runs in the thread of this API; raises StratalogError."""
 
 LoopMethod = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""The same, on the event loop."""
+"""Takes the arguments and returns a value for JSON. Runs on the event loop; raises StratalogError."""
 
 _MOST_WAITING = 16
 _LONGEST_MESSAGE = 2_000
-_PARSED_AT_ONCE = 64 * 1024  # bytes of a request; what is larger would keep the loop from others
+_PARSED_AT_ONCE = 64 * 1024  # bytes; a larger request would block the event loop, so a thread parses it
 
 
 class MethodError(StratalogError):
-    """With the code that the answer is to have."""
+    """A failed method, with the error code for the response."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -47,11 +48,11 @@ class OwnApi:
         self._waiting = 0
 
     def close(self) -> None:
-        """What is under way is not waited for."""
+        """Stop the thread, without waiting for a running method."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, body: bytes) -> bytes:
-        """Never raises but for a fault of our own, which is said too."""
+        """Run the method of a request and return the body of the response. Never raises: errors are in the response."""
         loop = asyncio.get_running_loop()
         try:
             small = len(body) <= _PARSED_AT_ONCE
@@ -62,7 +63,7 @@ class OwnApi:
             method = self._methods.get(name) if isinstance(name, str) else None
             if method is None:
                 known = ", ".join(sorted([*self._methods, *self._on_loop]))
-                raise MalformedRequestError(f"method is {name!r}; known are {known}")
+                raise MalformedRequestError(f"method is {name!r}; the methods are {known}")
             return await self._in_turn(method, arguments)
         except MethodError as error:
             return _failed(error.error, str(error))
@@ -70,11 +71,11 @@ class OwnApi:
             return _failed(error.code, str(error))
         except Exception as error:
             logger.exception("a request of Stratalog's own API failed")
-            return _failed(ErrorCode.unknown_server_error, f"{type(error).__name__}; the broker's log says more")
+            return _failed(ErrorCode.unknown_server_error, f"{type(error).__name__}; see the broker's log")
 
     async def _in_turn(self, method: Method, arguments: Mapping[str, Any]) -> bytes:
         if self._waiting >= _MOST_WAITING:
-            waiting = f"{self._waiting} requests wait already; ask again"
+            waiting = f"{self._waiting} requests wait already, the most that may; retry later"
             raise MethodError(ErrorCode.throttling_quota_exceeded, waiting)
         self._waiting += 1
         try:
@@ -89,7 +90,7 @@ def _parsed(body: bytes) -> tuple[Any, Mapping[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise MalformedRequestError(f"the request is not JSON: {error}") from error
     if not isinstance(request, dict):
-        raise MalformedRequestError(f"the request is a {type(request).__name__}; a JSON object is wanted")
+        raise MalformedRequestError(f"the request is a {type(request).__name__}; it must be a JSON object")
     return request.pop("method", None), request
 
 
@@ -98,6 +99,6 @@ def _succeeded(result: Any) -> bytes:
 
 
 def _failed(code: int, message: str) -> bytes:
-    if len(message) > _LONGEST_MESSAGE:  # it names what was asked, which may be large
+    if len(message) > _LONGEST_MESSAGE:  # it quotes the request, which may be large
         message = message[:_LONGEST_MESSAGE] + "..."
     return json.dumps({"error": {"code": int(code), "message": message}}).encode()

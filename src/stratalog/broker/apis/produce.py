@@ -1,19 +1,23 @@
 """Produce (key 0), versions 0-13 advertised, 3-13 served.
 
-Record bytes are appended from where they were received. acks 0, 1 and all; on one node all is as 1, except that
-min.insync.replicas above 1 can't be met. Versions 0-2 carry message formats that Kafka 4 does not take either: each of
-their partitions is answered with UNSUPPORTED_VERSION. One batch a partition, as Kafka asks for. Nobody but the broker
-writes to internal topics.
+Records are appended from the buffer that received them. acks may be 0, 1 and all; with one replica, all means the same
+as 1, but min.insync.replicas above 1 can't be met. Versions 0-2 carry message formats that Kafka 4 does not accept
+either: each of their partitions gets UNSUPPORTED_VERSION. A partition must have exactly one batch, as in Kafka. Only
+the broker writes to internal topics.
 
-A batch that can't be appended at once, as it inflates to much, has to be compressed again, or waits for a roll or a
-flush, is worked on by threads; its connection waits, and nobody else. A batch with records that the topic refuses (no
-key where it is compacted, a timestamp out of range) is refused as a whole; from version 8 on record_errors names them,
-a thousand a request at most.
+Threads work on a batch that can't be appended at once, because its decompressed size is large, it has to be compressed
+again, or it waits for a roll or a flush. Only its connection waits. A batch with records that the topic refuses
+(without a key in a compacted topic, or with a timestamp out of range) is refused as a whole. From version 8 on,
+record_errors lists these records, at most a thousand in a response.
 
-A transactional batch must belong to a transaction that its producer has open; from version 12 on it adds its partition
-to it. Else: TRANSACTIONAL_ID_AUTHORIZATION_FAILED where the request names no transactional id,
-INVALID_PRODUCER_ID_MAPPING where that one has another producer, INVALID_PRODUCER_EPOCH where a newer instance has taken
-over, TRANSACTION_ABORTABLE (before version 11 INVALID_TXN_STATE) where the partition is not part of it.
+A transactional batch must belong to an open transaction of its producer; from version 12 on, the batch adds its
+partition to the transaction. Otherwise the error is TRANSACTIONAL_ID_AUTHORIZATION_FAILED if the request has no
+transactional id, INVALID_PRODUCER_ID_MAPPING if the transactional id has another producer id, INVALID_PRODUCER_EPOCH if
+a newer producer has the transactional id, and TRANSACTION_ABORTABLE (before version 11 INVALID_TXN_STATE) if the
+partition is not part of the transaction.
+
+A new producer id is refused with POLICY_VIOLATION if the partition has reached
+stratalog.max.producer.ids.per.partition.
 """
 
 from __future__ import annotations
@@ -56,22 +60,25 @@ if TYPE_CHECKING:
 _OLDEST_SERVED = 3
 _FAULTS: dict[int, tuple[ErrorCode, str]] = {
     _wire.NO_RECORDS: (ErrorCode.invalid_record, "there are no records"),
-    _wire.TOO_SMALL: (ErrorCode.corrupt_message, "there are fewer bytes than a batch has"),
-    _wire.OLD_MAGIC: (ErrorCode.invalid_record, "Produce carries batches of magic 2; these are older messages"),
-    _wire.UNKNOWN_MAGIC: (ErrorCode.corrupt_message, "the batch's magic is not known; 2 is"),
-    _wire.SEVERAL_BATCHES: (ErrorCode.invalid_record, "there must be exactly one batch for a partition"),
-    _wire.ZSTD_TOO_EARLY: (ErrorCode.unsupported_compression_type, "zstd comes with Produce v7"),
+    _wire.TOO_SMALL: (ErrorCode.corrupt_message, "the records have fewer bytes than the header of a batch"),
+    _wire.OLD_MAGIC: (
+        ErrorCode.invalid_record,
+        "the records have an old format; Produce accepts batches of magic 2 only",
+    ),
+    _wire.UNKNOWN_MAGIC: (ErrorCode.corrupt_message, "the batch's magic is unknown; it must be 2"),
+    _wire.SEVERAL_BATCHES: (ErrorCode.invalid_record, "the partition has several batches; it must have exactly one"),
+    _wire.ZSTD_TOO_EARLY: (ErrorCode.unsupported_compression_type, "zstd needs Produce v7 or newer"),
 }
-_WITHOUT_LOG_START = (  # errors of which Kafka says no more than that nothing was appended
+_WITHOUT_LOG_START = (  # errors for which Kafka's response does not have the log start offset
     ErrorCode.corrupt_message,
     ErrorCode.message_too_large,
     ErrorCode.record_list_too_large,
     ErrorCode.kafka_storage_error,
 )
-_FEW = 8  # partitions; their appends take too little time to be measured
-_SECONDS_AT_ONCE = 0.005  # for one request, before others have their turn
+_FEW = 8  # partitions, whose appends take so little time that it is not measured
+_SECONDS_AT_ONCE = 0.005  # of a request, before the event loop serves other requests
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
-_ASK_AGAIN = (
+_RETRIABLE = (
     ErrorCode.concurrent_transactions,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.coordinator_not_available,
@@ -80,7 +87,7 @@ _ASK_AGAIN = (
 
 
 class _Turn:
-    """A request's time on the event loop: appends to a thousand partitions would keep everybody else waiting."""
+    """Limits a request's time on the event loop: appends to a thousand partitions would block all other clients."""
 
     __slots__ = ("_clock", "_ends_at")
 
@@ -93,12 +100,12 @@ class _Turn:
 
 
 _Request = tuple[int, int, int, str | None, ProducedPartition | None, int]
-"""Version, correlation id, acks, transactional id, why all of it is refused, number of partitions. A plain tuple, as
-one is made for each request."""
+"""Version, correlation id, acks, transactional id, the error that refuses the whole request, number of partitions. A
+plain tuple, because it is created for each request."""
 
-Answers = list[tuple[str | bytes, list[ProducedPartition]]]
-Asked = tuple[str | bytes, "ProducePartition", list[ProducedPartition]]
-"""A topic, one partition's batch, and where its answer goes."""
+Results = list[tuple[str | bytes, list[ProducedPartition]]]
+RequestedAppend = tuple[str | bytes, "ProducePartition", list[ProducedPartition]]
+"""A topic, one partition's batch, and the list for its result."""
 
 
 class ProduceApi:
@@ -123,35 +130,35 @@ class ProduceApi:
     def serve(
         self, frame: memoryview, position: int, version: int, correlation_id: int
     ) -> Response | Awaitable[Response]:
-        """The framed response; None where the client wants none (acks=0)."""
+        """Return the framed response; None if the client expects none (acks=0)."""
         transactional_id, acks, _, topics = _wire.parse_produce(frame, position, version)
         partitions = len(topics[0][1]) if len(topics) == 1 else sum([len(parts) for _, parts in topics])
         refusal = None if version >= _OLDEST_SERVED and -1 <= acks <= 1 else _refusal(version, acks)
         request = (version, correlation_id, acks, transactional_id, refusal, partitions)
         turn = _Turn(self._clock) if partitions > _FEW else None
-        answers: Answers = []
+        results: Results = []
         try:
             for topic, parts in topics:
                 produced: list[ProducedPartition] = []
-                answers.append((topic, produced))
+                results.append((topic, produced))
                 for part in parts:
                     if turn is not None and turn.is_over():
-                        raise WouldWaitError("a large request lets others on")
+                        raise WouldWaitError("a large request makes way for other requests")
                     produced.append(self._append(topic, part, frame, request))
         except WouldWaitError:
-            # The frame is only lent.
-            rest = self._append_rest(_unanswered(topics, answers), memoryview(bytearray(frame)), request, answers)
+            # A copy, because the frame is valid only during this call.
+            rest = self._append_rest(_unfinished(topics, results), memoryview(bytearray(frame)), request, results)
             return self._later.start(rest, len(frame))
-        return self._respond(request, answers)
+        return self._respond(request, results)
 
-    def _respond(self, request: _Request, answers: Answers) -> Response:
+    def _respond(self, request: _Request, results: Results) -> Response:
         if request[2] == 0:  # acks
-            error = _first_error(answers)
-            if error is not None:  # the only way to tell a client that does not listen
+            error = _first_error(results)
+            if error is not None:  # closing the connection is the only way to report it
                 raise RefusedConnectionError(f"produce with acks=0 failed: {error}")
             return None
         version = request[0]
-        body = encode_produce_response(version, answers)
+        body = encode_produce_response(version, results)
         return [frame_response(request[1], body, flexible=version >= FIRST_FLEXIBLE)]
 
     # At once
@@ -159,7 +166,7 @@ class ProduceApi:
     def _append(
         self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
     ) -> ProducedPartition:
-        """Raises WouldWaitError, and nothing has changed."""
+        """Append a batch without waiting. Raises WouldWaitError; then nothing has changed."""
         partition = self._check(topic, part, frame, request)
         if isinstance(partition, ProducedPartition):
             return partition
@@ -173,7 +180,7 @@ class ProduceApi:
     def _check(
         self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
     ) -> Partition | ProducedPartition:
-        """The partition, if the batch may be appended to it as far as its header tells, or the answer."""
+        """Return the partition if the header of the batch allows to append it there, else the error result."""
         index, start, end = part
         version, _, acks, transactional_id, refusal, _ = request
         if refusal is not None:
@@ -214,22 +221,25 @@ class ProduceApi:
 
     # Later
 
-    async def _append_rest(self, rest: list[Asked], frame: memoryview, request: _Request, answers: Answers) -> Response:
+    async def _append_rest(
+        self, rest: list[RequestedAppend], frame: memoryview, request: _Request, results: Results
+    ) -> Response:
         turn = _Turn(self._clock)
         for topic, part, produced in rest:
             if turn.is_over():
-                await asyncio.sleep(0)  # others are served meanwhile
+                await asyncio.sleep(0)  # serve other requests
                 turn = _Turn(self._clock)
             produced.append(
                 self._append_if_quick(topic, part, frame, request)
                 or await self._append_later(topic, part, frame, request)
             )
-        return self._respond(request, answers)
+        return self._respond(request, results)
 
     def _append_if_quick(
         self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
     ) -> ProducedPartition | None:
-        """In a method of its own, as others here: an exception that is being handled holds on to what was inflated."""
+        """Append a batch, or return None if that would wait. This is a method, like others here, because handling an
+        exception keeps the frame's decompressed records in memory."""
         try:
             return self._append(topic, part, frame, request)
         except WouldWaitError:
@@ -238,8 +248,9 @@ class ProduceApi:
     async def _append_later(
         self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
     ) -> ProducedPartition:
-        """Threads check the batch, roll and flush. The append itself is done here, in one turn with the look whether
-        the batch may be appended: the topic may be deleted and the transaction ended meanwhile."""
+        """Append a batch with the help of threads, which check it, roll and flush. The append itself runs here, in one
+        step with the check whether the batch may be appended: until then, the topic may be deleted and the transaction
+        may end."""
         _, start, end = part
         partition = self._check(topic, part, frame, request)
         if isinstance(partition, ProducedPartition):
@@ -248,7 +259,7 @@ class ProduceApi:
             log = partition.log
             prepared = await self._prepare(log, frame[start:end])
             while not isinstance(partition := self._check(topic, part, frame, request), ProducedPartition):
-                if partition.log is not log:  # another topic of that name, with other rules
+                if partition.log is not log:  # a new topic of the same name may have other rules
                     log = partition.log
                     prepared = await self._prepare(log, frame[start:end])
                     continue
@@ -274,11 +285,12 @@ class ProduceApi:
     def _check_transaction(
         self, partition: Partition, frame: memoryview, start: int, version: int, transactional_id: str | None
     ) -> ProducedPartition | None:
-        """Whether a transactional batch may not be appended; it is made part of the transaction where it may."""
+        """Return an error result if a transactional batch may not be appended; else its partition is part of the
+        transaction now."""
         index = partition.index
         if transactional_id is None:
-            said = "a transactional batch in a request without a transactional id"
-            return _failed(index, ErrorCode.transactional_id_authorization_failed, said)
+            message = "the batch is transactional, but the request has no transactional id"
+            return _failed(index, ErrorCode.transactional_id_authorization_failed, message)
         producer_id, epoch, base_sequence = _PRODUCER.unpack_from(frame, start + PRODUCER_ID_POSITION)
         operation = TransactionOperation.of_produce(version)
         error = self._admission.admit(transactional_id, partition, ProducerIdAndEpoch(producer_id, epoch), operation)
@@ -288,23 +300,25 @@ class ProduceApi:
                 and base_sequence != 0
                 and partition.log.producers.get(producer_id) is None
             ):
-                said = f"producer {producer_id} is not known here, and begins with sequence {base_sequence}"
-                return _failed(index, ErrorCode.out_of_order_sequence_number, said)
+                message = f"producer {producer_id} is new here and begins with sequence {base_sequence}, not 0"
+                return _failed(index, ErrorCode.out_of_order_sequence_number, message)
             return None
-        said = f"transactional id {transactional_id!r}: {error.name.upper()} for {partition.topic}-{index}"
-        if error in _ASK_AGAIN and not (
+        message = f"transactional id {transactional_id!r}: {error.name.upper()} for {partition.topic}-{index}"
+        if error in _RETRIABLE and not (
             error is ErrorCode.concurrent_transactions and operation is TransactionOperation.ADD
-        ):  # which older clients would not ask again after; this is one that they do
-            error = ErrorCode.not_enough_replicas
+        ):
+            error = (
+                ErrorCode.not_enough_replicas
+            )  # older clients don't retry after the other errors, but after this one
         self._counters.refused_produce += 1
-        return _failed(index, error, said)
+        return _failed(index, error, message)
 
     def _find(self, topic: str | bytes, index: int) -> Partition | ProducedPartition:
-        """The partition, or what to answer where there is none."""
+        """Return the partition, or the error result if it does not exist."""
         if isinstance(topic, bytes):
             known = self._topics.by_id_bytes(topic)
             if known is None:
-                return _failed(index, ErrorCode.unknown_topic_id, "no topic has this id")
+                return _failed(index, ErrorCode.unknown_topic_id, "no topic has this topic id")
             topic = known.name
         partition = self._topics.partition(topic, index)
         if partition is None:
@@ -312,12 +326,12 @@ class ProduceApi:
         return partition
 
 
-def _unanswered(topics: list[tuple[str | bytes, list[ProducePartition]]], answers: Answers) -> list[Asked]:
-    """What is left of a request; `answers` gets a place for each of its topics."""
-    answers += [(topic, []) for topic, _ in topics[len(answers) :]]
+def _unfinished(topics: list[tuple[str | bytes, list[ProducePartition]]], results: Results) -> list[RequestedAppend]:
+    """Return the appends of a request that have no result yet, and complete the topics of `results`."""
+    results += [(topic, []) for topic, _ in topics[len(results) :]]
     return [
         (topic, part, produced)
-        for (topic, parts), (_, produced) in zip(topics, answers, strict=True)
+        for (topic, parts), (_, produced) in zip(topics, results, strict=True)
         for part in parts[len(produced) :]
     ]
 
@@ -330,7 +344,7 @@ def _append_if_ready(partition: Partition, prepared: PreparedBatches) -> Appende
 
 
 def _refusal(version: int, acks: int) -> ProducedPartition:
-    """Of a whole request with this version or these acks."""
+    """Return the error result of every partition for a version or acks that are not served."""
     if version < _OLDEST_SERVED:
         return _failed(0, ErrorCode.unsupported_version, f"Produce v{version} is too old; 3 to 13 are served")
     return _failed(0, ErrorCode.invalid_required_acks, f"acks is {acks}; it must be -1, 0 or 1")
@@ -339,10 +353,11 @@ def _refusal(version: int, acks: int) -> ProducedPartition:
 def _check_partition(partition: Partition, acks: int) -> ProducedPartition | None:
     index = partition.index
     if partition.is_internal:
-        return _failed(index, ErrorCode.invalid_topic_exception, f"{partition.topic} is written to by the broker alone")
+        return _failed(index, ErrorCode.invalid_topic_exception, f"only the broker writes to {partition.topic}")
     if acks == -1 and partition.log.config.min_insync_replicas > 1:
-        wanted = partition.log.config.min_insync_replicas
-        return _failed(index, ErrorCode.not_enough_replicas, f"min.insync.replicas is {wanted}, there is one replica")
+        required = partition.log.config.min_insync_replicas
+        message = f"min.insync.replicas is {required}, but there is one replica"
+        return _failed(index, ErrorCode.not_enough_replicas, message)
     return None
 
 
@@ -350,5 +365,5 @@ def _failed(index: int, code: int, message: str) -> ProducedPartition:
     return ProducedPartition(index, int(code), error_message=message)
 
 
-def _first_error(answers: Answers) -> str | None:
-    return next((one.error_message for _, produced in answers for one in produced if one.error_code), None)
+def _first_error(results: Results) -> str | None:
+    return next((result.error_message for _, produced in results for result in produced if result.error_code), None)

@@ -1,20 +1,21 @@
 """InitProducerId (key 22) 0-5, DescribeProducers (key 61) 0.
 
-InitProducerId gives an idempotent producer an id of its own and epoch 0. Ids come from blocks that are reserved in the
-metadata, durably, before the first of a block is given: no id is given twice, whatever happens in between, and a crash
-skips some. A producer that names an id and epoch it had (KIP-360) but no transactional id gets a new id, as in Kafka.
+InitProducerId gives an idempotent producer a new producer id with epoch 0. No producer id is given twice: blocks of ids
+are durably reserved in the metadata before use, and a crash skips the rest of a block. A producer that sends its former
+id and epoch (KIP-360) without a transactional id gets a new producer id, as in Kafka.
 
-With a transactional id, the producer gets that one's id and the next epoch, and whoever had it before is fenced. Where
-that one has a transaction open, it is aborted, and the answer is CONCURRENT_TRANSACTIONS: ask again.
+With a transactional id, the producer gets the producer id of the transactional id and the next epoch, and its former
+producer is fenced. If the former producer has a transaction open, the broker aborts it and responds with
+CONCURRENT_TRANSACTIONS, after which clients retry.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from stratalog.broker.apis.asked_partitions import each_partition_once
+from stratalog.broker.apis.requested_partitions import each_partition_once
 from stratalog.broker.metadata.topics import TopicRegistry
-from stratalog.broker.producer_ids import ProducerIds
+from stratalog.broker.producer_ids import ProducerIdAllocator
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.broker.transactions.coordinator import TransactionCoordinator
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
@@ -29,7 +30,7 @@ _FIRST_WITH_PRODUCER_FENCED = 4
 
 
 class ProducerApis:
-    def __init__(self, topics: TopicRegistry, ids: ProducerIds, transactions: TransactionCoordinator) -> None:
+    def __init__(self, topics: TopicRegistry, ids: ProducerIdAllocator, transactions: TransactionCoordinator) -> None:
         self._topics = topics
         self._ids = ids
         self._transactions = transactions
@@ -53,7 +54,7 @@ class ProducerApis:
         try:
             producer_id = await self._ids.next()
         except StorageError:
-            # All clients ask again after this one: the disk may be full only for now.
+            # All clients retry after this error: the disk may have room again soon.
             return _refused(ErrorCode.coordinator_load_in_progress)
         return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}
 
@@ -61,19 +62,19 @@ class ProducerApis:
         timeout_ms = to_ms(request.transaction_timeout)
         error, producer = await self._transactions.initialize(request.transactional_id, timeout_ms, claimed)
         if error is ErrorCode.producer_fenced and version < _FIRST_WITH_PRODUCER_FENCED:
-            error = ErrorCode.invalid_producer_epoch  # the newer one is not known to older clients
+            error = ErrorCode.invalid_producer_epoch  # older clients don't know the newer error
         return {"error_code": error, "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
 
     # DescribeProducers
 
     def describe_producers(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        wanted = each_partition_once(
+        requested = each_partition_once(
             (topic.name, ((index, None) for index in topic.partition_indexes)) for topic in request.topics
         )
         return {
             "topics": [
                 {"name": name, "partitions": [self._describe(name, index) for index in indexes]}
-                for name, indexes in wanted.items()
+                for name, indexes in requested.items()
             ]
         }
 

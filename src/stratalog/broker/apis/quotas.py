@@ -1,7 +1,8 @@
-"""DescribeClientQuotas (key 48) 0-1, AlterClientQuotas (key 49) 0-1: there are no quotas.
+"""DescribeClientQuotas (key 48) 0-1, AlterClientQuotas (key 49) 0-1: the broker has no quotas.
 
-No client is throttled, so none is described, for users, client ids or addresses. A quota that is to be set is refused
-with INVALID_REQUEST: it would not be kept to. To remove one succeeds, as it does in Kafka where there is none.
+The broker throttles no client, so it describes no quotas for users, client ids or addresses. Setting a quota is refused
+with INVALID_REQUEST, because the broker would not enforce it. Removing a quota succeeds, as in Kafka for a quota that
+does not exist.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class QuotaApis:
 
 
 def _check_filter(components: Any) -> None:
-    """As Kafka does."""
+    """Raise the errors that Kafka raises for a filter."""
     times = Counter(component.entity_type for component in components)
     for component in components:
         kind = component.entity_type
@@ -70,10 +71,10 @@ def _check_alteration(entry: Any) -> None:
             raise _invalid(f"entity type is {each.entity_type!r}; {_KNOWN}")
     for operation in entry.ops:
         if not operation.remove:
-            raise _invalid(f"{operation.key} can't be set: this broker has no quotas, and throttles no client")
+            raise _invalid(f"{operation.key} can't be set: this broker has no quotas and throttles no client")
 
 
-_KNOWN = "user, client-id and ip are known"
+_KNOWN = "it must be user, client-id or ip"
 
 
 def _invalid(message: str) -> RefusedError:

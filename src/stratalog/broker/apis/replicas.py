@@ -1,16 +1,17 @@
 """AlterReplicaLogDirs (key 34) 1-2, ElectLeaders (key 43) 0-2, AlterPartitionReassignments (key 45) 0-1,
-ListPartitionReassignments (key 46) 0: where replicas are, and which of them leads.
+ListPartitionReassignments (key 46) 0: moving replicas and electing leaders.
 
-Each partition has one replica, on this broker, in its one data directory, and that one leads. So there is nothing to
-move or to elect. What names the place where a replica is already succeeds, as in Kafka; every other place does not
-exist:
+Each partition has one replica, which leads, in the one data directory of this broker. So there is nothing to move or to
+elect. As in Kafka, a request to move a replica to its current broker or directory succeeds:
 
-- A reassignment to this broker changes nothing. One to other brokers, to none, or to one twice is
-  INVALID_REPLICA_ASSIGNMENT. To cancel one is NO_REASSIGNMENT_IN_PROGRESS, and none is ever listed.
-- An election is ELECTION_NOT_NEEDED, preferred or unclean. Where all partitions are meant (null), those are left out.
-- A directory other than the data directory is LOG_DIR_NOT_FOUND.
+- A reassignment to this broker changes nothing. A reassignment to other brokers, to no broker, or to this broker twice
+  gets INVALID_REPLICA_ASSIGNMENT. Cancelling a reassignment gets NO_REASSIGNMENT_IN_PROGRESS. The list of reassignments
+  is always empty.
+- A preferred or unclean election gets ELECTION_NOT_NEEDED. The response to a request for all partitions (null) leaves
+  such partitions out.
+- A directory other than the data directory gets LOG_DIR_NOT_FOUND.
 
-A partition that is in a request twice is answered once; the last counts.
+If a request has a partition twice, the response has it once, and its last entry counts.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stratalog.broker.apis.asked_partitions import each_partition_once
+from stratalog.broker.apis.requested_partitions import each_partition_once
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 
 _ELECTION_TYPES = (0, 1)  # preferred, unclean
-_NOT_NEEDED = "there is one replica, and it leads"
-_SHOWN = 10  # of a list of brokers that a client sent
+_NOT_NEEDED = "the partition has one replica, which leads"
+_SHOWN = 10  # brokers of a list that a client sent
 
 
 class ReplicaApis:
@@ -47,10 +48,10 @@ class ReplicaApis:
     # Directories
 
     def alter_replica_log_dirs(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
-        wanted = each_partition_once(
-            (topic.name, ((index, each.path) for index in topic.partitions))
-            for each in request.dirs
-            for topic in each.topics
+        requested = each_partition_once(
+            (topic.name, ((index, directory.path) for index in topic.partitions))
+            for directory in request.dirs
+            for topic in directory.topics
         )
         return {
             "results": [
@@ -61,7 +62,7 @@ class ReplicaApis:
                         for index, path in paths.items()
                     ],
                 }
-                for name, paths in wanted.items()
+                for name, paths in requested.items()
             ]
         }
 
@@ -82,9 +83,9 @@ class ReplicaApis:
                 f"election type is {kind}; it must be 0 (preferred) or 1 (unclean)",
             )
         if request.topic_partitions is None:
-            everywhere = [{"topic": topic.name, "partition_result": ()} for topic in self._topics.all()]
-            return {"error_code": code, "replica_election_results": everywhere}
-        wanted = each_partition_once(
+            all_topics = [{"topic": topic.name, "partition_result": ()} for topic in self._topics.all()]
+            return {"error_code": code, "replica_election_results": all_topics}
+        requested = each_partition_once(
             (topic.topic, ((index, None) for index in topic.partitions)) for topic in request.topic_partitions
         )
         results = [
@@ -95,7 +96,7 @@ class ReplicaApis:
                     for index in indexes
                 ],
             }
-            for name, indexes in wanted.items()
+            for name, indexes in requested.items()
         ]
         return {"error_code": code, "replica_election_results": results}
 
@@ -113,8 +114,8 @@ class ReplicaApis:
         return {"error_code": ErrorCode.none, "error_message": None, "topics": ()}
 
     def alter_partition_reassignments(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002
-        wanted = each_partition_once(
-            (topic.name, ((each.partition_index, each.replicas) for each in topic.partitions))
+        requested = each_partition_once(
+            (topic.name, ((partition.partition_index, partition.replicas) for partition in topic.partitions))
             for topic in request.topics
         )
         return {
@@ -129,7 +130,7 @@ class ReplicaApis:
                         for index, replicas in partitions.items()
                     ],
                 }
-                for name, partitions in wanted.items()
+                for name, partitions in requested.items()
             ],
         }
 

@@ -1,7 +1,7 @@
-"""DescribeUserScramCredentials (key 50) 0, AlterUserScramCredentials (key 51) 0: there are no users.
+"""DescribeUserScramCredentials (key 50) 0, AlterUserScramCredentials (key 51) 0: the broker has no users.
 
-Clients connect without SASL, so there are no credentials: none is described, and to describe or delete a user's is
-RESOURCE_NOT_FOUND. To set some is refused with UNSUPPORTED_SASL_MECHANISM: nobody could log in with them.
+Clients connect without SASL, so there are no credentials. Describing or deleting the credentials of a user gets
+RESOURCE_NOT_FOUND. Setting credentials is refused with UNSUPPORTED_SASL_MECHANISM, because no client could use them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _described(times: int) -> Reply:
 def _not_set() -> Reply:
     return _error(
         ErrorCode.unsupported_sasl_mechanism,
-        "SCRAM credentials can't be set: clients connect without SASL here, and nobody could log in with them",
+        "SCRAM credentials can't be set: clients connect without SASL here, so no client could use them",
     )
 
 

@@ -1,12 +1,12 @@
-"""Transactions as administrators see them, and the marker that ends one by hand.
+"""Administration of transactions, and markers that end a transaction by hand.
 
 | key | API | versions | notes |
 |---|---|---|---|
-| 27 | WriteTxnMarkers | 1 | for a transaction that hangs: its coordinator has forgotten it, or never knew it |
+| 27 | WriteTxnMarkers | 1 | for a hanging transaction, which the coordinator does not know or has forgotten |
 | 65 | DescribeTransactions | 0 | |
-| 66 | ListTransactions | 0-2 | by state and producer id, how long it is open from 1, by the id's pattern from 2 |
+| 66 | ListTransactions | 0-2 | by state and producer id; by duration from 1; by a pattern of transactional ids from 2 |
 
-DescribeProducers, which says what is open in a partition, is with the producers.
+DescribeProducers, which lists the open transactions of a partition, is with the producers.
 """
 
 from __future__ import annotations
@@ -49,24 +49,36 @@ class TransactionAdminApis:
     async def write_markers(self, request: Any, context: RequestContext) -> Reply:  # noqa: ARG002 - a handler
         return {
             "markers": [
-                {"producer_id": one.producer_id, "topics": [await self._write(one, topic) for topic in one.topics]}
-                for one in request.markers
+                {
+                    "producer_id": marker.producer_id,
+                    "topics": [await self._write(marker, topic) for topic in marker.topics],
+                }
+                for marker in request.markers
             ]
         }
 
-    async def _write(self, one: Any, topic: Any) -> Reply:
-        marker = Marker(one.producer_id, one.producer_epoch, one.transaction_result, one.coordinator_epoch)
+    async def _write(self, requested: Any, topic: Any) -> Reply:
+        marker = Marker(
+            requested.producer_id,
+            requested.producer_epoch,
+            requested.transaction_result,
+            requested.coordinator_epoch,
+        )
         partitions = []
         for index in dict.fromkeys(topic.partition_indexes):
             error = self._coordinator.markers.write(TopicPartition(topic.name, index), marker)
             partitions.append({"partition_index": index, "error_code": error})
             if len(partitions) % _MARKERS_A_TURN == 0:
-                await asyncio.sleep(0)  # others are served meanwhile
-        written = [TopicPartition(topic.name, one["partition_index"]) for one in partitions if not one["error_code"]]
+                await asyncio.sleep(0)  # serve other requests
+        written = [
+            TopicPartition(topic.name, result["partition_index"]) for result in partitions if not result["error_code"]
+        ]
         try:
             await self._coordinator.markers.flush(written)
         except StratalogError as error:
-            partitions = [{**one, "error_code": one["error_code"] or ErrorCode(error.code)} for one in partitions]
+            partitions = [
+                {**result, "error_code": result["error_code"] or ErrorCode(error.code)} for result in partitions
+            ]
         return {"name": topic.name, "partitions": partitions}
 
     # DescribeTransactions
@@ -102,7 +114,7 @@ class TransactionAdminApis:
         if self._coordinator.loading.is_in_progress:
             return _nothing_listed(ErrorCode.coordinator_load_in_progress)
         try:
-            found = await self._matching(getattr(request, "transactional_id_pattern", None))
+            transactions = await self._matching(getattr(request, "transactional_id_pattern", None))
         except TopicPatternError:
             return _nothing_listed(ErrorCode.invalid_regular_expression)
         states = {STATES[name] for name in request.state_filters if name in STATES}
@@ -114,30 +126,31 @@ class TransactionAdminApis:
             "error_code": ErrorCode.none,
             "unknown_state_filters": unknown,
             "transaction_states": [
-                _listed(one)
-                for one in found
-                if (not producer_ids or one.producer_id in producer_ids)
-                and (not request.state_filters or one.state in states)
-                and (longer_than < 0 or now_ms - one.started_ms > longer_than)
-                and one.state is not TransactionState.DEAD
+                _listed(transaction)
+                for transaction in transactions
+                if (not producer_ids or transaction.producer_id in producer_ids)
+                and (not request.state_filters or transaction.state in states)
+                and (longer_than < 0 or now_ms - transaction.started_ms > longer_than)
+                and transaction.state is not TransactionState.DEAD
             ],
         }
 
     async def _matching(self, pattern: str | None) -> Iterable[Transaction]:
-        """Raises TopicPatternError where the pattern can't be read."""
-        known = {one.transactional_id: one for one in self._coordinator.all()}
+        """Return the transactions whose transactional ids match. Raises TopicPatternError if the pattern is not
+        valid."""
+        known = {transaction.transactional_id: transaction for transaction in self._coordinator.all()}
         if not pattern:
             return known.values()
         compiled = compile_pattern(pattern)
-        names = await self._match_patterns(lambda: compiled.matching(known))
-        return [known[name] for name in names]
+        transactional_ids = await self._match_patterns(lambda: compiled.matching(known))
+        return [known[transactional_id] for transactional_id in transactional_ids]
 
 
-def _listed(one: Transaction) -> Reply:
+def _listed(transaction: Transaction) -> Reply:
     return {
-        "transactional_id": one.transactional_id,
-        "producer_id": one.producer_id,
-        "transaction_state": one.state.title,
+        "transactional_id": transaction.transactional_id,
+        "producer_id": transaction.producer_id,
+        "transaction_state": transaction.state.title,
     }
 
 

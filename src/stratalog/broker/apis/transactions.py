@@ -1,15 +1,15 @@
-"""What transactional producers ask for. InitProducerId, which they begin with, is with the producers.
+"""Requests of transactional producers. InitProducerId, which comes first, is with the producers.
 
 | key | API | versions | notes |
 |---|---|---|---|
-| 24 | AddPartitionsToTxn | 0-5 | several transactions at once from 4, which brokers of a cluster send each other |
+| 24 | AddPartitionsToTxn | 0-5 | several transactions from 4, which brokers of a cluster send to each other |
 | 25 | AddOffsetsToTxn | 0-4 | the group's partition of `__consumer_offsets` becomes part of the transaction |
-| 26 | EndTxn | 0-5 | from 5 on the producer gets its next epoch (KIP-890) |
-| 28 | TxnOffsetCommit | 0-5 | pending until the transaction ends; from 5 on it adds the partition by itself |
+| 26 | EndTxn | 0-5 | from 5 on, the producer gets its next epoch (KIP-890) |
+| 28 | TxnOffsetCommit | 0-5 | pending until the transaction ends; from 5 on, it adds the partition itself |
 
-A transaction's end is answered when its markers are written, so a reader that asks then finds it ended.
+The broker responds to EndTxn when the markers are written, so that a reader finds the transaction ended.
 
-Known gaps: KIP-939 as Kafka has it; `two_phase.py` has what it is for, in an API of our own.
+Known gaps: KIP-939 is not implemented. For its purpose, `two_phase.py` has methods in Stratalog's own API.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.names import TopicPartition
 
-_FIRST_WITH_PRODUCER_FENCED = 2  # of all of them
+_FIRST_WITH_PRODUCER_FENCED = 2  # for all four APIs
 _FIRST_ADD_OF_SEVERAL = 4
 _FIRST_END_WITH_NEXT_EPOCH = 5
 _FIRST_COMMIT_THAT_ADDS = 5
 
 
 class TransactionTopics(Protocol):
-    """What of the TopicRegistry is used here."""
+    """The part of the TopicRegistry that is used here."""
 
     def get(self, name: str) -> Topic | None: ...
 
@@ -79,16 +79,16 @@ class TransactionApis:
         return {
             "results_by_transaction": [
                 {
-                    "transactional_id": one.transactional_id,
+                    "transactional_id": transaction.transactional_id,
                     "topic_results": self._add(
-                        one.transactional_id,
-                        ProducerIdAndEpoch(one.producer_id, one.producer_epoch),
-                        one.topics,
-                        one.verify_only,
+                        transaction.transactional_id,
+                        ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch),
+                        transaction.topics,
+                        transaction.verify_only,
                         version,
                     ),
                 }
-                for one in request.transactions
+                for transaction in request.transactions
             ]
         }
 
@@ -101,13 +101,15 @@ class TransactionApis:
         version: int,
     ) -> list[Reply]:
         partitions = dict.fromkeys(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
-        unknown = [one for one in partitions if self._topics.partition(*one) is None]
+        unknown = [partition for partition in partitions if self._topics.partition(*partition) is None]
         errors: dict[TopicPartition, ErrorCode]
-        if unknown:  # all or nothing
+        if unknown:  # atomic: all partitions are added, or none
             errors = dict.fromkeys(partitions, ErrorCode.operation_not_attempted)
             errors |= dict.fromkeys(unknown, ErrorCode.unknown_topic_or_partition)
         elif verify_only:
-            errors = {one: self._coordinator.verify(transactional_id, producer, one) for one in partitions}
+            errors = {
+                partition: self._coordinator.verify(transactional_id, producer, partition) for partition in partitions
+            }
         else:
             transaction_version = 2 if version >= _FIRST_ADD_OF_SEVERAL else 0
             error = self._coordinator.add(transactional_id, producer, partitions, transaction_version)
@@ -121,9 +123,9 @@ class TransactionApis:
             return {"error_code": ErrorCode.invalid_request}
         error = await self._groups.prepare(request.group_id)
         if error is ErrorCode.none:
-            where = TopicPartition(offsets_topic.NAME, self._groups.partition_of(request.group_id))
+            partition = TopicPartition(offsets_topic.NAME, self._groups.partition_of(request.group_id))
             producer = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-            error = self._coordinator.add(request.transactional_id, producer, (where,), 0)
+            error = self._coordinator.add(request.transactional_id, producer, (partition,), 0)
         return {"error_code": _as_known(error, context.api_version)}
 
     # EndTxn
@@ -150,21 +152,22 @@ class TransactionApis:
 
     async def txn_offset_commit(self, request: Any, context: RequestContext) -> Reply:
         commits: list[OffsetToCommit] = []
-        answers: list[Reply] = []  # of `commits`, in the same order
+        results: list[Reply] = []  # of `commits`, in the same order
         topics = []
-        for asked in request.topics:
-            topic = self._topics.get(asked.name)
+        for requested in request.topics:
+            topic = self._topics.get(requested.name)
             partitions = []
-            for one in asked.partitions:
-                answer = {"partition_index": one.partition_index, "error_code": ErrorCode.unknown_topic_or_partition}
-                partitions.append(answer)
-                if topic is not None and 0 <= one.partition_index < topic.partition_count:
-                    commits.append(commit_of(topic, one))
-                    answers.append(answer)
-            topics.append({"name": asked.name, "partitions": partitions})
+            for partition in requested.partitions:
+                index = partition.partition_index
+                result = {"partition_index": index, "error_code": ErrorCode.unknown_topic_or_partition}
+                partitions.append(result)
+                if topic is not None and 0 <= index < topic.partition_count:
+                    commits.append(commit_of(topic, partition))
+                    results.append(result)
+            topics.append({"name": requested.name, "partitions": partitions})
         if commits:
-            for answer, error in zip(answers, await self._commit(request, context.api_version, commits), strict=True):
-                answer["error_code"] = error
+            for result, error in zip(results, await self._commit(request, context.api_version, commits), strict=True):
+                result["error_code"] = error
         return {"topics": topics}
 
     async def _commit(self, request: Any, version: int, commits: list[OffsetToCommit]) -> list[ErrorCode]:
@@ -193,7 +196,7 @@ class TransactionApis:
             transactional_id, partition, producer, TransactionOperation.of_offset_commit(version)
         )
         if error is ErrorCode.concurrent_transactions and version < _FIRST_COMMIT_THAT_ADDS:
-            return ErrorCode.coordinator_load_in_progress  # which older clients ask again after
+            return ErrorCode.coordinator_load_in_progress  # after this error, older clients retry
         return error
 
 
@@ -206,7 +209,7 @@ def _end_reply(answer: TransactionResponse, context: RequestContext) -> Reply:
 
 
 def _as_known(error: ErrorCode, version: int) -> ErrorCode:
-    """PRODUCER_FENCED was not always there; older clients know it by another name."""
+    """Return an error that clients of this version know: older ones don't know PRODUCER_FENCED."""
     if error is ErrorCode.producer_fenced and version < _FIRST_WITH_PRODUCER_FENCED:
         return ErrorCode.invalid_producer_epoch
     return error

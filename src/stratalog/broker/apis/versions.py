@@ -1,13 +1,13 @@
-"""ApiVersions (key 18), versions 0-4: what is served.
+"""ApiVersions (key 18), versions 0-4: lists the APIs and versions that the broker serves.
 
-A version that is not known is answered with version 0's body and UNSUPPORTED_VERSION (35), with the range of this API
-in it, so that the client can ask again: the dispatcher calls `unsupported` for that. The header of the response has no
-tags in any version, as a client can't know yet which versions it may speak.
+A request of an unknown version gets a response of version 0 with UNSUPPORTED_VERSION (35) and the versions of this API,
+so that the client can retry with one of them; the dispatcher calls `unsupported` for that. The header of a response has
+no tags in any version, because the client does not know yet which versions it can use.
 
-From version 3 on one feature is told of, transaction.version 2 (KIP-890): clients that know it leave it to Produce and
-TxnOffsetCommit to add partitions to their transactions, and get a new epoch with each.
+From version 3 on, responses have one feature, transaction.version 2 (KIP-890). Clients that know it let Produce and
+TxnOffsetCommit add partitions to their transactions, and get a new producer epoch with each transaction.
 
-Known gaps: no other features are finalized, as there is no controller to finalize them.
+Known gaps: no other feature is finalized, because there is no controller to finalize it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class VersionsApi:
 
 
 def unsupported() -> bytearray:
-    """The body for a client whose version of ApiVersions is not known."""
+    """Return the body of the response to an unknown version of ApiVersions."""
     lowest, highest, _ = VERSIONS[ApiKey.API_VERSIONS]
     keys = [{"api_key": int(ApiKey.API_VERSIONS), "min_version": lowest, "max_version": highest}]
     return encode_reply(ApiKey.API_VERSIONS, 0, {"error_code": ErrorCode.unsupported_version, "api_keys": keys})

@@ -1,1 +1,1 @@
-"""What exists: topics, their ids and settings, the cluster's identity; kept in files of the data directory."""
+"""Topics with their ids and settings, and the cluster id, in files of the data directory."""

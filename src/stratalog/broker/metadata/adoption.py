@@ -1,9 +1,10 @@
-"""Topics that only the disk knows: those of a data directory of Apache Kafka, or of one whose metadata was lost.
+"""Adopts topics that have partition directories but no metadata: those of a data directory that Apache Kafka wrote, or
+whose metadata was lost.
 
-They get the id that their partitions have on disk, and as many partitions as the highest number among their directories
-says. Which settings they had is not known, so they get some that keep every record: a topic that was to be kept for
-years must not lose what is older than the broker's default. Directories that are only called like partitions are left
-alone.
+An adopted topic gets the id in its partition directories, and as many partitions as the highest partition number
+requires. Its former settings are unknown, so it gets settings that keep every record: a topic that was meant to be kept
+for years must not lose the records that are older than the broker's default retention. Directories that have a
+partition's name but no log are left alone.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ KEEPS_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 def find_topics(
     data: Path, on_disk: Mapping[str, set[int]], known: Mapping[str, Topic], most_partitions: int
 ) -> dict[str, Topic]:
-    """Those to be added to the known ones, or to take their place: topics may have more directories than they know.
+    """Return the topics to add to the known topics, and known topics with more partitions than the metadata says.
 
-    `on_disk` has the numbers of the directories by topic. Raises StorageError where it would be too many partitions.
+    `on_disk` has the partition numbers of the directories by topic. Raises StorageError if there would be too many
+    partitions.
     """
-    found: dict[str, Topic] = {}
+    adopted: dict[str, Topic] = {}
     for name, numbers in sorted(on_disk.items()):
         topic = known.get(name)
         if topic is not None and max(numbers) < topic.partition_count:
@@ -40,20 +42,20 @@ def find_topics(
             continue
         count = max(indexes) + 1
         if topic is None:
-            taken = {other.id for other in (*known.values(), *found.values())}
-            found[name] = Topic(name, _id_of(data, name, indexes, taken), count, KEEPS_EVERYTHING)
+            taken = {other.id for other in (*known.values(), *adopted.values())}
+            adopted[name] = Topic(name, _id_of(data, name, indexes, taken), count, KEEPS_EVERYTHING)
             logger.warning(
-                "topic %s with %d partitions was found in the data directory; its settings are not known, so nothing "
-                "of it is deleted: set its retention.ms and retention.bytes",
+                "topic %s with %d partitions is in the data directory but not in the metadata; its settings are "
+                "unknown, so its records are kept without limit: set its retention.ms and retention.bytes",
                 name,
                 count,
             )
         else:
-            found[name] = replace(topic, partition_count=count)
-            logger.warning("topic %s has directories up to partition %d: they are served", name, count - 1)
-    if found:
-        _check_room(data, {**known, **found}, found, most_partitions)
-    return found
+            adopted[name] = replace(topic, partition_count=count)
+            logger.warning("topic %s has directories up to partition %d: serving them", name, count - 1)
+    if adopted:
+        _check_room(data, {**known, **adopted}, adopted, most_partitions)
+    return adopted
 
 
 def _path(data: Path, name: str, index: int) -> Path:
@@ -61,12 +63,12 @@ def _path(data: Path, name: str, index: int) -> Path:
 
 
 def _has_log(path: Path) -> bool:
-    """A directory may be called backup-2024 and have nothing to do with topics."""
+    """Return whether a directory has the files of a partition. A directory called backup-2024 may be something else."""
     for entry in path.iterdir():
         parsed = names.parse_segment_file(entry.name)
         if entry.name == names.PARTITION_METADATA or (parsed is not None and parsed[1] == names.LOG):
             return True
-    logger.warning("%s is called like a partition but has no log in it; it is left alone", path)
+    logger.warning("%s has the name of a partition but no log in it; it is left alone", path)
     return False
 
 
@@ -76,21 +78,23 @@ def _id_of(data: Path, name: str, indexes: Iterable[int], taken: set[uuid.UUID])
         try:
             topic_id = checkpoints.read_partition_metadata(path)
         except CorruptCheckpointError as error:
-            logger.warning("the id of topic %s can't be read: %s", name, error)
+            logger.warning("topic id of %s can't be read: %s", name, error)
             continue
         if topic_id in taken:
-            logger.warning("%s has the id of another topic, as a copy would: topic %s gets a new one", path, name)
+            logger.warning(
+                "%s has the topic id of another topic, as a copy would have: topic %s gets a new topic id", path, name
+            )
         elif topic_id is not None and topic_id.int != 0:
             return topic_id
     return uuid.uuid4()
 
 
-def _check_room(data: Path, topics: Mapping[str, Topic], found: Mapping[str, Topic], most_partitions: int) -> None:
+def _check_room(data: Path, topics: Mapping[str, Topic], adopted: Mapping[str, Topic], most_partitions: int) -> None:
     total = sum(topic.partition_count for topic in topics.values())
     if total > most_partitions:
-        largest = max(found.values(), key=lambda topic: topic.partition_count)
+        largest = max(adopted.values(), key=lambda topic: topic.partition_count)
         raise StorageError(
-            f"{data}: there would be {total} partitions with those found here (of topic {largest.name!r} up to "
-            f"{largest.name}-{largest.partition_count - 1}), more than stratalog.max.partitions, {most_partitions}; "
-            "set it higher, or move directories away"
+            f"{data}: with its partition directories (of topic {largest.name!r} up to "
+            f"{largest.name}-{largest.partition_count - 1}) there would be {total} partitions, more than "
+            f"stratalog.max.partitions, {most_partitions}; raise the setting, or move directories away"
         )

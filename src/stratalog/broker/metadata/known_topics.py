@@ -1,6 +1,6 @@
-"""The topics that can be seen, and their partitions: looked up on every request, by name, id or number.
+"""The topics that clients can see, and their partitions. Every request looks them up by name, topic id or number.
 
-Readers see a whole: whatever changes, topics and partitions are replaced together, as one view.
+Topics and partitions are replaced together, as one view, so that readers never see half of a change.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from stratalog.broker.partition import Partition
 
 
 class _View(NamedTuple):
-    """What readers see, replaced as a whole."""
+    """An immutable view of all topics and partitions."""
 
     topics: dict[str, Topic]
     by_id: dict[bytes, Topic]
-    by_plain_name: dict[str, str]  # the names by what they are in the names of metrics
+    by_plain_name: dict[str, str]  # names of topics, by plain_name()
     partitions: dict[str, tuple[Partition, ...]]
     partition_count: int
 
 
 class KnownTopics:
     def __init__(self, on_loop: Callable[[Callable[[], None]], None]) -> None:
-        """`on_loop` runs a callable on the event loop, from any thread."""
+        """Create an empty registry. `on_loop` runs a callable on the event loop, from any thread."""
         self._on_loop = on_loop
         self._listeners: list[Callable[[], None]] = []
         self._view = _View({}, {}, {}, {}, 0)
-        self.version = 0  # counts changes, for whoever keeps something made of this
+        self.version = 0  # counts changes, so that caches can tell whether they are out of date
 
     def get(self, name: str) -> Topic | None:
         return self._view.topics.get(name)
@@ -41,11 +41,11 @@ class KnownTopics:
         return self._view.by_id.get(topic_id)
 
     def all(self) -> list[Topic]:
-        """Sorted by name."""
+        """Return all topics, sorted by name."""
         return [topic for _, topic in sorted(self._view.topics.items())]
 
     def partitions(self, name: str) -> tuple[Partition, ...]:
-        """Of a topic, by index; none where it does not exist."""
+        """Return the partitions of a topic by index, or an empty tuple if the topic does not exist."""
         return self._view.partitions.get(name, ())
 
     def partition(self, name: str, index: int) -> Partition | None:
@@ -62,7 +62,7 @@ class KnownTopics:
         return self._view.partition_count
 
     def on_change(self, call: Callable[[], None]) -> None:
-        """`call` is called after each change, on the event loop."""
+        """Call `call` after each change, on the event loop."""
         self._listeners.append(call)
 
     def _publish(self, topics: dict[str, Topic], partitions: dict[str, tuple[Partition, ...]]) -> None:
@@ -70,13 +70,14 @@ class KnownTopics:
         count = sum(topic.partition_count for topic in topics.values())
         self._view = _View(topics, by_id, {plain_name(name): name for name in topics}, partitions, count)
         self.version += 1
-        self._on_loop(self._tell)
+        self._on_loop(self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for call in self._listeners:
             call()
 
 
 def plain_name(name: str) -> str:
-    """Kafka's rule: names that differ only in '.' and '_' can't both exist."""
+    """Return the topic's name in metrics. As in Kafka, two topics whose names differ only in '.' and '_' can't
+    exist."""
     return name.replace(".", "_")

@@ -1,7 +1,8 @@
-"""The broker's memory of what exists, in one small file of the data directory: stratalog-metadata.json.
+"""The broker's metadata, in one small file of the data directory: stratalog-metadata.json.
 
-Replaced whole and synced, so after a crash or a power cut it is the old or the new, never a mix. Beside it lies Kafka's
-meta.properties, with the cluster's id and the broker's number; a directory that Kafka wrote keeps its own.
+The file is replaced as a whole and synced, so after a crash or a power cut it has the old or the new content, never a
+mix. Next to it is Kafka's meta.properties, with the cluster id and the node id. A directory that Kafka wrote keeps its
+own meta.properties.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Topic:
     name: str
     id: uuid.UUID
     partition_count: int
-    settings: Mapping[str, str] = field(default_factory=dict)  # those that differ from the broker's, as text
+    settings: Mapping[str, str] = field(default_factory=dict)  # own settings of the topic, as text
     deleting: bool = False
 
     @property
@@ -41,16 +42,16 @@ class Topic:
 
 
 @dataclass(frozen=True)
-class Metadata:
+class StoredMetadata:
     topics: Mapping[str, Topic] = field(default_factory=dict)
     next_producer_id: int = 0
-    broker_settings: Mapping[str, str] = field(default_factory=dict)  # changed while it ran, for this broker
-    cluster_settings: Mapping[str, str] = field(default_factory=dict)  # the same, for all brokers
+    broker_settings: Mapping[str, str] = field(default_factory=dict)  # changed while the broker ran, for this broker
+    cluster_settings: Mapping[str, str] = field(default_factory=dict)  # changed while the broker ran, for all brokers
     group_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by group id
 
 
 class MetadataStore:
-    """Not for two threads at a time: whoever changes something holds the only right to."""
+    """Reads and replaces the metadata. Only one thread at a time may change it."""
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.path = directory / METADATA_FILE
@@ -58,8 +59,8 @@ class MetadataStore:
         self._disk = disk
         self.metadata = self._read()
 
-    def change(self, **changes: Any) -> Metadata:
-        """Durable when it returns; raises StorageError, and nothing has changed."""
+    def change(self, **changes: Any) -> StoredMetadata:
+        """Change these fields, durably. Raises StorageError; then nothing has changed."""
         changed = replace(self.metadata, **changes)
         try:
             self._disk.replace(self.path, _format(changed))
@@ -69,17 +70,18 @@ class MetadataStore:
         self.metadata = changed
         return changed
 
-    def identity(self, node_id: int) -> str:
-        """The cluster's id. Raises StorageError where the directory belongs to another broker number."""
-        found = self._read_properties()
-        known = found.get("node.id", found.get("broker.id"))
+    def load_cluster_id(self, node_id: int) -> str:
+        """Return the cluster id; a new data directory gets one. Raises StorageError if the directory belongs to another
+        node.id."""
+        properties = self._read_properties()
+        known = properties.get("node.id", properties.get("broker.id"))
         if known is not None and known != str(node_id):
             raise StorageError(
-                f"{self._properties}: the directory belongs to node.id {known}, this broker's is {node_id}; "
-                f"start it with --set node.id={known}, or on another directory"
+                f"{self._properties}: the data directory belongs to node.id {known}, but this broker has node.id "
+                f"{node_id}; start it with --set node.id={known}, or with another data directory"
             )
-        if found.get("cluster.id"):
-            return found["cluster.id"]
+        if properties.get("cluster.id"):
+            return properties["cluster.id"]
         cluster_id = _new_id()
         lines = ["version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={_new_id()}"]
         try:
@@ -98,23 +100,23 @@ class MetadataStore:
         lines = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
         return {name.strip(): value.strip() for name, equals, value in lines if equals}
 
-    def _read(self) -> Metadata:
+    def _read(self) -> StoredMetadata:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
-            return Metadata()
+            return StoredMetadata()
         except OSError as error:
             raise StorageError(f"{self.path}: can't be read: {error}") from error
         try:
             return _parse(json.loads(content))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptCheckpointError(
-                f"{self.path}: is not what this broker writes ({type(error).__name__}: {error}); put a backup in its "
-                "place, or move it away: topics are then found again from their directories, their settings are not"
+                f"{self.path}: is not valid ({type(error).__name__}: {error}); replace it with a backup, or move it "
+                "away: the broker then adopts the topics from their directories, without their settings"
             ) from error
 
 
-def _format(metadata: Metadata) -> bytes:
+def _format(metadata: StoredMetadata) -> bytes:
     topics = {
         topic.name: {
             "id": str(topic.id),
@@ -135,14 +137,16 @@ def _format(metadata: Metadata) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def _parse(content: Any) -> Metadata:
+def _parse(content: Any) -> StoredMetadata:
     if content["version"] != _FORMAT:
-        raise ValueError(f"version is {content['version']!r}; {_FORMAT} is known")
+        raise ValueError(f"version is {content['version']!r}; it must be {_FORMAT}")
     topics = {name: _parse_topic(name, entry) for name, entry in content["topics"].items()}
     next_producer_id = _number("next_producer_id", content["next_producer_id"], 0)
     cluster_settings = _texts(content.get("cluster_settings", {}))
     group_settings = {str(name): _texts(settings) for name, settings in content.get("group_settings", {}).items()}
-    return Metadata(topics, next_producer_id, _texts(content["broker_settings"]), cluster_settings, group_settings)
+    return StoredMetadata(
+        topics, next_producer_id, _texts(content["broker_settings"]), cluster_settings, group_settings
+    )
 
 
 def _parse_topic(name: str, entry: Any) -> Topic:
@@ -159,10 +163,10 @@ def _texts(settings: Any) -> dict[str, str]:
 
 def _number(name: str, value: object, minimum: int) -> int:
     if not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{name} is {value!r}; it must be a number from {minimum} on")
+        raise ValueError(f"{name} is {value!r}; it must be a number of at least {minimum}")
     return value
 
 
 def _new_id() -> str:
-    """As Kafka writes ids: 16 random bytes in URL-safe base64."""
+    """Return a new id as Kafka writes it: 16 random bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
