@@ -331,7 +331,7 @@ def test_a_table_that_was_changed_after_it_was_sent_fails_and_what_follows_does_
         offsets[1] = 2**30  # Arrow says that nobody does such a thing
         sound = producer.send_arrow("topic", pa.table({"value": [b"sound"]}))
         gate.set()
-        with pytest.raises(ClientError, match=r"topic-0: a batch could not be encoded: .* memory was changed"):
+        with pytest.raises(ClientError, match=r"topic-0: a batch could not be encoded: .* memory changed"):
             changed.result(SECONDS)
         assert [place.rows for place in sound.result(SECONDS)] == [1]
         assert producer._accumulator.used == 0
