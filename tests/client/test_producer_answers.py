@@ -331,7 +331,7 @@ def test_a_table_changed_after_send_fails_without_failing_later_records(picky: P
         offsets[1] = 2**30  # Arrow forbids such a change
         sound = producer.send_arrow("topic", pa.table({"value": [b"sound"]}))
         gate.set()
-        with pytest.raises(ClientError, match=r"topic-0: a batch could not be encoded: .* memory was changed"):
+        with pytest.raises(ClientError, match=r"topic-0: a batch could not be encoded: .* memory changed"):
             changed.result(SECONDS)
         assert [place.rows for place in sound.result(SECONDS)] == [1]
         assert producer._accumulator.used == 0

@@ -51,7 +51,7 @@ def test_missing_or_wrong_directory_is_reported(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "files of orders-0 can't be read directly" in message
     assert f"{tmp_path}/none/orders-0 does not exist" in message
-    assert f"{tmp_path}/one/orders-0 belongs to a topic with id {uuid.UUID(int=6)}" in message
+    assert f"{tmp_path}/one/orders-0 belongs to topic id {uuid.UUID(int=6)}" in message
     assert f"{tmp_path}/two/orders-0 has no partition.metadata" in message
     assert f"{tmp_path}/three/orders-0 can't be read" in message
     assert "log.dirs" in message

@@ -135,7 +135,7 @@ def test_segments_deleted_before_they_are_opened_are_lost(built: LogBuilder, cap
     with pytest.raises(DataLossError, match=r"orders-0: the records from offset 70 to 139 were deleted.*failOnDataL"):
         rows_from(strict)
     assert first[1] + rows_from(lenient) == expected(whole[:70] + whole[140:])
-    assert "orders-0: the records from offset 70 to 139 are gone" in caplog.text
+    assert "orders-0: the records from offset 70 to 139 were deleted" in caplog.text
 
 
 def test_records_deleted_before_the_scan_are_lost(built: LogBuilder) -> None:
@@ -157,7 +157,7 @@ def test_segments_rolled_during_the_scan_are_read(built: LogBuilder) -> None:
 
 
 def test_files_that_lag_behind_the_broker_are_unavailable(built: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(direct_scan, "_LOOKS", 3)
+    monkeypatch.setattr(direct_scan, "_ATTEMPTS", 3)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     built.append(10)
     rows: list[Row] = []

@@ -53,7 +53,7 @@ def test_link_on_path_leads_to_its_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_442"', 8)]
+    ("version", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_442"', 8)]
 )
 def test_java_without_a_release_file_is_run_for_its_version(tmp_path: Path, version: str, major: int) -> None:
     described = java._describe(make_home(tmp_path / "jvm", None, version), "PATH")

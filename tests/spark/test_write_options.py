@@ -38,7 +38,7 @@ def test_defaults_of_a_write() -> None:
     ("option", "value", "message"),
     [
         ("topics", "orders", r"'topics' is not an option of a write; did you mean topic\?"),
-        ("subscribe", "orders", "'subscribe' is not an option of a write; it is one of a read"),
+        ("subscribe", "orders", "'subscribe' is not an option of a write; it is an option of a read"),
         ("linger.ms", "5", r"did you mean kafka\.linger\.ms\?"),
         ("path", "orders", r"save\('orders'\) names a path"),
         ("topic", " ", "topic is ' '"),
