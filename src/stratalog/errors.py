@@ -188,9 +188,18 @@ class StateBudgetError(StratalogError):
 
 
 class ClientError(StratalogError):
-    """What a client of ours tells its user. stratalog.client.errors has all of them."""
+    """The base of all errors that a client raises; stratalog.client.errors has them.
+
+    The message is `problem`, which says what happened, and `advice`, which says what to do next and may be empty.
+    """
 
     is_retriable: bool = False  # whether the same call may well succeed a moment later
+    advice: str = ""
+
+    def __init__(self, problem: str = "", advice: str | None = None) -> None:
+        self.problem = problem
+        self.advice = type(self).advice if advice is None else advice
+        super().__init__(f"{problem}; {self.advice}" if self.advice else problem)
 
 
 class BrokerUnreachableError(ClientError):
@@ -200,11 +209,33 @@ class BrokerUnreachableError(ClientError):
     is_retriable = True
 
 
+class ConnectError(BrokerUnreachableError):
+    """A connection to `address` that could not be made; `reason` says why."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} can't be reached: {reason}", "is a broker listening there?")
+        self.address = address
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.address, self.reason)
+
+
+class UnknownHostError(BrokerUnreachableError):
+    """The host name of a broker that can't be resolved."""
+
+
 class RequestTimeoutError(ClientError, TimeoutError):
     """No answer in time. What was asked for may have been done or not."""
 
     code = 7  # REQUEST_TIMED_OUT
     is_retriable = True
+
+
+class ConnectTimeoutError(RequestTimeoutError):
+    """A connection that was not ready in time."""
+
+    advice = "is a broker listening there?"
 
 
 class MalformedResponseError(ClientError):

@@ -28,7 +28,6 @@ from stratalog.client.errors import BufferExhaustedError, RecordTooLargeError
 
 cdef enum:
     _STICKY_BYTES = 16384        # a keyless partition is left at the end of a batch once it got this much
-    _MESSAGE_TOO_LARGE = 10
     _SMALLEST_POOLED = 65536
 
 cdef double _NEVER = 1e300
@@ -529,9 +528,7 @@ cdef _too_large(topic, Py_ssize_t size, Accumulator accumulator):
     name, bound = "max.request.size", accumulator.max_request_size
     if accumulator.buffer_memory < bound:
         name, bound = "buffer.memory", accumulator.buffer_memory
-    return RecordTooLargeError(
-        _MESSAGE_TOO_LARGE, f"a record of {size} bytes with its overhead is more than {name} = {bound}", about=topic
-    )
+    return RecordTooLargeError.at_client("a record", size, name, bound, topic)
 
 
 cdef class SendPath:

@@ -22,6 +22,7 @@ from stratalog.client.errors import (
     ClientClosedError,
     ClientError,
     RequestTimeoutError,
+    Subject,
     error_of,
 )
 from stratalog.client.metadata import Metadata, Node, TopicInfo, check_topic_name, read_metadata
@@ -112,8 +113,9 @@ class Cluster:
         except TimeoutError as error:
             if isinstance(error, ClientError):
                 raise
-            why = f": {self.last_failure}" if self.last_failure is not None else ""
-            raise RequestTimeoutError(f"no metadata of the cluster within {timeout:g} s{why}") from self.last_failure
+            raise _timed_out(
+                f"no metadata of the cluster within {timeout:g} s", self.last_failure
+            ) from self.last_failure
 
     def refresh_soon(self) -> None:
         """What is known is out of date. At once, or after a back-off where this was said a moment ago too."""
@@ -140,7 +142,7 @@ class Cluster:
             info = metadata.topics.get(name)
             code = ErrorCode.unknown_topic_or_partition if info is None else info.error_code
             if info is None or code:
-                raise error_of(code, about=f"topic {name!r}")
+                raise error_of(code, about=Subject("topic", name))
             return info
 
         return await self.retry(ask, timeout)
@@ -375,7 +377,7 @@ class Cluster:
                 if code in _COORDINATOR_MOVED:
                     self.forget_coordinator(kind, key)
                 if code in _COORDINATOR_CODES:
-                    raise error_of(code, about=f"{kind.name.lower()} {key!r}")
+                    raise error_of(code, about=Subject(kind.name.lower(), key))
             return response
 
         return await self.retry(ask, timeout)
@@ -399,8 +401,8 @@ class Cluster:
                     raise
                 failure = error
             except TimeoutError:
-                why = failure or self.last_failure
-                raise RequestTimeoutError(f"gave up after {seconds:g} s{f': {why}' if why else ''}") from failure
+                cause = failure or self.last_failure
+                raise _timed_out(f"gave up after {seconds:g} s", cause) from cause
             await asyncio.sleep(wait)
 
     async def _exchange(
@@ -421,10 +423,10 @@ class Cluster:
         response = await self.ask_any(ApiKey.FIND_COORDINATOR, body, timeout=seconds)
         found = getattr(response, "coordinators", (response,))  # from version 4 on it answers for many keys
         if not found:
-            raise error_of(ErrorCode.coordinator_not_available, about=f"{kind.name.lower()} {key!r}")
+            raise error_of(ErrorCode.coordinator_not_available, about=Subject(kind.name.lower(), key))
         if found[0].error_code != ErrorCode.none:
             message = getattr(found[0], "error_message", None)
-            raise error_of(found[0].error_code, message, about=f"{kind.name.lower()} {key!r}")
+            raise error_of(found[0].error_code, message, about=Subject(kind.name.lower(), key))
         return Node(int(found[0].node_id), found[0].host, found[0].port)
 
     async def _any_node(self, seconds: float) -> int:
@@ -476,3 +478,12 @@ def _settle(waiting: list[asyncio.Future[Metadata]], outcome: Metadata | ClientE
 def _look_at(future: asyncio.Future[Metadata]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+def _timed_out(problem: str, cause: ClientError | None) -> RequestTimeoutError:
+    """Return an error with the cause's problem and advice in its message."""
+    return (
+        RequestTimeoutError(problem)
+        if cause is None
+        else RequestTimeoutError(f"{problem}: {cause.problem}", cause.advice)
+    )

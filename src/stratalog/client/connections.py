@@ -12,9 +12,14 @@ from typing import NamedTuple
 from stratalog.client.backoff import Backoff
 from stratalog.client.errors import ClientClosedError, ClientError
 from stratalog.client.settings import CommonSettings
+from stratalog.errors import ConnectError
 from stratalog.net.broker_connection import BrokerConnection
 
 logger = logging.getLogger("stratalog.client")
+
+# Values of the attribute `event` of log records; records that have one also have an `address`.
+BROKER_AWAY = "broker away"  # with the `reason`
+BROKER_BACK = "broker back"
 
 _SAID_EVERY = 10.0  # seconds; a broker that is away is tried many times a second
 
@@ -109,7 +114,8 @@ class Connections:
             raise
         self._failures.pop((host, port), None)
         if self._said_at.pop((host, port), None) is not None:
-            logger.info("the broker at %s:%d is back", host, port)
+            event = {"event": BROKER_BACK, "address": f"{host}:{port}"}
+            logger.info("the broker at %s:%d is back", host, port, extra=event)
         self._open[key] = connection
         connection.on_close(lambda error: self._forget(connection, error))
         self._watch_for_idle()
@@ -139,7 +145,9 @@ class Connections:
         said_at = self._said_at.get((host, port))
         if not self._is_closed and (said_at is None or now - said_at >= _SAID_EVERY):
             self._said_at[host, port] = now
-            logger.warning("%s; trying again", error)
+            reason = error.reason if isinstance(error, ConnectError) else error.problem
+            event = {"event": BROKER_AWAY, "address": f"{host}:{port}", "reason": reason}
+            logger.warning("%s; trying again", error, extra=event)
 
     def _watch_for_idle(self) -> None:
         if self._idle_timer is None and self._open and not self._is_closed:

@@ -48,6 +48,8 @@ __all__ = ["Delivery", "Producer", "RecordMetadata"]
 
 logger = logging.getLogger("stratalog.client.producer")
 
+RECORDS_GIVEN_UP = "records given up"  # a log record's `event`, which has the number of `records`
+
 EXIT_SECONDS = 5.0  # what an interpreter that exits spends on records that nobody flushed
 END_SECONDS = 5.0  # to close connections and end the thread
 POLL_SECONDS = 0.02
@@ -239,7 +241,8 @@ def _end(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Cluste
         pass  # by another thread, meanwhile
     except RequestTimeoutError:
         lost = sum(batch.record_count for batch in list(accumulator.incomplete))
-        logger.error("the producer is closed, and gives up what was not acknowledged; records: %d", lost)
+        event = {"event": RECORDS_GIVEN_UP, "records": lost}
+        logger.error("the producer is closed, and gives up what was not acknowledged; records: %d", lost, extra=event)
     finally:
         io.close(_shut_down(sender, cluster), END_SECONDS)
         sender.fail_all(_left_over())

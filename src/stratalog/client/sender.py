@@ -31,6 +31,7 @@ from stratalog.client.errors import (
     ClientError,
     DeliveryTimeoutError,
     MalformedResponseError,
+    RecordTooLargeError,
     error_of,
 )
 from stratalog.client.metadata import Metadata
@@ -330,6 +331,8 @@ class Sender:
             self._split(batch)
             return
         error = error_of(code, message, about=_place(batch))
+        if isinstance(error, RecordTooLargeError):
+            error.size = batch.size
         if code in REFRESHES_METADATA:
             self._cluster.refresh_soon()
         if batch.base_sequence >= 0:
@@ -412,10 +415,13 @@ class Sender:
         why = batch.last_error or self._cluster.last_failure
         if why is None:
             why = BrokerUnreachableError("the broker takes records more slowly than they come in, or does not answer")
-        return DeliveryTimeoutError(
+        error = DeliveryTimeoutError(
             f"{_place(batch)}: {batch.record_count} records were not acknowledged within delivery.timeout.ms = "
-            f"{self._settings.delivery_timeout_ms}; {fate}. The last that was heard: {why}"
+            f"{self._settings.delivery_timeout_ms}; {fate}. The last that was heard: {why.problem}",
+            why.advice,
         )
+        error.__cause__ = why
+        return error
 
     def _wake_at(self, when: float) -> None:
         if self._under_way.timer_at <= when:

@@ -8,7 +8,7 @@ from typing import Any
 
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.errors import error_of
+from stratalog.client.errors import Subject, error_of
 from stratalog.client.metadata import TopicPartition, place_of
 from stratalog.client.offsets import OffsetAndMetadata, offsets_given
 from stratalog.protocol.api_keys import ApiKey
@@ -42,7 +42,7 @@ async def list_group_offsets(
     )
     answer = next((one for one in getattr(response, "groups", ()) if one.group_id == group), response)
     if getattr(answer, "error_code", ErrorCode.none) != ErrorCode.none:
-        raise error_of(answer.error_code, about=f"group {group!r}")
+        raise error_of(answer.error_code, about=Subject("group", group))
     found = {}
     for topic in getattr(answer, "topics", ()):
         for one in topic.partitions:
@@ -98,7 +98,7 @@ async def delete_group_offsets(
     body = {"group_id": group, "topics": topics}
     response = await cluster.ask_coordinator(CoordinatorKind.GROUP, group, ApiKey.OFFSET_DELETE, body, timeout=timeout)
     if response.error_code != ErrorCode.none:
-        raise error_of(response.error_code, about=f"group {group!r}")
+        raise error_of(response.error_code, about=Subject("group", group))
     return _outcomes(group, given, response)
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster
+from stratalog.client.errors import Subject
 from stratalog.client.metadata import Metadata, TopicInfo, read_metadata
 from stratalog.protocol.api_keys import ApiKey
 
@@ -49,7 +50,7 @@ async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], validate_only: bool, timeout: float | None
 ) -> Outcomes[str, CreatedTopic]:
     wanted = {topic.name: topic for topic in topics}
-    collected: Collected[str, CreatedTopic] = Collected({name: f"topic {name!r}" for name in wanted})
+    collected: Collected[str, CreatedTopic] = Collected({name: Subject("topic", name) for name in wanted})
     body = {
         "topics": [_creatable(topic) for topic in wanted.values()],
         "timeout": body_timeout(cluster, timeout),
@@ -87,7 +88,7 @@ def config_text(value: object) -> str:
 
 async def delete_topics(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, None]:
     wanted = list(dict.fromkeys(names))
-    collected: Collected[str, None] = Collected({name: f"topic {name!r}" for name in wanted})
+    collected: Collected[str, None] = Collected({name: Subject("topic", name) for name in wanted})
     body = {
         "topics": [{"name": name, "topic_id": None} for name in wanted],
         "topic_names": wanted,  # before version 6
@@ -102,7 +103,7 @@ async def delete_topics(cluster: Cluster, names: Iterable[str], timeout: float |
 async def create_partitions(
     cluster: Cluster, counts: Mapping[str, int], validate_only: bool, timeout: float | None
 ) -> Outcomes[str, None]:
-    collected: Collected[str, None] = Collected({name: f"topic {name!r}" for name in counts})
+    collected: Collected[str, None] = Collected({name: Subject("topic", name) for name in counts})
     body = {
         "topics": [{"name": name, "count": count, "assignments": None} for name, count in counts.items()],
         "timeout": body_timeout(cluster, timeout),
@@ -125,7 +126,7 @@ async def list_topics(cluster: Cluster, include_internal: bool, timeout: float |
 
 async def describe_topics(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, TopicInfo]:
     wanted = list(dict.fromkeys(names))
-    collected: Collected[str, TopicInfo] = Collected({name: f"topic {name!r}" for name in wanted})
+    collected: Collected[str, TopicInfo] = Collected({name: Subject("topic", name) for name in wanted})
     found = await ask_metadata(cluster, wanted, timeout)
     for name, info in found.topics.items():
         collected.take_code(name, info.error_code, None, info)
