@@ -23,4 +23,4 @@ def test_commands_of_the_page_run(tmp_path: Path, stratalog_fresh_broker: Broker
     done = subprocess.run(["bash", "-ec", found[1]], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "stratalog: 2 records acknowledged\n" * 2)
     assert len((tmp_path / "orders.jsonl").read_text().splitlines()) == 2
-    assert "kitchen  would go on at" in done.stdout
+    assert "kitchen  would continue at" in done.stdout

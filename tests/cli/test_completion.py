@@ -58,5 +58,5 @@ def test_names_come_from_the_broker_that_is_named(topics: str) -> None:
     assert offered(line, STRATALOG_BOOTSTRAP_SERVER="127.0.0.1:1") == ["payments"]
 
 
-def test_broker_that_is_not_there_offers_nothing_and_says_nothing() -> None:
+def test_unreachable_broker_offers_nothing_and_reports_nothing() -> None:
     assert offered("stratalog topic describe o", STRATALOG_BOOTSTRAP_SERVER="127.0.0.1:1") == []

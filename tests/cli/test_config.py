@@ -74,7 +74,7 @@ def test_brokers_and_groups_have_settings_too() -> None:
     [
         (["get", "topic", "ordrs"], "did you mean 'orders'?"),
         (["get", "topic", "orders", "retention.m"], "did you mean 'retention.ms'?"),
-        (["get", "broker", "7"], "no broker has the number '7'; there is 1"),
+        (["get", "broker", "7"], "no broker has the number '7'; the brokers are 1, and"),
         (["get", "broker", "first"], "no broker has the number 'first'"),
         (["get", "shop", "orders"], "'shop' is not one of 'topic', 'broker', 'group'"),
         (["set", "topic", "orders", "retention.ms"], "it must be like retention.ms=86400000"),

@@ -233,7 +233,7 @@ def test_several_topics_are_read_at_once(shops: str, arguments: list[str], group
 
 
 def test_pattern_must_match_a_whole_name(shops: str) -> None:
-    assert "matches no topic as a whole" in one_line_error(invoke("consume", "--pattern", "orders"))
+    assert "matches no complete topic name" in one_line_error(invoke("consume", "--pattern", "orders"))
 
 
 def test_partition_must_be_in_each_of_several_topics(shops: str) -> None:
@@ -245,7 +245,7 @@ def test_partition_must_be_in_each_of_several_topics(shops: str) -> None:
     [
         ([], "name the topics to read"),
         (["orders", "--pattern", "x"], "one of them"),
-        (["--pattern", "("], "no regular expression"),
+        (["--pattern", "("], "not a regular expression"),
         (["orders", "--format", "%k %q"], "'%q', which is not known; give one of %t, %p, "),
         (["orders", "--format", "100%"], "ends with a single %"),
         (["orders", "--format", "\\q"], "--format is"),

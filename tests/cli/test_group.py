@@ -168,7 +168,7 @@ def test_moves_are_told(server: str, billing: None) -> None:
         "to_offset": 0,
         "done": True,
     }
-    assert "would go on at" in done("reset", "billing", "--to-end", "--dry-run")
+    assert "would continue at" in done("reset", "billing", "--to-end", "--dry-run")
 
 
 def test_partitions_without_a_committed_offset_are_not_left_behind(server: str, billing: None) -> None:
@@ -212,7 +212,7 @@ def test_deleted_group_is_gone(server: str, billing: None) -> None:
         (["reset", "billing"], "--to-beginning"),
         (["reset", "billing", "--to-end", "--to-beginning"], "one of"),
         (["reset", "billing", "--to-offset", "x"], "--to-offset is 'x'"),
-        (["list", "--state", "foo"], "no group is in state 'foo'; states are PreparingRebalance, "),
+        (["list", "--state", "foo"], "no group is in state 'foo'; the states are PreparingRebalance, "),
         (["reset", "billing", "--to-time", "x"], "--to-time is 'x'"),
         (["reset", "billing", "--to-end", "--topic", "nowhere"], "'nowhere'"),
         (["reset", "billing", "--to-end", "--topic", "orders:2"], "partitions 0 to 1"),
@@ -233,7 +233,7 @@ def test_group_with_members_is_left_alone(server: str, member: None, arguments: 
 @pytest.mark.usefixtures("billing")
 def test_move_of_a_group_that_is_not_there_yet_says_so() -> None:
     reset = ("--topic", "orders", "--to-end", "--dry-run")
-    assert "biling (new group)  would go on at" in invoke("group", "reset", "biling", *reset).stdout
+    assert "biling (new group)  would continue at" in invoke("group", "reset", "biling", *reset).stdout
     assert "(new group)" not in invoke("group", "reset", "billing", *reset).stdout
 
 

@@ -44,7 +44,7 @@ def test_line_without_the_separator_is_refused_and_those_before_it_are_sent(serv
     done = invoke("produce", stratalog_topic, "--key-separator", ":", stdin=b"a:b\nno key\nc:d\n")
     refused, note = error_with_a_note(done)
     assert note == (
-        "1 record acknowledged, not sent from line 2 on; repair line 2, then go on with it: ... | tail -n +2 | "
+        "1 record acknowledged, not sent from line 2 on; repair line 2, then continue with it: ... | tail -n +2 | "
         f"stratalog produce {stratalog_topic} --key-separator :; or skip it: ... | tail -n +3 | "
         f"stratalog produce {stratalog_topic} --key-separator :"
     )
@@ -110,7 +110,7 @@ def test_line_without_the_separator_among_many_is_named(server: str, stratalog_t
     refused, note = error_with_a_note(done)
     assert "stdin, line 4,001" in refused
     assert note.startswith(
-        "4,000 records acknowledged, not sent from line 4,001 on; repair line 4,001, then go on with it: "
+        "4,000 records acknowledged, not sent from line 4,001 on; repair line 4,001, then continue with it: "
         f"... | tail -n +4001 | stratalog produce {stratalog_topic} --key-separator :; or skip it: ... | tail -n +4002 "
     )
     assert len(read_topic(server, stratalog_topic, 4000)) == 4000
@@ -130,7 +130,7 @@ def test_many_lines_that_are_not_delivered_are_named(stratalog_fresh_broker: Bro
     assert "delivered" in refused
     assert note.startswith("0 records acknowledged, ")
     command = f"stratalog produce orders --bootstrap-server {server}"
-    assert f"; repair line 1, then go on with it: ... | tail -n +1 | {command}; or skip it: " in note
+    assert f"; repair line 1, then continue with it: ... | tail -n +1 | {command}; or skip it: " in note
 
 
 def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
@@ -143,7 +143,7 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
     refused, note = error_with_a_note(invoke("produce", "orders", "-b", server, "--file", tmp_path / "some orders"))
     assert "some orders, lines 1 to 10,001: not all were delivered" in refused
     match = re.fullmatch(
-        r"([0-9,]+) records acknowledged, ([0-9,]+) failed; repair line 5,001, then go on with (?:line [0-9,]+|it): "
+        r"([0-9,]+) records acknowledged, ([0-9,]+) failed; repair line 5,001, then continue with (?:line [0-9,]+|it): "
         r"tail -n \+([0-9]+) '[^']*some orders' \| stratalog produce orders --bootstrap-server [0-9.:]+"
         r"(; or skip it: tail -n \+5002 .* [0-9.:]+)?"
         r"( \(of what follows, ([0-9,]+) records acknowledged would be sent again\))?",
@@ -161,7 +161,7 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--partition", "7"], "has only partition 0; give another --partition, or add some"),
+        (["--partition", "7"], "has only partition 0; give another --partition, or add partitions"),
         (["--compression", "brotli"], "gzip"),
         (["--acks", "2"], "all"),
         (["--header", "nonsense"], "source=import"),
@@ -198,7 +198,7 @@ def test_record_that_is_too_large_is_an_error_with_a_count(server: str, stratalo
     assert (
         f"; send less in a record, or raise the topic's limit: stratalog config set topic {stratalog_topic} " in refused
     )
-    assert note.startswith("1 record acknowledged, 1 failed; repair line 2, then go on with it: ... | tail -n +2 | ")
+    assert note.startswith("1 record acknowledged, 1 failed; repair line 2, then continue with it: ... | tail -n +2 | ")
     assert note.endswith(
         f"; or skip it: ... | tail -n +3 | stratalog produce {stratalog_topic} --set max.request.size=9000000"
     )
@@ -212,7 +212,7 @@ def test_record_past_the_limit_of_the_client_alone_names_that_limit(stratalog_to
     assert f"stdin, line {line:,}: not sent: " in refused
     assert "; send less in a record, or raise this producer's limit: --set max.request.size=5109" in refused
     assert "max.message.bytes" not in refused
-    assert f"; repair line {line:,}, then go on with it: ... | tail -n +{line} | " in note
+    assert f"; repair line {line:,}, then continue with it: ... | tail -n +{line} | " in note
 
 
 def test_record_past_the_limits_of_client_and_topic_names_both(stratalog_topic: str) -> None:
@@ -229,7 +229,7 @@ def test_line_that_is_no_json_is_named_once_and_by_its_column_only(stratalog_top
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--json", "-H", "a=b c", stdin=lines))
     assert "stdin, line 3: not JSON (Expecting ',' delimiter, column 17); " in refused
     command = f"stratalog produce {stratalog_topic} --header 'a=b c' --json"
-    assert f"repair line 3, then go on with it: ... | tail -n +3 | {command}; or skip it: " in note
+    assert f"repair line 3, then continue with it: ... | tail -n +3 | {command}; or skip it: " in note
 
 
 def test_topic_that_sending_creates_is_named_with_the_one_that_was_meant(stratalog_fresh_broker: BrokerProcess) -> None:
@@ -281,7 +281,7 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(ser
         _wait_for_records(server, stratalog_topic, 1)
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == (
-            b"stratalog: interrupted; 1 record acknowledged, not sent from line 2 on; go on with line 2: ... | "
+            b"stratalog: interrupted; 1 record acknowledged, not sent from line 2 on; continue with line 2: ... | "
             b"tail -n +2 | stratalog produce %b\n" % stratalog_topic.encode()
         )
     assert process.returncode == 130
@@ -304,8 +304,9 @@ def test_interrupt_counts_what_was_not_acknowledged(stratalog_fresh_broker: Brok
         wait_until(lambda: dropped.met > 0, "the request that gets no answer")
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == (
-            b"stratalog: interrupted; 57 records acknowledged, 3 without an answer, not sent from line 61 on; go on "
-            b"with line 58: ... | tail -n +58 | stratalog produce orders --bootstrap-server %b\n" % server.encode()
+            b"stratalog: interrupted; 57 records acknowledged, 3 without a response, not sent from line 61 on; "
+            b"continue with line 58: ... | tail -n +58 | stratalog produce orders --bootstrap-server %b\n"
+            % server.encode()
         )
     assert process.returncode == 130
 
@@ -315,11 +316,11 @@ def test_partition_that_a_line_names_and_the_topic_lacks(server: str, stratalog_
     lines = b'{"value": "a", "partition": 0}\n' * count + b'{"value": "b", "partition": 9}\n'
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--json", stdin=lines))
     line = f"stdin, line {count + 1:,}"
-    assert f"{line}: partition is 9; {stratalog_topic} has only partition 0; pass --by-key, " in refused
+    assert f"{line}: partition is 9; {stratalog_topic} has only partition 0; pass --by-key " in refused
     assert f"10 or more: stratalog topic add-partitions {stratalog_topic} 10" in refused
     before = "1 record acknowledged" if count == 1 else f"{count:,} records acknowledged"
     assert note.startswith(
-        f"{before}, not sent from line {count + 1:,} on; repair line {count + 1:,}, then go on with it: "
+        f"{before}, not sent from line {count + 1:,} on; repair line {count + 1:,}, then continue with it: "
     )
     assert len(read_topic(server, stratalog_topic, count)) == count
 
@@ -345,7 +346,7 @@ def test_many_envelopes_are_what_few_are(server: str, stratalog_topic: str) -> N
 def test_record_without_a_key_for_a_compacted_topic_says_how_to_give_one(stratalog_topic: str) -> None:
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, stdin=b"tea\n"))
     assert "stdin, line 1: not delivered" in refused
-    assert note.startswith("0 records acknowledged, 1 failed; go on with line 1: ")
+    assert note.startswith("0 records acknowledged, 1 failed; continue with line 1: ")
     assert "--key-separator" in refused
 
 

@@ -173,10 +173,10 @@ def test_help_is_shown_for_the_short_option_as_well(command: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("consume orders --from-beginning", "; reading from the beginning is the default"),
+        ("consume orders --from-beginning", "; consume reads from the beginning by default"),
         ("consume orders -o beginning", "--from-offset"),
         ("consume orders -c 5", "--count"),
-        ("consume orders -e", "ending with the last record is the default"),
+        ("consume orders -e", "consume ends after the last record"),
         ("consume --topic orders", "without an option"),
         ("serve --port 9093", "--listen 127.0.0.1:9092"),
         ("topic --list", "stratalog topic list"),
@@ -187,7 +187,7 @@ def test_help_is_shown_for_the_short_option_as_well(command: list[str]) -> None:
         ("group reset billing --to-earliest", "--to-beginning"),
         ("produce orders --broker-list x:1", "--bootstrap-server"),
         ("topic list --broker-list x:1", "--bootstrap-server"),
-        ("consume a,b", "TOPIC is 'a,b'; several topics go with blanks between: a b"),
+        ("consume a,b", "TOPIC is 'a,b'; separate topics with blanks: a b"),
         ("consume orders --nonsense", "No such option: --nonsense"),
     ],
 )

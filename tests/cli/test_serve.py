@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.cli.serve import check_data_dir
+from stratalog.cli.data_directory import check_data_dir
 from stratalog.records import build_batch
 from stratalog.storage import Log, LogDirectory
 from stratalog.storage.names import CLEAN_SHUTDOWN
@@ -32,7 +32,7 @@ def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--listen", "nonsense"), "--listen is 'nonsense'; it must be like 127.0.0.1:9092"),
         (("--listen", ":9392"), "the host is missing; 0.0.0.0:9392 is all addresses"),
         (("--listen", "PLAINTEXT://127.0.0.1:1"), "leave out PLAINTEXT://"),
-        (("--listen", "127.0.0.1:99999"), "a port is 0 (any that is free) to 65535"),
+        (("--listen", "127.0.0.1:99999"), "a port is 0 (any free port) to 65535"),
         (("--metrics", "foo"), "it must be like 127.0.0.1:9100"),
         (("--listen", "127.0.0.1:9", "--metrics", "127.0.0.1:9"), "the same as --listen"),
         (("--set", "nope=1"), "'nope' is not a setting of a broker"),
@@ -63,7 +63,7 @@ def test_a_partition_is_no_data_directory(tmp_path: Path) -> None:
     before = files_of(tmp_path)
     done = serve("--data-dir", str(tmp_path / "orders-0"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "which is the directory of one partition: it has 00000000000000000000.log; give the directory" in done.stderr
+    assert "which is a partition directory: it has 00000000000000000000.log; give the directory" in done.stderr
     assert f"--data-dir {tmp_path}\n" in done.stderr
     assert files_of(tmp_path) == before
 
@@ -74,7 +74,7 @@ def test_a_directory_of_other_things_is_no_data_directory(tmp_path: Path) -> Non
     before = files_of(tmp_path)
     done = serve("--data-dir", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "which is no data directory: it has a, b, notes.txt and 1 more, and no meta.properties; " in done.stderr
+    assert "which is not a data directory: it has a, b, notes.txt and 1 more, and no meta.properties; " in done.stderr
     assert "give an empty directory, or a new one" in done.stderr
     assert files_of(tmp_path) == before
 
@@ -158,10 +158,10 @@ def test_metrics_count_what_was_asked(tmp_path: Path) -> None:
 def test_a_thread_that_does_not_end_keeps_the_process_after_a_stop() -> None:
     script = """
         import threading
-        from stratalog.cli.serve import _end_without_threads
+        from stratalog.cli.serve import _exit_without_threads
         threading.Thread(target=threading.Event().wait).start()
         print("stopped")
-        _end_without_threads()
+        _exit_without_threads()
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=True

@@ -33,8 +33,9 @@ from pyspark.sql.types import (
 )
 
 from stratalog.cli import query_results, spark_session
-from stratalog.cli.spark_progress import TerminalProgress
-from stratalog.cli.sql_tables import tables_of
+from stratalog.cli.progress import JobProgress
+from stratalog.cli.sql_text import tables_of
+from stratalog.clock import ManualClock
 from stratalog.pipelines.spark_errors import first_line
 from stratalog.testing import BrokerProcess
 from tests.cli.running import invoke, one_line_error
@@ -103,7 +104,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("Spark is started")
 
     monkeypatch.setattr(spark_session, "_start", start)
-    monkeypatch.setattr(spark_session, "_is_there", lambda: False)
+    monkeypatch.setattr(spark_session, "_is_running", lambda: False)
 
 
 @pytest.mark.usefixtures("_no_spark")
@@ -144,7 +145,7 @@ def test_spark_leaves_no_folder_in_the_working_directory(monkeypatch: pytest.Mon
         return MagicMock()
 
     monkeypatch.setattr(spark_session, "_start", start)
-    monkeypatch.setattr(spark_session, "_is_there", lambda: False)
+    monkeypatch.setattr(spark_session, "_is_running", lambda: False)
     for given in ({}, {"spark.sql.warehouse.dir": "mine"}):
         with spark_session.spark_session("local", given, "", lambda: None):
             pass
@@ -326,14 +327,14 @@ def test_rows_as_a_table_are_counted_and_bounded(capsys: pytest.CaptureFixture[s
 def test_progress_within_a_step_is_a_line_now_and_then_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    now = 0.0
-    with TerminalProgress(lambda: now) as progress:
+    clock = ManualClock(0)
+    with JobProgress(clock) as progress:
         progress.begin("exporting", 1_286_632, "records")
         for done in (100_000, 200_000, 300_000, 300_000, 400_000, 1_286_632):
-            now += 2.5
+            clock.advance(2500)
             progress.within(done)
         progress.begin("verifying", None, "bytes")
-        now += 10
+        clock.advance(10_000)
         progress.reached(3 * 1024**2)
     assert capsys.readouterr().err.splitlines() == [
         "exporting: 200,000 of 1,286,632 records",
@@ -344,7 +345,7 @@ def test_progress_within_a_step_is_a_line_now_and_then_where_there_is_no_termina
 
 
 def test_what_is_over_soon_has_no_lines_and_notes_are_for_all(capsys: pytest.CaptureFixture[str]) -> None:
-    with TerminalProgress() as progress:
+    with JobProgress() as progress:
         progress.begin("exporting", 10, "records")
         progress.reached(5)
         progress.note("3 records were deleted\x1b[2J")

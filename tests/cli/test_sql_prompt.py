@@ -15,7 +15,7 @@ import pytest
 
 from stratalog.cli.sql_completion import Completion
 from stratalog.cli.sql_prompt import Prompt
-from stratalog.cli.sql_statements import Statements
+from stratalog.cli.sql_text import Statements
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ from stratalog.cli.sql_statements import Statements
 def test_statement_ends_with_a_semicolon_of_its_own(lines: list[str], expected: list[str], rest: str) -> None:
     statements = Statements()
     assert [statement for line in lines for statement in statements.add(line)] == expected
-    assert statements.is_within_one == bool(rest)
-    assert statements.rest() == rest
+    assert statements.is_within_statement == bool(rest)
+    assert statements.take_rest() == rest
 
 
 def test_tab_completes_topics_in_backquotes_where_they_need_them_columns_and_keywords() -> None:
@@ -60,7 +60,7 @@ def test_tab_completes_topics_in_backquotes_where_they_need_them_columns_and_key
         None,
     ]
     assert len(asked) == 1
-    completion.forget()
+    completion.forget_topics()
     completion.candidates("o")
     assert len(asked) == 2
 

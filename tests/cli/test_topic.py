@@ -49,7 +49,7 @@ def test_description_reads_well(empty_server: str) -> None:
 def test_mistakes_about_topics_are_told_once_and_with_what_to_do(empty_server: str) -> None:
     done("create", "web.clicks", "--partitions", 1)
     said = one_line_error(invoke("topic", "create", "web.clicks"))
-    assert said == "stratalog: topic 'web.clicks' exists already; choose another name, or use the topic that exists\n"
+    assert said == "stratalog: topic 'web.clicks' already exists; choose another name, or use the topic that exists\n"
     said = one_line_error(invoke("topic", "create", "web_clicks"))
     assert said.endswith("are the same in the names of metrics; choose another name\n")
     said = one_line_error(invoke("topic", "add-partitions", "web.clicks", 1))
@@ -93,7 +93,7 @@ def test_what_exists_and_what_does_not_can_be_fine(empty_server: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["create", "orders"], "'orders' exists already"),
+        (["create", "orders"], "'orders' already exists"),
         (["create", "or/ders"], "letters, digits"),
         (["create", "new", "--set", "retention.mss=1"], "did you mean retention.ms?"),
         (["create", "new", "--set", "retention.ms"], "retention.ms=86400000"),
@@ -124,7 +124,7 @@ def test_those_that_can_be_described_are(empty_server: str) -> None:
 @pytest.mark.parametrize("arguments", [["delete"], ["describe"], ["alter", "--set", "retention.ms=1"]])
 def test_topic_that_is_not_there_is_named_in_words_of_the_command_line(server: str, arguments: list[str]) -> None:
     said = one_line_error(invoke("topic", *arguments, "nope"))
-    assert said.startswith("stratalog: topic 'nope' does not exist; `stratalog topic list` shows those that do")
+    assert said.startswith("stratalog: topic 'nope' does not exist; `stratalog topic list` shows all topics")
     assert ("stratalog topic create nope" in said) == (arguments != ["delete"])
 
 

@@ -132,11 +132,11 @@ def test_prepared_transaction_is_shown_as_such_and_can_be_ended(payments: str, s
 
 
 def test_abort_of_nothing_in_particular_says_what_is_missing() -> None:
-    assert "say what to abort" in one_line_error(invoke("transaction", "abort"))
-    assert "say what to abort" in one_line_error(invoke("transaction", "abort", "orders:0", "--id", "payments"))
+    assert "name what to abort" in one_line_error(invoke("transaction", "abort"))
+    assert "name what to abort" in one_line_error(invoke("transaction", "abort", "orders:0", "--id", "payments"))
 
 
 def test_transactional_id_that_is_not_known_is_told_with_where_to_look() -> None:
-    assert "; check the id: `stratalog transaction list` has all" in one_line_error(
+    assert "; check the id: `stratalog transaction list` shows all" in one_line_error(
         invoke("transaction", "describe", "nobody")
     )

@@ -24,8 +24,8 @@ def test_empty_partitions_of_internal_topics_are_one_line(tmp_path: Path) -> Non
         write_log(tmp_path / f"__consumer_offsets-{number}", 10 if number == 3 else 0)
     lines = invoke("verify", tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["__consumer_offsets-3", "orders-0"]
-    assert lines[3] == "and 4 partitions of internal topics, empty and sound"
-    assert len(json_of("verify", tmp_path)) == 6 + 1  # for programs all are there
+    assert lines[4] == "not listed: 4 partitions of internal topics, empty and valid"
+    assert len(json_of("verify", tmp_path)) == 6 + 1  # JSON lists all of them
 
 
 def test_damage_is_exit_code_1_with_file_position_and_advice(tmp_path: Path) -> None:
