@@ -15,7 +15,7 @@ PARTITIONS = [LONG, SHORT, EMPTY]
 
 
 class FakeBounds:
-    """Records have their offset as their time."""
+    """Bounds of partitions whose records have their offset as their time."""
 
     def __init__(self) -> None:
         self.beginnings = {LONG: 100, SHORT: 0, EMPTY: 7}
@@ -54,7 +54,7 @@ class FakeBounds:
         (Positions(from_time=150, until_time=120), [(150, 150), (5, 5), (7, 7)]),
     ],
 )
-def test_each_partition_is_read_as_far_as_it_goes(positions: Positions, expected: list[tuple[int, int]]) -> None:
+def test_positions_are_clipped_to_each_partition(positions: Positions, expected: list[tuple[int, int]]) -> None:
     ranges = positions.resolve(FakeBounds(), PARTITIONS)
     assert ranges == dict(zip(PARTITIONS, (OffsetRange(*offsets) for offsets in expected), strict=True))
 

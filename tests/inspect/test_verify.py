@@ -37,7 +37,7 @@ class Listener:
         self.findings: list[Finding] = []
         self.bytes = 0
 
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         self.findings.append(finding)
 
     def advanced(self, size: int) -> None:

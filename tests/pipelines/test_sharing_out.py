@@ -30,7 +30,7 @@ class Told(NoProgress):
 
 
 class Silent:
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         raise AssertionError(finding)
 
     def advanced(self, size: int) -> None:

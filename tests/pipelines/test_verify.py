@@ -22,7 +22,7 @@ class Listener:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         self.findings.append(finding)
 
     def advanced(self, size: int) -> None:

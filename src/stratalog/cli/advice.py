@@ -33,7 +33,7 @@ _START_BROKER = "is a broker running there? start one: stratalog serve, or give 
 
 
 def explain(error: BaseException, *, can_create: bool = True, server: str | None = None) -> str:
-    """Return the message of an error, with advice. `server` is asked for a name that a mistyped one may mean.
+    """Return the message of an error, with advice. `server` can suggest a name for a mistyped one.
     `can_create`: creating a topic that does not exist would help."""
     subject = error.subject if isinstance(error, BrokerError) else None
     if isinstance(error, UnknownTopicError) and subject is not None and subject.kind == "topic":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.cli.options import AsJson, Commands, Server
-from stratalog.cli.output import QUIET, STRONG, Output, Row, size, text
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, size, text
 from stratalog.cli.wording import pluralize, printable
 from stratalog.client.admin import Admin
 from stratalog.client.errors import ClientError
@@ -71,7 +71,7 @@ def _show(output: Output, cluster: Row) -> None:
     controller = "no controller" if cluster["controller"] is None else f"controller {cluster['controller']}"
     about = f"  {pluralize(len(brokers), 'broker')}, {controller}"
     output.line((f"cluster {printable(cluster['cluster_id'])}", STRONG), (about, QUIET))
-    columns = {
+    columns: Columns = {
         "broker": text("broker"),
         "address": lambda node: f"{node['host']}:{node['port']}",
         "rack": "rack",

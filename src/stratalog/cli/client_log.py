@@ -1,4 +1,4 @@
-"""What clients log while a command runs, a line each on stderr: a broker that is away, or back again.
+"""Messages of clients while a command runs, a line each on stderr: a broker that is away, or back again.
 
 A broker that can't be reached is reported after a moment, because one that is just starting is there before that.
 """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import TIMEOUT_MS, AsJson, Commands, Server, argument, flag, option, unescape
-from stratalog.cli.output import BAD, DOUBTFUL, GOOD, NAME, QUIET, Output, Row, time
+from stratalog.cli.output import BAD, DOUBTFUL, GOOD, NAME, QUIET, Columns, Output, Row, time
 from stratalog.cli.wording import format_size, format_time, is_internal, pluralize
 
 _LONGEST_MS = 3_600_000  # the broker reads whole logs
@@ -145,7 +146,7 @@ def _show_records(output: Output, topic: str, partition: Row) -> None:
     records = partition["records"]
     newest = "" if len(records) == partition["count"] else f", the newest {len(records)}"
     output.line((f"{topic}-{partition['partition']}", NAME), f"  {pluralize(partition['count'], 'record')}{newest}")
-    columns = {
+    columns: Columns = {
         "offset": "offset",
         "time": time("timestamp"),
         "value": lambda row: "tombstone" if row["value_bytes"] is None else format_size(row["value_bytes"]),
@@ -162,5 +163,5 @@ def _show_records(output: Output, topic: str, partition: Row) -> None:
 
 def _split_reason(reason: str) -> tuple[str, str]:
     """Split a reason from its details, which are the same for many records and shown once below the table."""
-    short = reason.partition("; ")[0].partition(", which lies")[0]
-    return short, reason.removeprefix(short).lstrip(";, ")
+    short, *details = re.split("[;,] ", reason, maxsplit=1)
+    return short, "".join(details)

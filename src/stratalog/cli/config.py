@@ -9,7 +9,7 @@ import typer
 
 from stratalog.cli.broker_names import complete_group, complete_topic, nearest
 from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, parse_pairs
-from stratalog.cli.output import Output
+from stratalog.cli.output import Columns, Output
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import printable
 from stratalog.client.admin import Admin, ConfigResource
@@ -96,7 +96,7 @@ def get(
         }
         for entry in (entries[setting] for setting in dict.fromkeys(settings or differing))
     ]
-    columns = {
+    columns: Columns = {
         "setting": "setting",
         "value": lambda row: "(hidden)" if row["sensitive"] else row["value"],
         "from": lambda row: _SOURCES.get(row["source"], "unknown"),

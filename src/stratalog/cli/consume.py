@@ -104,10 +104,10 @@ def consume(
     """
     choice = TopicChoice.parse(topics or [], pattern)
     lines = line_format.parse()
-    wanted = positions.parse()
-    if follow and wanted.has_end:
+    bounds = positions.parse()
+    if follow and bounds.has_end:
         raise CommandError("--follow never ends, --until-offset and --until-time do; leave out one of them")
-    if group is not None and (wanted.is_given or partitions):
+    if group is not None and (bounds.is_given or partitions):
         topic = choice.topics[0] if choice.topics else "TOPIC"
         raise CommandError(
             "--group reads from the group's offsets, in the partitions that it is assigned; leave out --from-*, "
@@ -124,6 +124,6 @@ def consume(
         defaults["group.id"] = group
     reading = Reading(client.config(defaults), choice, lines, count, follow)
     if group is None:
-        reading.run(wanted, partitions or [])
+        reading.run(bounds, partitions or [])
     else:
         reading.run_in_group()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import AsJson, Commands, DryRun, Server, Yes, argument, option, report_errors
-from stratalog.cli.output import Output, text
+from stratalog.cli.output import Columns, Output, text
 from stratalog.cli.positions import AdminBounds, Positions, parse_partitions
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import join_first, pluralize
@@ -72,7 +72,7 @@ def delete_records(
         for key in changes
         if key in new_starts
     ]
-    columns = {
+    columns: Columns = {
         "topic": "topic",
         "partition": text("partition"),
         "start was": "from_offset",

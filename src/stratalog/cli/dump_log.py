@@ -173,10 +173,10 @@ def _batch_lines(row: BatchRow) -> list[list[Part]]:
     details[-1] = ", ".join([details[-1], *(name for name, is_set in flags.items() if is_set)])
     about = f"  {pluralize(row.record_count, 'record')}, {row.size} bytes, {row.codec}, "
     offsets = (f"{row.base_offset}..{row.last_offset}", NAME)
-    return [
-        [(f"@ {row.position:<12}", QUIET), offsets, about, crc],
-        *([(f"{'':14}{detail}", QUIET)] for detail in details),
-    ]
+    lines: list[list[Part]] = [[(f"@ {row.position:<12}", QUIET), offsets, about, crc]]
+    for detail in details:
+        lines.append([(f"{'':14}{detail}", QUIET)])
+    return lines
 
 
 def _record_line(row: RecordRow, key_limit: int | None, value_limit: int | None) -> list[Part]:

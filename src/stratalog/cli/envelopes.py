@@ -26,7 +26,7 @@ _KNOWN = frozenset(_FIELDS)
 
 
 class Envelope(NamedTuple):
-    """A record to send. `timestamp` and `partition` are None if the line does not have them."""
+    """A record to send. `timestamp` and `partition` may be missing (None)."""
 
     key: bytes | None
     value: bytes | None

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from stratalog.cli.broker_names import complete_group, complete_topic
 from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, option, report_errors
-from stratalog.cli.output import QUIET, STRONG, Output, Row, text
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, text
 from stratalog.cli.positions import AdminBounds, Positions, parse_partitions
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import join_first, pluralize, printable
@@ -66,7 +66,7 @@ def list_groups(
         }
         for group in groups
     ]
-    columns = {"group": "group", "type": lambda row: row["group_type"] or None, "state": "state"}
+    columns: Columns = {"group": "group", "type": lambda row: row["group_type"] or None, "state": "state"}
     Output(as_json=as_json).rows(rows, columns, empty=empty)
 
 
@@ -160,7 +160,7 @@ def reset(
         new = " (new group)" if is_new else ""
         done = "would continue at, without --dry-run" if dry_run else "continues at"
         output.line((printable(group), STRONG), (f"{new}  {done}", QUIET))
-    columns = {"topic": "topic", "partition": text("partition"), "from": "from_offset", "to": "to_offset"}
+    columns: Columns = {"topic": "topic", "partition": text("partition"), "from": "from_offset", "to": "to_offset"}
     output.rows(rows, columns, indent=2)
 
 
@@ -232,7 +232,7 @@ def _show(output: Output, group: Row) -> None:
     coordinator = "coordinator {id} at {host}:{port}".format_map(group["coordinator"])
     output.line((printable(group["group"]), STRONG), (f"  {', '.join(about)}, {coordinator}", QUIET))
     members = {member["member"]: member for member in group["members"]}
-    columns = {
+    columns: Columns = {
         "topic": "topic",
         "partition": text("partition"),
         "committed": "committed_offset",

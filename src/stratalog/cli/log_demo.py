@@ -119,6 +119,7 @@ def _crash(output: Output, path: Path) -> None:
     with Log.open(path) as log:
         spent = format_duration(time.perf_counter() - started)
         cut = log.recovery.cut
+        torn_bytes = cut.bytes if cut else 0
         _expect(log.log_end_offset >= acknowledged, f"{acknowledged} records were acknowledged, {log!r} is left")
         _expect(cut is not None, "recovery did not find the torn batch")
     _say(output, "crashed", f"kill -9 of a process that had appended {acknowledged:,} records, and a torn batch")
@@ -127,7 +128,7 @@ def _crash(output: Output, path: Path) -> None:
         "recovered",
         "",
         f"in {spent}, 0 records lost",
-        f", {0 if cut is None else cut.bytes} torn bytes removed",
+        f", {torn_bytes} torn bytes removed",
     )
 
 

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 Part: TypeAlias = str | tuple[str, str]
 """A text, or a text with its style."""
 Row: TypeAlias = Mapping[str, Any]
-Cell: TypeAlias = str | Callable[[Any], object]
-"""A cell of a table: the name of the row's field, or a function of the row."""
+CellOf: TypeAlias = Callable[[Any], object]
+"""A function of a row that returns a cell of the table."""
+Columns: TypeAlias = Mapping[str, str | CellOf]
+"""The titles of a table, each with the name of the row's field, or a function of the row."""
 
 GOOD, BAD, DOUBTFUL, QUIET, STRONG, NAME = "green", "bold red", "yellow", "bright_black", "bold", "cyan"
 _PIPE_WIDTH = 100  # for output that is drawn to a width
@@ -37,16 +39,16 @@ class Size(int):
     """A number of bytes, which a table shows with its unit."""
 
 
-def text(field: str) -> Cell:
+def text(field: str) -> CellOf:
     """Return the cell of an identifier: a number without commas, on the left."""
     return lambda row: None if row[field] is None else str(row[field])
 
 
-def size(field: str) -> Cell:
+def size(field: str) -> CellOf:
     return lambda row: None if row[field] is None else Size(row[field])
 
 
-def time(field: str) -> Cell:
+def time(field: str) -> CellOf:
     return lambda row: None if row[field] is None or row[field] < 0 else format_time(row[field])
 
 
@@ -85,7 +87,7 @@ class Output:
     def json(self, fields: Row) -> None:
         self._write(json.dumps(fields, ensure_ascii=True) + "\n")
 
-    def rows(self, rows: Sequence[Row], columns: Mapping[str, Cell], *, empty: str = "", indent: int = 0) -> None:
+    def rows(self, rows: Sequence[Row], columns: Columns, *, empty: str = "", indent: int = 0) -> None:
         """Print rows of one kind: as JSON with all their fields, or as a table with `columns`, each under its title.
         Without rows, print the line `empty` instead of a table."""
         if self.as_json:

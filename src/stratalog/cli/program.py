@@ -97,8 +97,8 @@ class Program(TyperGroup):
         except BulkError as bulk:
             from stratalog.cli.advice import explain
 
-            for error in bulk.errors:
-                complain(explain(error, can_create=bulk.can_create, server=ctx.meta.get(SERVER)))
+            for failure in bulk.errors:
+                complain(explain(failure, can_create=bulk.can_create, server=ctx.meta.get(SERVER)))
             raise typer.Exit(BAD_INPUT) from None
         except StratalogError as error:
             from stratalog.cli.advice import explain

@@ -238,7 +238,7 @@ class VerifyProgress:
     """Shows how many bytes are verified, on a terminal only, and passes on what is found."""
 
     def __init__(self, report: Callable[[Finding], None], total: int) -> None:
-        self.found = report
+        self.report = report
         self._done = 0
         self._display = ProgressDisplay(self._describe, in_pipe=False)
         self._display.total = max(total, 1)

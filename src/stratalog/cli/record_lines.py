@@ -85,7 +85,7 @@ class LineFormat:
 
     def table(self, lines: list[bytes], partition: int | None, *, overrides_partition: bool) -> pa.Table | None:
         """Return the records of many lines as columns. With `overrides_partition`, all go to `partition`, or by their
-        keys if it is None, whatever the lines say. None if columns are not possible, or would hide which line is
+        keys without one, whatever the lines say. Return None if columns are not possible, or would hide which line is
         wrong."""
         columns = self._columns(lines)
         if columns is None:

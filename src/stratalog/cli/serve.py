@@ -98,9 +98,7 @@ async def _serve(
         metrics = "" if metrics_address is None else await _serve_metrics(broker, *metrics_address)
         advertised = broker.address()
         clients = (
-            ""
-            if advertised == (host, broker.port)
-            else (f", clients are told {_join(*advertised)} (advertised.listeners)")
+            "" if advertised == (host, broker.port) else (f", clients use {_join(*advertised)} (advertised.listeners)")
         )
         typer.echo(f"ready on {_join(host, broker.port)}, {_partitions(broker)} in {data_dir}{metrics}{clients}")
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.options import AsJson, DryRun, argument, flag, option, parse_pairs
-from stratalog.cli.output import QUIET, Output, size
+from stratalog.cli.output import QUIET, Output, Row, size
 from stratalog.cli.program import FOUND_PROBLEMS, complain
 from stratalog.cli.spark_session import CONTINUE, SparkOptions
 from stratalog.cli.wording import format_size, is_internal, pluralize
@@ -67,7 +67,9 @@ class _Findings:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.found = self.findings.append
+
+    def report(self, finding: Finding) -> None:
+        self.findings.append(finding)
 
     def advanced(self, size: int) -> None:
         pass
@@ -115,7 +117,7 @@ def compact(
 
 
 def _show_compacted(output: Output, results: list[CompactedPartition], *, dry_run: bool) -> None:
-    rows = [
+    rows: list[Row] = [
         {
             "topic": result.partition.topic,
             "partition": result.partition.partition,

@@ -1,4 +1,4 @@
-"""What Tab completes at the SQL prompt: topics, columns, keywords and commands of the prompt. And its history."""
+"""Completion and history of the SQL prompt. Tab completes topics, columns, keywords and the prompt's commands."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from stratalog.cli.options import (
     parse_pairs,
     report_errors,
 )
-from stratalog.cli.output import QUIET, STRONG, Output, Row, size, text
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, size, text
 from stratalog.cli.positions import AdminBounds
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import format_size, pluralize, printable
@@ -70,7 +70,7 @@ def list_topics(
         }
         for name, info in topics.items()
     ]
-    columns = {"topic": "topic", "partitions": "partitions", "id": "topic_id"}
+    columns: Columns = {"topic": "topic", "partitions": "partitions", "id": "topic_id"}
     Output(as_json=as_json).rows(rows, columns, empty="no topics yet; `stratalog topic create NAME` creates one")
 
 
@@ -192,7 +192,7 @@ def alter(
     output = Output()
     for name, value in changes.items():
         verb = "would set" if dry_run else "set"
-        output.line(f"{verb} {name} of {topic} to {'its default' if value is None else value}")
+        output.line(f"{verb} {name} of {topic} to {'its default' if name in (unset or ()) else value}")
 
 
 @app.add("add-partitions")
@@ -262,7 +262,7 @@ def _show(output: Output, topic: Row) -> None:
         f"id {topic['topic_id']}",
     ]
     output.line((printable(topic["topic"]), STRONG), (f"  {', '.join(about)}", QUIET))
-    columns = {
+    columns: Columns = {
         "partition": text("partition"),
         "leader": lambda partition: str(partition["leader"]) if partition["leader"] >= 0 else "none",
         "replicas": lambda partition: ",".join(map(str, partition["replicas"])),

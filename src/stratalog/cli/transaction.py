@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, option, report_errors
-from stratalog.cli.output import QUIET, STRONG, Output, Row, text, time
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, text, time
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import format_time, printable
 from stratalog.client.admin import Admin, HangingTransaction, TransactionDescription
@@ -75,7 +75,7 @@ def list_transactions(
         }
         for transaction in transactions
     ]
-    columns = {"transactional id": "transactional_id", "state": _state, "producer": text("producer_id")}
+    columns: Columns = {"transactional id": "transactional_id", "state": _state, "producer": text("producer_id")}
     output.rows(rows, columns, empty="no transactions yet; a transactional id appears with its first producer")
 
 
@@ -183,7 +183,7 @@ def _show(output: Output, row: Row) -> None:
         about += f", begun {format_time(row['started_ms'])}"
     output.line((printable(row["transactional_id"]), STRONG), (about, QUIET))
     partitions = [{"topic": topic, "partition": partition} for topic, partition in row["partitions"]]
-    columns = {"topic": "topic", "partition": text("partition")}
+    columns: Columns = {"topic": "topic", "partition": text("partition")}
     output.rows(partitions, columns, indent=2, empty="  the transaction has no partition")
 
 
@@ -201,7 +201,7 @@ def _show_hanging(output: Output, transactions: list[HangingTransaction]) -> Non
         }
         for transaction in transactions
     ]
-    columns = {
+    columns: Columns = {
         "topic": "topic",
         "partition": text("partition"),
         "producer": text("producer_id"),

@@ -131,14 +131,15 @@ class ProducerFailedError(ClientError):
 class Subject(str):
     """The thing that an error is about, like "topic 'orders'". `kind` and `name` are its parts."""
 
-    __slots__ = ("kind", "name")
+    kind: str
+    name: str
 
     def __new__(cls, kind: str, name: str) -> Self:
         subject = super().__new__(cls, f"{kind} {name!r}")
         subject.kind, subject.name = kind, name
         return subject
 
-    def __getnewargs__(self) -> tuple[str, str]:
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # str has one argument
         return self.kind, self.name
 
 

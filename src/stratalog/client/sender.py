@@ -415,10 +415,11 @@ class Sender:
         why = batch.last_error or self._cluster.last_failure
         if why is None:
             why = BrokerUnreachableError("the broker takes records more slowly than they come in, or does not answer")
+        problem, advice = (why.problem, why.advice) if isinstance(why, ClientError) else (str(why), "")
         error = DeliveryTimeoutError(
             f"{_place(batch)}: {batch.record_count} records were not acknowledged within delivery.timeout.ms = "
-            f"{self._settings.delivery_timeout_ms}; {fate}. The last that was heard: {why.problem}",
-            why.advice,
+            f"{self._settings.delivery_timeout_ms}; {fate}. The last that was heard: {problem}",
+            advice,
         )
         error.__cause__ = why
         return error

@@ -30,12 +30,13 @@ class Finding:
 
 
 class Observer(Protocol):
-    """Who listens to a verification under way."""
+    """The receiver of findings and progress during a verification."""
 
-    def found(self, finding: Finding) -> None: ...
+    def report(self, finding: Finding) -> None:
+        """Receive a finding."""
 
     def advanced(self, size: int) -> None:
-        """So many more bytes of logs were looked at."""
+        """Learn that `size` more bytes of logs were checked."""
 
 
 class Findings:
@@ -64,10 +65,10 @@ class Findings:
         more = self._of_file.pop(file, 0) - FINDINGS_A_FILE
         if more > 0:
             advice = "look at the first ones: the rest usually follows from them"
-            self._observer.found(Finding(Severity.NOTE, file, None, f"{more} more findings in this file", advice))
+            self._observer.report(Finding(Severity.NOTE, file, None, f"{more} more findings in this file", advice))
 
     def _add(self, finding: Finding) -> None:
         self.counts[finding.severity] += 1
         self._of_file[finding.file] += 1
         if self._of_file[finding.file] <= FINDINGS_A_FILE:
-            self._observer.found(finding)
+            self._observer.report(finding)

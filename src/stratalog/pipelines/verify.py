@@ -148,7 +148,7 @@ class _Heard:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
 
-    def found(self, finding: Finding) -> None:
+    def report(self, finding: Finding) -> None:
         self.findings.append(finding)
 
     def advanced(self, size: int) -> None:
@@ -204,7 +204,7 @@ def _summary(
     epochs = check_names_and_epochs(partition, findings)
     for result in results:
         for finding in result.findings:
-            observer.found(finding)
+            observer.report(finding)
         findings.counts.update(Counter(result.counts))
     walked = joined(results, findings, partition.path)
     return conclude(partition, epochs, walked, findings, is_live=is_live)
