@@ -17,7 +17,7 @@ from stratalog.clock import ManualClock
 PROGRAM = """
 from stratalog.cli.progress import RecordProgress
 with RecordProgress(on_terminal={on_terminal}) as progress:
-    progress.total = 4000
+    progress.total_records = 4000
     progress.add(1000, 1024 * 1024)
 """
 
@@ -67,7 +67,7 @@ def shown(stream: io.StringIO, seconds: int, *, total: int | None = None, total_
     """A record of a mebibyte each second."""
     clock = ManualClock(0)
     with RecordProgress(stream=stream, clock=clock, total_bytes=total_bytes) as records:
-        records.total = total
+        records.total_records = total
         for _ in range(seconds):
             clock.advance(1000)
             records.add(1, 1024 * 1024)
@@ -106,10 +106,15 @@ def test_pipe_gets_fewer_and_fewer_lines_if_no_end_is_in_sight() -> None:
     assert [int(line.split()[1]) for line in lines] == [5, 10, 20, 40, 80, 140, 200, 200]
 
 
+class Working(ProgressDisplay):
+    def describe(self) -> str:
+        return "working"
+
+
 def test_other_lines_are_printed_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     terminal, clock = Terminal(), ManualClock(0)
-    display = ProgressDisplay(lambda: "working", stream=terminal, clock=clock)
+    display = Working(stream=terminal, clock=clock)
     display.total = 2
     clock.advance(1000)
     display.update(1)

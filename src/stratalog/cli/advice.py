@@ -50,6 +50,8 @@ def _advice_for(error: ClientError, subject: Subject | None, server: str | None)
     if isinstance(error, GroupNotFoundError) and subject is not None and server is not None:
         similar = similar_group(subject.name, server)
         return f"{error.advice}; did you mean {similar!r}?" if similar else error.advice
+    if isinstance(error, UnknownTopicError):
+        return "check the name, or create the topic: stratalog topic create"
     if error.code == ErrorCode.transactional_id_not_found:
         return "check the id: `stratalog transaction list` shows all"
     if error.code == ErrorCode.invalid_record and "key" in (getattr(error, "broker_message", None) or ""):

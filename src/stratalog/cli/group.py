@@ -243,7 +243,9 @@ def _show(output: Output, group: Row) -> None:
         "member": "member",
     }
     rows = group["partitions"]
-    output.rows(rows, columns, indent=2, empty="  the group has no committed offset and no assigned partition")
+    output.rows(
+        rows, columns, indent=2, clip=True, empty="  the group has no committed offset and no assigned partition"
+    )
     if any(row["committed_offset"] is None and row["end_offset"] is not None for row in rows):
         output.line(("  without a committed offset (-), the lag counts from the start of the log", QUIET))
     idle = [printable(member["member"]) for member in group["members"] if not member["partitions"]]

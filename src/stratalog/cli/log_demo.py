@@ -82,8 +82,8 @@ def _write(output: Output, log: Log, records: int) -> None:
         "wrote",
         f"{records:,} records of {_VALUE_SIZE} bytes in {counts}: ",
         _rates(records, log.size, spent),
-        f"; the flush took {flushed}",
     )
+    _say(output, "flushed", f"in {flushed}")
 
 
 def _read(output: Output, log: Log, records: int) -> None:

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from stratalog.cli.program import writing_to_stdout
 from stratalog.cli.wording import format_size, format_time, printable
@@ -87,7 +87,9 @@ class Output:
     def json(self, fields: Row) -> None:
         self._write(json.dumps(fields, ensure_ascii=True) + "\n")
 
-    def rows(self, rows: Sequence[Row], columns: Columns, *, empty: str = "", indent: int = 0) -> None:
+    def rows(
+        self, rows: Sequence[Row], columns: Columns, *, empty: str = "", indent: int = 0, clip: bool = False
+    ) -> None:
         """Print rows of one kind: as JSON with all their fields, or as a table with `columns`, each under its title.
         Without rows, print the line `empty` instead of a table."""
         if self.as_json:
@@ -95,21 +97,25 @@ class Output:
                 self.json(row)
         elif rows:
             cells = [cell if callable(cell) else (lambda row, field=cell: row[field]) for cell in columns.values()]
-            self.table(list(columns), [[cell(row) for cell in cells] for row in rows], indent)
+            self.table(list(columns), [[cell(row) for cell in cells] for row in rows], indent, clip=clip)
         elif empty:
             self.line((empty, QUIET))
 
-    def table(self, titles: Sequence[str], rows: Sequence[Sequence[object]], indent: int = 0) -> None:
-        """Print a table. Numbers are on the right, with commas; None is a dash; a cell may be (value, style)."""
+    def table(
+        self, titles: Sequence[str], rows: Sequence[Sequence[object]], indent: int = 0, *, clip: bool = False
+    ) -> None:
+        """Print a table. Numbers are on the right, with commas; None is a dash; a cell may be (value, style). A
+        terminal folds cells that are too long, or with `clip` cuts them."""
         from rich.console import Console
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+        overflow: Literal["ellipsis", "fold"] = "ellipsis" if clip else "fold"
         for index, title in enumerate(titles):
             is_number = any(isinstance(_value(row[index]), int) for row in rows)
-            table.add_column(title, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+            table.add_column(title, justify="right" if is_number else "left", no_wrap=is_number, overflow=overflow)
         for row in rows:
             styled = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
             table.add_row(*(Text(_text_of(value), style) for value, style in styled))

@@ -51,7 +51,7 @@ def is_stderr_stdout() -> bool:
 
 
 class ProgressDisplay:
-    """Shows `describe()` on stderr every now and then, with a bar if `total` is known.
+    """Shows `describe()` on stderr every now and then, with a bar if `total` is known, until the `with` block ends.
 
     `on_terminal` and `in_pipe` switch it off in one of the two. With `slows_down`, the pauses between lines grow as
     long as the total is unknown.
@@ -59,33 +59,44 @@ class ProgressDisplay:
 
     def __init__(
         self,
-        describe: Callable[[], str],
         *,
         on_terminal: bool = True,
         in_pipe: bool = True,
         slows_down: bool = False,
-        write_line: Callable[[str], None] = print_line,
         stream: TextIO | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.total: float | None = None
         self.lines = 0
-        self._describe = describe
         self._slows_down = slows_down
-        self._write_line = write_line
         self._stream = stream or sys.stderr
         self._clock = clock or SystemClock()
         is_terminal = self._stream.isatty()
         self.is_bar = is_terminal and on_terminal
         self._is_shown = self.is_bar or (not is_terminal and in_pipe)
-        self.started = self._clock.monotonic()
-        self._due = self.started + (REDRAW_SECONDS if self.is_bar else LINE_SECONDS)
-        self._done_in_line = 0.0
         self._bar: Bar | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Remove the bar, and count the time from now."""
+        self.close()
+        self._started = self._clock.monotonic()
+        self._due = self._started + (REDRAW_SECONDS if self.is_bar else LINE_SECONDS)
+        self._done_in_line = 0.0
+
+    def describe(self) -> str:
+        """Return what is shown next to the bar, or in a line."""
+        raise NotImplementedError
+
+    def write_line(self, line: str) -> None:
+        """Write a line if there is no terminal."""
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
 
     @property
     def seconds(self) -> float:
-        return self._clock.monotonic() - self.started
+        """The time since the start, never zero."""
+        return max(self._clock.monotonic() - self._started, 1e-9)
 
     def update(self, done: float) -> None:
         """Show how much is done, if it is time to."""
@@ -99,7 +110,7 @@ class ProgressDisplay:
             self._due = self._clock.monotonic() + min(pause, RAREST_LINE_SECONDS)
             self._done_in_line = done
             self.lines += 1
-            self._write_line(self._describe())
+            self.write_line(self.describe())
 
     def close(self) -> None:
         """Remove the bar."""
@@ -108,12 +119,20 @@ class ProgressDisplay:
             self._bar.stop()
             self._bar = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     def _draw(self, done: float) -> None:
         if self._bar is None:
             self._bar = self._new_bar()
             self._bar.start()
             _shown[:] = [self._bar]
-        self._bar.update(self._bar.task_ids[0], completed=done, total=self.total, description=self._describe())
+        self._bar.update(self._bar.task_ids[0], completed=done, total=self.total, description=self.describe())
         self._bar.refresh()
 
     def _new_bar(self) -> Bar:
@@ -121,13 +140,14 @@ class ProgressDisplay:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
         from rich.table import Column
 
-        width_of_text = Column(no_wrap=True, overflow="ellipsis")
         bar = Progress(
             BarColumn(20) if self.total else SpinnerColumn(),
-            TextColumn("{task.description}", markup=False, table_column=width_of_text),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=Console(file=self._stream, highlight=False, markup=False, emoji=False),
             auto_refresh=False,
             transient=True,
+            redirect_stdout=False,  # stdout may be a file or a pipe
+            redirect_stderr=False,
         )
         bar.add_task("", total=self.total)
         return bar
@@ -138,8 +158,8 @@ def time_left(share: float | None, seconds: float) -> list[str]:
     return [f"about {seconds / share - seconds:,.0f} s left"] if share and share < 1 else []
 
 
-class RecordProgress:
-    """Counts the records that `produce` and `consume` handle. Set `total` or `total_bytes` if they are known.
+class RecordProgress(ProgressDisplay):
+    """Counts the records that `produce` and `consume` handle. Set `total_records` if it is known.
 
     On a terminal the bar gives way to a summary at the end. A pipe gets one only if there were lines before it.
     """
@@ -153,137 +173,116 @@ class RecordProgress:
         stream: TextIO | None = None,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__(on_terminal=on_terminal, in_pipe=in_pipe, slows_down=True, stream=stream, clock=clock)
         self.records = 0
         self.bytes = 0
-        self.total: int | None = None
+        self.total_records: int | None = None
         self.total_bytes = total_bytes
-        self._stream = stream or sys.stderr
-        self._display = ProgressDisplay(
-            self._describe,
-            on_terminal=on_terminal,
-            in_pipe=in_pipe,
-            slows_down=True,
-            write_line=lambda line: self._write(f"stratalog: {line}\n"),
-            stream=self._stream,
-            clock=clock,
-        )
 
     def add(self, records: int, size: int) -> None:
         self.records += records
         self.bytes += size
-        done, self._display.total = self._progress()
-        self._display.update(done)
+        self.total = self.total_records or self.total_bytes
+        self.update(self.records if self.total_records else self.bytes)
 
-    def _progress(self) -> tuple[int, int | None]:
-        return (self.records, self.total) if self.total else (self.bytes, self.total_bytes)
+    def describe(self) -> str:
+        is_narrow = self.is_bar and shutil.get_terminal_size().columns < _WIDE_COLUMNS
+        return ", ".join([self._summary(is_narrow=is_narrow), *time_left(self._share(), self.seconds)])
 
-    def _describe(self) -> str:
-        done, total = self._progress()
-        share = min(done / total, 1.0) if total else None
-        is_narrow = shutil.get_terminal_size().columns < _WIDE_COLUMNS
-        return ", ".join([self._summary(share, is_narrow), *time_left(share, self._display.seconds)])
-
-    def _summary(self, share: float | None, is_narrow: bool = False) -> str:
-        percent = "" if share is None else f" ({share:.0%})"
-        seconds = max(self._display.seconds, 1e-9)
-        rates = f"{format_size(int(self.bytes / seconds))}/s"
-        if not (is_narrow and self._display.is_bar):
-            rates = f"{self.records / seconds:,.0f} records/s, {rates}"
-        if self.total:
-            return f"{self.records:,} of {self.total:,}{percent} records, {format_size(self.bytes)}, {rates}"
-        of_bytes = f" of {format_size(self.total_bytes)}{percent}" if self.total_bytes else ""
-        return f"{self.records:,} records, {format_size(self.bytes)}{of_bytes}, {rates}"
-
-    def _write(self, line: str) -> None:
-        self._stream.write(line)
-        self._stream.flush()
-
-    def __enter__(self) -> Self:
-        return self
+    def write_line(self, line: str) -> None:
+        super().write_line(f"stratalog: {line}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._display.close()
-        done, total = self._progress()
-        summary = self._summary(min(done / total, 1.0) if total else None)
-        if self._display.is_bar:
-            self._write(f"{summary}\n")
-        elif self._display.lines:
-            self._write(f"stratalog: {summary}\n")
+        self.close()
+        if self.is_bar:
+            super().write_line(self._summary())
+        elif self.lines:
+            self.write_line(self._summary())
+
+    def _share(self) -> float | None:
+        if self.total_records:
+            return min(self.records / self.total_records, 1.0)
+        return min(self.bytes / self.total_bytes, 1.0) if self.total_bytes else None
+
+    def _summary(self, *, is_narrow: bool = False) -> str:
+        share = self._share()
+        percent = "" if share is None else f" ({share:.0%})"
+        rates = f"{format_size(int(self.bytes / self.seconds))}/s"
+        if not is_narrow:
+            rates = f"{self.records / self.seconds:,.0f} records/s, {rates}"
+        if self.total_records:
+            return f"{self.records:,} of {self.total_records:,}{percent} records, {format_size(self.bytes)}, {rates}"
+        of_bytes = f" of {format_size(self.total_bytes)}{percent}" if self.total_bytes else ""
+        return f"{self.records:,} records, {format_size(self.bytes)}{of_bytes}, {rates}"
 
 
-class OpeningProgress:
+class OpeningProgress(ProgressDisplay):
     """Shows how many partitions a starting broker has opened: call it with (done, total). In a pipe it writes to the
     log."""
 
     def __init__(self, stream: TextIO | None = None, clock: Clock | None = None) -> None:
-        self._done = self._total = 0
-        self._display = ProgressDisplay(self._describe, write_line=logger.info, stream=stream, clock=clock)
+        super().__init__(stream=stream, clock=clock)
+        self._done = 0
 
     def __call__(self, done: int, total: int) -> None:
-        self._done, self._total, self._display.total = done, total, total
+        self._done, self.total = done, total
         if done == total:
-            self._display.close()  # the line that says "ready" follows
+            self.close()  # the line that says "ready" follows
         else:
-            self._display.update(done)
+            self.update(done)
 
-    def _describe(self) -> str:
-        seconds = self._display.seconds
-        left = "".join(time_left(self._done / self._total, seconds))
-        return f"opened {self._done:,} of {self._total:,} partitions in {seconds:.0f} s, {left}"
+    def describe(self) -> str:
+        total = self.total or 1
+        left = "".join(time_left(self._done / total, self.seconds))
+        return f"opened {self._done:,} of {total:,} partitions in {self.seconds:.0f} s, {left}"
+
+    def write_line(self, line: str) -> None:
+        logger.info("%s", line)
 
 
-class VerifyProgress:
-    """Shows how many bytes are verified, on a terminal only, and passes on what is found."""
+class VerifyProgress(ProgressDisplay):
+    """Shows how many bytes are verified, on a terminal only, and passes on findings."""
 
-    def __init__(self, report: Callable[[Finding], None], total: int) -> None:
+    def __init__(self, report: Callable[[Finding], None], total: int, *, on_terminal: bool = True) -> None:
+        super().__init__(on_terminal=on_terminal, in_pipe=False)
         self.report = report
+        self.total = max(total, 1)
         self._done = 0
-        self._display = ProgressDisplay(self._describe, in_pipe=False)
-        self._display.total = max(total, 1)
 
     def advanced(self, size: int) -> None:
         self._done += size
-        self._display.update(self._done)
+        self.update(self._done)
 
-    def _describe(self) -> str:
-        total, seconds = self._display.total or 1, self._display.seconds
+    def describe(self) -> str:
+        total = self.total or 1
         sizes = f"verifying: {format_size(self._done)} of {format_size(int(total))}"
-        rate = f"{format_size(int(self._done / max(seconds, 1e-9)))}/s"
-        return ", ".join([sizes, rate, *time_left(min(self._done / total, 1.0), seconds)])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._display.close()
+        rate = f"{format_size(int(self._done / self.seconds))}/s"
+        return ", ".join([sizes, rate, *time_left(min(self._done / total, 1.0), self.seconds)])
 
 
-class JobProgress:
-    """Shows the progress of a job on Spark; it is a `Progress` of stratalog.pipelines."""
+class JobProgress(ProgressDisplay):
+    """Shows the progress of a job on Spark, step by step; it is a `Progress` of stratalog.pipelines."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock
-        self._display: ProgressDisplay | None = None
-        self._step = ("", 0, "")
+        super().__init__(clock=clock)
+        self._what = self._unit = ""
         self._done = 0
+        self._has_begun = False
 
     def begin(self, what: str, total: int | None, unit: str) -> None:
-        self.end()
-        self._step, self._done = (what, total or 0, unit), 0
-        self._display = ProgressDisplay(self._describe, clock=self._clock)
-        self._display.total = total
+        self._what, self.total, self._unit, self._done = what, total, unit, 0
+        self._has_begun = True
+        self.restart()
 
     def reached(self, done: int) -> None:
         self.within(done)
 
     def within(self, done: int) -> None:
-        if self._display is not None:
+        if self._has_begun:
             self._done = done
-            self._display.update(done)
+            self.update(done)
 
     @contextmanager
     def of_query(self, spark: SparkSession) -> Iterator[None]:
@@ -295,27 +294,13 @@ class JobProgress:
             with watched(spark, lambda counts: self.within(counts.read)):
                 yield
         finally:
-            self.end()
+            self._has_begun = False
+            self.close()
 
     def note(self, line: str) -> None:
         print_line(line)
 
-    def end(self) -> None:
-        """Remove what is shown of the step that began last."""
-        if self._display is not None:
-            self._display.close()
-            self._display = None
-
-    def _describe(self) -> str:
-        what, total, unit = self._step
-        if unit == "bytes":
-            return f"{what}: {format_size(self._done)}" + (f" of {format_size(total)}" if total else "")
-        return f"{what}: {self._done:,}" + (f" of {total:,}" if total else "") + f" {unit}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
+    def describe(self) -> str:
+        is_bytes = self._unit == "bytes"
+        amounts = [format_size(int(n)) if is_bytes else f"{n:,.0f}" for n in (self._done, self.total) if n is not None]
+        return f"{self._what}: {' of '.join(amounts)}{'' if is_bytes else f' {self._unit}'}"

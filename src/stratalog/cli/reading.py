@@ -39,7 +39,7 @@ class Reading:
         self._follow = follow
         is_free = not sys.stdout.isatty()
         self._progress = RecordProgress(on_terminal=is_free, in_pipe=is_free and not is_stderr_stdout() and not follow)
-        self._progress.total = count
+        self._progress.total_records = count
 
     def run(self, positions: Positions, numbers: Sequence[int]) -> None:
         """Read without a group, from all partitions or those with these numbers."""
@@ -49,7 +49,7 @@ class Reading:
             if not self._follow:
                 plan = {partition: offsets for partition, offsets in plan.items() if offsets.start < offsets.end}
                 records = sum(end - start for start, end in plan.values())
-                self._progress.total = records if self._left is None else min(self._left, records)
+                self._progress.total_records = records if self._left is None else min(self._left, records)
             consumer.assign(list(plan))
             for partition, offsets in plan.items():
                 consumer.seek(partition, offsets.start)

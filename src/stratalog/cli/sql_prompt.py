@@ -74,35 +74,37 @@ class Prompt:
         except EOFError:
             sys.stdout.write("\n")
             return False
-        if line.strip().startswith("\\") and not self._statements.is_within_statement:
-            if line.split()[0] == "\\q":
-                return False
-            self._run_command(line.strip())
-            return True
-        if not self._statements.is_within_statement and self._answer_word(line):
-            return True
-        for statement in self._statements.add(line):
-            if not self._execute(statement):
-                self._statements.take_rest()
-                break
+        if self._is_end(line):
+            return False
+        if not self._run_line(line):
+            self._statements.take_rest()
         return True
 
     def _run_script(self) -> bool:
         for line in sys.stdin:
-            if line.lstrip().startswith("\\") and not self._statements.is_within_statement:
-                if line.split()[0] == "\\q":
-                    return True
-                if not self._run_command(line.strip()):
-                    return False
-                continue
-            if not self._statements.is_within_statement and self._answer_word(line):
-                if "help" not in line.lower():
-                    return False
-                continue
-            if not all(self._execute(statement) for statement in self._statements.add(line)):
+            if self._is_end(line):
+                return True
+            if not self._run_line(line):
                 return False
         rest = self._statements.take_rest()
         return not rest or self._execute(rest)
+
+    def _is_end(self, line: str) -> bool:
+        return not self._statements.is_within_statement and line.split()[:1] == ["\\q"]
+
+    def _run_line(self, line: str) -> bool:
+        """Run a command of the prompt, or the statements that the line completes, up to the first that fails."""
+        if not self._statements.is_within_statement:
+            word = line.strip().rstrip(";").rstrip().lower()
+            if word.startswith("\\"):
+                return self._run_command(line.strip())
+            if word == "help":
+                sys.stdout.write(HELP)
+                return True
+            if word in ("exit", "quit"):  # commands of other prompts
+                complain(f"{word} is not a statement; \\q ends, as Ctrl-D does, and \\? shows all commands")
+                return False
+        return all(self._execute(statement) for statement in self._statements.add(line))
 
     def _run_command(self, line: str) -> bool:
         name, _, rest = line.partition(" ")
@@ -112,17 +114,6 @@ class Prompt:
         sys.stdout.write(HELP)
         if name not in ("\\?", "\\h"):
             complain(f"there is no command {name}; \\d lists topics, \\q ends")
-            return False
-        return True
-
-    def _answer_word(self, line: str) -> bool:
-        """Answer words that are commands at other prompts and not SQL. Return whether the line was such a word."""
-        word = line.strip().rstrip(";").rstrip().lower()
-        if word == "help":
-            sys.stdout.write(HELP)
-        elif word in ("exit", "quit"):
-            complain(f"{word} is not a statement; \\q ends, as Ctrl-D does, and \\? shows all commands")
-        else:
             return False
         return True
 

@@ -62,7 +62,7 @@ def verify(
         else:
             findings.append(finding)
 
-    with VerifyProgress(report_finding, total_log_bytes(directory)) as progress:
+    with VerifyProgress(report_finding, total_log_bytes(directory), on_terminal=not as_json) as progress:
         report = verify_logs(directory, progress, deep=deep)
     show_report(output, report, findings)
     if report.problems or (strict and any(partition.gaps for partition in report.partitions)):
