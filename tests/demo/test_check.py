@@ -32,9 +32,9 @@ def test_the_same_rows_pass(expected: pd.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda table: table.drop(index=7), "lacks, in 1 rows"),
+        (lambda table: table.drop(index=7), "lacks rows, 1 in all"),
         (lambda table: pd.concat([table, table.head(1)]), "twice"),
-        (lambda table: changed(table, "carrier", "ZZ"), "lacks, in 1 rows"),
+        (lambda table: changed(table, "carrier", "ZZ"), "lacks rows, 1 in all"),
         (lambda table: changed(table, "flights", table.loc[7, "flights"] + 1), "wrong about flights in 1 of"),
         (lambda table: changed(table, "cancelled", pd.NA), "wrong about cancelled"),
         (lambda table: changed(table, "late", 999), "wrong about late"),
@@ -50,7 +50,7 @@ def test_every_difference_is_found(
 
 
 def test_extra_row_is_found(expected: pd.DataFrame) -> None:
-    with pytest.raises(WrongResultError, match="what pandas does not, in 1 rows"):
+    with pytest.raises(WrongResultError, match="the table has extra rows, 1 in all"):
         check_same("the table", expected, expected.drop(index=7))
 
 

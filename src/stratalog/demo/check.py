@@ -24,7 +24,7 @@ def check_same(what: str, actual: pd.DataFrame, expected: pd.DataFrame) -> int:
             f"{what} has carriers and hours twice: {_rows(actual[actual.duplicated(_BY, keep=False)])}"
         )
     both = actual.merge(expected, on=_BY, how="outer", indicator=True, suffixes=("", "_expected"))
-    for side, problem in (("right_only", "lacks rows"), ("left_only", "has rows that pandas has not")):
+    for side, problem in (("right_only", "lacks rows"), ("left_only", "has extra rows")):
         only = both[both["_merge"] == side]
         if len(only):
             raise WrongResultError(f"{what} {problem}, {len(only)} in all: {_rows(only)}")
@@ -34,7 +34,7 @@ def check_same(what: str, actual: pd.DataFrame, expected: pd.DataFrame) -> int:
         wrong = both[~equal.fillna(False)]
         if len(wrong):
             shown = _rows(wrong, name, f"{name}_expected")
-            raise WrongResultError(f"{what} has a wrong {name} in {len(wrong)} of {len(both)} rows: {shown}")
+            raise WrongResultError(f"{what} is wrong about {name} in {len(wrong)} of {len(both)} rows: {shown}")
     return len(both)
 
 
