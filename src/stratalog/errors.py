@@ -196,9 +196,18 @@ class StateBudgetError(StratalogError):
 
 
 class ClientError(StratalogError):
-    """The base class of the errors that Stratalog's clients raise. stratalog.client.errors has all of them."""
+    """The base class of the errors that Stratalog's clients raise. stratalog.client.errors has all of them.
+
+    The message is `problem`, which says what happened, and `advice`, which says what to do next and may be empty.
+    """
 
     is_retriable: bool = False  # whether the same call may succeed a moment later
+    advice: str = ""
+
+    def __init__(self, problem: str = "", advice: str | None = None) -> None:
+        self.problem = problem
+        self.advice = type(self).advice if advice is None else advice
+        super().__init__(f"{problem}; {self.advice}" if self.advice else problem)
 
 
 class BrokerUnreachableError(ClientError):
@@ -208,11 +217,33 @@ class BrokerUnreachableError(ClientError):
     is_retriable = True
 
 
+class ConnectError(BrokerUnreachableError):
+    """A connection to `address` that could not be made; `reason` says why."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address} can't be reached: {reason}", "is a broker listening there?")
+        self.address = address
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.address, self.reason)
+
+
+class UnknownHostError(BrokerUnreachableError):
+    """The host name of a broker that can't be resolved."""
+
+
 class RequestTimeoutError(ClientError, TimeoutError):
     """No response came before the timeout. The broker may or may not have served the request."""
 
     code = 7  # REQUEST_TIMED_OUT
     is_retriable = True
+
+
+class ConnectTimeoutError(RequestTimeoutError):
+    """A connection that was not ready in time."""
+
+    advice = "is a broker listening there?"
 
 
 class MalformedResponseError(ClientError):

@@ -1,4 +1,4 @@
-"""A broker that the commands find without being told where it is."""
+"""Brokers whose address is in the environment of the commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stratalog.testing import BrokerProcess
 
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts_are_heeded() -> None:
-    """What a shell starts in the background ignores them, and so would all commands that a test starts."""
+    """Handle interrupts: a process that a shell started in the background ignores them, and so do its children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -32,7 +32,7 @@ def broker_to_be_emptied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 
 @pytest.fixture
 def empty_server(broker_to_be_emptied: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """One without topics and groups, for tests that look at all there are. New topics have two partitions."""
+    """A broker without topics and groups, for tests that list all of them. New topics have two partitions."""
     address = broker_to_be_emptied.bootstrap_servers
     monkeypatch.setenv("STRATALOG_BOOTSTRAP_SERVER", address)
     yield address

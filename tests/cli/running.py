@@ -1,4 +1,4 @@
-"""Running the command: in this process for speed, in its own where exit, pipes and signals matter."""
+"""Run the command: in this process for speed, or in its own if exit, pipes or signals matter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def one_line_error(result: Result) -> str:
-    """What stderr says: one line, from us, without a traceback."""
+    """Return stderr, which must be one line of ours without a traceback."""
     assert result.exit_code == 2
     assert result.stderr.startswith("stratalog: ")
     assert result.stderr.count("\n") == 1
@@ -40,7 +40,7 @@ def one_line_error(result: Result) -> str:
 
 
 def error_with_a_note(result: Result) -> tuple[str, str]:
-    """The two lines of stderr: what went wrong, and how far it came."""
+    """Return the two lines of stderr: the error, and how far the command got."""
     assert result.exit_code == 2
     error, note = result.stderr.splitlines()
     assert error.startswith("stratalog: ")

@@ -1,4 +1,4 @@
-"""The commands of docs/client.md work as they stand there, one after the other, with a broker that has nothing yet."""
+"""The commands of docs/client.md run one after the other, with a new broker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 
 
 def test_commands_of_the_page_run(tmp_path: Path, stratalog_fresh_broker: BrokerProcess) -> None:
-    found = re.search(r"## On the command line\n+```\w*\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert found is not None
+    section = re.search(r"## On the command line\n+```\w*\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert section is not None
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "STRATALOG_BOOTSTRAP_SERVER": stratalog_fresh_broker.bootstrap_servers,
     }
-    done = subprocess.run(["bash", "-ec", found[1]], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-ec", section[1]], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "stratalog: 2 records acknowledged\n" * 2)
     assert len((tmp_path / "orders.jsonl").read_text().splitlines()) == 2
-    assert "kitchen  would go on at" in done.stdout
+    assert "kitchen  would continue at" in done.stdout

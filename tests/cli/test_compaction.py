@@ -13,7 +13,7 @@ COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "10000", "min.cleanab
 
 @pytest.fixture
 def server(stratalog_new_broker: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch) -> str:
-    """With a topic `accounts`, whose three keys were written many times; the cleaner sleeps."""
+    """A broker with a topic `accounts`, whose three keys were written many times. The cleaner does not run."""
     broker = stratalog_new_broker(settings={"log.cleaner.backoff.ms": "86400000"})
     with Admin(broker.bootstrap_servers) as admin:
         admin.create_topic("accounts", 1, 1, COMPACTED)
@@ -25,7 +25,7 @@ def server(stratalog_new_broker: Callable[..., BrokerProcess], monkeypatch: pyte
     return broker.bootstrap_servers
 
 
-def test_status_says_how_dirty_a_log_is_and_what_it_waits_for(server: str) -> None:
+def test_status_shows_the_dirty_ratio_and_what_a_run_waits_for(server: str) -> None:
     (row,) = json_of("compaction", "status")
     assert (row["topic"], row["partition"], row["state"]) == ("accounts", 0, "due")
     assert row["dirty_ratio"] == 1.0
@@ -36,12 +36,12 @@ def test_status_says_how_dirty_a_log_is_and_what_it_waits_for(server: str) -> No
     assert "the active segment is never cleaned" in text
 
 
-def test_status_of_a_topic_that_is_not_compacted_says_so(server: str) -> None:
+def test_status_reports_a_topic_that_is_not_compacted(server: str) -> None:
     text = invoke("compaction", "status", "orders").stdout
     assert text.count("cleanup.policy is delete: the log is not compacted") == 2
 
 
-def test_dry_run_says_what_would_be_saved_and_changes_nothing(server: str) -> None:
+def test_dry_run_shows_savings_and_changes_nothing(server: str) -> None:
     before = json_of("compaction", "status", "accounts")
     (row,) = json_of("compaction", "status", "accounts", "--dry-run")
     assert row["keys"] == 3
@@ -61,14 +61,14 @@ def test_explain_shows_the_records_of_a_key(server: str) -> None:
     assert "the last record of the key" in text
 
 
-def test_explain_of_a_key_that_nobody_wrote(server: str) -> None:
-    assert invoke("compaction", "explain", "accounts", "nobody").stdout == (
-        "no record of accounts has the key 'nobody'\n"
+def test_explain_reports_a_key_without_records(server: str) -> None:
+    assert invoke("compaction", "explain", "accounts", "unknown").stdout == (
+        "no record of accounts has the key 'unknown'\n"
     )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("status", "nothing"), "nothing does not exist"),
         (("explain", "nothing", "key"), "nothing does not exist"),
@@ -76,5 +76,5 @@ def test_explain_of_a_key_that_nobody_wrote(server: str) -> None:
         (("explain", "accounts", r"\q"), r"KEY is '\\q'"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(server: str, arguments: tuple[str, ...], said: str) -> None:
-    assert said in one_line_error(invoke("compaction", *arguments))
+def test_missing_topic_partition_or_key_is_one_line(server: str, arguments: tuple[str, ...], message: str) -> None:
+    assert message in one_line_error(invoke("compaction", *arguments))

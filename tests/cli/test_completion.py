@@ -1,4 +1,4 @@
-"""What a shell is offered when Tab is pressed."""
+"""Completion in a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def offered(line: str, **environment: str) -> list[str]:
-    """For the last word of the line, which may be empty."""
+    """Return the completions of the last word of the line, which may be empty."""
     count = line.count(" ")
     done = run(_STRATALOG_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(count), **environment)
     assert done.stderr == ""
@@ -49,14 +49,14 @@ def test_commands_are_offered() -> None:
         ("stratalog consume orders --group b", ["billing"]),
     ],
 )
-def test_names_are_those_of_the_broker(topics: str, line: str, expected: list[str]) -> None:
+def test_names_come_from_the_broker(topics: str, line: str, expected: list[str]) -> None:
     assert offered(line) == expected
 
 
-def test_names_come_from_the_broker_that_is_named(topics: str) -> None:
+def test_names_come_from_the_broker_of_the_option(topics: str) -> None:
     line = f"stratalog topic describe --bootstrap-server {topics} pay"
     assert offered(line, STRATALOG_BOOTSTRAP_SERVER="127.0.0.1:1") == ["payments"]
 
 
-def test_broker_that_is_not_there_offers_nothing_and_says_nothing() -> None:
+def test_unreachable_broker_offers_nothing_and_reports_nothing() -> None:
     assert offered("stratalog topic describe o", STRATALOG_BOOTSTRAP_SERVER="127.0.0.1:1") == []

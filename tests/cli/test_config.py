@@ -21,10 +21,10 @@ def done(*arguments: object) -> str:
 
 
 def settings(*arguments: object) -> dict[str, dict[str, Any]]:
-    return {one["setting"]: one for one in json_of("config", "get", *arguments)}
+    return {row["setting"]: row for row in json_of("config", "get", *arguments)}
 
 
-def test_only_what_is_not_the_default_is_shown() -> None:
+def test_only_settings_that_differ_from_the_default_are_shown() -> None:
     assert "topic orders has no settings of its own; --all shows" in done("get", "topic", "orders")
     assert len(settings("topic", "orders", "--all")) > 20
     assert done("set", "topic", "orders", "retention.ms=3600000") == "set retention.ms=3600000 of topic orders\n"
@@ -36,7 +36,7 @@ def test_only_what_is_not_the_default_is_shown() -> None:
     assert settings("topic", "orders") == {}
 
 
-def test_settings_that_are_named_are_shown_whatever_they_are() -> None:
+def test_named_settings_are_shown_even_if_they_are_defaults() -> None:
     shown = settings("topic", "orders", "cleanup.policy", "segment.bytes")
     assert list(shown) == ["cleanup.policy", "segment.bytes"]
     assert shown["cleanup.policy"] == {
@@ -70,11 +70,11 @@ def test_brokers_and_groups_have_settings_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["get", "topic", "ordrs"], "did you mean 'orders'?"),
         (["get", "topic", "orders", "retention.m"], "did you mean 'retention.ms'?"),
-        (["get", "broker", "7"], "no broker has the number '7'; there is 1"),
+        (["get", "broker", "7"], "no broker has the number '7'; the brokers are 1, and"),
         (["get", "broker", "first"], "no broker has the number 'first'"),
         (["get", "shop", "orders"], "'shop' is not one of 'topic', 'broker', 'group'"),
         (["set", "topic", "orders", "retention.ms"], "it must be like retention.ms=86400000"),
@@ -83,5 +83,5 @@ def test_brokers_and_groups_have_settings_too() -> None:
         (["delete", "topic", "orders", "retention.m"], "retention.ms"),
     ],
 )
-def test_what_can_not_be_is_one_line_that_says_what_can(arguments: list[str], said: str) -> None:
-    assert said in one_line_error(invoke("config", *arguments))
+def test_invalid_arguments_are_refused_in_one_line_with_advice(arguments: list[str], message: str) -> None:
+    assert message in one_line_error(invoke("config", *arguments))

@@ -34,7 +34,7 @@ def ten(server: str, stratalog_topic: str) -> str:
     return stratalog_topic
 
 
-def test_all_that_is_there_is_printed(ten: str) -> None:
+def test_all_existing_records_are_printed(ten: str) -> None:
     assert consumed(ten) == [f"v{number}" for number in range(10)]
 
 
@@ -65,11 +65,11 @@ def test_bytes_are_printed_as_they_are(server: str, stratalog_topic: str) -> Non
     ],
 )
 def test_records_between_offsets_and_times(ten: str, arguments: list[str], expected: list[int]) -> None:
-    assert [one["offset"] for one in envelopes(ten, *arguments)] == expected
+    assert [record["offset"] for record in envelopes(ten, *arguments)] == expected
 
 
 @pytest.mark.stratalog_topic(partitions=3)
-def test_partitions_are_all_read_or_those_that_are_named(server: str, stratalog_topic: str) -> None:
+def test_all_partitions_are_read_or_only_the_named_ones(server: str, stratalog_topic: str) -> None:
     write_topic(server, stratalog_topic, [Seen(None, b"%d" % number, (), number % 3) for number in range(9)])
     assert sorted(consumed(stratalog_topic)) == [str(number) for number in range(9)]
     assert consumed(stratalog_topic, "--partition", 1) == ["1", "4", "7"]
@@ -77,7 +77,7 @@ def test_partitions_are_all_read_or_those_that_are_named(server: str, stratalog_
 
 
 @pytest.mark.stratalog_topic(partitions=2)
-def test_envelopes_are_taken_back_byte_for_byte(server: str, stratalog_topic: str) -> None:
+def test_produce_sends_consumed_envelopes_byte_for_byte(server: str, stratalog_topic: str) -> None:
     records = [
         Seen(b"\xff\x00", b"\xfe", (("h", b"\xfd"), ("h", None), ("grün", "é".encode())), 1),
         Seen(None, None, (), 0),
@@ -94,7 +94,7 @@ def test_envelopes_are_taken_back_byte_for_byte(server: str, stratalog_topic: st
     assert sorted(again.replace(copy.encode(), stratalog_topic.encode()).splitlines()) == sorted(lines.splitlines())
 
 
-def test_group_goes_on_where_it_is_and_commits_what_was_printed(ten: str) -> None:
+def test_group_continues_at_its_offsets_and_commits_printed_records(ten: str) -> None:
     group = f"group-of-{ten}"
     assert consumed(ten, "--group", group, "--count", 3) == ["v0", "v1", "v2"]
     assert consumed(ten, "--group", group, "--count", 1) == ["v3"]
@@ -102,7 +102,7 @@ def test_group_goes_on_where_it_is_and_commits_what_was_printed(ten: str) -> Non
     assert consumed(ten, "--group", group) == []
 
 
-def test_following_prints_what_comes_until_interrupted(server: str, ten: str) -> None:
+def test_follow_prints_new_records_until_interrupted(server: str, ten: str) -> None:
     with subprocess.Popen(
         [*COMMAND, "consume", ten, "--follow", "--from-offset", "-1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -116,7 +116,7 @@ def test_following_prints_what_comes_until_interrupted(server: str, ten: str) ->
     assert process.returncode == 130
 
 
-def test_group_that_is_interrupted_has_committed_what_was_printed(server: str, ten: str) -> None:
+def test_interrupted_group_has_committed_printed_records(server: str, ten: str) -> None:
     group = f"group-of-{ten}"
     with subprocess.Popen([*COMMAND, "consume", ten, "--follow", "--group", group], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -129,7 +129,7 @@ def test_group_that_is_interrupted_has_committed_what_was_printed(server: str, t
     assert left in ([], ["one more"])  # the interrupt may come between printing and committing
 
 
-def test_reader_that_goes_away_ends_it_in_silence(server: str, stratalog_topic: str) -> None:
+def test_closed_pipe_ends_consume_silently(server: str, stratalog_topic: str) -> None:
     write_topic(server, stratalog_topic, [Seen(None, bytes(1000))] * 1000)
     with subprocess.Popen(
         [*COMMAND, "consume", stratalog_topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -142,7 +142,7 @@ def test_reader_that_goes_away_ends_it_in_silence(server: str, stratalog_topic: 
     assert process.returncode == 141
 
 
-def test_broker_that_comes_back_is_gone_on_with(server: str, ten: str, stratalog_broker: BrokerProcess) -> None:
+def test_consume_continues_after_a_broker_restart(server: str, ten: str, stratalog_broker: BrokerProcess) -> None:
     with subprocess.Popen([*COMMAND, "consume", ten, "--follow"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(10)][-1] == b"v9\n"
@@ -154,7 +154,7 @@ def test_broker_that_comes_back_is_gone_on_with(server: str, ten: str, stratalog
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--from-offset", "11"], "ends at 10"),
         (["--from-offset", "-1h"], "--from-time"),
@@ -169,21 +169,21 @@ def test_broker_that_comes_back_is_gone_on_with(server: str, ten: str, stratalog
         (["--count", "0"], "--help"),
     ],
 )
-def test_what_can_not_be_is_one_line_that_says_what_can(ten: str, arguments: list[str], said: str) -> None:
-    assert said in one_line_error(invoke("consume", ten, *arguments))
+def test_invalid_arguments_are_refused_in_one_line_with_advice(ten: str, arguments: list[str], message: str) -> None:
+    assert message in one_line_error(invoke("consume", ten, *arguments))
 
 
 @pytest.mark.parametrize("arguments", [[], ["--group", "g"]])
-def test_topic_that_does_not_exist_is_named_with_how_to_make_it(server: str, arguments: list[str]) -> None:
+def test_missing_topic_is_named_with_the_command_that_creates_it(server: str, arguments: list[str]) -> None:
     assert "stratalog topic create nowhere" in one_line_error(invoke("consume", "nowhere", *arguments))
 
 
-def test_broker_that_is_not_there_is_named() -> None:
+def test_unreachable_broker_is_named() -> None:
     arguments = ["--bootstrap-server", "127.0.0.1:1", "--set", "default.api.timeout.ms=300"]
     assert "127.0.0.1:1" in one_line_error(invoke("consume", "orders", *arguments))
 
 
-def test_reader_that_goes_away_is_noticed_while_nothing_comes(ten: str) -> None:
+def test_closed_pipe_is_noticed_without_new_records(ten: str) -> None:
     with subprocess.Popen(
         [*COMMAND, "consume", ten, "--follow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -195,7 +195,7 @@ def test_reader_that_goes_away_is_noticed_while_nothing_comes(ten: str) -> None:
         assert process.stderr.read() == b""
 
 
-def test_broker_that_goes_is_waited_for_in_so_many_words(stratalog_fresh_broker: BrokerProcess) -> None:
+def test_waiting_for_a_killed_broker_is_reported(stratalog_fresh_broker: BrokerProcess) -> None:
     stratalog_fresh_broker.create_topic("orders")
     server = stratalog_fresh_broker.bootstrap_servers
     write_topic(server, "orders", [Seen(None, b"tea")])
@@ -206,11 +206,11 @@ def test_broker_that_goes_is_waited_for_in_so_many_words(stratalog_fresh_broker:
         assert process.stderr is not None
         assert process.stdout.readline() == b"tea\n"
         stratalog_fresh_broker.kill()
-        said = process.stderr.readline()
-        while b"waiting" not in said:
-            assert said.startswith(b"stratalog: ")
-            said = process.stderr.readline()
-        assert said == f"stratalog: waiting for {server}: connection refused\n".encode()
+        message = process.stderr.readline()
+        while b"waiting" not in message:
+            assert message.startswith(b"stratalog: ")
+            message = process.stderr.readline()
+        assert message == f"stratalog: waiting for {server}: connection refused\n".encode()
         stratalog_fresh_broker.restart()
         assert process.stderr.readline() == f"stratalog: the broker at {server} is back\n".encode()
         process.send_signal(signal.SIGINT)
@@ -233,7 +233,7 @@ def test_several_topics_are_read_at_once(shops: str, arguments: list[str], group
 
 
 def test_pattern_must_match_a_whole_name(shops: str) -> None:
-    assert "matches no topic as a whole" in one_line_error(invoke("consume", "--pattern", "orders"))
+    assert "matches no complete topic name" in one_line_error(invoke("consume", "--pattern", "orders"))
 
 
 def test_partition_must_be_in_each_of_several_topics(shops: str) -> None:
@@ -241,22 +241,22 @@ def test_partition_must_be_in_each_of_several_topics(shops: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "name the topics to read"),
         (["orders", "--pattern", "x"], "one of them"),
-        (["--pattern", "("], "no regular expression"),
+        (["--pattern", "("], "not a regular expression"),
         (["orders", "--format", "%k %q"], "'%q', which is not known; give one of %t, %p, "),
         (["orders", "--format", "100%"], "ends with a single %"),
         (["orders", "--format", "\\q"], "--format is"),
         (["orders", "--format", "%s", "--json"], "leave out --json"),
     ],
 )
-def test_choice_and_format_that_can_not_be_are_one_line(arguments: list[str], said: str) -> None:
-    assert said in one_line_error(invoke("consume", *arguments))
+def test_invalid_topics_and_templates_are_refused_in_one_line(arguments: list[str], message: str) -> None:
+    assert message in one_line_error(invoke("consume", *arguments))
 
 
-def test_format_prints_what_its_tokens_say(server: str, stratalog_topic: str) -> None:
+def test_format_replaces_its_tokens(server: str, stratalog_topic: str) -> None:
     records = [Seen(b"ada", b"\xfftea", (("h", b"1"), ("n", None))), Seen(None, None), Seen(b"", b"")]
     write_topic(server, stratalog_topic, records)
     shown = invoke("consume", stratalog_topic, "--format", r"%p\t%o %T %k(%K) %s(%S) %h 100%%\x21\n").stdout_bytes

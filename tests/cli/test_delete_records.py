@@ -12,7 +12,7 @@ START = 1_700_000_000_000  # records have times a second apart
 
 @pytest.fixture
 def orders(empty_server: str) -> None:
-    """Two partitions, the first with ten records and the other with three."""
+    """A topic with two partitions, with ten and three records."""
     assert invoke("topic", "create", "orders", "--partitions", 2).exit_code == 0
     write_topic(empty_server, "orders", [Seen(None, b"%d" % number) for number in range(10)], START)
     write_topic(empty_server, "orders", [Seen(None, b"%d" % number, partition=1) for number in range(3)], START)
@@ -20,7 +20,7 @@ def orders(empty_server: str) -> None:
 
 def starts() -> list[int]:
     (topic,) = json_of("topic", "describe", "orders")
-    return [one["start_offset"] for one in topic["partitions"]]
+    return [row["start_offset"] for row in topic["partitions"]]
 
 
 @pytest.mark.usefixtures("orders")
@@ -46,7 +46,7 @@ def test_records_before_an_offset_or_a_time_are_deleted(arguments: list[str], ex
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize("answer", [b"", b"n\n", b"\n"])
-def test_nothing_is_deleted_without_a_yes(answer: bytes) -> None:
+def test_nothing_is_deleted_without_confirmation(answer: bytes) -> None:
     done = invoke("delete-records", "orders:0", "--before", 4, stdin=answer)
     assert done.exit_code == 2
     assert done.stderr.startswith("Delete up to 4 records of orders-0 before offset 4? [y/N] ")
@@ -55,7 +55,7 @@ def test_nothing_is_deleted_without_a_yes(answer: bytes) -> None:
 
 
 @pytest.mark.usefixtures("orders")
-def test_deletion_is_told() -> None:
+def test_deletion_is_reported() -> None:
     done = invoke("delete-records", "orders:0", "--before", 4, stdin=b"y\n")
     assert done.exit_code == 0
     assert [line.split() for line in done.stdout.splitlines()] == [
@@ -69,7 +69,7 @@ def test_deletion_is_told() -> None:
 
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["orders"], "--before or --before-time"),
         (["orders", "--before", "1", "--before-time", "-1h"], "one of them"),
@@ -79,5 +79,5 @@ def test_deletion_is_told() -> None:
         (["ordrs", "--before", "1"], "did you mean 'orders'?"),
     ],
 )
-def test_what_can_not_be_is_one_line_that_says_what_can(arguments: list[str], said: str) -> None:
-    assert said in one_line_error(invoke("delete-records", *arguments, "--yes"))
+def test_invalid_arguments_are_refused_in_one_line_with_advice(arguments: list[str], message: str) -> None:
+    assert message in one_line_error(invoke("delete-records", *arguments, "--yes"))

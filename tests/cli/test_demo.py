@@ -5,20 +5,20 @@ from pathlib import Path
 from tests.cli.running import invoke, one_line_error, run
 
 
-def test_demo_tells_its_whole_story_and_leaves_sound_files(tmp_path: Path) -> None:
+def test_demo_of_the_log_has_every_act_and_leaves_valid_files(tmp_path: Path) -> None:
     done = run("demo", "--log", "--records", 20_000, "--data-dir", tmp_path / "demo")
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("wrote", "looked up", "read back", "verified", "page cache", "crashed", "0 records lost", "done"):
+    for word in ("wrote", "read back", "offset 10,000", "in RAM", "crashed", "0 records lost", "verified", "done"):
         assert word in done.stdout
     assert invoke("verify", tmp_path / "demo").exit_code == 0
-    assert "exists already" in one_line_error(invoke("demo", "--log", "--data-dir", tmp_path / "demo"))
+    assert "already exists" in one_line_error(invoke("demo", "--log", "--data-dir", tmp_path / "demo"))
 
 
 def test_demo_of_one_record_works() -> None:
     assert run("demo", "--log", "--records", 1).returncode == 0
 
 
-def test_no_records_are_refused() -> None:
+def test_zero_records_are_refused() -> None:
     one_line_error(invoke("demo", "--log", "--records", 0))
 
 

@@ -86,7 +86,7 @@ def test_limit_cuts_the_rows_and_says_so(tmp_path: Path) -> None:
     assert len(json_of("dump-log", "--max-bytes", 1000, log)) == 2
 
 
-def test_long_values_are_shortened_unless_all_is_wanted(tmp_path: Path) -> None:
+def test_long_values_are_shortened_without_full(tmp_path: Path) -> None:
     from stratalog.records.builder import build_batch
     from stratalog.storage import Log
 
@@ -97,7 +97,7 @@ def test_long_values_are_shortened_unless_all_is_wanted(tmp_path: Path) -> None:
     assert "x" * 5000 in invoke("dump-log", "-r", "--full", file).stdout
 
 
-def test_other_files_are_shown_though_one_is_unknown(tmp_path: Path) -> None:
+def test_unknown_file_does_not_hide_the_others(tmp_path: Path) -> None:
     log = logs_of(write_log(tmp_path / "orders-0", 7))[0]
     (tmp_path / "notes.txt").touch()
     result = invoke("dump-log", tmp_path / "notes.txt", log)
@@ -105,7 +105,7 @@ def test_other_files_are_shown_though_one_is_unknown(tmp_path: Path) -> None:
     assert "crc ok" in result.stdout
 
 
-def test_directory_is_refused_with_what_to_give_instead(tmp_path: Path) -> None:
+def test_directory_is_refused_with_advice(tmp_path: Path) -> None:
     assert "/*.log" in one_line_error(invoke("dump-log", tmp_path))
 
 
@@ -114,5 +114,5 @@ def test_empty_checkpoint_has_no_entries(tmp_path: Path) -> None:
     assert "no entries" in invoke("dump-log", tmp_path / "recovery-point-offset-checkpoint").stdout
 
 
-def test_file_that_is_not_there_is_not_taken_for_one_of_another_kind(tmp_path: Path) -> None:
+def test_missing_file_is_reported_as_missing(tmp_path: Path) -> None:
     assert one_line_error(invoke("dump-log", tmp_path / "nofile")).endswith("nofile: no such file; check the path\n")

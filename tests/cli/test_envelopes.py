@@ -14,7 +14,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
 
 
 @given(contents, contents, st.lists(st.tuples(names, contents), max_size=3), st.integers(0, 2**63 - 1))
-def test_what_was_consumed_is_produced_byte_for_byte(
+def test_envelope_round_trip_keeps_every_byte(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], timestamp: int
 ) -> None:
     line = to_line("t", 2, 7, timestamp, key, value, headers)
@@ -23,7 +23,7 @@ def test_what_was_consumed_is_produced_byte_for_byte(
     assert from_line(line, "line 1") == Envelope(key, value, headers, timestamp, 2)
 
 
-def test_text_stays_readable_and_bytes_are_told_from_it() -> None:
+def test_text_stays_readable_and_other_bytes_are_marked() -> None:
     line = json.loads(to_line("t", 0, 0, 0, "grün".encode(), b"\xff\x00", ()))
     assert line["key"] == "grün"
     assert line["value"] == {"base64": "/wA="}
@@ -56,7 +56,7 @@ def test_record_needs_no_field() -> None:
         ('{"partition": 9223372036854775808}', "partition is 9223372036854775808"),
     ],
 )
-def test_line_that_is_no_record_is_refused_with_its_place_and_field(line: str, named: str) -> None:
+def test_invalid_line_is_refused_with_its_number_and_field(line: str, named: str) -> None:
     with pytest.raises(CommandError, match=r"^line 3: ") as refused:
         from_line(line, "line 3")
     assert named in str(refused.value)

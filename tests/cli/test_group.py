@@ -18,7 +18,7 @@ START = 1_700_000_000_000  # records have times a second apart
 
 @pytest.fixture
 def server(empty_server: str) -> str:
-    """With a topic `orders` of two partitions, ten records in the first and none in the other."""
+    """A broker with a topic `orders` of two partitions: ten records in the first, no record in the second."""
     assert invoke("topic", "create", "orders", "--partitions", 2).exit_code == 0
     write_topic(empty_server, "orders", [Seen(None, b"%d" % number) for number in range(10)], START)
     return empty_server
@@ -32,7 +32,7 @@ def billing(server: str) -> None:
 
 @pytest.fixture
 def member(server: str) -> Iterator[None]:
-    """A consumer of group `shipping`, that has all partitions."""
+    """A consumer of group `shipping`, which has all partitions."""
     consumer = Consumer(
         {
             "bootstrap.servers": server,
@@ -60,25 +60,25 @@ def described(group: str) -> dict[str, Any]:
 
 
 def committed(group: str) -> dict[int, int | None]:
-    return {one["partition"]: one["committed_offset"] for one in described(group)["partitions"]}
+    return {row["partition"]: row["committed_offset"] for row in described(group)["partitions"]}
 
 
 def test_groups_are_listed_with_their_state(server: str, billing: None, member: None) -> None:
-    assert {one["group"]: one["state"] for one in json_of("group", "list")} == {
+    assert {row["group"]: row["state"] for row in json_of("group", "list")} == {
         "billing": "Empty",
         "shipping": "Stable",
     }
-    assert [one["group"] for one in json_of("group", "list", "--state", "Empty")] == ["billing"]
+    assert [row["group"] for row in json_of("group", "list", "--state", "Empty")] == ["billing"]
     assert done("list").splitlines()[0].split() == ["group", "type", "state"]
 
 
-def test_groups_of_another_state_are_not_no_groups(server: str, billing: None) -> None:
-    assert [one["group"] for one in json_of("group", "list", "--state", "empty")] == ["billing"]
-    said = done("list", "--state", "Stable", "--state", "dead")
-    assert said == "no group is in state 'Stable' or 'Dead'; `stratalog group list` shows all 1\n"
+def test_empty_result_of_a_state_filter_mentions_the_other_groups(server: str, billing: None) -> None:
+    assert [row["group"] for row in json_of("group", "list", "--state", "empty")] == ["billing"]
+    message = done("list", "--state", "Stable", "--state", "dead")
+    assert message == "no group is in state 'Stable' or 'Dead'; `stratalog group list` shows all 1\n"
 
 
-def test_no_groups_is_said(server: str) -> None:
+def test_empty_list_of_groups_is_reported(server: str) -> None:
     assert "no groups" in done("list")
 
 
@@ -105,7 +105,7 @@ def test_lag_counts_partitions_without_a_commit(server: str) -> None:
     done("reset", "billing", "--topic", "orders:0", "--to-offset", 4)
     description = described("billing")
     assert committed("billing") == {0: 4, 1: None}
-    assert [one["lag"] for one in description["partitions"]] == [6, 3]
+    assert [row["lag"] for row in description["partitions"]] == [6, 3]
     assert description["lag"] == 9
     title, _, _, second, note = done("describe", "billing").splitlines()
     assert "lag 9" in title
@@ -117,7 +117,7 @@ def test_lag_without_a_commit_leaves_out_deleted_records(server: str) -> None:
     with Admin(server) as admin:
         admin.delete_records({TopicPartition("orders", 0): 8}).check()
     done("reset", "billing", "--topic", "orders:1", "--to-offset", 0)
-    assert [one["lag"] for one in described("billing")["partitions"]] == [2, 0]
+    assert [row["lag"] for row in described("billing")["partitions"]] == [2, 0]
 
 
 def test_commits_of_a_deleted_topic_have_no_lag(server: str, billing: None, member: None) -> None:
@@ -128,9 +128,9 @@ def test_commits_of_a_deleted_topic_have_no_lag(server: str, billing: None, memb
 
 def test_description_has_members(server: str, member: None) -> None:
     description = described("shipping")
-    (one,) = description["members"]
-    assert (one["client"], one["partitions"]) == ("truck", [["orders", 0], ["orders", 1]])
-    assert [part["member"] for part in description["partitions"]] == [one["member"]] * 2
+    (row,) = description["members"]
+    assert (row["client"], row["partitions"]) == ("truck", [["orders", 0], ["orders", 1]])
+    assert [part["member"] for part in description["partitions"]] == [row["member"]] * 2
     assert [part["lag"] for part in description["partitions"]] == [10, 0]
     assert "truck" in done("describe", "shipping")
 
@@ -147,7 +147,7 @@ def test_description_has_members(server: str, member: None) -> None:
         (["--to-time", "-1h"], 10),
     ],
 )
-def test_group_goes_on_where_it_was_set(server: str, billing: None, arguments: list[str], expected: int) -> None:
+def test_group_continues_where_it_was_reset(server: str, billing: None, arguments: list[str], expected: int) -> None:
     before = committed("billing")
     done("reset", "billing", "--topic", "orders:0", *arguments, "--dry-run")
     assert committed("billing") == before
@@ -157,7 +157,7 @@ def test_group_goes_on_where_it_was_set(server: str, billing: None, arguments: l
     assert printed == [str(number) for number in range(expected, 10)]
 
 
-def test_moves_are_told(server: str, billing: None) -> None:
+def test_resets_are_reported(server: str, billing: None) -> None:
     (move,) = json_of("group", "reset", "billing", "-t", "orders:0", "--to-beginning")
     assert move == {
         "type": "move",
@@ -168,11 +168,11 @@ def test_moves_are_told(server: str, billing: None) -> None:
         "to_offset": 0,
         "done": True,
     }
-    assert "would go on at" in done("reset", "billing", "--to-end", "--dry-run")
+    assert "would continue at" in done("reset", "billing", "--to-end", "--dry-run")
 
 
-def test_partitions_without_a_committed_offset_are_not_left_behind(server: str, billing: None) -> None:
-    """A group that has read one of two partitions."""
+def test_reset_includes_partitions_without_a_committed_offset(server: str, billing: None) -> None:
+    """The group has read one of two partitions."""
     write_topic(server, "orders", [Seen(None, b"%d" % number, partition=1) for number in range(3)])
     invoke("topic", "create", "payments")
     done("reset", "shipping", "--topic", "orders:0", "--to-offset", 4)
@@ -183,7 +183,7 @@ def test_partitions_without_a_committed_offset_are_not_left_behind(server: str, 
     assert committed("shipping") == {0: 10, 1: 3}
 
 
-def test_group_that_has_read_only_deleted_topics_is_told_what_to_name(server: str, billing: None) -> None:
+def test_reset_of_a_group_with_deleted_topics_only_asks_for_topics(server: str, billing: None) -> None:
     invoke("topic", "delete", "orders")
     assert "--topic" in one_line_error(invoke("group", "reset", "billing", "--to-end"))
 
@@ -193,7 +193,7 @@ def test_offset_past_the_end_becomes_the_end_as_the_help_says(server: str, billi
     assert committed("billing") == {0: 10, 1: 0}
 
 
-def test_new_group_can_be_told_where_to_begin(server: str) -> None:
+def test_reset_creates_a_group(server: str) -> None:
     done("reset", "new", "--topic", "orders", "--to-offset", "5")
     assert committed("new") == {0: 5, 1: 0}
 
@@ -204,25 +204,25 @@ def test_deleted_group_is_gone(server: str, billing: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["describe", "nobody"], "stratalog group list"),
-        (["delete", "nobody"], "stratalog group list"),
-        (["reset", "nobody", "--to-end"], "--topic"),
+        (["describe", "unknown"], "stratalog group list"),
+        (["delete", "unknown"], "stratalog group list"),
+        (["reset", "unknown", "--to-end"], "--topic"),
         (["reset", "billing"], "--to-beginning"),
         (["reset", "billing", "--to-end", "--to-beginning"], "one of"),
         (["reset", "billing", "--to-offset", "x"], "--to-offset is 'x'"),
-        (["list", "--state", "foo"], "no group is in state 'foo'; states are PreparingRebalance, "),
+        (["list", "--state", "foo"], "no group is in state 'foo'; the states are PreparingRebalance, "),
         (["reset", "billing", "--to-time", "x"], "--to-time is 'x'"),
         (["reset", "billing", "--to-end", "--topic", "nowhere"], "'nowhere'"),
         (["reset", "billing", "--to-end", "--topic", "orders:2"], "partitions 0 to 1"),
         (["reset", "billing", "--to-end", "--topic", "orders:x"], "partitions 0 to 1"),
     ],
 )
-def test_what_can_not_be_is_one_line_that_says_what_can(
-    server: str, billing: None, arguments: list[str], said: str
+def test_invalid_arguments_are_refused_in_one_line_with_advice(
+    server: str, billing: None, arguments: list[str], message: str
 ) -> None:
-    assert said in one_line_error(invoke("group", *arguments))
+    assert message in one_line_error(invoke("group", *arguments))
 
 
 @pytest.mark.parametrize("arguments", [["reset", "shipping", "--to-end", "-t", "orders"], ["delete", "shipping"]])
@@ -231,19 +231,19 @@ def test_group_with_members_is_left_alone(server: str, member: None, arguments: 
 
 
 @pytest.mark.usefixtures("billing")
-def test_move_of_a_group_that_is_not_there_yet_says_so() -> None:
+def test_reset_of_a_new_group_says_so() -> None:
     reset = ("--topic", "orders", "--to-end", "--dry-run")
-    assert "biling (new group)  would go on at" in invoke("group", "reset", "biling", *reset).stdout
+    assert "biling (new group)  would continue at" in invoke("group", "reset", "biling", *reset).stdout
     assert "(new group)" not in invoke("group", "reset", "billing", *reset).stdout
 
 
-def test_group_that_is_not_there_is_one_sentence(server: str) -> None:
-    said = one_line_error(invoke("group", "describe", "biling"))
-    assert ".;" not in said
-    assert "; check the name" in said
+def test_missing_group_is_one_sentence(server: str) -> None:
+    message = one_line_error(invoke("group", "describe", "biling"))
+    assert ".;" not in message
+    assert "; check the name" in message
 
 
-def test_mistyped_group_is_answered_with_the_one_that_was_meant(server: str, billing: None) -> None:
+def test_mistyped_group_gets_a_suggestion(server: str, billing: None) -> None:
     assert one_line_error(invoke("group", "describe", "biling")).endswith("; did you mean 'billing'?\n")
 
 

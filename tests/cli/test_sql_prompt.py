@@ -1,4 +1,4 @@
-"""The SQL prompt: what is a statement, what Tab completes, and that nothing that goes wrong in a query ends it."""
+"""The SQL prompt: statements, completion, and errors of queries, which do not end it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from stratalog.cli.sql_completion import Completion
 from stratalog.cli.sql_prompt import Prompt
-from stratalog.cli.sql_statements import Statements
+from stratalog.cli.sql_text import Statements
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,20 @@ from stratalog.cli.sql_statements import Statements
         ([";;", "  ;"], [], ""),
     ],
 )
-def test_statement_ends_with_a_semicolon_of_its_own(lines: list[str], expected: list[str], rest: str) -> None:
+def test_statement_ends_with_a_semicolon_outside_text_and_comments(
+    lines: list[str], expected: list[str], rest: str
+) -> None:
     statements = Statements()
     assert [statement for line in lines for statement in statements.add(line)] == expected
-    assert statements.is_within_one == bool(rest)
-    assert statements.rest() == rest
+    assert statements.is_within_statement == bool(rest)
+    assert statements.take_rest() == rest
 
 
-def test_tab_completes_topics_in_backquotes_where_they_need_them_columns_and_keywords() -> None:
-    asked: list[int] = []
+def test_tab_completes_quoted_topics_columns_and_keywords() -> None:
+    calls: list[int] = []
 
     def topics() -> list[str]:
-        asked.append(1)
+        calls.append(1)
         return ["orders", "order-lines", "web.clicks"]
 
     completion = Completion(topics)
@@ -51,7 +53,7 @@ def test_tab_completes_topics_in_backquotes_where_they_need_them_columns_and_key
     assert completion.candidates("`web") == ["`web.clicks`"]
     assert completion.candidates("timestampT") == ["timestampType"]
     assert completion.candidates("sel") == ["SELECT"]
-    assert completion.candidates("parti") == ["partition"]  # and not PARTITION beside it
+    assert completion.candidates("parti") == ["partition"]  # PARTITION is not offered as well
     assert completion.candidates("\\") == ["\\d", "\\q", "\\?"]
     assert [completion.complete("`", state) for state in range(4)] == [
         "`order-lines`",
@@ -59,13 +61,13 @@ def test_tab_completes_topics_in_backquotes_where_they_need_them_columns_and_key
         "`web.clicks`",
         None,
     ]
-    assert len(asked) == 1
-    completion.forget()
+    assert len(calls) == 1
+    completion.forget_topics()
     completion.candidates("o")
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
-def test_broker_that_is_away_is_no_error_of_the_tab_key() -> None:
+def test_unreachable_broker_does_not_break_the_tab_key() -> None:
     def topics() -> list[str]:
         raise OSError
 
@@ -118,21 +120,21 @@ def test_script_ends_at_the_first_statement_that_fails(
     assert "stratalog: no such column\n" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("word", "said"), [("help", "\\d "), ("exit;", "\\q ends"), ("QUIT", "\\q ends")])
-def test_words_of_other_prompts_are_answered_with_the_commands_of_this_one(
-    word: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("word", "message"), [("help", "\\d "), ("exit;", "\\q ends"), ("QUIT", "\\q ends")])
+def test_words_of_other_prompts_get_the_commands_of_this_one(
+    word: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, engine = script(f"{word}\n", monkeypatch)
     assert engine.ran == []
     shown = capsys.readouterr()
-    assert said in shown.out + shown.err
+    assert message in shown.out + shown.err
 
 
-def test_script_goes_on_after_help_and_ends_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_continues_after_help_and_ends_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert script("help\nSELECT 1;\nexit\nSELECT 2;", monkeypatch)[1].ran == ["SELECT 1"]
 
 
-def test_help_within_a_statement_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_within_a_statement_is_sql(monkeypatch: pytest.MonkeyPatch) -> None:
     _, engine = script("SELECT\nhelp\nFROM t", monkeypatch)
     assert engine.ran == ["SELECT\nhelp\nFROM t"]
 
@@ -156,7 +158,7 @@ class Engine:
             raise ValueError("no such column")
         print("<" + statement.upper() + ">", flush=True)
     def cancel(self):
-        threading.Timer(0.2, self.cancelled.set).start()  # as Spark does: some time after it was told
+        threading.Timer(0.2, self.cancelled.set).start()  # as Spark does, with a delay
     def describe(self, topic):
         print("<TOPICS>", flush=True)
     def explain(self, error):
@@ -166,7 +168,7 @@ print("done" if Prompt(Engine(), Completion(lambda: ["order-lines"]), is_interac
 """
 
 
-class Terminal:
+class PromptTerminal:
     def __init__(self, environment: dict[str, str]) -> None:
         self.leader, follower = pty.openpty()
         command = [sys.executable, "-c", PROGRAM]
@@ -186,7 +188,7 @@ class Terminal:
 
 
 def test_interrupt_stops_the_query_and_not_the_prompt(tmp_path: Path) -> None:
-    terminal = Terminal({"XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"})
+    terminal = PromptTerminal({"XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"})
     watchdog = threading.Timer(60, terminal.process.kill)
     watchdog.start()
     try:

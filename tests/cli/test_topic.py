@@ -20,11 +20,11 @@ def test_life_of_a_topic(empty_server: str) -> None:
         "create", "orders", "--partitions", 3, "--set", "retention.ms=1000", "--config", "segment.bytes=2000000"
     )
     assert done("create", "payments") == "created payments: 2 partitions\n"
-    assert [(one["topic"], one["partitions"]) for one in json_of("topic", "list")] == [("orders", 3), ("payments", 2)]
+    assert [(row["topic"], row["partitions"]) for row in json_of("topic", "list")] == [("orders", 3), ("payments", 2)]
     write_topic(empty_server, "orders", [Seen(None, b"tea", (), 1)])
     (orders,) = json_of("topic", "describe", "orders")
     assert orders["settings"] == {"retention.ms": "1000", "segment.bytes": "2000000"}
-    assert [(one["start_offset"], one["end_offset"]) for one in orders["partitions"]] == [(0, 0), (0, 1), (0, 0)]
+    assert [(row["start_offset"], row["end_offset"]) for row in orders["partitions"]] == [(0, 0), (0, 1), (0, 0)]
     assert orders["partitions"][1]["size"] > 60
     assert done("alter", "orders", "--set", "retention.ms=2000", "--unset", "segment.bytes").splitlines() == [
         "set retention.ms of orders to 2000",
@@ -46,25 +46,27 @@ def test_description_reads_well(empty_server: str) -> None:
     assert setting == "  cleanup.policy=delete"
 
 
-def test_mistakes_about_topics_are_told_once_and_with_what_to_do(empty_server: str) -> None:
+def test_errors_about_topics_name_the_topic_once_with_advice(empty_server: str) -> None:
     done("create", "web.clicks", "--partitions", 1)
-    said = one_line_error(invoke("topic", "create", "web.clicks"))
-    assert said == "stratalog: topic 'web.clicks' exists already; choose another name, or use the topic that exists\n"
-    said = one_line_error(invoke("topic", "create", "web_clicks"))
-    assert said.endswith("are the same in the names of metrics; choose another name\n")
-    said = one_line_error(invoke("topic", "add-partitions", "web.clicks", 1))
-    assert said.endswith(": topic 'web.clicks' has 1 partition; 1 is not more, and there can't be fewer\n")
-    said = one_line_error(invoke("topic", "alter", "web.clicks", "--set", "cleanup.policy=both"))
-    assert said.endswith("it must be one of: delete, compact, or several with commas: delete,compact\n")
+    message = one_line_error(invoke("topic", "create", "web.clicks"))
+    assert (
+        message == "stratalog: topic 'web.clicks' already exists; choose another name, or use the topic that exists\n"
+    )
+    message = one_line_error(invoke("topic", "create", "web_clicks"))
+    assert message.endswith("are the same in the names of metrics; choose another name\n")
+    message = one_line_error(invoke("topic", "add-partitions", "web.clicks", 1))
+    assert message.endswith(": topic 'web.clicks' has 1 partition; 1 is not more, and there can't be fewer\n")
+    message = one_line_error(invoke("topic", "alter", "web.clicks", "--set", "cleanup.policy=both"))
+    assert message.endswith("it must be one of: delete, compact, or several with commas: delete,compact\n")
     invoke("consume", "web.clicks", "--group", "g")
-    said = one_line_error(invoke("topic", "delete", "__consumer_offsets", "--yes"))
-    assert said.endswith("is the broker's own and can't be deleted\n")
+    message = one_line_error(invoke("topic", "delete", "__consumer_offsets", "--yes"))
+    assert message.endswith("is the broker's own and can't be deleted\n")
 
 
-def test_name_of_a_broker_that_does_not_resolve_is_told_with_what_to_check() -> None:
-    said = invoke("topic", "list", "-b", "nowhere.invalid:9092").stderr.splitlines()[-1]
-    assert "can't be resolved" in said
-    assert said.endswith("; check the name, or give another --bootstrap-server")
+def test_unknown_host_is_reported_with_advice() -> None:
+    message = invoke("topic", "list", "-b", "nowhere.invalid:9092").stderr.splitlines()[-1]
+    assert "can't be resolved" in message
+    assert message.endswith("; check the name, or give another --bootstrap-server")
 
 
 def test_internal_topics_are_shown_when_asked_for(empty_server: str) -> None:
@@ -84,16 +86,16 @@ def test_dry_run_changes_nothing(empty_server: str) -> None:
     assert (len(orders["partitions"]), orders["settings"]) == (2, {})
 
 
-def test_what_exists_and_what_does_not_can_be_fine(empty_server: str) -> None:
+def test_existing_and_missing_topics_can_be_accepted(empty_server: str) -> None:
     done("create", "orders", "--if-not-exists")
     assert done("create", "orders", "new", "--if-not-exists") == "created new: 2 partitions\n"
     assert done("delete", "nowhere", "new", "--if-exists", "--yes") == "deleted new\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["create", "orders"], "'orders' exists already"),
+        (["create", "orders"], "'orders' already exists"),
         (["create", "or/ders"], "letters, digits"),
         (["create", "new", "--set", "retention.mss=1"], "did you mean retention.ms?"),
         (["create", "new", "--set", "retention.ms"], "retention.ms=86400000"),
@@ -109,12 +111,14 @@ def test_what_exists_and_what_does_not_can_be_fine(empty_server: str) -> None:
         (["nonsense"], "--help"),
     ],
 )
-def test_what_can_not_be_is_one_line_that_says_what_can(empty_server: str, arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line_with_advice(
+    empty_server: str, arguments: list[str], message: str
+) -> None:
     done("create", "orders")
-    assert said in one_line_error(invoke("topic", *arguments))
+    assert message in one_line_error(invoke("topic", *arguments))
 
 
-def test_those_that_can_be_described_are(empty_server: str) -> None:
+def test_missing_topic_does_not_hide_the_others(empty_server: str) -> None:
     done("create", "orders")
     result = invoke("topic", "describe", "nowhere", "orders")
     assert result.stdout.startswith("orders  2 partitions")
@@ -122,15 +126,15 @@ def test_those_that_can_be_described_are(empty_server: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["delete"], ["describe"], ["alter", "--set", "retention.ms=1"]])
-def test_topic_that_is_not_there_is_named_in_words_of_the_command_line(server: str, arguments: list[str]) -> None:
-    said = one_line_error(invoke("topic", *arguments, "nope"))
-    assert said.startswith("stratalog: topic 'nope' does not exist; `stratalog topic list` shows those that do")
-    assert ("stratalog topic create nope" in said) == (arguments != ["delete"])
+def test_missing_topic_is_reported_with_commands(server: str, arguments: list[str]) -> None:
+    message = one_line_error(invoke("topic", *arguments, "nope"))
+    assert message.startswith("stratalog: topic 'nope' does not exist; `stratalog topic list` shows all topics")
+    assert ("stratalog topic create nope" in message) == (arguments != ["delete"])
 
 
 @pytest.mark.parametrize("command", [["topic", "describe"], ["topic", "delete"], ["consume"], ["topic", "alter"]])
-def test_mistyped_topic_is_answered_with_the_one_that_was_meant(empty_server: str, command: list[str]) -> None:
+def test_mistyped_topic_gets_a_suggestion(empty_server: str, command: list[str]) -> None:
     assert invoke("topic", "create", "orders", "payments").exit_code == 0
     more = ["--set", "retention.ms=1"] if command[-1] == "alter" else []
-    said = one_line_error(invoke(*command, "ordrs", *more))
-    assert "topic 'ordrs' does not exist; did you mean 'orders'? `stratalog topic list` shows all topics" in said
+    message = one_line_error(invoke(*command, "ordrs", *more))
+    assert "topic 'ordrs' does not exist; did you mean 'orders'? `stratalog topic list` shows all topics" in message

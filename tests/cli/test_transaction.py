@@ -22,7 +22,7 @@ HANGING = 4000
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """With a transaction in orders-1 that no coordinator knows, as an older broker may have left one behind."""
+    """A broker with a transaction in orders-1 that no coordinator knows, as an older broker may have left it."""
     with BrokerProcess(tmp_path_factory.mktemp("hanging"), {"num.partitions": 2}) as broker:
         created = invoke("topic", "create", "orders", "--partitions", 2, "-b", broker.bootstrap_servers)
         assert created.exit_code == 0
@@ -42,7 +42,7 @@ def server(broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def payments(server: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A transactional id with a transaction open in orders-0. A test may choose another id than `payments`."""
+    """A transactional id with an open transaction in orders-0. A test may choose another id than `payments`."""
     name = getattr(request, "param", "payments")
     producer = confluent_kafka.Producer({"bootstrap.servers": server, "transactional.id": name, "log_level": 0})
     producer.init_transactions(30)
@@ -50,7 +50,7 @@ def payments(server: str, request: pytest.FixtureRequest) -> Iterator[str]:
     producer.produce("orders", b"v", partition=0)
     producer.flush(30)
     yield name
-    with contextlib.suppress(confluent_kafka.KafkaException):  # where a test has ended it
+    with contextlib.suppress(confluent_kafka.KafkaException):  # a test may have ended it
         producer.abort_transaction(30)
 
 
@@ -73,14 +73,14 @@ def test_open_transaction_is_listed_and_described(payments: str) -> None:
     assert "orders" in shown
 
 
-def test_unknown_id_and_state_are_told_so() -> None:
-    result = invoke("transaction", "describe", "nobody")
+def test_unknown_id_and_state_are_named() -> None:
+    result = invoke("transaction", "describe", "unknown")
     assert result.exit_code == 2
-    assert "nobody" in result.stderr
+    assert "unknown" in result.stderr
     assert "Odd" in invoke("transaction", "list", "--state", "Odd").stderr
 
 
-def test_only_what_no_coordinator_knows_hangs_and_it_can_be_ended(payments: str) -> None:
+def test_transaction_without_a_coordinator_hangs_and_can_be_aborted(payments: str) -> None:
     (hanging,) = json_of("transaction", "list", "--hanging")
     assert (hanging["topic"], hanging["partition"], hanging["producer_id"]) == ("orders", 1, HANGING)
     assert (hanging["producer_epoch"], hanging["start_offset"]) == (3, 0)
@@ -91,20 +91,20 @@ def test_only_what_no_coordinator_knows_hangs_and_it_can_be_ended(payments: str)
     assert "no transaction hangs" in done("list", "--hanging")
 
 
-def test_transaction_that_a_coordinator_knows_is_left_to_it(payments: str) -> None:
+def test_transaction_of_a_coordinator_is_not_aborted(payments: str) -> None:
     (described,) = json_of("transaction", "describe", payments)
     result = invoke("transaction", "abort", "orders:0", "--producer-id", described["producer_id"])
     assert "hangs" in one_line_error(result)
 
 
-def test_partition_that_can_not_be_read_is_told_so() -> None:
+def test_invalid_partition_is_refused_with_an_example() -> None:
     assert "like orders:0" in one_line_error(invoke("transaction", "abort", "orders", "--producer-id", 1))
 
 
 def prepare(server: str, described: dict[str, Any]) -> None:
-    one = PreparedTransaction(described["transactional_id"], described["producer_id"], described["producer_epoch"])
+    prepared = PreparedTransaction(described["transactional_id"], described["producer_id"], described["producer_epoch"])
     with Admin(server) as admin:
-        admin._run(two_phase.prepare(admin._cluster, one, None, 30))
+        admin._run(two_phase.prepare(admin._cluster, prepared, None, 30))
 
 
 @pytest.mark.parametrize("payments", ["pay\x1b[2Jments"], indirect=True)
@@ -116,7 +116,7 @@ def test_control_characters_of_a_transactional_id_do_not_reach_the_terminal(paym
     assert shown.count("pay\\x1b[2Jments") == 3
 
 
-def test_prepared_transaction_is_shown_as_such_and_can_be_ended(payments: str, server: str) -> None:
+def test_prepared_transaction_is_shown_and_can_be_aborted(payments: str, server: str) -> None:
     (described,) = json_of("transaction", "describe", payments)
     assert described["prepared"] is False
     assert "no transaction that is prepared" in one_line_error(invoke("transaction", "abort", "--id", payments))
@@ -131,12 +131,12 @@ def test_prepared_transaction_is_shown_as_such_and_can_be_ended(payments: str, s
     assert (described["state"], described["prepared"]) == ("CompleteAbort", False)
 
 
-def test_abort_of_nothing_in_particular_says_what_is_missing() -> None:
-    assert "say what to abort" in one_line_error(invoke("transaction", "abort"))
-    assert "say what to abort" in one_line_error(invoke("transaction", "abort", "orders:0", "--id", "payments"))
+def test_abort_without_arguments_names_them() -> None:
+    assert "name what to abort" in one_line_error(invoke("transaction", "abort"))
+    assert "name what to abort" in one_line_error(invoke("transaction", "abort", "orders:0", "--id", "payments"))
 
 
-def test_transactional_id_that_is_not_known_is_told_with_where_to_look() -> None:
-    assert "; check the id: `stratalog transaction list` has all" in one_line_error(
-        invoke("transaction", "describe", "nobody")
+def test_unknown_transactional_id_is_reported_with_advice() -> None:
+    assert "; check the id: `stratalog transaction list` shows all" in one_line_error(
+        invoke("transaction", "describe", "unknown")
     )

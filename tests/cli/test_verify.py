@@ -9,7 +9,7 @@ from tests.cli.running import invoke, json_of, one_line_error, run
 from tests.inspect.written_logs import GOLDEN, compacted_batch, damage, logs_of, write_batches, write_log
 
 
-def test_sound_data_directory_is_exit_code_0(tmp_path: Path) -> None:
+def test_valid_data_directory_is_exit_code_0(tmp_path: Path) -> None:
     write_log(tmp_path / "orders-0", 10)
     write_log(tmp_path / "orders-1", 20)
     result = invoke("verify", tmp_path)
@@ -24,8 +24,8 @@ def test_empty_partitions_of_internal_topics_are_one_line(tmp_path: Path) -> Non
         write_log(tmp_path / f"__consumer_offsets-{number}", 10 if number == 3 else 0)
     lines = invoke("verify", tmp_path).stdout.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["__consumer_offsets-3", "orders-0"]
-    assert lines[3] == "and 4 partitions of internal topics, empty and sound"
-    assert len(json_of("verify", tmp_path)) == 6 + 1  # for programs all are there
+    assert lines[4] == "not listed: 4 partitions of internal topics, empty and valid"
+    assert len(json_of("verify", tmp_path)) == 6 + 1  # JSON lists all of them
 
 
 def test_damage_is_exit_code_1_with_file_position_and_advice(tmp_path: Path) -> None:
@@ -55,15 +55,15 @@ def test_gaps_are_problems_only_when_strict(tmp_path: Path, option: str, code: i
     assert invoke("verify", option, tmp_path / "orders-0").exit_code == code
 
 
-def test_shallow_look_is_possible(tmp_path: Path) -> None:
+def test_no_deep_skips_the_records(tmp_path: Path) -> None:
     assert invoke("verify", "--no-deep", write_log(tmp_path / "orders-0", 10)).exit_code == 0
 
 
-def test_real_brokers_partition_is_sound() -> None:
+def test_partition_of_kafka_is_valid() -> None:
     assert invoke("verify", GOLDEN / "java-segments").exit_code == 0
 
 
-def test_what_can_not_be_verified_is_refused(tmp_path: Path) -> None:
+def test_other_paths_are_refused(tmp_path: Path) -> None:
     assert "neither a partition nor a data directory" in one_line_error(invoke("verify", tmp_path))
     (tmp_path / "file").touch()
     assert "is not a directory" in one_line_error(invoke("verify", tmp_path / "file"))

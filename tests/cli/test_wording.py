@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stratalog.cli import wording
+from stratalog.cli.moments import parse_timestamp
 from stratalog.cli.program import CommandError
 
 
@@ -20,7 +21,7 @@ from stratalog.cli.program import CommandError
     ],
 )
 def test_sizes(count: int, text: str) -> None:
-    assert wording.size(count) == text
+    assert wording.format_size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -34,8 +35,8 @@ def test_sizes(count: int, text: str) -> None:
         (-(2**63), "-9223372036854775808"),
     ],
 )
-def test_timestamps_that_no_calendar_has_are_numbers(milliseconds: int, text: str) -> None:
-    assert wording.timestamp(milliseconds) == text
+def test_timestamps_outside_the_calendar_are_numbers(milliseconds: int, text: str) -> None:
+    assert wording.format_time(milliseconds) == text
 
 
 @pytest.mark.parametrize(
@@ -49,17 +50,17 @@ def test_timestamps_that_no_calendar_has_are_numbers(milliseconds: int, text: st
     ],
 )
 def test_timestamps_are_read(text: str, milliseconds: int) -> None:
-    assert wording.parse_timestamp(text) == milliseconds
+    assert parse_timestamp(text) == milliseconds
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "1e3", "2026-13-01", "9" * 30, "\u0663"])
-def test_what_is_no_timestamp_says_what_one_looks_like(text: str) -> None:
+def test_invalid_timestamp_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(CommandError, match="ISO 8601"):
-        wording.parse_timestamp(text)
+        parse_timestamp(text)
 
 
 def test_timestamp_round_trip() -> None:
-    assert wording.parse_timestamp(wording.timestamp(1_700_000_000_001)) == 1_700_000_000_001
+    assert parse_timestamp(wording.format_time(1_700_000_000_001)) == 1_700_000_000_001
 
 
 @pytest.mark.parametrize(
@@ -75,30 +76,30 @@ def test_timestamp_round_trip() -> None:
         (b"line\nbreak", None, "0x6c696e650a627265616b"),
     ],
 )
-def test_content_is_text_only_where_all_of_it_can_be_printed(value: bytes | None, limit: int | None, text: str) -> None:
-    assert wording.content(value, limit) == text
+def test_bytes_are_text_only_if_all_of_them_can_be_printed(value: bytes | None, limit: int | None, text: str) -> None:
+    assert wording.format_bytes(value, limit) == text
 
 
 def test_names_are_cut_in_the_middle_and_can_not_move_the_cursor() -> None:
-    assert wording.fitted("abcdefghij", 10) == "abcdefghij"
-    assert wording.fitted("abcdefghijk", 7) == "ab…hijk"
-    assert wording.name(Path("a\x1bb\udc80")) == "a\\x1bb\\udc80"
+    assert wording.shorten("abcdefghij", 10) == "abcdefghij"
+    assert wording.shorten("abcdefghijk", 7) == "ab…hijk"
+    assert wording.printable(Path("a\x1bb\udc80")) == "a\\x1bb\\udc80"
 
 
 def test_plurals() -> None:
     counted = [
-        wording.plural(1, "batch"),
-        wording.plural(2, "batch"),
-        wording.plural(3, "entry"),
-        wording.plural(0, "note"),
+        wording.pluralize(1, "batch"),
+        wording.pluralize(2, "batch"),
+        wording.pluralize(3, "entry"),
+        wording.pluralize(0, "note"),
     ]
     assert counted == ["1 batch", "2 batches", "3 entries", "0 notes"]
 
 
 def test_durations() -> None:
-    assert [wording.duration(seconds) for seconds in (5e-6, 0.0123, 2)] == ["5 µs", "12.3 ms", "2.00 s"]
+    assert [wording.format_duration(seconds) for seconds in (5e-6, 0.0123, 2)] == ["5 µs", "12.3 ms", "2.00 s"]
 
 
 @pytest.mark.parametrize(("count", "text"), [(1, "only partition 0"), (3, "the partitions 0 to 2")])
-def test_partitions_there_are(count: int, text: str) -> None:
-    assert wording.partitions_of(count) == text
+def test_numbers_of_partitions_in_words(count: int, text: str) -> None:
+    assert wording.describe_partitions(count) == text

@@ -1,4 +1,4 @@
-"""Records of a topic, by another client than ours."""
+"""Read and write the records of a topic with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Seen(NamedTuple):
 
 
 def read_topic(address: str, topic: str, count: int) -> list[Seen]:
-    """So many records, and an error if there are more."""
+    """Return `count` records. Fail if there are more."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "enable.partition.eof": False})
     try:
         partitions = sorted(consumer.list_topics(topic, SECONDS).topics[topic].partitions)
-        ends = [consumer.get_watermark_offsets(TopicPartition(topic, one), SECONDS)[1] for one in partitions]
+        ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), SECONDS)[1] for number in partitions]
         assert sum(ends) == count
-        consumer.assign([TopicPartition(topic, one, 0) for one in partitions])
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         messages: list[Message] = []
         while len(messages) < count:
             message = consumer.poll(SECONDS)
@@ -33,21 +33,21 @@ def read_topic(address: str, topic: str, count: int) -> list[Seen]:
     finally:
         consumer.close()
     return [
-        Seen(one.key(), one.value(), tuple(one.headers() or ()), one.partition() or 0)  # type: ignore[arg-type]
-        for one in messages
+        Seen(message.key(), message.value(), tuple(message.headers() or ()), message.partition() or 0)  # type: ignore[arg-type]
+        for message in messages
     ]
 
 
 def write_topic(address: str, topic: str, records: list[Seen], timestamp: int = 1_700_000_000_000) -> None:
-    """Timestamps rise by a second from record to record."""
+    """Write the records. Timestamps rise by a second from record to record."""
     producer = Producer({"bootstrap.servers": address, "log_level": 0})
-    for number, one in enumerate(records):
+    for number, record in enumerate(records):
         producer.produce(
             topic,
-            one.value,
-            one.key,
-            one.partition,
+            record.value,
+            record.key,
+            record.partition,
             timestamp=timestamp + 1000 * number,
-            headers=list(one.headers),
+            headers=list(record.headers),
         )
     assert producer.flush(SECONDS) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from stratalog import errors as base
 from stratalog.client import errors
-from stratalog.client.errors import BrokerError, ClientError, error_of, is_retriable
+from stratalog.client.errors import BrokerError, ClientError, RecordTooLargeError, error_of, is_retriable
 from stratalog.protocol.error_codes import ErrorCode
 
 
@@ -60,12 +60,20 @@ def test_messages_have_advice() -> None:
         (ErrorCode.invalid_topic_exception, "topic 'a_b' would collide with 'a.b'", "'a.b'; choose another name"),
         (ErrorCode.invalid_partitions, "topic 'orders' has 3 partitions; there can't be fewer", " can't be fewer"),
         (ErrorCode.invalid_partitions, None, "; the number of a topic's partitions can only grow"),
-        (ErrorCode.message_too_large, "more than max.request.size = 5", "or raise the producer's max.request.size"),
         (ErrorCode.message_too_large, "the broker's words", "or raise the topic's max.message.bytes"),
     ],
 )
 def test_advice_fits_the_brokers_message(code: ErrorCode, message: str | None, expected: str) -> None:
     assert str(error_of(code, message)).endswith(expected)
+
+
+def test_record_past_a_limit_of_the_producer_names_that_limit_also_after_pickling() -> None:
+    error = pickle.loads(pickle.dumps(RecordTooLargeError.at_client("a record", 7, "max.request.size", 5, "orders")))
+    assert (error.size, error.setting) == (7, "max.request.size")
+    assert str(error).endswith(
+        "a record of 7 bytes with its overhead is more than max.request.size = 5; send smaller records, or raise the "
+        "producer's max.request.size"
+    )
 
 
 def test_a_message_names_its_object_once() -> None:

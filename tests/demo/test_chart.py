@@ -24,7 +24,7 @@ def test_chart_is_a_picture_with_something_on_it(tmp_path: Path, flights: int) -
     assert len({tuple(pixel) for pixel in pixels[::7, ::7, :3].reshape(-1, 3)}) > 20
 
 
-def test_chart_of_cancelled_flights_only_is_drawn_all_the_same(tmp_path: Path) -> None:
+def test_chart_of_cancelled_flights_only_is_drawn(tmp_path: Path) -> None:
     hours = pd.DataFrame([("UA", 5, 1, None)], columns=["carrier", "local_hour", "flights", "mean"])
     carriers = pd.DataFrame([("UA", "United", 1, None)], columns=["carrier", "name", "flights", "mean"])
     draw(hours, carriers, 1, tmp_path / "chart.png")

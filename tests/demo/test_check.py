@@ -1,4 +1,4 @@
-"""A demo that checks nothing would look the same: every kind of difference must be found."""
+"""The check of the demo finds every kind of difference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pandas as pd
 import pytest
 
-from stratalog.demo.check import check_answers, check_same
+from stratalog.demo.check import check_results, check_same
 from stratalog.demo.errors import WrongResultError
 from stratalog.demo.expectation import delays_per_carrier_and_hour
 
@@ -32,9 +32,9 @@ def test_the_same_rows_pass(expected: pd.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda table: table.drop(index=7), "lacks, in 1 rows"),
+        (lambda table: table.drop(index=7), "lacks rows, 1 in all"),
         (lambda table: pd.concat([table, table.head(1)]), "twice"),
-        (lambda table: changed(table, "carrier", "ZZ"), "lacks, in 1 rows"),
+        (lambda table: changed(table, "carrier", "ZZ"), "lacks rows, 1 in all"),
         (lambda table: changed(table, "flights", table.loc[7, "flights"] + 1), "wrong about flights in 1 of"),
         (lambda table: changed(table, "cancelled", pd.NA), "wrong about cancelled"),
         (lambda table: changed(table, "late", 999), "wrong about late"),
@@ -49,13 +49,13 @@ def test_every_difference_is_found(
         check_same("the topic", spoil(expected.copy()), expected)
 
 
-def test_what_is_there_too_much_is_found(expected: pd.DataFrame) -> None:
-    with pytest.raises(WrongResultError, match="what pandas does not, in 1 rows"):
+def test_extra_row_is_found(expected: pd.DataFrame) -> None:
+    with pytest.raises(WrongResultError, match="the table has extra rows, 1 in all"):
         check_same("the table", expected, expected.drop(index=7))
 
 
 def answers(expected: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """As SQL gives them, computed another way than the check does it: row by row."""
+    """Return the results of the SQL queries, computed row by row instead of as the check does it."""
     names = {"UA": "United Air Lines Inc.", "AA": "American Airlines Inc."}
     carriers, hours = [], []
     for code in names:
@@ -74,14 +74,14 @@ def answers(expected: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-def test_answers_of_sql_are_compared_too(expected: pd.DataFrame) -> None:
+def test_results_of_sql_are_compared(expected: pd.DataFrame) -> None:
     expected = expected[expected["carrier"].isin(["UA", "AA"])]
     by_carrier, by_hour = answers(expected)
-    check_answers(by_carrier, by_hour, expected)
-    for column, value in (("mean", 1.5), ("name", "Nobody"), ("flights", 0)):
+    check_results(by_carrier, by_hour, expected)
+    for column, value in (("mean", 1.5), ("name", "No Airline"), ("flights", 0)):
         wrong = by_carrier.copy()
         wrong.loc[0, column] = value
         with pytest.raises(WrongResultError, match="by name"):
-            check_answers(wrong, by_hour, expected)
+            check_results(wrong, by_hour, expected)
     with pytest.raises(WrongResultError, match="by local_hour"):
-        check_answers(by_carrier, by_hour.head(-1), expected)
+        check_results(by_carrier, by_hour.head(-1), expected)

@@ -1,4 +1,4 @@
-"""Events of flights, against the package's table as pandas reads it."""
+"""Events of flights, compared with the package's table as pandas reads it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_flight_becomes_one_event(departures: pa.Table, values: list[dict[
     assert (hours.index == expected.index).all() and (hours.to_numpy() == expected.to_numpy()).all()
 
 
-def test_events_come_in_the_order_of_leaving_and_no_later_than_the_watermark_allows(
+def test_events_are_ordered_by_departure_and_within_the_watermark(
     departures: pa.Table, values: list[dict[str, Any]]
 ) -> None:
     happened = departures["happened"].to_pandas()
@@ -56,7 +56,7 @@ def test_partitions_are_equally_far_in_time_everywhere(departures: pa.Table) -> 
     assert set(partitions) == set(range(flights.PARTITIONS))
 
 
-def test_last_event_is_no_flight_and_lets_the_watermark_pass_all_others(departures: pa.Table) -> None:
+def test_last_event_has_no_flight_and_moves_the_watermark_past_all_others(departures: pa.Table) -> None:
     (event,) = flights.last_event(departures).to_pylist()
     value = json.loads(event["value"])
     assert {name for name, field in value.items() if field is not None} == {"scheduled"}
@@ -73,6 +73,6 @@ def test_fewer_flights_are_the_first_to_leave(departures: pa.Table) -> None:
     assert first == set(expected[["carrier", "hour"]].itertuples(index=False, name=None))
 
 
-def test_missing_data_is_said_with_what_to_install() -> None:
+def test_missing_data_is_reported_with_advice() -> None:
     with pytest.raises(DemoError, match=r"trains.csv.*stratalog\[demo\]"):
         flights.package_file("trains.csv")

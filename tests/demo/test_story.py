@@ -1,4 +1,4 @@
-"""The demo as people run it: a process of its own, with few flights; and one that is interrupted."""
+"""The demo in a process of its own, with few flights, also interrupted."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def demo(output: Path) -> subprocess.Popen[str]:
 
 
 def processes_of(output: Path) -> list[str]:
-    """Everything that has the demo's directory in its command: broker, JVM and what they started."""
-    found = []
+    """Return the commands of all processes that mention the demo's directory: broker, JVM and their children."""
+    commands = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -37,33 +37,33 @@ def processes_of(output: Path) -> list[str]:
             except OSError:
                 continue
             if str(output) in command:
-                found.append(command)
-    return found
+                commands.append(command)
+    return commands
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
-def test_flights_become_a_chart_and_a_table_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_demo_leaves_only_the_chart_and_the_table(tmp_path: Path) -> None:
     output = tmp_path / "result"
     with demo(output) as process:
-        told, complaints = process.communicate()
-    assert (process.returncode, complaints) == (0, ""), told
-    for word in ("broker", "replayed", "spark", "streamed", "kept", "asked", "checked", "events/s", "done"):
-        assert word in told
-    assert str(output / "delays.png") in told
+        output_text, complaints = process.communicate()
+    assert (process.returncode, complaints) == (0, ""), output_text
+    for word in ("broker", "replayed", "spark", "streamed", "kept", "queried", "checked", "events/s", "done"):
+        assert word in output_text
+    assert str(output / "delays.png") in output_text
     assert (output / "delays.png").read_bytes().startswith(PNG)
     table = in_order(pd.read_parquet(output / "delays.parquet"))
     pd.testing.assert_frame_equal(table, delays_per_carrier_and_hour(FLIGHTS))
     assert sorted(path.name for path in output.iterdir()) == ["delays.parquet", "delays.png"]
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
     assert processes_of(output) == []
-    broker = re.search(r"process (\d+)", told)
+    broker = re.search(r"process (\d+)", output_text)
     assert broker is not None and not Path(f"/proc/{broker[1]}").exists()
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.slow
-def test_interrupt_stops_every_process_and_leaves_no_work(tmp_path: Path) -> None:
+def test_interrupt_stops_every_process_and_removes_the_work_directory(tmp_path: Path) -> None:
     output = tmp_path / "result"
     with demo(output) as process:
         assert process.stdout is not None
@@ -71,7 +71,7 @@ def test_interrupt_stops_every_process_and_leaves_no_work(tmp_path: Path) -> Non
             if line.startswith("replayed"):  # from here on Spark is being started
                 break
         os.killpg(process.pid, signal.SIGINT)
-        told, complaints = process.communicate()
-    assert (process.returncode, complaints) == (130, "stratalog: interrupted\n"), told
+        output_text, complaints = process.communicate()
+    assert (process.returncode, complaints) == (130, "stratalog: interrupted\n"), output_text
     assert list(output.iterdir()) == []
     wait_until(lambda: not processes_of(output), "the end of what the demo has started")

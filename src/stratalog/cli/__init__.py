@@ -1,4 +1,1 @@
-"""The `stratalog` command: what inspect and storage have to say, on a terminal or for a program. One module a command.
-
-Nothing heavy is imported before a command needs it: `stratalog --help` answers in a tenth of a second.
-"""
+"""The `stratalog` command. Only commands.py and program.py are imported for every command."""

@@ -1,18 +1,18 @@
-"""Names that a broker knows, for a shell that completes them and for the message about one that is mistyped.
+"""Names of topics and groups, asked from a broker: to complete them in a shell, and to suggest one for a mistyped name.
 
-Both are a courtesy: a broker that does not answer within a second gives no names, and nothing is said about it.
+Both are optional help: a broker that does not respond within a second gives no names, and no error is shown.
 """
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import typer
 
-from stratalog.cli.cluster_options import DEFAULT_SERVER, client_config
+from stratalog.cli.options import DEFAULT_SERVER, Server
 
 if TYPE_CHECKING:
     from stratalog.client.admin import Admin
@@ -21,10 +21,10 @@ _SECONDS = 1.0
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
-    """Internal topics only for who begins to type one."""
+    """Offer the topics that begin with a text. Internal topics are offered only after an underscore."""
     names = _ask(_server(context), lambda admin: list(admin.list_topics(include_internal=True, timeout=_SECONDS)))
-    is_internal = incomplete.startswith("_")
-    return [name for name in names if name.startswith(incomplete) and (is_internal or not name.startswith("__"))]
+    offers_internal = incomplete.startswith("_")
+    return [name for name in names if name.startswith(incomplete) and (offers_internal or not name.startswith("__"))]
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
@@ -40,30 +40,28 @@ def similar_group(name: str, server: str) -> str | None:
     return nearest(name, _ask(server, _groups))
 
 
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that a mistyped one most likely means."""
+    return next(iter(difflib.get_close_matches(name, [other for other in names if other != name], 1)), None)
+
+
 def _groups(admin: Admin) -> list[str]:
-    return sorted(one.name for one in admin.list_groups(timeout=_SECONDS))
-
-
-def nearest(name: str, names: list[str]) -> str | None:
-    others = [other for other in names if other != name]
-    return next(iter(difflib.get_close_matches(name, others, 1)), None)
+    return sorted(group.name for group in admin.list_groups(timeout=_SECONDS))
 
 
 def _server(context: typer.Context) -> str:
     return context.params.get("bootstrap_server") or DEFAULT_SERVER
 
 
-def _ask(server: str, question: Callable[[Admin], list[str]]) -> list[str]:
-    from stratalog.client.admin import Admin
+def _ask(server: str, request: Callable[[Admin], list[str]]) -> list[str]:
     from stratalog.errors import StratalogError
 
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # what a client has to say would be written into the line that is being typed
+    disabled_level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # a log message would appear in the line that the user is typing
     try:
-        own = {"default.api.timeout.ms": int(_SECONDS * 1000), "request.timeout.ms": int(_SECONDS * 1000)}
-        with Admin.from_config(client_config(server, own, None)) as admin:
-            return question(admin)
+        with Server(server).admin(int(_SECONDS * 1000)) as admin:
+            return request(admin)
     except (StratalogError, OSError, ValueError, TimeoutError):
         return []
     finally:
-        logging.disable(before)
+        logging.disable(disabled_level)

@@ -1,4 +1,4 @@
-"""The `stratalog` command and its subcommands."""
+"""The `stratalog` command: the names of its commands. The module of a command is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -6,31 +6,13 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli import (
-    broker,
-    compaction,
-    config,
-    consume,
-    delete_records,
-    demo,
-    dump_log,
-    group,
-    lookup,
-    page_cache,
-    produce,
-    serve,
-    spark,
-    topic,
-    transaction,
-    verify,
-)
 from stratalog.cli.program import Program
 
-HELP = """A Kafka-compatible commit log: a broker, commands for it and any other Kafka, and tools that show the disk.
+HELP = """A Kafka-compatible commit log: a broker, commands for it and any Kafka, and tools that inspect the disk.
 
-The tools (dump-log, lookup, page-cache, verify) only read, and work on a directory that a running broker is writing.
+The tools (dump-log, lookup, page-cache, verify) only read. They also work on a directory that a broker is writing to.
 
-Tab completes commands, options and the names of topics and groups, once `stratalog --install-completion` was run.
+Tab completes commands, options and the names of topics and groups, after `stratalog --install-completion`.
 
 \b
 Examples:
@@ -50,8 +32,26 @@ Examples:
   stratalog verify data
   stratalog page-cache data
 """
+_COMMANDS = {
+    "serve": "Serve a data directory to Kafka clients.",
+    "produce": "Send lines to a topic.",
+    "consume": "Print the records of topics.",
+    "topic": "List, describe, create, change and delete topics.",
+    "delete-records": "Delete a topic's oldest records.",
+    "config": "Show and change settings of topics, brokers and groups.",
+    "broker": "Show the cluster and its brokers.",
+    "compaction": "Show what compaction has done, and what it waits for.",
+    "group": "List, describe, reset and delete consumer groups.",
+    "transaction": "List and describe transactions, and abort those that hang.",
+    "spark": "Export, query, copy, verify and compact topics with Spark.",
+    "dump-log": "Show the content of a log's files.",
+    "lookup": "Show how an offset or a time is looked up.",
+    "page-cache": "Show which parts of files are in RAM.",
+    "verify": "Check partitions for damage.",
+    "demo": "Run a demo: from a year of flights to a chart.",
+}
 
-# Without rich in the help: its imports would take longer than everything else together.
+# The help is without rich, whose import would take longer than everything else.
 app = typer.Typer(
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"]},  # of all commands below, too
@@ -59,28 +59,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("serve", help=serve.HELP, short_help="Serve a data directory to Kafka clients.")(serve.command)
-app.command("produce", help=produce.HELP, short_help="Send lines to a topic.")(produce.command)
-app.command("consume", help=consume.HELP, short_help="Print the records of topics.")(consume.command)
-app.add_typer(topic.app, name="topic", short_help="List, describe, create, change and delete topics.")
-app.command("delete-records", help=delete_records.HELP, short_help="Delete a topic's oldest records.")(
-    delete_records.command
-)
-app.add_typer(config.app, name="config", short_help="Show and change settings of topics, brokers and groups.")
-app.command("broker", help=broker.HELP, short_help="Show the cluster and its brokers.")(broker.command)
-app.add_typer(compaction.app, name="compaction", short_help="Show what is compacted, and what is not yet, and why.")
-app.add_typer(group.app, name="group", short_help="List, describe, move and delete consumer groups.")
-app.add_typer(transaction.app, name="transaction", short_help="List and describe transactions, end those that hang.")
-app.add_typer(spark.app, name="spark", short_help="Export, load, query, copy, verify and compact topics with Spark.")
-app.command("dump-log", help=dump_log.HELP, short_help="Show what is in a log's files.")(dump_log.command)
-app.command("lookup", help=lookup.HELP, short_help="Show how an offset or a time is looked up.")(lookup.command)
-app.command("page-cache", help=page_cache.HELP, short_help="Show which parts of files are in RAM.")(page_cache.command)
-app.command("verify", help=verify.HELP, short_help="Check partitions for everything that can be wrong.")(verify.command)
-app.command("demo", help=demo.HELP, short_help="See it work: a year of flights, to a chart.")(demo.command)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _placeholder() -> None:
+    """Stand for a command whose module is not imported yet."""
+
+
+for _name, _summary in _COMMANDS.items():
+    app.command(_name, help=_summary)(_placeholder)
+
+
+def _show_version(is_given: bool) -> None:
+    if is_given:
         import stratalog
 
         typer.echo(f"stratalog {stratalog.__version__}")
@@ -90,10 +80,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def program(
     context: typer.Context,
-    version: Annotated[  # noqa: ARG001 - its callback does it
+    version: Annotated[  # noqa: ARG001 - handled by its callback
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options of all commands. Without a command: what there is."""
+    """Show the help if no command is given."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

@@ -1,4 +1,4 @@
-"""stratalog config: settings of topics, brokers and groups, looked at and changed."""
+"""stratalog config: show and change settings of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -7,44 +7,22 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from stratalog.cli.broker_names import complete_group, complete_topic
-from stratalog.cli.cluster_options import DEFAULT_SERVER, AsJson, BootstrapServer, DryRun, admin_config, parse_pairs
+from stratalog.cli.broker_names import complete_group, complete_topic, nearest
+from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, parse_pairs
+from stratalog.cli.output import Columns, Output
+from stratalog.cli.program import CommandError
+from stratalog.cli.wording import printable
+from stratalog.client.admin import Admin, ConfigResource
 
-HELP = """Show and change settings of topics, brokers and groups, by Kafka's names.
-
-\b
-Examples:
-  stratalog config get topic orders
-  stratalog config set topic orders retention.ms=3600000
-  stratalog config delete topic orders retention.ms
-"""
-_GET_HELP = """Show settings: the value, where it comes from, and the default.
-
-Only those that are not the default, if not told otherwise: --all shows all, and SETTING... those. A broker is named by
-its number; `default` stands for what all brokers have in common.
-
-\b
-Examples:
-  stratalog config get topic orders
-  stratalog config get topic orders retention.ms cleanup.policy
-  stratalog config get broker 1 --all --json
-  stratalog config get group billing --all
-"""
-_SET_HELP = """Change settings; what is not named stays as it is.
-
-\b
-Examples:
-  stratalog config set topic orders retention.ms=3600000 max.message.bytes=2000000
-  stratalog config set broker default log.retention.ms=86400000 --dry-run
-  stratalog config set group billing consumer.session.timeout.ms=60000
-"""
-_DELETE_HELP = """Reset settings: what a broker's settings or Kafka's defaults say counts again.
-
-\b
-Examples:
-  stratalog config delete topic orders retention.ms
-  stratalog config delete broker 1 log.retention.ms --dry-run
-"""
+ALL_BROKERS = "default"
+_SOURCES = {
+    "TOPIC": "topic",
+    "DYNAMIC_BROKER": "broker (dynamic)",
+    "DYNAMIC_DEFAULT_BROKER": "all brokers (dynamic)",
+    "STATIC_BROKER": "broker (static)",
+    "DEFAULT": "default",
+    "GROUP": "group",
+}
 
 
 class Kind(StrEnum):
@@ -55,80 +33,138 @@ class Kind(StrEnum):
 
 def _complete_name(context: typer.Context, incomplete: str) -> list[str]:
     kind = context.params.get("kind")
-    if kind in (Kind.TOPIC, Kind.TOPIC.value):
+    if kind == Kind.TOPIC:
         return complete_topic(context, incomplete)
-    return complete_group(context, incomplete) if kind in (Kind.GROUP, Kind.GROUP.value) else []
+    return complete_group(context, incomplete) if kind == Kind.GROUP else []
 
 
-Of: TypeAlias = Annotated[Kind, typer.Argument(metavar="topic|broker|group", show_default=False, help="Of what.")]
+Of: TypeAlias = Annotated[Kind, argument("topic|broker|group", "What has the settings.")]
 Name: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=_complete_name, help="Its name.")
+    str, argument("NAME", "Its name: a topic, a broker's number, a group.", autocompletion=_complete_name)
 ]
 
-app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
+app = Commands("""Show and change settings of topics, brokers and groups, by Kafka's names.
+
+\b
+Examples:
+  stratalog config get topic orders
+  stratalog config set topic orders retention.ms=3600000
+  stratalog config delete topic orders retention.ms
+""")
 
 
-@app.callback(invoke_without_command=True)
-def config(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@app.command("get", help=_GET_HELP, short_help="Show settings, and where they come from.")
+@app.add("get")
 def get(
     kind: Of,
     name: Name,
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[SETTING...]", show_default=False, help="Only these.")
-    ] = None,
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
-    show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those that have their default.")] = False,
+    server: Server,
+    settings: Annotated[list[str] | None, argument("[SETTING...]", "Show only these settings.")] = None,
+    show_all: Annotated[bool, flag("--all -a", "Include settings that have their default value.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.config_report import ConfigReport, resource_of
-    from stratalog.cli.output import Output
-    from stratalog.client.admin import Admin
+    """Show settings, where they come from, and their defaults.
 
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        entries = admin.describe_config(resource_of(admin, kind.value, name))
-    ConfigReport(kind.value, name, entries, settings or [], show_all).show(Output(as_json=as_json))
+    Shows the settings that differ from the default; --all shows all, and SETTING... those that are named. A broker is
+    named by its number; `default` stands for the settings that all brokers have in common.
+
+    \b
+    Examples:
+      stratalog config get topic orders
+      stratalog config get topic orders retention.ms cleanup.policy
+      stratalog config get broker 1 --all --json
+      stratalog config get group billing --all
+    """
+    with server.admin() as admin:
+        entries = admin.describe_config(_resource(admin, kind, name))
+    for setting in settings or ():
+        if setting not in entries:
+            similar = nearest(setting, entries)
+            advice = f"did you mean {similar!r}?" if similar else "--all shows all settings"
+            raise CommandError(f"{kind.value} {name} has no setting {setting!r}; {advice}")
+    differing = [setting for setting, entry in sorted(entries.items()) if show_all or not entry.is_default]
+    rows = [
+        {
+            "type": "setting",
+            "of": kind.value,
+            "name": name,
+            "setting": entry.name,
+            "value": entry.value,
+            "source": entry.source.name,
+            "default": entry.default,
+            "read_only": entry.is_read_only,
+            "sensitive": entry.is_sensitive,
+        }
+        for entry in (entries[setting] for setting in dict.fromkeys(settings or differing))
+    ]
+    columns: Columns = {
+        "setting": "setting",
+        "value": lambda row: "(hidden)" if row["sensitive"] else row["value"],
+        "from": lambda row: _SOURCES.get(row["source"], "unknown"),
+        "default": "default",
+    }
+    hidden = f"; --all shows {len(entries)} settings" if entries else ""
+    empty = f"{kind.value} {printable(name)} has no settings of its own{hidden}"
+    Output(as_json=as_json).rows(rows, columns, empty=empty)
 
 
-@app.command("set", help=_SET_HELP, short_help="Change settings.")
+@app.add("set")
 def set_settings(
     kind: Of,
     name: Name,
-    settings: Annotated[
-        list[str], typer.Argument(metavar="SETTING=VALUE...", show_default=False, help="What to change.")
-    ],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    settings: Annotated[list[str], argument("SETTING=VALUE...", "The settings to change.")],
+    server: Server,
     dry_run: DryRun = False,
 ) -> None:
-    _alter(kind, name, dict(parse_pairs("SETTING", settings, "retention.ms=86400000")), bootstrap_server, dry_run)
+    """Change settings. Other settings stay as they are.
+
+    \b
+    Examples:
+      stratalog config set topic orders retention.ms=3600000 max.message.bytes=2000000
+      stratalog config set broker default log.retention.ms=86400000 --dry-run
+      stratalog config set group billing consumer.session.timeout.ms=60000
+    """
+    changes = parse_pairs("SETTING", settings, "retention.ms=86400000")
+    _alter(server, kind, name, dict(changes), dry_run)
 
 
-@app.command("delete", help=_DELETE_HELP, short_help="Reset settings to what counts without them.")
+@app.add("delete")
 def delete(
     kind: Of,
     name: Name,
-    settings: Annotated[list[str], typer.Argument(metavar="SETTING...", show_default=False, help="What to reset.")],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    settings: Annotated[list[str], argument("SETTING...", "The settings to reset.")],
+    server: Server,
     dry_run: DryRun = False,
 ) -> None:
-    _alter(kind, name, dict.fromkeys(settings), bootstrap_server, dry_run)
+    """Reset settings to the broker's settings or Kafka's defaults.
+
+    \b
+    Examples:
+      stratalog config delete topic orders retention.ms
+      stratalog config delete broker 1 log.retention.ms --dry-run
+    """
+    _alter(server, kind, name, dict.fromkeys(settings), dry_run)
 
 
-def _alter(kind: Kind, name: str, changes: dict[str, str] | dict[str, None], server: str, dry_run: bool) -> None:
-    from stratalog.cli.config_report import resource_of
-    from stratalog.cli.output import Output
-    from stratalog.cli.program import printable
-    from stratalog.client.admin import Admin
-
-    with Admin.from_config(admin_config(server)) as admin:
-        admin.alter_config(resource_of(admin, kind.value, name), changes, validate_only=dry_run)
-    output = Output()
+def _alter(server: Server, kind: Kind, name: str, changes: dict[str, str | None], dry_run: bool) -> None:
+    with server.admin() as admin:
+        admin.alter_config(_resource(admin, kind, name), changes, validate_only=dry_run)
     for setting, value in changes.items():
-        done = f"{'would reset' if dry_run else 'reset'} {setting}"
-        if value is not None:
-            done = f"{'would set' if dry_run else 'set'} {setting}={value}"
-        output.line(printable(f"{done} of {kind.value} {name}"))
+        verb, assigned = ("reset", "") if value is None else ("set", f"={value}")
+        Output().line(printable(f"{'would ' if dry_run else ''}{verb} {setting}{assigned} of {kind.value} {name}"))
+
+
+def _resource(admin: Admin, kind: Kind, name: str) -> ConfigResource:
+    """Raise if there is no topic or broker of that name. A group may have settings before it exists."""
+    if kind is Kind.TOPIC:
+        admin.describe_topic(name)  # a missing topic has a better error here than in describe_config
+        return ConfigResource.topic(name)
+    if kind is Kind.GROUP:
+        return ConfigResource.group(name)
+    if name == ALL_BROKERS:
+        return ConfigResource.broker()
+    ids = [str(node.id) for node in admin.describe_cluster().nodes]
+    if name not in ids:
+        raise CommandError(
+            f"no broker has the number {name!r}; the brokers are {', '.join(ids)}, and {ALL_BROKERS!r} stands for all"
+        )
+    return ConfigResource.broker(int(name))

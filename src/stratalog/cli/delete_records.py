@@ -1,86 +1,98 @@
-"""stratalog delete-records: the oldest records of partitions are deleted, up to an offset or a time."""
+"""stratalog delete-records: delete the oldest records of partitions, up to an offset or a time."""
 
 from __future__ import annotations
 
 import sys
 from typing import Annotated
 
-import typer
-
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.cluster_options import DEFAULT_SERVER, AsJson, BootstrapServer, DryRun, admin_config, end_with
+from stratalog.cli.options import AsJson, Commands, DryRun, Server, Yes, argument, option, report_errors
+from stratalog.cli.output import Columns, Output, text
+from stratalog.cli.positions import AdminBounds, Positions, parse_partitions
 from stratalog.cli.program import CommandError
+from stratalog.cli.wording import join_first, pluralize
+from stratalog.client.metadata import TopicPartition
 
-HELP = """Delete the oldest records of a topic, or of some of its partitions.
-
-All records before the offset, or before the first record that is not older than the time, are deleted. There is no way
-back, so it asks first, unless --yes is given. Offsets: 42, -10 (ten before the end of each partition), end. Times:
-2026-01-31T12:00:00Z, -1h (or s, m, d), milliseconds since 1970.
-
-\b
-Examples:
-  stratalog delete-records orders:0 --before 1000
-  stratalog delete-records orders:0,3 --before end --dry-run
-  stratalog delete-records orders --before-time -7d --yes
-"""
+app = Commands()
 
 
-def command(
+@app.add("delete-records")
+def delete_records(
     topic: Annotated[
         str,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]",
-            show_default=False,
-            autocompletion=complete_topic,
-            help="Where; like orders, orders:0 or orders:0,3.",
+        argument(
+            "TOPIC[:PARTITION]", "The topic or partitions, like orders:0 or orders:0,3.", autocompletion=complete_topic
         ),
     ],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    server: Server,
     before: Annotated[
-        str | None,
-        typer.Option(
-            "--before", "--before-offset", metavar="OFFSET", show_default=False, help="Delete all before this offset."
-        ),
+        str | None, option("--before --before-offset", "OFFSET", "Delete all records before this offset.")
     ] = None,
     before_time: Annotated[
-        str | None,
-        typer.Option(
-            "--before-time", metavar="TIME", show_default=False, help="Delete all before the first record not older."
-        ),
+        str | None, option("--before-time", "TIME", "Delete all records before the first one that is not older.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.bounds import AdminBounds
-    from stratalog.cli.output import Output
-    from stratalog.cli.partition_choice import parse_places
-    from stratalog.cli.read_plan import Wanted
-    from stratalog.cli.records_to_delete import RecordsToDelete
-    from stratalog.client.admin import Admin
+    """Delete the oldest records of a topic, or of some of its partitions.
 
+    Deletes all records before the offset, or before the first record that is not older than the time. This can't be
+    undone, so the command asks first, unless --yes is given. Offsets: 42, -10 (ten before the end of each partition),
+    end. Times: 2026-01-31T12:00:00Z, -1h (or s, m, d), milliseconds since 1970.
+
+    \b
+    Examples:
+      stratalog delete-records orders:0 --before 1000
+      stratalog delete-records orders:0,3 --before end --dry-run
+      stratalog delete-records orders --before-time -7d --yes
+    """
     if (before is None) == (before_time is None):
-        raise CommandError("say what to delete: give --before or --before-time, one of them")
-    wanted = Wanted.parse(before, before_time, start="--before")
-    output = Output(as_json=as_json)
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
+        raise CommandError("the command needs to know what to delete: give --before or --before-time, one of them")
+    positions = Positions.parse(before, before_time, start_option="--before")
+    with server.admin() as admin:
         bounds = AdminBounds(admin)
-        places = parse_places(admin, "TOPIC", topic)
-        begins = {place: stretch.start for place, stretch in wanted.plan(bounds, places).items()}
-        doomed = RecordsToDelete(dict(bounds.beginning_offsets(places)), begins)
-        if doomed.count and not dry_run and not yes:
-            _confirm(doomed.question())
-        outcomes = admin.delete_records(doomed.changes()) if doomed.count and not dry_run else None
-    doomed.show(output, {} if outcomes is None else outcomes.succeeded(), is_dry_run=dry_run)
+        partitions = parse_partitions(admin, "TOPIC", topic)
+        targets = {key: offsets.start for key, offsets in positions.resolve(bounds, partitions).items()}
+        starts = dict(bounds.beginning_offsets(partitions))
+        changes = {key: offset for key, offset in targets.items() if offset > starts[key]}
+        if changes and not dry_run and not yes:
+            _confirm(starts, changes)
+        outcomes = admin.delete_records(changes) if changes and not dry_run else None
+    new_starts = changes if outcomes is None else outcomes.succeeded()
+    rows = [
+        {
+            "type": "deletion",
+            "topic": key.topic,
+            "partition": key.partition,
+            "from_offset": starts[key],
+            "to_offset": new_starts[key],
+            "done": not dry_run,
+        }
+        for key in changes
+        if key in new_starts
+    ]
+    columns: Columns = {
+        "topic": "topic",
+        "partition": text("partition"),
+        "start was": "from_offset",
+        "start would be" if dry_run else "start is": "to_offset",
+        "records": lambda row: changes[TopicPartition(row["topic"], row["partition"])] - row["from_offset"],
+    }
+    empty = "" if changes else "no records to delete: the partitions start there, or later"
+    Output(as_json=as_json).rows(rows, columns, empty=empty)
     if outcomes is not None:
-        end_with(outcomes.errors.values())
+        report_errors(outcomes.errors.values())
 
 
-def _confirm(question: str) -> None:
-    sys.stderr.write(f"{question} [y/N] ")
+def _confirm(starts: dict[TopicPartition, int], changes: dict[TopicPartition, int]) -> None:
+    """Ask whether to delete. After compaction there may be fewer records than offsets."""
+    records = sum(offset - starts[key] for key, offset in changes.items())
+    ranges = join_first([f"{key} before offset {offset:,}" for key, offset in changes.items()])
+    sys.stderr.write(f"Delete up to {pluralize(records, 'record')} of {ranges}? [y/N] ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):
-        sys.stderr.write("\n")  # the end of the input leaves the cursor behind the question
+        sys.stderr.write("\n")  # at the end of the input, the cursor is still in the line of the question
     if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing was deleted; --yes deletes without asking")

@@ -1,10 +1,10 @@
-"""A record as one line of JSON, and back, byte for byte: what `consume --json` writes, `produce --json` takes.
+"""A record as one line of JSON, and back, byte for byte: `consume --json` writes it, `produce --json` reads it.
 
     {"topic": "orders", "partition": 0, "offset": 7, "timestamp": 1700000000000, "key": "ada", "value": "tea",
      "headers": [["trace", "1"]]}
 
-Bytes that are UTF-8 are text, others are {"base64": "AP8="}, none are null. To be sent, a record needs no field; what
-is not known is refused.
+Bytes that are UTF-8 are text, other bytes are {"base64": "AP8="}, missing ones are null. No field is required for
+sending. Unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 _dump = json.JSONEncoder(ensure_ascii=True, check_circular=False, separators=(", ", ": ")).encode
-_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # typeshed leaves it out
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # missing in typeshed
 _KNOWN = frozenset(_FIELDS)
 
 
 class Envelope(NamedTuple):
-    """What is to be sent. `timestamp` and `partition`: None where the line has none."""
+    """A record to send. `timestamp` and `partition` may be missing (None)."""
 
     key: bytes | None
     value: bytes | None
@@ -57,36 +57,37 @@ def to_line(
     )
 
 
-def from_line(line: bytes | str, where: str) -> Envelope:
-    """`where` names the line in errors."""
+def from_line(line: bytes | str, name: str) -> Envelope:
+    """Parse a line. `name` names it in errors."""
     try:
         fields = json.loads(line)
     except ValueError as error:
-        # A record is one line, so its number says nothing.
+        # The JSON is a single line, so only the column is of interest.
         at = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise CommandError(
-            f"{where}: not JSON ({at}); --json takes one object a line, like "
+            f"{name}: not JSON ({at}); --json takes one object per line, like "
             '{"key": "ada", "value": "tea"}; leave it out for plain lines'
         ) from None
     if not isinstance(fields, dict):
-        raise CommandError(f'{where}: not a JSON object; a record is like {{"key": "ada", "value": "tea"}}')
-    for name in fields:
-        if name not in _FIELDS:
-            raise CommandError(f"{where}: field {name!r} is not known; a record has: {', '.join(_FIELDS)}")
-    timestamp = _number(fields, "timestamp", -1, where)
+        raise CommandError(f'{name}: not a JSON object; a record is like {{"key": "ada", "value": "tea"}}')
+    for field in fields:
+        if field not in _FIELDS:
+            raise CommandError(f"{name}: field {field!r} is not known; a record has: {', '.join(_FIELDS)}")
+    timestamp = _number(fields, "timestamp", -1, name)
     return Envelope(
-        _decode(fields.get("key"), "key", where),
-        _decode(fields.get("value"), "value", where),
-        _headers(fields.get("headers"), where),
+        _decode(fields.get("key"), "key", name),
+        _decode(fields.get("value"), "value", name),
+        _headers(fields.get("headers"), name),
         None if timestamp == -1 else timestamp,
-        _number(fields, "partition", 0, where),
+        _number(fields, "partition", 0, name),
     )
 
 
 def columns(lines: Sequence[bytes]) -> dict[str, list[Any]] | None:
-    """Many at once, without empty lines. None where one has headers, or is not as it must be: `from_line` says why."""
-    found: dict[str, list[Any]] = {"key": [], "value": [], "timestamp": [], "partition": []}
-    add_key, add_value, add_timestamp, add_partition = (column.append for column in found.values())
+    """Parse many lines at once, and skip empty ones. None if a line has headers or is not valid; `from_line` then says
+    why."""
+    parsed: dict[str, list[Any]] = {"key": [], "value": [], "timestamp": [], "partition": []}
+    add_key, add_value, add_timestamp, add_partition = (column.append for column in parsed.values())
     try:
         for line in lines:
             text = line.decode().strip(" \t\r")
@@ -107,7 +108,7 @@ def columns(lines: Sequence[bytes]) -> dict[str, list[Any]] | None:
             add_partition(partition)
     except (ValueError, StopIteration, RecursionError, CommandError):
         return None
-    return found
+    return parsed
 
 
 def _encode(content: bytes | None) -> str | dict[str, str] | None:
@@ -119,7 +120,7 @@ def _encode(content: bytes | None) -> str | dict[str, str] | None:
         return {"base64": base64.b64encode(content).decode()}
 
 
-def _decode(content: Any, name: str, where: str) -> bytes | None:
+def _decode(content: Any, field: str, name: str) -> bytes | None:
     if content is None:
         return None
     try:
@@ -128,25 +129,25 @@ def _decode(content: Any, name: str, where: str) -> bytes | None:
         if isinstance(content, dict) and list(content) == ["base64"] and isinstance(content["base64"], str):
             return base64.b64decode(content["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:
-        raise CommandError(f"{where}: {name} can't be read: {error}") from None
-    raise CommandError(f'{where}: {name} is {content!r}; it must be text, null or {{"base64": "..."}}')
+        raise CommandError(f"{name}: {field} can't be read: {error}") from None
+    raise CommandError(f'{name}: {field} is {content!r}; it must be text, null or {{"base64": "..."}}')
 
 
-def _headers(headers: Any, where: str) -> list[tuple[str, bytes | None]]:
+def _headers(headers: Any, name: str) -> list[tuple[str, bytes | None]]:
     if headers is None:
         return []
-    is_sound = isinstance(headers, list) and all(
+    is_valid = isinstance(headers, list) and all(
         isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in headers
     )
-    if not is_sound:
-        raise CommandError(f'{where}: headers is {headers!r}; it must be a list like [["trace", "1"]]')
-    return [(name, _decode(content, f"header {name!r}", where)) for name, content in headers]
+    if not is_valid:
+        raise CommandError(f'{name}: headers is {headers!r}; it must be a list like [["trace", "1"]]')
+    return [(header, _decode(content, f"header {header!r}", name)) for header, content in headers]
 
 
-def _number(fields: dict[str, Any], name: str, least: int, where: str) -> int | None:
-    number = fields.get(name)
+def _number(fields: dict[str, Any], field: str, least: int, name: str) -> int | None:
+    number = fields.get(field)
     if number is None:
         return None
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number < 2**63:
-        raise CommandError(f"{where}: {name} is {number!r}; it must be a whole number from {least} on")
+        raise CommandError(f"{name}: {field} is {number!r}; it must be a whole number, {least} or more")
     return number

@@ -1,166 +1,301 @@
-"""stratalog group: consumer groups, looked at, moved and deleted."""
+"""stratalog group: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
-import typer
-
 from stratalog.cli.broker_names import complete_group, complete_topic
-from stratalog.cli.cluster_options import (
-    DEFAULT_SERVER,
-    AsJson,
-    BootstrapServer,
-    DryRun,
-    admin_config,
-    end_with,
-)
-from stratalog.cli.program import CommandError, printable
+from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, option, report_errors
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, text
+from stratalog.cli.positions import AdminBounds, Positions, parse_partitions
+from stratalog.cli.program import CommandError
+from stratalog.cli.wording import join_first, pluralize, printable
+from stratalog.client.admin import Admin, GroupDescription, OffsetSpec
+from stratalog.client.errors import GroupNotFoundError
+from stratalog.client.metadata import TopicPartition
+from stratalog.errors import UnknownTopicError
 
-HELP = """List consumer groups, show how far behind they are, move and delete them.
+_STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead", "Assigning", "Reconciling")
+Names: TypeAlias = Annotated[list[str], argument("GROUP...", "Names of groups.", autocompletion=complete_group)]
+
+app = Commands("""List consumer groups, show their lag, reset and delete them.
 
 \b
 Examples:
   stratalog group list
   stratalog group describe billing
   stratalog group reset billing --topic orders --to-time -1h --dry-run
-"""
-_LIST_HELP = """List the groups.
-
-\b
-Examples:
-  stratalog group list
-  stratalog group list --state Empty --json
-"""
-_DESCRIBE_HELP = """Show groups: what they have committed, how far that is behind (lag), and which member reads what.
-
-All partitions of the topics that a group reads, or has committed in, are shown. Where it has committed nothing, the
-committed offset is - and the lag counts from the start of the log: that is what a consumer with
-auto.offset.reset=earliest still has to read. The broker does not know that setting of the group's consumers.
-
-\b
-Examples:
-  stratalog group describe billing
-  stratalog group describe billing --json
-"""
-_RESET_HELP = """Set where a group goes on: in all topics in which it has committed, or in those of --topic.
-
-The group's consumers must be stopped. Offsets: 42, or -10 for ten before the end of each partition; one that a
-partition does not have becomes the nearest. Times: 2026-01-31T12:00:00Z, -1h (or s, m, d), milliseconds since 1970.
-
-\b
-Examples:
-  stratalog group reset billing --to-beginning --dry-run
-  stratalog group reset billing --topic orders --to-time 2026-01-31T12:00:00Z
-  stratalog group reset billing --topic orders:0,3 --to-offset 1000
-  stratalog group reset billing --to-end
-"""
-_DELETE_HELP = """Delete groups, with all that they have committed. Their consumers must be stopped.
-
-\b
-Examples:
-  stratalog group delete billing
-  stratalog group delete billing shipping
-"""
-
-Names: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(metavar="GROUP...", show_default=False, autocompletion=complete_group, help="Names of groups."),
-]
-
-app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
+""")
 
 
-@app.callback(invoke_without_command=True)
-def group(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@app.command("list", help=_LIST_HELP, short_help="List the groups.")
+@app.add("list")
 def list_groups(
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    server: Server,
     states: Annotated[
-        list[str] | None, typer.Option("--state", help="Only in this state: Stable, Empty, ... Repeatable.")
+        list[str] | None, option("--state", "STATE", "Only groups in this state: Stable, Empty, ... Repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.group_report import check_states, known_states, list_lines
-    from stratalog.cli.output import Output
-    from stratalog.client.admin import Admin
+    """List the groups.
 
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        groups = admin.list_groups(states=known_states(states or ()))
-        is_none_in_state = bool(states) and not groups
-        if is_none_in_state:
-            check_states(states or ())
-        others = len(admin.list_groups()) if is_none_in_state else 0
-    list_lines(Output(as_json=as_json), groups, states or (), others)
+    \b
+    Examples:
+      stratalog group list
+      stratalog group list --state Empty --json
+    """
+    names = {state.lower(): state for state in _STATES}
+    states = [names.get(state.lower(), state) for state in states or ()]  # a newer broker may have states of its own
+    with server.admin() as admin:
+        groups = admin.list_groups(states=states)
+        empty = "no groups yet; a group appears with its first consumer"
+        if states and not groups:
+            unknown = [state for state in states if state not in _STATES]
+            if unknown:
+                raise CommandError(f"no group is in state {unknown[0]!r}; the states are {', '.join(_STATES)}")
+            if others := len(admin.list_groups()):
+                shown = " or ".join(map(repr, states))
+                empty = f"no group is in state {shown}; `stratalog group list` shows all {others:,}"
+    rows = [
+        {
+            "type": "group",
+            "group": group.name,
+            "state": group.state,
+            "group_type": group.type,
+            "protocol_type": group.protocol_type,
+        }
+        for group in groups
+    ]
+    columns: Columns = {"group": "group", "type": lambda row: row["group_type"] or None, "state": "state"}
+    Output(as_json=as_json).rows(rows, columns, empty=empty)
 
 
-@app.command("describe", help=_DESCRIBE_HELP, short_help="Show committed offsets, lag and members.")
-def describe(groups: Names, bootstrap_server: BootstrapServer = DEFAULT_SERVER, as_json: AsJson = False) -> None:
-    from stratalog.cli.group_report import GroupReport
-    from stratalog.cli.output import Output
-    from stratalog.client.admin import Admin
+@app.add("describe")
+def describe(groups: Names, server: Server, as_json: AsJson = False) -> None:
+    """Show committed offsets, lag and members.
 
+    All partitions of the topics that a group reads, or has committed in, are shown. Without a committed offset (-), the
+    lag counts from the start of the log, which is what a consumer with auto.offset.reset=earliest has to read. The
+    broker does not know that setting of the group's consumers.
+
+    \b
+    Examples:
+      stratalog group describe billing
+      stratalog group describe billing --json
+    """
     output = Output(as_json=as_json)
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        found = admin.describe_groups(groups)
-        for description in found.succeeded().values():
-            GroupReport.of(admin, description).show(output)
-    end_with(found.errors.values())
+    with server.admin() as admin:
+        outcomes = admin.describe_groups(groups)
+        for group in outcomes.succeeded().values():
+            description = _describe(admin, group)
+            if as_json:
+                output.json(description)
+            else:
+                _show(output, description)
+    report_errors(outcomes.errors.values())
 
 
-@app.command("reset", help=_RESET_HELP, short_help="Set where a group goes on.")
+@app.add("reset")
 def reset(
-    group: Annotated[
-        str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=complete_group, help="Its name.")
-    ],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    group: Annotated[str, argument("GROUP", "The name of the group.", autocompletion=complete_group)],
+    server: Server,
     topics: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC[:PARTITIONS]",
+        option(
+            "--topic -t",
+            "TOPIC[:PARTITIONS]",
+            "Only this topic, or some partitions, like orders:0,3. Repeatable.",
             autocompletion=complete_topic,
-            help="Only here, like orders:0,3. Repeatable.",
         ),
     ] = None,
-    to_offset: Annotated[
-        str | None, typer.Option("--to-offset", metavar="OFFSET", show_default=False, help="To this offset.")
-    ] = None,
+    to_offset: Annotated[str | None, option("--to-offset", "OFFSET", "Continue at this offset.")] = None,
     to_time: Annotated[
-        str | None,
-        typer.Option("--to-time", metavar="TIME", show_default=False, help="To the first record that is not older."),
+        str | None, option("--to-time", "TIME", "Continue with the first record that is not older.")
     ] = None,
-    to_beginning: Annotated[bool, typer.Option("--to-beginning", help="To the first record there is.")] = False,
-    to_end: Annotated[bool, typer.Option("--to-end", help="Behind the last record there is.")] = False,
+    to_beginning: Annotated[bool, flag("--to-beginning", "Continue with the first record.")] = False,
+    to_end: Annotated[bool, flag("--to-end", "Continue after the last record.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.group_reset import GroupReset
-    from stratalog.cli.output import Output
-    from stratalog.cli.read_plan import Wanted
-    from stratalog.client.admin import Admin
+    """Set the offsets at which a group continues.
 
+    Changes all topics in which the group has committed, or those of --topic. The group's consumers must be stopped.
+    Offsets: 42, or -10 for ten before the end of each partition; an offset that a partition lacks becomes the nearest.
+    Times: 2026-01-31T12:00:00Z, -1h (or s, m, d), milliseconds since 1970.
+
+    \b
+    Examples:
+      stratalog group reset billing --to-beginning --dry-run
+      stratalog group reset billing --topic orders --to-time 2026-01-31T12:00:00Z
+      stratalog group reset billing --topic orders:0,3 --to-offset 1000
+      stratalog group reset billing --to-end
+    """
     if (to_offset is not None) + (to_time is not None) + to_beginning + to_end != 1:
         raise CommandError("give one of --to-offset, --to-time, --to-beginning and --to-end")
     edge = "beginning" if to_beginning else "end" if to_end else to_offset
-    target = Wanted.parse(edge, to_time, start="--to")
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        moves = GroupReset(admin, group, topics or []).run(target, dry_run=dry_run)
-    moves.show(Output(as_json=as_json))
+    target = Positions.parse(edge, to_time, start_option="--to")
+    with server.admin() as admin:
+        is_new = not _exists_without_members(admin, group)
+        before = {partition: committed.offset for partition, committed in admin.list_group_offsets(group).items()}
+        partitions = _partitions_to_reset(admin, group, topics or (), before)
+        after = {
+            partition: offsets.start for partition, offsets in target.resolve(AdminBounds(admin), partitions).items()
+        }
+        if not dry_run:
+            admin.alter_group_offsets(group, after).check()
+    rows = [
+        {
+            "type": "move",
+            "group": group,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "from_offset": before.get(partition),
+            "to_offset": offset,
+            "done": not dry_run,
+        }
+        for partition, offset in sorted(after.items())
+    ]
+    output = Output(as_json=as_json)
+    if not as_json:
+        new = " (new group)" if is_new else ""
+        done = "would continue at, without --dry-run" if dry_run else "continues at"
+        output.line((printable(group), STRONG), (f"{new}  {done}", QUIET))
+    columns: Columns = {"topic": "topic", "partition": text("partition"), "from": "from_offset", "to": "to_offset"}
+    output.rows(rows, columns, indent=2)
 
 
-@app.command("delete", help=_DELETE_HELP, short_help="Delete groups and their offsets.")
-def delete(groups: Names, bootstrap_server: BootstrapServer = DEFAULT_SERVER) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.client.admin import Admin
+@app.add("delete")
+def delete(groups: Names, server: Server) -> None:
+    """Delete groups and their committed offsets. Their consumers must be stopped.
 
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
+    \b
+    Examples:
+      stratalog group delete billing
+      stratalog group delete billing shipping
+    """
+    with server.admin() as admin:
         outcomes = admin.delete_groups(list(dict.fromkeys(groups)))
     for name in outcomes.succeeded():
         Output().line(f"deleted {printable(name)}")
-    end_with(outcomes.errors.values())
+    report_errors(outcomes.errors.values())
+
+
+def _describe(admin: Admin, group: GroupDescription) -> Row:
+    """Return all partitions of the topics in which the group has committed or reads."""
+    committed = {partition: offset.offset for partition, offset in admin.list_group_offsets(group.name).items()}
+    readers = {partition: member for member in group.members for partition in member.assignment}
+    used = {*committed, *readers}
+    topics = admin.describe_topics(sorted({partition.topic for partition in used})).succeeded() if used else {}
+    existing = [TopicPartition(name, part.partition) for name, info in topics.items() for part in info.partitions]
+    starts = _offsets(admin, existing, OffsetSpec.EARLIEST)  # deleted topics are in neither of the two
+    ends = _offsets(admin, existing, OffsetSpec.LATEST)
+    rows = []
+    for partition in sorted({*used, *ends}):
+        start, end = committed.get(partition, starts.get(partition)), ends.get(partition)
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "committed_offset": committed.get(partition),
+                "start_offset": starts.get(partition),
+                "end_offset": end,
+                "lag": None if start is None or end is None else max(0, end - start),
+                "member": readers[partition].id if partition in readers else None,
+            }
+        )
+    coordinator = group.coordinator
+    return {
+        "type": "group",
+        "group": group.name,
+        "state": group.state,
+        "group_type": group.type,
+        "assignor": group.assignor,
+        "coordinator": {"id": coordinator.id, "host": coordinator.host, "port": coordinator.port},
+        "lag": sum(row["lag"] or 0 for row in rows),
+        "partitions": rows,
+        "members": [
+            {
+                "member": member.id,
+                "instance": member.instance_id,
+                "client": member.client_id,
+                "host": member.host,
+                "partitions": [[partition.topic, partition.partition] for partition in member.assignment],
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _show(output: Output, group: Row) -> None:
+    about = [group["state"], group["group_type"], *([group["assignor"]] if group["assignor"] else [])]
+    about += [pluralize(len(group["members"]), "member"), f"lag {group['lag']:,}"]
+    coordinator = "coordinator {id} at {host}:{port}".format_map(group["coordinator"])
+    output.line((printable(group["group"]), STRONG), (f"  {', '.join(about)}, {coordinator}", QUIET))
+    members = {member["member"]: member for member in group["members"]}
+    columns: Columns = {
+        "topic": "topic",
+        "partition": text("partition"),
+        "committed": "committed_offset",
+        "end": "end_offset",
+        "lag": "lag",
+        "client": lambda row: members[row["member"]]["client"] if row["member"] else None,
+        "host": lambda row: members[row["member"]]["host"] if row["member"] else None,
+        "member": "member",
+    }
+    rows = group["partitions"]
+    output.rows(
+        rows, columns, indent=2, clip=True, empty="  the group has no committed offset and no assigned partition"
+    )
+    if any(row["committed_offset"] is None and row["end_offset"] is not None for row in rows):
+        output.line(("  without a committed offset (-), the lag counts from the start of the log", QUIET))
+    idle = [printable(member["member"]) for member in group["members"] if not member["partitions"]]
+    if idle:
+        output.line(f"  members without a partition: {', '.join(idle)}")
+
+
+def _offsets(admin: Admin, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+    if not partitions:
+        return {}
+    results = admin.list_offsets(dict.fromkeys(partitions, spec)).succeeded()
+    return {partition: result.offset for partition, result in results.items()}
+
+
+def _exists_without_members(admin: Admin, group: str) -> bool:
+    """Return whether the group exists. Raise if it has members, which would not notice that their offsets change."""
+    try:
+        members = admin.describe_group(group).members
+    except GroupNotFoundError:
+        return False
+    if members:
+        clients = join_first(sorted({f"{member.client_id} at {member.host}" for member in members}))
+        raise CommandError(
+            f"group {group!r} has {pluralize(len(members), 'member')} ({clients}), which would not notice the reset; "
+            "stop the group's consumers first"
+        )
+    return True
+
+
+def _partitions_to_reset(
+    admin: Admin, group: str, topics: Sequence[str], committed: Mapping[TopicPartition, int]
+) -> Iterable[TopicPartition]:
+    """Return the partitions of `topics`, by default of all topics in which the group has committed. Those are all their
+    partitions, because a group that has committed in one partition may still have to read the others."""
+    if topics:
+        return sorted({partition for topic in topics for partition in parse_partitions(admin, "--topic", topic)})
+    if not committed:
+        raise CommandError(
+            f"group {group!r} has no committed offsets; check the name (`stratalog group list`), or name the topics to "
+            "begin with: --topic"
+        )
+    outcomes = admin.describe_topics(sorted({partition.topic for partition in committed}))
+    for error in outcomes.errors.values():
+        if not isinstance(error, UnknownTopicError):
+            raise error
+    if not outcomes.succeeded():
+        raise CommandError(
+            f"the topics in which group {group!r} has committed do not exist any more; name the topics to continue "
+            "with: --topic"
+        )
+    return sorted(
+        TopicPartition(name, part.partition) for name, info in outcomes.succeeded().items() for part in info.partitions
+    )

@@ -1,4 +1,4 @@
-"""Logs of a server, on stderr: for people, or one JSON object a line for machines."""
+"""The log of a server on stderr: lines for people, or one JSON object per line for programs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,6 @@ def set_up_logging(style: str, level: str) -> None:
     root.setLevel(_LEVELS[level.lower()])
 
 
-def _time(record: logging.LogRecord) -> str:
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
-
-
 class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname:<7} {record.name}: {_one_line(record.getMessage())}"
@@ -48,6 +44,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
+def _time(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+
+
 def _one_line(message: str) -> str:
-    """A stranger's bytes may be in it: they must not look like another line of the log."""
+    """Escape a message with bytes of a client, so that they can't look like another line of the log."""
     return message.encode("unicode_escape").decode("ascii") if not message.isprintable() else message

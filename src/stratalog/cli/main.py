@@ -1,5 +1,5 @@
-"""The entry point of the `stratalog` command. It imports next to nothing: from its first moment on, an interrupt is one
-line and no traceback of whatever was being imported."""
+"""The entry point of the `stratalog` command. It imports almost nothing at the top, so that an interrupt at any moment
+ends in one line, without the traceback of an import."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def run() -> None:
 
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):
-                stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
-        app(prog_name="stratalog")  # also as `python -m stratalog`: help and completion go by it
+                stream.reconfigure(errors="backslashreplace")  # a terminal may lack a character
+        app(prog_name="stratalog")  # also as `python -m stratalog`, because help and completion show this name
     except KeyboardInterrupt:
         sys.stderr.write("stratalog: interrupted\n")
         sys.exit(INTERRUPTED)

@@ -1,7 +1,8 @@
-"""How every command ends: exit codes, one line for an expected error, silence when the reader of a pipe went away.
+"""The program around all commands: it loads a command, and ends it with an exit code and readable errors.
 
-0: fine. 1: looked, and found problems. 2: could not look: bad usage, bad input. 130: interrupted. 141: broken pipe.
-An expected error is one line on stderr that says what to do next; only a fault in Stratalog shows a traceback.
+Exit codes: 0 success; 1 the command looked and found problems; 2 it could not run, because of wrong usage or input; 130
+interrupted; 141 broken pipe. An expected error is one line on stderr that says what to do next. Only a bug in Stratalog
+shows a traceback. If the reader of a pipe goes away, the command ends silently.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
 
-from stratalog.cli.help_words import say_it_in_words
-from stratalog.cli.kafka_words import instead_of
-from stratalog.errors import CorruptBatchError, StratalogError, UnknownTopicError
+from stratalog.cli.kafka_options import replacement_for
+from stratalog.cli.wording import printable
+from stratalog.errors import CorruptBatchError, StratalogError
 
 FOUND_PROBLEMS = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 STDOUT = "stdout"
-SERVER = "stratalog.bootstrap_server"  # in a context's meta: whom the command asks
+SERVER = "stratalog.bootstrap_server"  # a key in a context's meta: the broker that the command talks to
 
 
 class CommandError(Exception):
@@ -32,20 +35,25 @@ class CommandError(Exception):
 
 
 class BulkError(Exception):
-    """Of things that a command was to do one after the other; each error gets its line."""
+    """The errors of a command that handles several things one by one. Each is reported in a line of its own.
+    `can_create`: a topic that does not exist could be created instead."""
 
-    def __init__(self, errors: Sequence[Exception], can_make: bool) -> None:
+    def __init__(self, errors: Sequence[Exception], can_create: bool) -> None:
         super().__init__(f"{len(errors)} errors")
         self.errors = errors
-        self.can_make = can_make
+        self.can_create = can_create
 
 
 class Program(TyperGroup):
-    """The group of all commands."""
+    """The group of all commands. It knows their names and imports the module of the one that is called."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
-        say_it_in_words(self)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        simplify_help(self)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        return name, None if name is None or placeholder is None else load_command(name), rest
 
     def main(
         self,
@@ -58,8 +66,8 @@ class Program(TyperGroup):
     ) -> Any:
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-        except typer.TyperException as error:  # usage: an unknown option, a missing argument
-            code = complain(_usage_message(error), f"see {_command(error)} --help")
+        except typer.TyperException as error:  # an unknown option, a missing argument
+            code = complain(_usage_message(error), f"see {_command_path(error)} --help")
         except typer.Abort:  # an interrupt before the command began, or at a question
             complain("interrupted")
             code = INTERRUPTED
@@ -68,15 +76,15 @@ class Program(TyperGroup):
         return code
 
     def invoke(self, ctx: Any) -> Any:
-        from stratalog.cli import news
+        from stratalog.cli.client_log import show_client_log
 
         try:
-            with news.shown():
+            with show_client_log():
                 result = super().invoke(ctx)
-            with writing():
+            with writing_to_stdout():
                 sys.stdout.flush()
         except BrokenPipeError:
-            _let_go_of_stdout()
+            _detach_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt as error:
             complain("interrupted", str(error))
@@ -84,73 +92,69 @@ class Program(TyperGroup):
         except CommandError as error:
             raise typer.Exit(complain(str(error), notes=notes_of(error))) from None
         except CorruptBatchError as error:
-            complain(str(error), "stratalog verify DIR shows all that is wrong")
+            complain(str(error), "stratalog verify DIR shows everything that is damaged")
             raise typer.Exit(FOUND_PROBLEMS) from None
-        except BulkError as failed:
-            for each in failed.errors:
-                complain(spoken(each, can_make=failed.can_make, server=ctx.meta.get(SERVER)))
+        except BulkError as bulk:
+            from stratalog.cli.advice import explain
+
+            for failure in bulk.errors:
+                complain(explain(failure, can_create=bulk.can_create, server=ctx.meta.get(SERVER)))
             raise typer.Exit(BAD_INPUT) from None
         except StratalogError as error:
-            raise typer.Exit(complain(spoken(error, server=ctx.meta.get(SERVER)), notes=notes_of(error))) from None
+            from stratalog.cli.advice import explain
+
+            raise typer.Exit(complain(explain(error, server=ctx.meta.get(SERVER)), notes=notes_of(error))) from None
         except OSError as error:
             if error.filename == STDOUT:
-                _let_go_of_stdout()
-            raise typer.Exit(complain(describe(error), notes=notes_of(error))) from None
+                _detach_stdout()
+            raise typer.Exit(complain(describe_os_error(error), notes=notes_of(error))) from None
         return result
 
 
+def load_command(name: str) -> Any:
+    """Import the module of a command, and return the command for Typer to run."""
+    command = typer.main.get_command(import_module(f"stratalog.cli.{name.replace('-', '_')}").app)
+    simplify_help(command)
+    return command
+
+
+def simplify_help(command: Any) -> None:
+    """Leave Python types out of the help of a command and all its subcommands. Usage lines name optional arguments in
+    brackets."""
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument):
+            parameter.display_type_rich = _no_type  # type: ignore[method-assign]
+            parameter._usage_display_name = partial(_usage_name, parameter)  # type: ignore[method-assign]
+    for subcommand in command.commands.values() if isinstance(command, TyperGroup) else ():
+        simplify_help(subcommand)
+
+
+def _no_type(*_: object, **__: object) -> str:
+    return ""
+
+
+def _usage_name(argument: TyperArgument) -> str:
+    name = argument.display_name_raw
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
 def complain(message: str, advice: str = "", *, notes: Sequence[str] = ()) -> int:
-    """One line on stderr, and one for each note; the exit code that goes with it."""
+    """Write a message and its notes to stderr, a line each, and return the exit code for bad input."""
     if advice:
         message += f" {advice[0].upper()}{advice[1:]}" if message.endswith("?") else f"; {advice}"
     for line in (message, *notes):
-        print(printable(f"stratalog: {line}"), file=sys.stderr)  # noqa: T201 - the place where errors are shown
+        print(printable(f"stratalog: {line}"), file=sys.stderr)  # noqa: T201 - errors are shown here
     return BAD_INPUT
 
 
 def notes_of(error: BaseException) -> Sequence[str]:
-    """What a command added to an error: how far it came, and how to go on."""
+    """Return the notes that a command added to an error: how far it got, and how to continue."""
     return getattr(error, "__notes__", ())
 
 
-def spoken(error: BaseException, *, can_make: bool = True, server: str | None = None) -> str:
-    """An error of the library's, with advice for who types commands and not for who writes programs. `server` is asked
-    what a name that it does not know could mean."""
-    about, text = getattr(error, "about", ""), str(error)
-    if isinstance(error, UnknownTopicError) and about.startswith("topic "):
-        return _no_such_topic(about.removeprefix("topic ").strip("'"), can_make, server)
-    if getattr(error, "name", "") == "GROUP_ID_NOT_FOUND" and about.startswith("group ") and server is not None:
-        from stratalog.cli.broker_names import similar_group
-
-        similar = similar_group(about.removeprefix("group ").strip("'"), server)
-        text += f"; did you mean {similar!r}?" if similar else ""
-    if getattr(error, "name", "") == "TOPIC_ALREADY_EXISTS" and about:
-        return f"{about} exists already; choose another name, or use the topic that exists"
-    if getattr(error, "name", "") == "TRANSACTIONAL_ID_NOT_FOUND":
-        text += "; check the id: `stratalog transaction list` has all"
-    if "can't be resolved" in text and "trying again" not in text:
-        text += "; check the name, or give another --bootstrap-server"
-    if getattr(error, "name", "") == "INVALID_RECORD" and "key" in text:
-        text += "; the topic is compacted: give keys, with --key-separator, or as fields with --json"
-    return text.replace("Admin.create_topics, ", "").replace(
-        "is a broker listening there?",
-        "is a broker running there? start one: stratalog serve, or give --bootstrap-server",
-    )
-
-
-def _no_such_topic(name: str, can_make: bool, server: str | None) -> str:
-    from stratalog.cli.broker_names import similar_topic
-
-    similar = similar_topic(name, server) if server is not None else None
-    making = f", and `stratalog topic create {name}` makes it" if can_make else ""
-    if similar is None:
-        return f"topic {name!r} does not exist; `stratalog topic list` shows those that do{making}"
-    return f"topic {name!r} does not exist; did you mean {similar!r}? `stratalog topic list` shows all topics{making}"
-
-
 @contextmanager
-def writing() -> Iterator[None]:
-    """To stdout: an error of its names no file by itself."""
+def writing_to_stdout() -> Iterator[None]:
+    """Name stdout in an OSError that is raised inside, which has no file name of its own."""
     try:
         yield
     except BrokenPipeError:
@@ -160,44 +164,37 @@ def writing() -> Iterator[None]:
         raise
 
 
-def describe(error: OSError) -> str:
-    """An OSError as a sentence with what to do about it."""
-    where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+def describe_os_error(error: OSError) -> str:
+    """Return an OSError as a sentence with what to do next."""
+    file = f"{os.fsdecode(error.filename)}: " if error.filename else ""
     advice = {
         FileNotFoundError: "; check the path",
         PermissionError: "; run as the user that owns the files",
-        NotADirectoryError: "; give a partition's or a data directory",
+        NotADirectoryError: "; give a partition directory or a data directory",
         IsADirectoryError: "; give the files in it, like DIR/*.log",
     }.get(type(error), "")
-    return f"{where}{(error.strerror or str(error)).lower()}{advice}"
+    return f"{file}{(error.strerror or str(error)).lower()}{advice}"
 
 
-def _command(error: typer.TyperException) -> str:
+def _command_path(error: typer.TyperException) -> str:
     context = getattr(error, "ctx", None)
     return getattr(context, "command_path", None) or "stratalog"
 
 
 def _usage_message(error: typer.TyperException) -> str:
-    """For who comes from Kafka's tools, with the option that is meant."""
+    """Return the message about wrong usage. For an option of Kafka's tools it names ours."""
     option = getattr(error, "option_name", None)
-    instead = instead_of(_command(error), option) if isinstance(option, str) else None
-    return _first_line(error.format_message()) if instead is None else f"no such option: {option}; {instead}"
+    replacement = replacement_for(_command_path(error), option) if isinstance(option, str) else None
+    if replacement is not None:
+        return f"no such option: {option}; {replacement}"
+    return " ".join(error.format_message().split()).rstrip(".").replace("Value error, ", "")
 
 
-def _first_line(message: str) -> str:
-    return " ".join(message.split()).rstrip(".").replace("Value error, ", "")
-
-
-def printable(text: str) -> str:
-    """Names of files may hold anything, also what would move a terminal's cursor."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-
-
-def _let_go_of_stdout() -> None:
-    # Python flushes stdout once more when it ends, which would complain about the pipe.
+def _detach_stdout() -> None:
+    # Python flushes stdout once more when it exits, and would report the broken pipe.
     try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
     except (OSError, ValueError):
-        pass  # a stdout without a file behind it needs no saving
+        pass  # stdout has no file behind it

@@ -1,4 +1,4 @@
-"""Records as lines: for `produce` from lines to what is sent, for `consume` from records to lines."""
+"""Records as lines: `produce` makes records of lines, and `consume` lines of records."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _CHUNK_BYTES = 1024 * 1024
 
 
 def chunks_of_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Whole lines without their ends, as many as have come: a pipe may be slow, and nobody wants to wait for more."""
-    _widen(stream)
+    """Yield complete lines without their ends, as they arrive: a slow pipe is not waited for."""
+    _enlarge(stream)
     rest = b""
     while chunk := stream.read1(_CHUNK_BYTES):  # type: ignore[attr-defined]
         *lines, rest = (rest + chunk).split(b"\n")
@@ -34,7 +34,7 @@ def chunks_of_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 
 class BrokenLineError(CommandError):
-    """A line that no record can be made of, or none that could be sent: to be repaired or skipped."""
+    """A line that can't become a record, or can't be sent. It has to be repaired or skipped."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -43,8 +43,7 @@ class BrokenLineError(CommandError):
 
 @dataclass(frozen=True)
 class LineFormat:
-    """How a record is written on a line: as JSON, or its value, or its key, the separator and its value. A template is
-    for `consume` only."""
+    """A record on a line: JSON, its value, or its key, the separator and its value. `consume` may have a template."""
 
     as_json: bool = False
     key_separator: bytes | None = None
@@ -53,7 +52,8 @@ class LineFormat:
     def read(
         self, lines: Iterable[bytes], name: str, first: int, headers: Sequence[tuple[str, bytes]]
     ) -> Iterator[tuple[int, Envelope]]:
-        """With the numbers of their lines. `headers` are added to each; `first` is the number of the first line."""
+        """Yield the numbers of lines and their records. `headers` are added to each record; `name` is the input's and
+        `first` the number of the first line."""
         for number, line in enumerate(lines, first):
             if self.as_json:
                 if line.strip():
@@ -73,7 +73,7 @@ class LineFormat:
                 yield number, Envelope(key, value, list(headers), None, None)
 
     def highest_partition(self, lines: Iterable[bytes]) -> int:
-        """Of all that the lines name; -1 for none. A line that is no record names none."""
+        """Return the highest partition that the lines name, or -1. Lines that are not records are skipped."""
         highest = -1
         for line in lines:
             try:
@@ -83,16 +83,18 @@ class LineFormat:
             highest = max(highest, -1 if partition is None else partition)
         return highest
 
-    def table(self, lines: list[bytes], partition: int | None, *, is_chosen: bool) -> pa.Table | None:
-        """The same as columns, for many lines; None where that can't be, or would hide which line is wrong. `partition`
-        is that of all where `is_chosen`, whatever the lines say; None: by their keys."""
+    def table(self, lines: list[bytes], partition: int | None, *, overrides_partition: bool) -> pa.Table | None:
+        """Return the records of many lines as columns. With `overrides_partition`, all go to `partition`, or by their
+        keys without one, whatever the lines say. Return None if columns are not possible, or would hide which line is
+        wrong."""
         columns = self._columns(lines)
         if columns is None:
             return None
         import pyarrow as pa
 
-        table = pa.table({name: pa.array(column, _types()[name]) for name, column in columns.items()})
-        if is_chosen:
+        types = {"key": pa.binary(), "value": pa.binary(), "timestamp": pa.int64(), "partition": pa.int32()}
+        table = pa.table({name: pa.array(column, types[name]) for name, column in columns.items()})
+        if overrides_partition:
             table = table.drop_columns(["partition"]) if "partition" in columns else table
             if partition is not None:
                 table = table.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), table.num_rows))
@@ -135,15 +137,9 @@ def _envelope(line: bytes, name: str, number: int) -> Envelope:
         raise BrokenLineError(number, str(error)) from None
 
 
-def _types() -> dict[str, pa.DataType]:
-    import pyarrow as pa
-
-    return {"key": pa.binary(), "value": pa.binary(), "timestamp": pa.int64(), "partition": pa.int32()}
-
-
-def _widen(stream: BinaryIO) -> None:
-    """A pipe that holds a whole chunk: many lines at once take less than a few at a time."""
+def _enlarge(stream: BinaryIO) -> None:
+    """Let a pipe hold a complete chunk, because many lines at once cost less than a few at a time."""
     try:
         fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, _CHUNK_BYTES)
     except (OSError, ValueError, AttributeError):
-        pass  # no pipe, or one that must stay as it is
+        pass  # the stream is not a pipe, or its size is fixed

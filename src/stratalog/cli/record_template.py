@@ -1,9 +1,9 @@
-r"""`consume --format`: each record as a template says, with the tokens that `kcat -f` has.
+r"""`consume --format`: each record as a template says, with the tokens of `kcat -f`.
 
     %t topic   %p partition   %o offset   %T timestamp in milliseconds   %h headers, as name=value,name=value
-    %k key     %s value       %K and %S their lengths in bytes, -1 for none     %% a percent sign
+    %k key     %s value       %K and %S their lengths in bytes, -1 for null     %% a percent sign
 
-\n, \t, \r, \0, \xff and \\ count as in C. Nothing is added: a template that wants lines ends with \n.
+\n, \t, \r, \0, \xff and \\ have their meaning in C. No newline is added.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from stratalog.cli.cluster_options import unescaped
+from stratalog.cli.options import unescape
 from stratalog.cli.program import CommandError
 
 if TYPE_CHECKING:
@@ -44,17 +44,17 @@ _TOKENS: dict[str, _Piece] = {
 
 
 class RecordTemplate:
-    def __init__(self, text: str) -> None:
+    def __init__(self, template: str) -> None:
         self._pieces: list[bytes | _Piece] = []
-        for literal, token in re.findall(r"([^%]+)|(%.?)", text, re.DOTALL):
+        for literal, token in re.findall(r"([^%]+)|(%.?)", template, re.DOTALL):
             if literal:
-                self._pieces.append(unescaped("--format", literal))
+                self._pieces.append(unescape("--format", literal))
             elif token[1:] in _TOKENS:
                 self._pieces.append(_TOKENS[token[1:]])
             else:
                 known = ", ".join(f"%{name}" for name in _TOKENS)
-                shown = f"has {token!r}, which is not known" if len(token) > 1 else "ends with a single %"
-                raise CommandError(f"--format {shown}; give one of {known}")
+                problem = f"has {token!r}, which is not known" if len(token) > 1 else "ends with a single %"
+                raise CommandError(f"--format {problem}; give one of {known}")
 
     def write(self, record: ConsumerRecord) -> bytes:
         return b"".join([piece if isinstance(piece, bytes) else piece(record) for piece in self._pieces])

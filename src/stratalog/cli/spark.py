@@ -1,15 +1,19 @@
-"""stratalog spark: jobs over topics and data directories, on Spark."""
+"""stratalog spark: jobs on Spark, over topics and data directories."""
 
 from __future__ import annotations
 
-import typer
+from stratalog.cli.options import Commands
+from stratalog.cli.spark_copies import rekey, repartition
+from stratalog.cli.spark_directories import compact, verify
+from stratalog.cli.spark_session import prepare
+from stratalog.cli.spark_sql import sql
+from stratalog.cli.spark_topics import backfill, export, query
 
-from stratalog.cli import spark_copies, spark_directories, spark_prepare, spark_sql, spark_topics
+app = Commands("""Export, load, query, copy, verify and compact topics with Spark.
 
-HELP = """Export, load, query, copy, verify and compact topics with Spark.
-
-On this machine by default, on a cluster with --master. Needs pip install 'stratalog[spark]'; Java is the machine's (17
-or newer), or comes with that. A job that is stopped, by Ctrl-C or a crash, goes on when it is started again.
+Spark runs on this machine by default, or on a cluster with --master. It needs pip install 'stratalog[spark]', which
+includes Java; an installed Java 17 or newer is used if there is one. A job that is stopped, by Ctrl-C or a crash,
+continues when the same command is run again.
 
 \b
 Examples:
@@ -22,19 +26,6 @@ Examples:
   stratalog spark verify data
   stratalog spark compact backup --topic accounts --dry-run
   stratalog spark prepare
-"""
-
-app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
-
-
-@app.callback(invoke_without_command=True)
-def spark(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-spark_topics.add_to(app)
-spark_sql.add_to(app)
-spark_copies.add_to(app)
-spark_directories.add_to(app)
-spark_prepare.add_to(app)
+""")
+for _command in (query, sql, export, backfill, rekey, repartition, verify, compact, prepare):
+    app.add(_command.__name__)(_command)

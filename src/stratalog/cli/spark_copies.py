@@ -1,64 +1,30 @@
-"""stratalog spark rekey and repartition: a topic copied into another."""
+"""stratalog spark rekey and repartition: copy a topic into another."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from stratalog.cli.cluster_options import AsJson, DryRun
-from stratalog.cli.option_groups import spread
-from stratalog.cli.spark_options import Every, ReadClusterOptions, SparkOptions, State, StepRecords
+from stratalog.cli.options import AsJson, DryRun, argument, flag, option
+from stratalog.cli.output import Output
+from stratalog.cli.spark_session import Every, ReadClusterOptions, SparkOptions, State, StepRecords
+from stratalog.cli.wording import pluralize
 
 if TYPE_CHECKING:
     from stratalog.pipelines.copy_topic import Copied, CopyOptions
 
-REKEY_HELP = """Copy a topic into another, with other keys.
-
-The key is any expression in SQL over key, value, headers, partition, offset and timestamp. Records of one source
-partition are written in their order; those of a new key that come from several partitions have none between them, but
-with --sort-by-time they are sorted within each step. The target is made where it is missing.
-
-\b
-Examples:
-  stratalog spark rekey orders orders-by-customer --key "get_json_object(string(value), '$.customer')"
-  stratalog spark rekey orders orders-by-day --key 'date(timestamp)' --partitions 12 --sort-by-time
-"""
-REPARTITION_HELP = """Copy a topic into another with another number of partitions.
-
-Keys, values, headers and timestamps are kept, and so is the order of each key's records, where those of a key are in
-one partition of the source. The target is made where it is missing.
-
-\b
-Examples:
-  stratalog spark repartition orders orders-wide --partitions 24
-  stratalog spark repartition orders orders-wide --partitions 24 --every 5
-"""
-
-Source: TypeAlias = Annotated[str, typer.Argument(metavar="SOURCE", show_default=False, help="The topic to copy.")]
-Target: TypeAlias = Annotated[str, typer.Argument(metavar="TARGET", show_default=False, help="The topic to write to.")]
-Partitions: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--partitions",
-        metavar="COUNT",
-        min=1,
-        show_default=False,
-        help="Of a target that is made; by default as the source has.",
-    ),
-]
-Append: TypeAlias = Annotated[bool, typer.Option("--append", help="Also where the target has records already.")]
-
 
 @dataclass(frozen=True)
-class Copying:
-    """What both have."""
+class CopyArguments:
+    """The topics, and the options of both commands."""
 
-    source: Source
-    target: Target
-    partitions: Partitions = None
-    append: Append = False
+    source: Annotated[str, argument("SOURCE", "The topic to copy.")]
+    target: Annotated[str, argument("TARGET", "The topic to write to.")]
+    partitions: Annotated[
+        int | None,
+        option("--partitions", "COUNT", "Partitions of a target that is created; by default as the source.", min=1),
+    ] = None
+    append: Annotated[bool, flag("--append", "Copy even if the target has records.")] = False
     step_records: StepRecords = 1_000_000
     every: Every = None
     state: State = None
@@ -80,59 +46,69 @@ class Copying:
         )
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("rekey", help=REKEY_HELP, short_help="Copy a topic, with other keys.")(spread(rekey))
-    app.command("repartition", help=REPARTITION_HELP, short_help="Copy a topic, to other partitions.")(
-        spread(repartition)
-    )
-
-
 def rekey(
-    key: Annotated[str, typer.Option("--key", metavar="SQL", show_default=False, help="The new key.")],
-    sort_by_time: Annotated[bool, typer.Option("--sort-by-time", help="Sort each key's records in a step.")] = False,
-    *,
-    copying: Copying,
+    key: Annotated[str, option("--key", "SQL", "The new key.")],
+    copy: CopyArguments,
     cluster: ReadClusterOptions,
     on: SparkOptions,
+    sort_by_time: Annotated[bool, flag("--sort-by-time", "Sort each key's records within a step.")] = False,
 ) -> None:
+    """Copy a topic into another, with other keys.
+
+    The key is any SQL expression over key, value, headers, partition, offset and timestamp. Records of one source
+    partition are written in their order. Records of a new key that come from several partitions have no order, but
+    --sort-by-time sorts them within each step. A missing target is created.
+
+    \b
+    Examples:
+      stratalog spark rekey orders orders-by-customer --key "get_json_object(string(value), '$.customer')"
+      stratalog spark rekey orders orders-by-day --key 'date(timestamp)' --partitions 12 --sort-by-time
+    """
     from stratalog.pipelines.copy_topic import rekey as run
 
-    options = copying.options(key, sort_by_time=sort_by_time)
-    address = cluster.address()
+    options, address = copy.options(key, sort_by_time=sort_by_time), cluster.address()
     with on.session() as (spark, progress):
-        done = run(spark, address, copying.source, copying.target, options, progress=progress)
-    _show(done, copying)
+        copied = run(spark, address, copy.source, copy.target, options, progress=progress)
+    _show(copied, copy)
 
 
-def repartition(copying: Copying, cluster: ReadClusterOptions, on: SparkOptions) -> None:
+def repartition(copy: CopyArguments, cluster: ReadClusterOptions, on: SparkOptions) -> None:
+    """Copy a topic into another, with another number of partitions.
+
+    Keys, values, headers and timestamps are kept. The order of a key's records is kept if they are in one partition of
+    the source. A missing target is created.
+
+    \b
+    Examples:
+      stratalog spark repartition orders orders-wide --partitions 24
+      stratalog spark repartition orders orders-wide --partitions 24 --every 5
+    """
     from stratalog.pipelines.copy_topic import repartition as run
 
     address = cluster.address()
     with on.session() as (spark, progress):
-        done = run(spark, address, copying.source, copying.target, copying.options(), progress=progress)
-    _show(done, copying)
+        copied = run(spark, address, copy.source, copy.target, copy.options(), progress=progress)
+    _show(copied, copy)
 
 
-def _show(done: Copied, copying: Copying) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.wording import plural
-
-    output = Output(as_json=copying.as_json)
-    if copying.as_json:
+def _show(copied: Copied, copy: CopyArguments) -> None:
+    output = Output(as_json=copy.as_json)
+    if copy.as_json:
         output.json(
             {
-                "records": done.records,
-                "target": copying.target,
-                "partitions": done.partitions,
-                "made": done.made,
-                "state": done.state,
-                "dry_run": copying.dry_run,
+                "records": copied.records,
+                "target": copy.target,
+                "partitions": copied.partitions,
+                "made": copied.made,
+                "state": copied.state,
+                "dry_run": copy.dry_run,
             }
         )
         return
-    made = "which is to be made" if copying.dry_run and done.made else "made" if done.made else "there already"
-    place = f"{copying.target} ({plural(done.partitions, 'partition')}, {made})"
-    if copying.dry_run:
-        output.line(f"up to {plural(done.records, 'record')} would be copied to {place}")
+    created = "which would be created" if copy.dry_run else "created"
+    target = f"{copy.target} ({pluralize(copied.partitions, 'partition')}, {created if copied.made else 'existing'})"
+    records = pluralize(copied.records, "record")
+    if copy.dry_run:
+        output.line(f"up to {records} would be copied to {target}")
     else:
-        output.line(f"{plural(done.records, 'record')} copied to {place}; the state is in {done.state}")
+        output.line(f"{records} copied to {target}; the state is in {copied.state}")

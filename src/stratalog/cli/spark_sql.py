@@ -1,4 +1,4 @@
-"""stratalog spark sql: a prompt for queries over topics, in one session of Spark's."""
+"""stratalog spark sql: a prompt for queries over topics, in one session of Spark."""
 
 from __future__ import annotations
 
@@ -8,49 +8,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stratalog.cli.option_groups import spread
+from stratalog.cli.options import option
+from stratalog.cli.output import Output
 from stratalog.cli.program import BAD_INPUT
-from stratalog.cli.spark_options import ReadClusterOptions, SparkOptions
+from stratalog.cli.spark_session import ReadClusterOptions, SparkOptions, check_broker, explain_job_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stratalog.cli.spark_progress import TerminalProgress
+    from stratalog.cli.progress import JobProgress
     from stratalog.client.metadata import TopicInfo
     from stratalog.pipelines.cluster import ClusterAddress
 
-SQL_HELP = """Ask SQL queries at a prompt, in which every topic is a view.
-
-Spark starts once, and then a query takes a second. A statement ends with a semicolon, and may have many lines. Tab
-completes topics, columns and keywords; the history is kept. Ctrl-C stops the query that runs; \\d lists the topics, as
-SHOW TABLES does, \\q or Ctrl-D ends. Without a terminal, statements are read from stdin, and the first that fails ends
-the run. Columns and names of topics are as for `stratalog spark query`.
-
-\b
-Examples:
-  stratalog spark sql
-  echo 'SELECT count(*) FROM orders; SELECT max(timestamp) FROM orders' | stratalog spark sql --format csv
-  stratalog spark sql --conf spark.driver.memory=4g
-"""
-
-
-_SHOW_TABLES = re.compile(r"SHOW\s+TABLES", re.IGNORECASE)  # Spark's own has the views that were made, and no topic
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("sql", help=SQL_HELP, short_help="Ask SQL queries over topics at a prompt.")(spread(sql))
+_SHOW_TABLES = re.compile(r"SHOW\s+TABLES", re.IGNORECASE)  # Spark's own lists the views of the session, not the topics
 
 
 def sql(
-    output_format: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help="table, json or csv.")
-    ] = "table",
-    *,
     cluster: ReadClusterOptions,
     on: SparkOptions,
+    output_format: Annotated[str, option("--format -f", "FORMAT", "table, json or csv.", show_default=True)] = "table",
 ) -> None:
+    """Run SQL queries at a prompt, in which every topic is a view.
+
+    Spark starts once, and then a query takes a second. A statement ends with a semicolon, and may have many lines. Tab
+    completes topics, columns and keywords; the history is kept. Ctrl-C stops the running query; \\d lists the topics,
+    as SHOW TABLES does; \\q or Ctrl-D ends. Without a terminal, statements are read from stdin, and the first that
+    fails ends the run. Columns and names of topics are as for `stratalog spark query`.
+
+    \b
+    Examples:
+      stratalog spark sql
+      echo 'SELECT count(*) FROM orders; SELECT max(timestamp) FROM orders' | stratalog spark sql --format csv
+      stratalog spark sql --conf spark.driver.memory=4g
+    """
     from stratalog.cli import query_results
-    from stratalog.cli.spark_checks import check_broker
     from stratalog.cli.sql_completion import Completion
     from stratalog.cli.sql_prompt import HELP, Prompt
 
@@ -61,17 +52,15 @@ def sql(
         engine = SparkEngine(spark, address, output_format, progress)
         if is_interactive:
             sys.stdout.write(HELP)
-        done = Prompt(engine, Completion(engine.topics), is_interactive=is_interactive).run()
-    if not done:
+        succeeded = Prompt(engine, Completion(engine.topics), is_interactive=is_interactive).run()
+    if not succeeded:
         raise typer.Exit(BAD_INPUT)
 
 
 class SparkEngine:
-    """Runs the statements of a prompt as `stratalog spark query` runs its one."""
+    """Runs the statements of a prompt as `stratalog spark query` runs a query."""
 
-    def __init__(
-        self, spark: SparkSession, cluster: ClusterAddress, output_format: str, progress: TerminalProgress
-    ) -> None:
+    def __init__(self, spark: SparkSession, cluster: ClusterAddress, output_format: str, progress: JobProgress) -> None:
         self._spark = spark
         self._cluster = cluster
         self._format = output_format
@@ -100,20 +89,16 @@ class SparkEngine:
             return admin.list_topics()
 
     def describe(self, topic: str) -> None:
-        from stratalog.cli.output import Output
-        from stratalog.cli.tables import print_table
         from stratalog.spark.schema import ddl
 
+        if not topic:
+            rows = [(name, len(info.partitions)) for name, info in self._list_topics().items()]
+            Output().table(("topic", "partitions"), rows)
+            return
         with self._cluster.admin() as admin:
-            if not topic:
-                rows = [(name, len(info.partitions)) for name, info in admin.list_topics().items()]
-                print_table(Output(), ("topic", "partitions"), rows)
-                return
             admin.describe_topic(topic)
         columns = [tuple(column.split(" ", 1)) for column in ddl(include_headers=True).split(", ")]
-        print_table(Output(), ("column", "type"), columns)
+        Output().table(("column", "type"), [list(column) for column in columns])
 
     def explain(self, error: Exception) -> str:
-        from stratalog.cli.spark_session import explained_error
-
-        return explained_error(error)
+        return explain_job_error(error)

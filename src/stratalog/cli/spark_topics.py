@@ -1,77 +1,55 @@
-"""stratalog spark query, export and backfill: topics to people, to tables, and from files."""
+"""stratalog spark query, export and backfill: topics as results, as tables, and from files."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from stratalog.cli.cluster_options import AsJson, DryRun, parse_pairs
-from stratalog.cli.option_groups import spread
+from stratalog.cli.options import AsJson, DryRun, argument, flag, option, parse_pairs
+from stratalog.cli.output import Output
 from stratalog.cli.program import CommandError
-from stratalog.cli.spark_options import ClusterOptions, Every, ReadClusterOptions, SparkOptions, State, StepRecords
+from stratalog.cli.spark_session import (
+    ClusterOptions,
+    Every,
+    ReadClusterOptions,
+    SparkOptions,
+    State,
+    StepRecords,
+    check_broker,
+    check_source,
+    check_tables,
+    check_topics,
+)
+from stratalog.cli.wording import pluralize
 
-QUERY_HELP = """Run a SQL query in which every topic is a view.
-
-The columns are key, value (binary), topic, partition, offset, timestamp, timestampType and headers. Conditions on key,
-partition, offset and timestamp are decided by the scan, which skips what can't match. A topic whose name has dots or
-dashes stands in backquotes. Records of aborted transactions are not seen.
-
-\b
-Examples:
-  stratalog spark query 'SELECT partition, count(*) FROM orders GROUP BY partition'
-  stratalog spark query "SELECT string(value) FROM orders WHERE key = 'customer-7'"
-  stratalog spark query 'SELECT * FROM `web-clicks` WHERE timestamp >= "2026-01-31"' --format json
-  stratalog spark query 'SELECT * FROM orders' --format parquet --output orders.parquet
-"""
-EXPORT_HELP = """Export topics to a table of Parquet files: DIR/topic=NAME/date=DAY.
-
-The day is that of the record's timestamp, in UTC. Each run goes on where the last one ended, and every record is in the
-table once, whenever a run is stopped. Small files are merged. Anything that reads Parquet reads the table.
-
-\b
-Examples:
-  stratalog spark export orders --to warehouse/orders
-  stratalog spark export orders payments --to s3a://lake/events --every 60
-  stratalog spark export orders --to warehouse/orders --dry-run
-"""
-BACKFILL_HELP = """Load files into a topic, with their keys and timestamps.
-
-Columns called key, value, headers and timestamp are taken as such; a table that export made has them. Others are named
-by --key, --value and --timestamp, which may be any expression in SQL, or the value is --value-as-json of all other
-columns. Started again, it loads the files that have come since. A topic that is missing is created, with --partitions
-partitions and the broker's retention: for older records, create it first with retention.ms=-1.
-
-\b
-Examples:
-  stratalog spark backfill orders --from warehouse/orders
-  stratalog spark backfill flights --from flights.csv --key carrier --timestamp time_hour --value-as-json
-  stratalog spark backfill orders --from 'archive/*.json' --value payload --partitions 12 --dry-run
-"""
-
-
-def add_to(app: typer.Typer) -> None:
-    app.command("query", help=QUERY_HELP, short_help="Run SQL over topics.")(spread(query))
-    app.command("export", help=EXPORT_HELP, short_help="Export topics to a table of Parquet files.")(spread(export))
-    app.command("backfill", help=BACKFILL_HELP, short_help="Load files into a topic.")(spread(backfill))
+if TYPE_CHECKING:
+    from stratalog.pipelines.record_columns import ColumnChoice
 
 
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", show_default=False, help="The query.")],
-    output_format: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help="table, json, csv or parquet.")
-    ] = "table",
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="DIR", show_default=False, help="Write files there instead.")
-    ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show how it would run, and what is pushed down.")] = False,
-    *,
+    sql: Annotated[str, argument("SQL", "The query.")],
     cluster: ReadClusterOptions,
     on: SparkOptions,
+    output_format: Annotated[
+        str, option("--format -f", "FORMAT", "table, json, csv or parquet.", show_default=True)
+    ] = "table",
+    output: Annotated[str | None, option("--output -o", "DIR", "Write files to this folder instead.")] = None,
+    explain: Annotated[bool, flag("--explain", "Show the plan, and what is pushed down.")] = False,
 ) -> None:
+    """Run a SQL query in which every topic is a view.
+
+    The columns are key, value (binary), topic, partition, offset, timestamp, timestampType and headers. Conditions on
+    key, partition, offset and timestamp are pushed down: the scan skips what can't match. Write a topic whose name has
+    dots or dashes in backquotes. Records of aborted transactions are not read.
+
+    \b
+    Examples:
+      stratalog spark query 'SELECT partition, count(*) FROM orders GROUP BY partition'
+      stratalog spark query "SELECT string(value) FROM orders WHERE key = 'customer-7'"
+      stratalog spark query 'SELECT * FROM `web-clicks` WHERE timestamp >= "2026-01-31"' --format json
+      stratalog spark query 'SELECT * FROM orders' --format parquet --output orders.parquet
+    """
     from stratalog.cli import query_results
-    from stratalog.cli.spark_checks import check_tables
     from stratalog.pipelines.explained import explained
     from stratalog.pipelines.query import query as run
 
@@ -89,31 +67,38 @@ def query(
 
 
 def export(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="The topics.")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", show_default=False, help="The table's folder or URL.")],
+    topics: Annotated[list[str], argument("TOPIC...", "The topics.")],
+    to: Annotated[str, option("--to", "DIR", "The table's folder or URL.")],
+    cluster: ReadClusterOptions,
+    on: SparkOptions,
     every: Every = None,
     step_records: StepRecords = 10_000_000,
     file_bytes: Annotated[
-        int, typer.Option("--file-bytes", metavar="BYTES", min=1, help="About the size of merged files.")
+        int, option("--file-bytes", "BYTES", "About the size of merged files.", min=1, show_default=True)
     ] = 128 * 1024**2,
     merge_from: Annotated[
         int,
-        typer.Option(
-            "--merge-from", metavar="COUNT", min=0, help="Merge where a day has so many small files; 0: never."
+        option(
+            "--merge-from", "COUNT", "Merge when a day has this many small files; 0: never.", min=0, show_default=True
         ),
     ] = 16,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Go on where records were deleted before they were exported.")
+        bool, flag("--allow-data-loss", "Continue if records were deleted before they were exported.")
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    *,
-    cluster: ReadClusterOptions,
-    on: SparkOptions,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.spark_checks import check_topics
-    from stratalog.cli.wording import plural
+    """Export topics to a table of Parquet files: DIR/topic=NAME/date=DAY.
+
+    The day is that of the record's timestamp, in UTC. Each run continues where the last one ended, and the table has
+    every record once, even if a run is stopped. Small files are merged. Anything that reads Parquet can read the table.
+
+    \b
+    Examples:
+      stratalog spark export orders --to warehouse/orders
+      stratalog spark export orders payments --to s3a://lake/events --every 60
+      stratalog spark export orders --to warehouse/orders --dry-run
+    """
     from stratalog.pipelines.export import ExportOptions
     from stratalog.pipelines.export import export as run
 
@@ -122,76 +107,79 @@ def export(
     with on.session(check=lambda: check_topics(address, topics)) as (spark, progress):
         done = run(spark, address, topics, to, options, progress=progress)
     output = Output(as_json=as_json)
+    records, steps = pluralize(done.records, "record"), pluralize(done.steps, "step")
     if as_json:
         output.json({**asdict(done), "dry_run": dry_run})
     elif dry_run:
-        output.line(f"up to {plural(done.records, 'record')} would be exported to {to} in {plural(done.steps, 'step')}")
+        output.line(f"up to {records} would be exported to {to} in {steps}")
     else:
-        merged = f", {plural(done.merged_files, 'file')} merged" if done.merged_files else ""
-        output.line(f"{plural(done.records, 'record')} exported to {to} in {plural(done.steps, 'step')}{merged}")
+        merged = f", {pluralize(done.merged_files, 'file')} merged" if done.merged_files else ""
+        output.line(f"{records} exported to {to} in {steps}{merged}")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of the files become records."""
+
+    key: Annotated[str | None, option("--key", "SQL", "The key.")] = None
+    value: Annotated[str | None, option("--value", "SQL", "The value.")] = None
+    timestamp: Annotated[str | None, option("--timestamp", "SQL", "The time.")] = None
+    value_as_json: Annotated[bool, flag("--value-as-json", "All other columns as a JSON object.")] = False
+    keep_partitions: Annotated[bool, flag("--keep-partitions", "Use the column `partition` instead of the keys.")] = (
+        False
+    )
+
+    def choice(self) -> ColumnChoice:
+        from stratalog.pipelines.record_columns import ColumnChoice
+
+        if self.value_as_json and self.value is not None:
+            raise CommandError(f"--value is {self.value!r}, and --value-as-json is given too; give one of them")
+        return ColumnChoice(self.key, self.value, self.timestamp, self.value_as_json, self.keep_partitions)
 
 
 def backfill(
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", show_default=False, help="The topic; created if it is missing.")
-    ],
-    source: Annotated[
-        str, typer.Option("--from", metavar="PATH", show_default=False, help="Files: a folder, a pattern, a URL.")
-    ],
-    input_format: Annotated[
-        str | None,
-        typer.Option("--format", "-f", metavar="FORMAT", show_default=False, help="parquet, csv, json or orc."),
+    topic: Annotated[str, argument("TOPIC", "The topic; created if it is missing.")],
+    source: Annotated[str, option("--from", "PATH", "Files: a folder, a pattern, a URL.")],
+    columns: Columns,
+    cluster: ClusterOptions,
+    on: SparkOptions,
+    input_format: Annotated[str | None, option("--format -f", "FORMAT", "parquet, csv, json or orc.")] = None,
+    reader_options: Annotated[
+        list[str] | None, option("--option", "NAME=VALUE", "An option of Spark's reader. Repeatable.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="SQL", show_default=False, help="The key.")] = None,
-    value: Annotated[str | None, typer.Option("--value", metavar="SQL", show_default=False, help="The value.")] = None,
-    timestamp: Annotated[
-        str | None, typer.Option("--timestamp", metavar="SQL", show_default=False, help="The time.")
-    ] = None,
-    value_as_json: Annotated[bool, typer.Option("--value-as-json", help="All other columns as a JSON object.")] = False,
-    keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions", help="As the column `partition` says, not by key.")
-    ] = False,
-    reading: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader. Repeatable."),
-    ] = None,
-    schema: Annotated[
-        str | None, typer.Option("--schema", metavar="DDL", show_default=False, help="The files' columns.")
-    ] = None,
+    schema: Annotated[str | None, option("--schema", "DDL", "The files' columns.")] = None,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions",
-            metavar="COUNT",
-            min=1,
-            show_default=False,
-            help="Of a topic that is created; by default as the broker chooses.",
-        ),
+        option("--partitions", "COUNT", "Partitions of a topic that is created; by default the broker's.", min=1),
     ] = None,
     step_bytes: Annotated[
-        int, typer.Option("--step-bytes", metavar="BYTES", min=1, help="About so many bytes of files a step.")
+        int, option("--step-bytes", "BYTES", "About this many bytes of files per step.", min=1, show_default=True)
     ] = 256 * 1024**2,
     every: Every = None,
     state: State = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
-    *,
-    cluster: ClusterOptions,
-    on: SparkOptions,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.spark_checks import check_broker, check_source
-    from stratalog.cli.wording import plural
+    """Load files into a topic, with their keys and timestamps.
+
+    Columns called key, value, headers and timestamp are used as such; a table that export wrote has them. Other columns
+    are named by --key, --value and --timestamp, which may be any SQL expression. With --value-as-json, the value has
+    all other columns. Run again, the command loads files that are new. A missing topic is created, with --partitions
+    partitions and the broker's retention: for older records, create it first with retention.ms=-1.
+
+    \b
+    Examples:
+      stratalog spark backfill orders --from warehouse/orders
+      stratalog spark backfill flights --from flights.csv --key carrier --timestamp time_hour --value-as-json
+      stratalog spark backfill orders --from 'archive/*.json' --value payload --partitions 12 --dry-run
+    """
     from stratalog.pipelines.backfill import BackfillOptions, format_of
     from stratalog.pipelines.backfill import backfill as run
-    from stratalog.pipelines.record_columns import ColumnChoice
 
-    columns = ColumnChoice(key, value, timestamp, value_as_json, keep_partitions)
-    given = parse_pairs("--option", reading, "sep=;")
-    options = BackfillOptions(input_format, columns, given, schema, state, step_bytes, every, dry_run, partitions)
+    pairs = parse_pairs("--option", reader_options, "sep=;")
+    choice = columns.choice()
+    options = BackfillOptions(input_format, choice, pairs, schema, state, step_bytes, every, dry_run, partitions)
     address = cluster.address()
-    if value_as_json and value is not None:
-        raise CommandError(f"--value is {value!r}, and --value-as-json is given too; give one of them")
 
     def check() -> None:
         format_of(source, input_format)
@@ -213,16 +201,16 @@ def backfill(
             }
         )
         return
-    if dry_run:
-        for name, expression in done.columns.items():
-            output.line(f"{name:<10} {expression}")
-    records = plural(done.records, "record")
+    records = pluralize(done.records, "record")
     if not dry_run:
         output.line(f"{records} loaded into {topic}; the state is in {done.state}")
-    elif done.goes_on:
+        return
+    for name, expression in done.columns.items():
+        output.line(f"{name:<10} {expression}")
+    if done.goes_on:
         output.line(f"of {records}, those in files that are not loaded yet would be loaded into {topic}")
     else:
         output.line(f"{records} would be loaded into {topic}")
-    if dry_run and done.created:
-        count = "as many partitions as the broker chooses" if not partitions else plural(partitions, "partition")
+    if done.created:
+        count = "the broker's default number of partitions" if not partitions else pluralize(partitions, "partition")
         output.line(f"topic {topic} would be created, with {count}")

@@ -1,4 +1,4 @@
-"""What the Tab key completes at the SQL prompt: topics, columns, keywords, commands of the prompt. And its history."""
+"""Completion and history of the SQL prompt. Tab completes topics, columns, keywords and the prompt's commands."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ KEYWORDS = re.findall(
     """,
 )
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-_MOST_KEPT = 1000
+_HISTORY_LINES = 1000
 
 
 class Completion:
-    """`topics`: asks for their names; only when a name is to be completed, and once a statement."""
+    """`list_topics` is called only when a name is completed, and at most once per statement."""
 
-    def __init__(self, topics: Callable[[], Sequence[str]]) -> None:
-        self._ask = topics
+    def __init__(self, list_topics: Callable[[], Sequence[str]]) -> None:
+        self._list_topics = list_topics
         self._topics: Sequence[str] | None = None
 
-    def forget(self) -> None:
-        """Topics come and go: the next statement asks anew."""
+    def forget_topics(self) -> None:
+        """Ask for the topics again at the next statement: they may have changed."""
         self._topics = None
 
     def candidates(self, text: str) -> list[str]:
-        """What the word that is typed may become."""
+        """Return what the typed word may become."""
         if text.startswith("\\"):
             return [command for command in COMMANDS if command.startswith(text)]
         if text.startswith("`"):
-            return [quoted(topic) for topic in self._known() if quoted(topic).startswith(text)]
+            return [quoted(topic) for topic in self._known_topics() if quoted(topic).startswith(text)]
         lower = text.lower()
-        # A keyword that is a column's name too would leave Tab with two candidates, and so with none.
-        named = {word.lower(): word for word in (*KEYWORDS, *ALL_COLUMNS)}
-        words = [word for name, word in named.items() if name.startswith(lower)]
-        topics = [topic for topic in self._known() if topic.lower().startswith(lower)]
+        # A keyword that is also the name of a column is offered once, or Tab could not choose.
+        words_by_name = {word.lower(): word for word in (*KEYWORDS, *ALL_COLUMNS)}
+        words = [word for name, word in words_by_name.items() if name.startswith(lower)]
+        topics = [topic for topic in self._known_topics() if topic.lower().startswith(lower)]
         return [topic if _PLAIN.fullmatch(topic) else quoted(topic) for topic in topics] + words
 
     def complete(self, text: str, state: int) -> str | None:
-        """As readline asks: the next candidate, None behind the last."""
-        found = self.candidates(text)
-        return found[state] if state < len(found) else None
+        """Return one candidate, or None after the last. readline calls this."""
+        candidates = self.candidates(text)
+        return candidates[state] if state < len(candidates) else None
 
-    def _known(self) -> Sequence[str]:
+    def _known_topics(self) -> Sequence[str]:
         if self._topics is None:
             try:
-                self._topics = sorted(self._ask())
-            except Exception:  # a broker that is away: the query will say so
+                self._topics = sorted(self._list_topics())
+            except Exception:  # the broker is away, as the next query will report
                 self._topics = ()
         return self._topics
 
 
 class History:
-    """The lines typed, kept between runs in the user's state directory; nothing where there is no readline."""
+    """The typed lines, kept between runs in the user's state directory. Without readline nothing is kept."""
 
     def __init__(self, completion: Completion) -> None:
         self.path = history_path()
@@ -73,14 +73,14 @@ class History:
             self._readline = None
             return
         self._readline = readline
-        readline.set_history_length(_MOST_KEPT)
-        readline.set_completer_delims(" \t\n,()=<>+*/;'\"")  # not the backquote, nor what names of topics may have
+        readline.set_history_length(_HISTORY_LINES)
+        readline.set_completer_delims(" \t\n,()=<>+*/;'\"")  # without the backquote and characters of topic names
         readline.set_completer(completion.complete)
         readline.parse_and_bind("tab: complete")
         try:
             readline.read_history_file(self.path)
         except OSError:
-            pass  # the first time
+            pass  # the first run has no history
 
     def save(self) -> None:
         if self._readline is None:
@@ -88,9 +88,9 @@ class History:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._readline.write_history_file(self.path)
-            self.path.chmod(0o600)  # queries have values in them
+            self.path.chmod(0o600)  # queries contain values
         except OSError:
-            pass  # a home that can't be written to is no reason to complain at the end
+            pass  # a read-only home directory is not worth an error at the end
 
 
 def history_path() -> Path:

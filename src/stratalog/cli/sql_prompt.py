@@ -1,7 +1,7 @@
-"""The loop of `stratalog spark sql`: reads statements, runs one after the other, and survives what goes wrong in one.
+"""The loop of `stratalog spark sql`: reads statements, runs them one by one, and survives their errors.
 
-At a terminal Ctrl-C ends the query that runs, or the line that is typed, and never the prompt. Without one, statements
-come from stdin, and the first that fails ends the run.
+At a terminal, Ctrl-C stops the running query or drops the typed line, and never ends the prompt. Without a terminal,
+statements come from stdin, and the first that fails ends the run.
 """
 
 from __future__ import annotations
@@ -9,37 +9,37 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
 from stratalog.cli.program import complain
 from stratalog.cli.sql_completion import Completion, History
-from stratalog.cli.sql_statements import Statements
+from stratalog.cli.sql_text import Statements
 
-PROMPT, WITHIN = "sql> ", "...> "
-HELP = """  SELECT ...;    runs a query: it ends with a semicolon, and may have many lines
+PROMPT, CONTINUATION_PROMPT = "sql> ", "...> "
+HELP = """  SELECT ...;    runs a query, which ends with a semicolon and may have many lines
   \\d             lists the topics; \\d TOPIC lists its columns
   \\q             ends, as Ctrl-D does
-  Ctrl-C         stops the query that runs, or drops what is typed
+  Ctrl-C         stops the running query, or drops the typed line
 """
 _CANCEL_SECONDS = 0.5
-_PATIENCE_SECONDS = 15.0
+_CANCEL_TIMEOUT = 15.0
 
 
 class Engine(Protocol):
-    """What runs statements."""
+    """Runs statements."""
 
     def run(self, statement: str) -> None:
-        """And show the result."""
+        """Run a statement and show the result."""
 
     def cancel(self) -> None:
-        """What `run` does in another thread; called again and again until it ends."""
+        """Stop `run`, which runs in another thread. Called repeatedly until it ends."""
 
     def describe(self, topic: str) -> None:
-        """The topics, or the columns of the one that is named."""
+        """Show the columns of a topic, or all topics if it is empty."""
 
     def explain(self, error: Exception) -> str:
-        """An error as one line."""
+        """Return an error as one line."""
 
 
 class Prompt:
@@ -50,18 +50,18 @@ class Prompt:
         self._statements = Statements()
 
     def run(self) -> bool:
-        """Until the end of input. False: a statement from a script failed, and what follows it was not run."""
-        return self._interactive() if self._is_interactive else self._script()
+        """Read until the end of input. Return False if a statement of a script failed; the rest was not run."""
+        return self._run_interactive() if self._is_interactive else self._run_script()
 
-    def _interactive(self) -> bool:
+    def _run_interactive(self) -> bool:
         history = History(self._completion)
         try:
             while True:
                 try:
                     if not self._take_line():
                         break
-                except KeyboardInterrupt:  # at any point between two queries: drop what is typed, keep the prompt
-                    self._statements.rest()
+                except KeyboardInterrupt:  # between two queries: drop the typed line, keep the prompt
+                    self._statements.take_rest()
                     sys.stdout.write("\n")
         finally:
             history.save()
@@ -70,78 +70,70 @@ class Prompt:
     def _take_line(self) -> bool:
         """Read a line and run the statements that it completes. Return False at the end of input."""
         try:
-            line = input(WITHIN if self._statements.is_within_one else PROMPT)
+            line = input(CONTINUATION_PROMPT if self._statements.is_within_statement else PROMPT)
         except EOFError:
             sys.stdout.write("\n")
             return False
-        if line.strip().startswith("\\") and not self._statements.is_within_one:
-            if line.split()[0] == "\\q":
-                return False
-            self._command(line.strip())
-            return True
-        if not self._statements.is_within_one and self._is_a_word(line):
-            return True
-        for statement in self._statements.add(line):
-            if not self._execute(statement):
-                self._statements.rest()
-                break
+        if self._is_end(line):
+            return False
+        if not self._run_line(line):
+            self._statements.take_rest()
         return True
 
-    def _script(self) -> bool:
+    def _run_script(self) -> bool:
         for line in sys.stdin:
-            if line.lstrip().startswith("\\") and not self._statements.is_within_one:
-                if line.split()[0] == "\\q":
-                    return True
-                if not self._command(line.strip()):
-                    return False
-                continue
-            if not self._statements.is_within_one and self._is_a_word(line):
-                if "help" not in line.lower():
-                    return False
-                continue
-            if not all(self._execute(statement) for statement in self._statements.add(line)):
+            if self._is_end(line):
+                return True
+            if not self._run_line(line):
                 return False
-        rest = self._statements.rest()
+        rest = self._statements.take_rest()
         return not rest or self._execute(rest)
 
-    def _command(self, line: str) -> bool:
+    def _is_end(self, line: str) -> bool:
+        return not self._statements.is_within_statement and line.split()[:1] == ["\\q"]
+
+    def _run_line(self, line: str) -> bool:
+        """Run a command of the prompt, or the statements that the line completes, up to the first that fails."""
+        if not self._statements.is_within_statement:
+            word = line.strip().rstrip(";").rstrip().lower()
+            if word.startswith("\\"):
+                return self._run_command(line.strip())
+            if word == "help":
+                sys.stdout.write(HELP)
+                return True
+            if word in ("exit", "quit"):  # commands of other prompts
+                complain(f"{word} is not a statement; \\q ends, as Ctrl-D does, and \\? shows all commands")
+                return False
+        return all(self._execute(statement) for statement in self._statements.add(line))
+
+    def _run_command(self, line: str) -> bool:
         name, _, rest = line.partition(" ")
         if name == "\\d":
             topic = rest.strip().rstrip(";").strip("`")
-            return self._guarded(lambda: self._engine.describe(topic))
+            return self._guard(lambda: self._engine.describe(topic))
         sys.stdout.write(HELP)
         if name not in ("\\?", "\\h"):
             complain(f"there is no command {name}; \\d lists topics, \\q ends")
             return False
         return True
 
-    def _is_a_word(self, line: str) -> bool:
-        """Whether it is what other prompts are told, which is no SQL; then how that is said here."""
-        word = line.strip().rstrip(";").rstrip().lower()
-        if word == "help":
-            sys.stdout.write(HELP)
-        elif word in ("exit", "quit"):
-            complain(f"{word} is no statement; \\q ends, as Ctrl-D does, and \\? lists what there is")
-        else:
-            return False
-        return True
-
     def _execute(self, statement: str) -> bool:
-        self._completion.forget()
-        began = time.monotonic()
-        done = self._guarded(lambda: self._engine.run(statement))
+        self._completion.forget_topics()
+        started = time.monotonic()
+        succeeded = self._guard(lambda: self._engine.run(statement))
         sys.stdout.flush()
-        sys.stderr.write(f"{time.monotonic() - began:.2f} s\n")
-        return done
+        sys.stderr.write(f"{time.monotonic() - started:.2f} s\n")
+        return succeeded
 
-    def _guarded(self, work: Callable[[], None]) -> bool:
-        """Whether it went well. In a thread of its own: what interrupts the wait for it interrupts no talk with Java,
-        which would be confused by an answer that nobody took."""
+    def _guard(self, work: Callable[[], None]) -> bool:
+        """Run something, report its error, and return whether it succeeded. It runs in a thread of its own, so that an
+        interrupt does not break off a call to Java, whose response would then confuse the next call."""
         job = _Job(work)
         try:
             job.run()
         except KeyboardInterrupt:
-            for _ in _ticks(_PATIENCE_SECONDS):
+            deadline = time.monotonic() + _CANCEL_TIMEOUT
+            while time.monotonic() < deadline:
                 self._engine.cancel()
                 if job.has_ended(_CANCEL_SECONDS):
                     break
@@ -150,7 +142,7 @@ class Prompt:
             complain("the query is stopped")
             return False
         if isinstance(job.error, BrokenPipeError):
-            raise job.error  # who reads the results has gone
+            raise job.error  # the reader of the results has gone
         if job.error is not None:
             complain(self._engine.explain(job.error))
             return False
@@ -158,7 +150,7 @@ class Prompt:
 
 
 class _Job:
-    """Waits for an event and not for the thread: in Python 3.11 a `join` that was interrupted takes it for ended."""
+    """Work in a thread. Its end is an event, because in Python 3.11 an interrupted `join` takes the thread as ended."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.error: Exception | None = None
@@ -180,9 +172,3 @@ class _Job:
             self.error = error
         finally:
             self._ended.set()
-
-
-def _ticks(seconds: float) -> Iterator[None]:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        yield

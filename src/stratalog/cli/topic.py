@@ -1,4 +1,4 @@
-"""stratalog topic: topics of a cluster, looked at and changed."""
+"""stratalog topic: list, describe, create, change and delete topics."""
 
 from __future__ import annotations
 
@@ -8,225 +8,287 @@ from typing import Annotated, TypeAlias
 import typer
 
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.cluster_options import (
-    DEFAULT_SERVER,
+from stratalog.cli.options import (
     AsJson,
-    BootstrapServer,
+    Commands,
     DryRun,
-    admin_config,
-    end_with,
+    Server,
+    Yes,
+    argument,
+    flag,
+    option,
     parse_pairs,
+    report_errors,
 )
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, size, text
+from stratalog.cli.positions import AdminBounds
 from stratalog.cli.program import CommandError
+from stratalog.cli.wording import format_size, pluralize, printable
+from stratalog.client.admin import Admin, ConfigResource, ConfigSource, NewTopic
+from stratalog.client.administration.topics import CHOSEN_BY_BROKER
+from stratalog.client.errors import ClientError, TopicExistsError, UnknownTopicOrPartitionError
+from stratalog.client.metadata import TopicInfo, TopicPartition
 
-HELP = """List, describe, create, change and delete topics.
+Name: TypeAlias = Annotated[str, argument("TOPIC", "The name of the topic.", autocompletion=complete_topic)]
+Names: TypeAlias = Annotated[list[str], argument("TOPIC...", "Names of topics.", autocompletion=complete_topic)]
+Settings: TypeAlias = Annotated[
+    list[str] | None, option("--set --config", "NAME=VALUE", "A setting, by Kafka's name. Repeatable.")
+]
+
+app = Commands("""List, describe, create, change and delete topics.
 
 \b
 Examples:
   stratalog topic list
   stratalog topic create orders --partitions 6 --set retention.ms=86400000
   stratalog topic describe orders
-"""
-_LIST_HELP = """List the topics.
-
-\b
-Examples:
-  stratalog topic list
-  stratalog topic list --internal --json
-"""
-_DESCRIBE_HELP = """Show topics: partitions with their offsets and sizes, and settings that are not the defaults.
-
-\b
-Examples:
-  stratalog topic describe orders
-  stratalog topic describe orders payments --bootstrap-server kafka.example:9092 --json
-"""
-_CREATE_HELP = """Create topics. Settings have Kafka's names.
-
-\b
-Examples:
-  stratalog topic create orders
-  stratalog topic create orders payments --partitions 6 --set cleanup.policy=compact
-  stratalog topic create orders --if-not-exists
-"""
-_DELETE_HELP = """Delete topics with all their records. On a terminal it asks first.
-
-\b
-Examples:
-  stratalog topic delete orders
-  stratalog topic delete orders payments --yes --if-exists
-"""
-_ALTER_HELP = """Change a topic's settings; what is not named stays as it is.
-
-\b
-Examples:
-  stratalog topic alter orders --set retention.ms=3600000 --set max.message.bytes=2000000
-  stratalog topic alter orders --unset retention.ms
-"""
-_GROW_HELP = """Give a topic more partitions.
-
-TOTAL is how many it has then. There is no way back, and keys may go to other partitions than before.
-
-\b
-Examples:
-  stratalog topic add-partitions orders 12
-  stratalog topic add-partitions orders 12 --dry-run
-"""
-
-Name: TypeAlias = Annotated[
-    str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=complete_topic, help="The topic's name.")
-]
-Names: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=complete_topic, help="Names of topics."),
-]
-NewNames: TypeAlias = Annotated[
-    list[str], typer.Argument(metavar="TOPIC...", show_default=False, help="Names of the new topics.")
-]
-Settings: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--set", "--config", metavar="NAME=VALUE", help="A setting, by Kafka's name. Repeatable."),
-]
-
-app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
+""")
 
 
-@app.callback(invoke_without_command=True)
-def topic(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@app.command("list", help=_LIST_HELP, short_help="List the topics.")
+@app.add("list")
 def list_topics(
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
-    internal: Annotated[bool, typer.Option("--internal", help="The brokers' own as well.")] = False,
+    server: Server,
+    internal: Annotated[bool, flag("--internal", "Include the topics of the brokers themselves.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.topic_report import list_lines
-    from stratalog.client.admin import Admin
+    """List the topics.
 
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        list_lines(Output(as_json=as_json), admin.list_topics(include_internal=internal))
+    \b
+    Examples:
+      stratalog topic list
+      stratalog topic list --internal --json
+    """
+    with server.admin() as admin:
+        topics = admin.list_topics(include_internal=internal)
+    rows = [
+        {
+            "type": "topic",
+            "topic": name,
+            "topic_id": str(info.id),
+            "partitions": len(info.partitions),
+            "internal": info.is_internal,
+        }
+        for name, info in topics.items()
+    ]
+    columns: Columns = {"topic": "topic", "partitions": "partitions", "id": "topic_id"}
+    Output(as_json=as_json).rows(rows, columns, empty="no topics yet; `stratalog topic create NAME` creates one")
 
 
-@app.command("describe", help=_DESCRIBE_HELP, short_help="Show partitions, offsets, sizes and settings.")
-def describe(topics: Names, bootstrap_server: BootstrapServer = DEFAULT_SERVER, as_json: AsJson = False) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.topic_report import TopicReport
-    from stratalog.client.admin import Admin
+@app.add("describe")
+def describe(topics: Names, server: Server, as_json: AsJson = False) -> None:
+    """Show partitions, offsets, sizes and settings.
 
+    The settings are those of the topic itself that are not the defaults.
+
+    \b
+    Examples:
+      stratalog topic describe orders
+      stratalog topic describe orders payments --bootstrap-server kafka.example:9092 --json
+    """
     output = Output(as_json=as_json)
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        found = admin.describe_topics(topics)
-        for info in found.succeeded().values():
-            TopicReport.of(admin, info).show(output)
-    end_with(found.errors.values())
+    with server.admin() as admin:
+        outcomes = admin.describe_topics(topics)
+        for info in outcomes.succeeded().values():
+            description = _describe(admin, info)
+            if as_json:
+                output.json(description)
+            else:
+                _show(output, description)
+    report_errors(outcomes.errors.values())
 
 
-@app.command("create", help=_CREATE_HELP, short_help="Create topics.")
+@app.add("create")
 def create(
-    topics: NewNames,
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    topics: Annotated[list[str], argument("TOPIC...", "Names of the new topics.")],
+    server: Server,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, show_default="the broker's num.partitions")
+        int | None, option("--partitions -p", "COUNT", "", min=1, show_default="the broker's num.partitions")
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, show_default="the broker's default")
+        int | None, option("--replication-factor -r", "COUNT", "", min=1, show_default="the broker's default")
     ] = None,
     settings: Settings = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="One that exists is no error.")] = False,
+    if_not_exists: Annotated[bool, flag("--if-not-exists", "Accept topics that already exist.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.wording import plural
-    from stratalog.client.admin import Admin, NewTopic
-    from stratalog.client.administration.topics import CHOSEN_BY_BROKER
-    from stratalog.client.errors import TopicExistsError
+    """Create topics. Settings have Kafka's names.
 
+    \b
+    Examples:
+      stratalog topic create orders
+      stratalog topic create orders payments --partitions 6 --set cleanup.policy=compact
+      stratalog topic create orders --if-not-exists
+    """
     config = parse_pairs("--set", settings, "retention.ms=86400000")
     counts = (partitions or CHOSEN_BY_BROKER, replication_factor or CHOSEN_BY_BROKER)
     output = Output(as_json=as_json)
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        outcomes = admin.create_topics(
-            [NewTopic(name, *counts, config) for name in dict.fromkeys(topics)], validate_only=dry_run
-        )
-    for made in outcomes.succeeded().values():
+    with server.admin() as admin:
+        new_topics = [NewTopic(name, *counts, config) for name in dict.fromkeys(topics)]
+        outcomes = admin.create_topics(new_topics, validate_only=dry_run)
+    for created in outcomes.succeeded().values():
         if as_json:
-            fields = {"topic": made.name, "partitions": made.partitions, "replication_factor": made.replication_factor}
-            output.json({"type": "topic", **fields, "created": not dry_run})
+            counts_of = {"partitions": created.partitions, "replication_factor": created.replication_factor}
+            output.json({"type": "topic", "topic": created.name, **counts_of, "created": not dry_run})
         else:
-            word = "would create" if dry_run else "created"
-            output.line(f"{word} {made.name}: {plural(made.partitions, 'partition')}")
-    end_with(error for error in outcomes.errors.values() if not (if_not_exists and isinstance(error, TopicExistsError)))
+            verb = "would create" if dry_run else "created"
+            output.line(f"{verb} {created.name}: {pluralize(created.partitions, 'partition')}")
+    accepted = TopicExistsError if if_not_exists else ()
+    report_errors(error for error in outcomes.errors.values() if not isinstance(error, accepted))
 
 
-@app.command("delete", help=_DELETE_HELP, short_help="Delete topics with all their records.")
+@app.add("delete")
 def delete(
     topics: Names,
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="One that does not exist is no error.")] = False,
+    server: Server,
+    yes: Yes = False,
+    if_exists: Annotated[bool, flag("--if-exists", "Accept topics that do not exist.")] = False,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.client.admin import Admin
-    from stratalog.client.errors import UnknownTopicOrPartitionError
+    """Delete topics with all their records. On a terminal it asks first.
 
+    \b
+    Examples:
+      stratalog topic delete orders
+      stratalog topic delete orders payments --yes --if-exists
+    """
     names = list(dict.fromkeys(topics))
     if not yes and sys.stdin.isatty() and not typer.confirm(f"Delete {', '.join(names)} with all records?", err=True):
-        raise CommandError("nothing was deleted")
-    output = Output()
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
+        raise CommandError("nothing was deleted; --yes deletes without asking")
+    with server.admin() as admin:
         outcomes = admin.delete_topics(names)
+    output = Output()
     for name in outcomes.succeeded():
         output.line(f"deleted {name}")
-    missing_is_fine = UnknownTopicOrPartitionError if if_exists else ()
-    end_with((error for error in outcomes.errors.values() if not isinstance(error, missing_is_fine)), can_make=False)
+    accepted = UnknownTopicOrPartitionError if if_exists else ()
+    errors = (error for error in outcomes.errors.values() if not isinstance(error, accepted))
+    report_errors(errors, can_create=False)
 
 
-@app.command("alter", help=_ALTER_HELP, short_help="Change a topic's settings.")
+@app.add("alter")
 def alter(
     topic: Name,
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    server: Server,
     settings: Settings = None,
-    unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default. Repeatable.")
-    ] = None,
+    unset: Annotated[list[str] | None, option("--unset", "NAME", "Return to the default. Repeatable.")] = None,
     dry_run: DryRun = False,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.client.admin import Admin, ConfigResource
+    """Change a topic's settings. Other settings stay as they are.
 
+    \b
+    Examples:
+      stratalog topic alter orders --set retention.ms=3600000 --set max.message.bytes=2000000
+      stratalog topic alter orders --unset retention.ms
+    """
     changes: dict[str, object] = {**parse_pairs("--set", settings, "retention.ms=86400000")}
     for name in unset or ():
         if name in changes:
             raise CommandError(f"{name} is in --set and in --unset; leave out one of them")
         changes[name] = None
     if not changes:
-        raise CommandError("nothing to change; give --set NAME=VALUE or --unset NAME")
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        admin.describe_topic(topic)  # its error names the topic, and says more than that of its settings
+        raise CommandError("there is nothing to change; give --set NAME=VALUE or --unset NAME")
+    with server.admin() as admin:
+        admin.describe_topic(topic)  # a missing topic has a better error here than in alter_config
         admin.alter_config(ConfigResource.topic(topic), changes, validate_only=dry_run)
     output = Output()
-    word = "would set" if dry_run else "set"
     for name, value in changes.items():
-        output.line(f"{word} {name} of {topic} to {'its default' if value is None else value}")
+        verb = "would set" if dry_run else "set"
+        output.line(f"{verb} {name} of {topic} to {'its default' if name in (unset or ()) else value}")
 
 
-@app.command("add-partitions", help=_GROW_HELP, short_help="Give a topic more partitions.")
+@app.add("add-partitions")
 def add_partitions(
     topic: Name,
-    total: Annotated[int, typer.Argument(metavar="TOTAL", min=1, show_default=False, help="How many it has then.")],
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    total: Annotated[int, argument("TOTAL", "How many partitions the topic will have.", min=1)],
+    server: Server,
     dry_run: DryRun = False,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.wording import plural
-    from stratalog.client.admin import Admin
+    """Give a topic more partitions.
 
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
+    TOTAL is the number it will have. This can't be undone, and keys may go to other partitions than before.
+
+    \b
+    Examples:
+      stratalog topic add-partitions orders 12
+      stratalog topic add-partitions orders 12 --dry-run
+    """
+    with server.admin() as admin:
         before = len(admin.describe_topic(topic).partitions)
         admin.create_partitions({topic: total}, validate_only=dry_run).check()
-    Output().line(f"{topic} {'would have' if dry_run else 'has'} {plural(total, 'partition')}; it had {before}")
+    Output().line(f"{topic} {'would have' if dry_run else 'has'} {pluralize(total, 'partition')}; it had {before}")
+
+
+def _describe(admin: Admin, info: TopicInfo) -> Row:
+    partitions = [TopicPartition(info.name, partition.partition) for partition in info.partitions]
+    bounds = AdminBounds(admin)
+    settings = admin.describe_config(ConfigResource.topic(info.name))
+    starts, ends = bounds.beginning_offsets(partitions), bounds.end_offsets(partitions)
+    sizes = _sizes(admin, info, partitions)
+    return {
+        "type": "topic",
+        "topic": info.name,
+        "topic_id": str(info.id),
+        "internal": info.is_internal,
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "leader": partition.leader,
+                "leader_epoch": partition.leader_epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+                "start_offset": starts[key],
+                "end_offset": ends[key],
+                "size": sizes.get(key),
+            }
+            for key, partition in zip(partitions, info.partitions, strict=True)
+        ],
+        "settings": {
+            name: entry.value or ""
+            for name, entry in sorted(settings.items())
+            if entry.source is ConfigSource.TOPIC and not entry.is_sensitive
+        },
+    }
+
+
+def _show(output: Output, topic: Row) -> None:
+    partitions = topic["partitions"]
+    replicas = len(partitions[0]["replicas"]) if partitions else 0
+    records = sum(partition["end_offset"] - partition["start_offset"] for partition in partitions)
+    sizes = [partition["size"] for partition in partitions if partition["size"] is not None]
+    about = [
+        pluralize(len(partitions), "partition"),
+        pluralize(replicas, "replica"),
+        f"at most {pluralize(records, 'record')}",
+        *([format_size(sum(sizes))] if sizes else []),
+        f"id {topic['topic_id']}",
+    ]
+    output.line((printable(topic["topic"]), STRONG), (f"  {', '.join(about)}", QUIET))
+    columns: Columns = {
+        "partition": text("partition"),
+        "leader": lambda partition: str(partition["leader"]) if partition["leader"] >= 0 else "none",
+        "replicas": lambda partition: ",".join(map(str, partition["replicas"])),
+        "in sync": lambda partition: ",".join(map(str, partition["isr"])),
+        "start": "start_offset",
+        "end": "end_offset",
+        "size": size("size"),
+    }
+    output.rows(partitions, columns, indent=2)
+    for name, value in topic["settings"].items():
+        output.line(f"  {printable(name)}={printable(value)}")
+
+
+def _sizes(admin: Admin, info: TopicInfo, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the sizes of the partitions at their leaders, without those whose brokers don't report them."""
+    leaders = {TopicPartition(info.name, partition.partition): partition.leader for partition in info.partitions}
+    try:
+        by_broker = admin.describe_log_dirs(
+            {leader for leader in leaders.values() if leader >= 0}, partitions=partitions
+        )
+    except ClientError:
+        return {}
+    return {
+        key: replica.size
+        for broker, directories in by_broker.succeeded().items()
+        for directory in directories.values()
+        for key, replica in directory.replicas.items()
+        if leaders.get(key) == broker and not replica.is_future
+    }

@@ -1,22 +1,25 @@
-"""stratalog transaction: transactions, looked at, and ended where nobody else will."""
+"""stratalog transaction: show transactions, and abort those that hang or are prepared."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, TypeAlias
 
-import typer
-
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.cluster_options import (
-    DEFAULT_SERVER,
-    AsJson,
-    BootstrapServer,
-    DryRun,
-    admin_config,
-    end_with,
-)
+from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, option, report_errors
+from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, text, time
+from stratalog.cli.program import CommandError
+from stratalog.cli.wording import format_time, printable
+from stratalog.client.admin import Admin, HangingTransaction, TransactionDescription
+from stratalog.client.errors import UnsupportedVersionError
+from stratalog.client.metadata import TopicPartition
+from stratalog.client.prepared_transaction import PreparedTransaction
 
-HELP = """List transactions, show what is open, find those that hang and end them.
+_NEVER_MS = 2**31 - 1
+_PARTITION = re.compile(r"(?P<topic>.+):(?P<partition>[0-9]{1,10})")
+Ids: TypeAlias = Annotated[list[str], argument("ID...", "Transactional ids.")]
+
+app = Commands("""List and describe transactions, and abort those that hang.
 
 \b
 Examples:
@@ -25,130 +28,211 @@ Examples:
   stratalog transaction describe payments
   stratalog transaction abort orders:0 --producer-id 4000
   stratalog transaction abort --id payments
-"""
-_LIST_HELP = """List the transactional ids, or with --hanging the open transactions that no coordinator will end.
-
-One that is prepared waits for another process to end it: its producer is done with it, and its timeout does not count.
-
-Where one hangs, readers of committed records wait for ever. --hanging looks in all partitions, or those of --topic.
-
-\b
-Examples:
-  stratalog transaction list --state Ongoing --longer-than 60000
-  stratalog transaction list --hanging --topic orders --json
-"""
-_DESCRIBE_HELP = """Show transactions: state, producer, since when it is open, and the partitions that are part of it.
-
-\b
-Examples:
-  stratalog transaction describe payments
-  stratalog transaction describe payments --json
-"""
-_ABORT_HELP = """End a transaction that nobody else ends: one that hangs in a partition, or with --id a prepared one.
-
-What hangs is ended by a marker in that partition. A transaction that is open, and not prepared, is ended by its
-coordinator, at the latest after transaction.timeout.ms. Who is about to commit a prepared one is refused from then on.
-
-\b
-Examples:
-  stratalog transaction abort --id payments
-  stratalog transaction abort orders:0 --producer-id 4000 --dry-run
-  stratalog transaction abort orders:0 --producer-id 4000
-"""
-
-Ids: TypeAlias = Annotated[list[str], typer.Argument(metavar="ID...", show_default=False, help="Transactional ids.")]
-
-app = typer.Typer(help=HELP, rich_markup_mode=None, add_completion=False)
+""")
 
 
-@app.callback(invoke_without_command=True)
-def transaction(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
-@app.command("list", help=_LIST_HELP, short_help="List the transactional ids, or what hangs.")
+@app.add("list")
 def list_transactions(
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
+    server: Server,
     states: Annotated[
-        list[str] | None, typer.Option("--state", help="Only in this state: Ongoing, CompleteCommit, ... Repeatable.")
+        list[str] | None, option("--state", "STATE", "Only this state: Ongoing, CompleteCommit, ... Repeatable.")
     ] = None,
     longer_than: Annotated[
-        int | None,
-        typer.Option("--longer-than", metavar="MS", min=0, show_default=False, help="Only begun longer ago than this."),
+        int | None, option("--longer-than", "MS", "Only transactions that began longer ago.", min=0)
     ] = None,
-    hanging: Annotated[bool, typer.Option("--hanging", help="Open transactions that nobody will end.")] = False,
+    hanging: Annotated[bool, flag("--hanging", "List open transactions that no coordinator will end.")] = False,
     topics: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic", "-t", autocompletion=complete_topic, help="With --hanging: only in this topic. Repeatable."
-        ),
+        option("--topic -t", "TOPIC", "With --hanging: only this topic. Repeatable.", autocompletion=complete_topic),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.transaction_report import hanging_lines, list_lines, places_of, prepared_ids
-    from stratalog.client.admin import Admin
+    """List the transactional ids, or the transactions that hang.
 
+    A prepared transaction waits for another process to end it: its producer is done with it, and its timeout does not
+    apply. A transaction hangs if it is open in a partition and no coordinator will end it; consumers of committed
+    records then wait without end. --hanging checks all partitions, or those of --topic.
+
+    \b
+    Examples:
+      stratalog transaction list --state Ongoing --longer-than 60000
+      stratalog transaction list --hanging --topic orders --json
+    """
     output = Output(as_json=as_json)
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
+    with server.admin() as admin:
         if hanging:
-            hanging_lines(output, admin.find_hanging_transactions(places_of(admin, topics or ())))
-        else:
-            found = admin.list_transactions(states=states or (), longer_than_ms=longer_than)
-            list_lines(output, found, prepared_ids(admin) if found else frozenset())
+            _show_hanging(output, admin.find_hanging_transactions(_partitions_of(admin, topics)))
+            return
+        transactions = admin.list_transactions(states=states or (), longer_than_ms=longer_than)
+        prepared = _prepared_ids(admin) if transactions else frozenset()
+    rows = [
+        {
+            "type": "transaction",
+            "transactional_id": transaction.transactional_id,
+            "state": transaction.state,
+            "producer_id": transaction.producer_id,
+            "prepared": transaction.transactional_id in prepared,
+        }
+        for transaction in transactions
+    ]
+    columns: Columns = {"transactional id": "transactional_id", "state": _state, "producer": text("producer_id")}
+    output.rows(rows, columns, empty="no transactions yet; a transactional id appears with its first producer")
 
 
-@app.command("describe", help=_DESCRIBE_HELP, short_help="Show state, producer and partitions.")
-def describe(ids: Ids, bootstrap_server: BootstrapServer = DEFAULT_SERVER, as_json: AsJson = False) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.transaction_report import description_lines, prepared_ids
-    from stratalog.client.admin import Admin
+@app.add("describe")
+def describe(ids: Ids, server: Server, as_json: AsJson = False) -> None:
+    """Show state, producer, start time and partitions.
 
+    \b
+    Examples:
+      stratalog transaction describe payments
+      stratalog transaction describe payments --json
+    """
     output = Output(as_json=as_json)
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        found = admin.describe_transactions(ids)
-        prepared = prepared_ids(admin) if found.succeeded() else frozenset()
-    for one in found.succeeded().values():
-        description_lines(output, one, is_prepared=one.transactional_id in prepared)
-    end_with(found.errors.values())
+    with server.admin() as admin:
+        outcomes = admin.describe_transactions(ids)
+        prepared = _prepared_ids(admin) if outcomes.succeeded() else frozenset()
+    for transaction in outcomes.succeeded().values():
+        row = _description(transaction, transaction.transactional_id in prepared)
+        if as_json:
+            output.json(row)
+        else:
+            _show(output, row)
+    report_errors(outcomes.errors.values())
 
 
-@app.command("abort", help=_ABORT_HELP, short_help="End a transaction that hangs or is prepared.")
+@app.add("abort")
 def abort(
+    server: Server,
     partition: Annotated[
-        str | None,
-        typer.Argument(metavar="[TOPIC:PARTITION]", show_default=False, help="Where it hangs, like orders:0."),
+        str | None, argument("[TOPIC:PARTITION]", "The partition in which it hangs, like orders:0.")
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option("--producer-id", show_default=False, help="Whose it is; `list --hanging` says it.")
+        int | None, option("--producer-id", "NUMBER", "Its producer, as `list --hanging` shows it.")
     ] = None,
     transactional_id: Annotated[
-        str | None, typer.Option("--id", show_default=False, help="The transactional id of a prepared one.")
+        str | None, option("--id", "ID", "The transactional id of a prepared transaction.")
     ] = None,
-    bootstrap_server: BootstrapServer = DEFAULT_SERVER,
     dry_run: DryRun = False,
 ) -> None:
-    from stratalog.cli.output import Output
-    from stratalog.cli.program import CommandError, printable
-    from stratalog.cli.transaction_report import hanging_one, place_of, prepared_one
-    from stratalog.client.admin import Admin
+    """Abort a transaction that hangs, or with --id a prepared one.
 
+    A hanging transaction is ended by a marker in that partition. An open transaction that is not prepared is ended by
+    its coordinator, after transaction.timeout.ms at the latest. Once a prepared transaction is aborted, a commit of it
+    is refused.
+
+    \b
+    Examples:
+      stratalog transaction abort --id payments
+      stratalog transaction abort orders:0 --producer-id 4000 --dry-run
+      stratalog transaction abort orders:0 --producer-id 4000
+    """
     done = "would abort" if dry_run else "aborted"
     if transactional_id is not None and partition is None and producer_id is None:
-        with Admin.from_config(admin_config(bootstrap_server)) as admin:
-            prepared = prepared_one(admin, transactional_id)
+        with server.admin() as admin:
+            prepared = _prepared(admin, transactional_id)
             if not dry_run:
                 admin.finish_transactions([prepared], commit=False)
-        whose = f"{printable(transactional_id)}, producer {prepared.producer_id}"
-        Output().line(f"{done} the prepared transaction of {whose}")
+        about = f"{printable(transactional_id)}, producer {prepared.producer_id}"
+        Output().line(f"{done} the prepared transaction of {about}")
         return
     if partition is None or producer_id is None or transactional_id is not None:
-        raise CommandError("say what to abort: TOPIC:PARTITION and --producer-id, or --id for one that is prepared")
-    place = place_of(partition)
-    with Admin.from_config(admin_config(bootstrap_server)) as admin:
-        one = hanging_one(admin, place, producer_id).producer
+        raise CommandError("name what to abort: TOPIC:PARTITION and --producer-id, or --id for a prepared transaction")
+    match = _PARTITION.fullmatch(partition)
+    if match is None:
+        raise CommandError(f"TOPIC:PARTITION is {partition!r}; it must be like orders:0")
+    key = TopicPartition(match["topic"], int(match["partition"]))
+    with server.admin() as admin:
+        producer = _hanging(admin, key, producer_id).producer
         if not dry_run:
-            admin.abort_transaction(place, producer_id, one.producer_epoch, one.coordinator_epoch or 0)
-    since = f"open since offset {one.transaction_start}"
-    Output().line(f"{done} the transaction of producer {producer_id} in {place}, {since}")
+            admin.abort_transaction(key, producer_id, producer.producer_epoch, producer.coordinator_epoch or 0)
+    since = f"open since offset {producer.transaction_start}"
+    Output().line(f"{done} the transaction of producer {producer_id} in {key}, {since}")
+
+
+def _prepared_ids(admin: Admin) -> frozenset[str]:
+    """Return the ids of transactions that wait for another process to end them. Only a Stratalog broker has any."""
+    try:
+        return frozenset(prepared.transactional_id for prepared in admin.prepared_transactions())
+    except UnsupportedVersionError:
+        return frozenset()
+
+
+def _state(row: Row) -> str:
+    return f"{row['state']}, prepared" if row["prepared"] else str(row["state"])
+
+
+def _description(transaction: TransactionDescription, is_prepared: bool) -> Row:
+    return {
+        "type": "transaction",
+        "transactional_id": transaction.transactional_id,
+        "state": transaction.state,
+        "prepared": is_prepared,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "timeout_ms": transaction.timeout_ms,
+        "started_ms": transaction.started_ms,
+        "partitions": [[partition.topic, partition.partition] for partition in transaction.partitions],
+    }
+
+
+def _show(output: Output, row: Row) -> None:
+    timeout = "no timeout" if row["timeout_ms"] == _NEVER_MS else f"timeout {row['timeout_ms']:,} ms"
+    about = f"  {_state(row)}, producer {row['producer_id']} epoch {row['producer_epoch']}, {timeout}"
+    if row["started_ms"] is not None:
+        about += f", begun {format_time(row['started_ms'])}"
+    output.line((printable(row["transactional_id"]), STRONG), (about, QUIET))
+    partitions = [{"topic": topic, "partition": partition} for topic, partition in row["partitions"]]
+    columns: Columns = {"topic": "topic", "partition": text("partition")}
+    output.rows(partitions, columns, indent=2, empty="  the transaction has no partition")
+
+
+def _show_hanging(output: Output, transactions: list[HangingTransaction]) -> None:
+    rows = [
+        {
+            "type": "hanging_transaction",
+            "topic": transaction.partition.topic,
+            "partition": transaction.partition.partition,
+            "producer_id": transaction.producer.producer_id,
+            "producer_epoch": transaction.producer.producer_epoch,
+            "coordinator_epoch": transaction.producer.coordinator_epoch,
+            "start_offset": transaction.producer.transaction_start,
+            "last_timestamp_ms": transaction.producer.last_timestamp_ms,
+        }
+        for transaction in transactions
+    ]
+    columns: Columns = {
+        "topic": "topic",
+        "partition": text("partition"),
+        "producer": text("producer_id"),
+        "epoch": text("producer_epoch"),
+        "open since": "start_offset",
+        "last write": time("last_timestamp_ms"),
+    }
+    output.rows(rows, columns, empty="no transaction hangs")
+
+
+def _partitions_of(admin: Admin, topics: list[str] | None) -> list[TopicPartition]:
+    """Return all partitions of these topics, by default of all topics."""
+    infos = admin.describe_topics(topics).check() if topics else admin.list_topics(include_internal=True)
+    return [TopicPartition(name, index) for name, info in infos.items() for index in range(len(info.partitions))]
+
+
+def _hanging(admin: Admin, partition: TopicPartition, producer_id: int) -> HangingTransaction:
+    for transaction in admin.find_hanging_transactions([partition]):
+        if transaction.producer.producer_id == producer_id:
+            return transaction
+    raise CommandError(
+        f"producer {producer_id} has no transaction that hangs in {partition}; `stratalog transaction list --hanging` "
+        "shows all that do, and a coordinator ends those that it knows"
+    )
+
+
+def _prepared(admin: Admin, transactional_id: str) -> PreparedTransaction:
+    for transaction in admin.prepared_transactions(transactional_id):
+        if transaction.transactional_id == transactional_id:
+            return transaction
+    raise CommandError(
+        f"{transactional_id!r} has no transaction that is prepared; `stratalog transaction list` shows all ids, and a "
+        "coordinator ends open transactions that are not prepared"
+    )

@@ -1,61 +1,43 @@
-"""How values are written for people: sizes, times, bytes of unknown content, and names that fit a column."""
+"""Values written for people: sizes, times, counts, bytes of unknown content, and names that fit a column. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-from stratalog.cli.program import CommandError, printable
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
-def size(count: int) -> str:
-    """1536 -> 1.5 KiB"""
+def format_size(count: int) -> str:
+    """Return 1.5 KiB for 1536."""
     value = float(count)
     for unit in _UNITS:
         if value < 1024 or unit == _UNITS[-1]:
             return f"{count} {'byte' if count == 1 else unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
         value /= 1024
-    raise AssertionError("the last unit takes all")
+    raise AssertionError("the last unit takes every value")
 
 
-def timestamp(milliseconds: int) -> str:
-    """ISO 8601 in UTC; the bare number where no calendar has it."""
+def format_time(milliseconds: int) -> str:
+    """Return ISO 8601 in UTC, or the number itself if it is outside the calendar. -1, no time, is `none`."""
     if milliseconds == -1:
         return "none"
     try:
-        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+        moment = EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
         return str(milliseconds)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
-def parse_timestamp(text: str) -> int:
-    """Milliseconds, or ISO 8601; without an offset UTC is meant."""
-    if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20:
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise CommandError(
-            f"timestamp is {text!r}; give milliseconds since 1970 or ISO 8601, like 2026-01-31T12:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def plural(count: int, thing: str) -> str:
-    """1 batch, 2 batches, 3 entries"""
+def pluralize(count: int, thing: str) -> str:
+    """Return 1 batch, 2 batches, 3 entries."""
     if count == 1:
         return f"1 {thing}"
     if thing.endswith("y") and thing[-2] not in "aeou":
@@ -63,24 +45,24 @@ def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}es" if thing.endswith("ch") else f"{count:,} {thing}s"
 
 
-def listed(items: Sequence[str], most: int = 3) -> str:
-    """a, b, c and 2 more"""
+def join_first(items: Sequence[str], most: int = 3) -> str:
+    """Return a, b, c and 2 more."""
     more = f" and {len(items) - most:,} more" if len(items) > most else ""
     return f"{', '.join(items[:most])}{more}"
 
 
-def partitions_of(count: int) -> str:
-    """Which numbers there are: only partition 0, the partitions 0 to 2"""
+def describe_partitions(count: int) -> str:
+    """Return the numbers of a topic's partitions in words: only partition 0, the partitions 0 to 2."""
     return "only partition 0" if count == 1 else f"the partitions 0 to {count - 1}"
 
 
 def is_internal(topic: str) -> bool:
-    """A topic, or a partition's directory, that brokers keep for themselves."""
+    """True for a topic, or the directory of a partition, that belongs to the brokers themselves."""
     return topic.startswith("__")
 
 
-def encoded(content: bytes) -> tuple[str, str]:
-    """The text and its encoding: utf-8 where every character can be printed, else hex."""
+def decode_bytes(content: bytes) -> tuple[str, str]:
+    """Return the text and its encoding: utf-8 if every character can be printed, otherwise hex."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -88,25 +70,25 @@ def encoded(content: bytes) -> tuple[str, str]:
     return (text, "utf-8") if text.isprintable() else (content.hex(), "hex")
 
 
-def content(value: bytes | None, limit: int | None = None) -> str:
-    """For people: "text", 0x00ff, null; of a long one `limit` characters or bytes."""
+def format_bytes(value: bytes | None, limit: int | None = None) -> str:
+    """Return "text", 0x00ff or null; at most `limit` characters of a text, or bytes of other content."""
     if value is None:
         return "null"
-    text, encoding = encoded(value)
+    text, encoding = decode_bytes(value)
     digits = 1 if encoding == "utf-8" else 2
-    is_whole = limit is None or len(text) <= limit * digits
+    is_complete = limit is None or len(text) <= limit * digits
     shown = text if limit is None else text[: limit * digits]
     quoted = f'"{shown}"' if encoding == "utf-8" else f"0x{shown}"
-    return quoted if is_whole else f"{quoted}… ({len(value):,} bytes)"
+    return quoted if is_complete else f"{quoted}… ({len(value):,} bytes)"
 
 
-def name(path: Path | str) -> str:
-    """A path that can't move a terminal's cursor: names of files may hold anything."""
-    return printable(str(path))
+def printable(text: object) -> str:
+    """Escape characters that could move a terminal's cursor: the names of files, topics and groups may have them."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))
 
 
-def fitted(text: str, width: int) -> str:
-    """Cut in the middle: the ends of a file's name tell most."""
+def shorten(text: str, width: int) -> str:
+    """Cut a text in the middle, because the ends of a file name say the most."""
     if len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3

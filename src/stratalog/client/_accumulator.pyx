@@ -27,7 +27,6 @@ import threading
 from stratalog.client.errors import BufferExhaustedError, RecordTooLargeError
 
 cdef enum:
-    _MESSAGE_TOO_LARGE = 10
     _SMALLEST_POOLED = 65536
 
 cdef double _NEVER = 1e300
@@ -449,9 +448,7 @@ cdef _too_large(topic, Py_ssize_t size, Accumulator accumulator):
     name, limit = "max.request.size", accumulator.max_request_size
     if accumulator.buffer_memory < limit:
         name, limit = "buffer.memory", accumulator.buffer_memory
-    return RecordTooLargeError(
-        _MESSAGE_TOO_LARGE, f"a record of {size} bytes with its overhead exceeds {name} = {limit}", about=topic
-    )
+    return RecordTooLargeError.at_client("a record", size, name, limit, topic)
 
 
 cdef class SendPath:

@@ -25,7 +25,6 @@ from stratalog.client._arrow_partitions import sort_rows
 from stratalog.client._batch import Batch
 from stratalog.client._queues import TopicQueues
 from stratalog.client.errors import RecordTooLargeError
-from stratalog.protocol.error_codes import ErrorCode
 from stratalog.records._column_encoder import ColumnEncoder
 from stratalog.records.arrow import binary_column, column_encoder
 
@@ -183,11 +182,7 @@ def _check_sizes(chunk: pa.RecordBatch, topic: str, most: int) -> None:
     size = pc.max(total).as_py() + _OVERHEAD
     if size > most:
         row = pc.index(total, size - _OVERHEAD).as_py()
-        raise RecordTooLargeError(
-            ErrorCode.message_too_large,
-            f"row {row} of {size} bytes with its overhead exceeds max.request.size = {most}",
-            about=topic,
-        )
+        raise RecordTooLargeError.at_client(f"row {row}", size, "max.request.size", most, topic)
 
 
 def _check_planned(planned: list[_Planned], topic: str, accumulator: Accumulator) -> None:
@@ -200,11 +195,7 @@ def _check_planned(planned: list[_Planned], topic: str, accumulator: Accumulator
     if accumulator.buffer_memory < most:
         name, most = "buffer.memory", accumulator.buffer_memory
     if largest > most:
-        raise RecordTooLargeError(
-            ErrorCode.message_too_large,
-            f"a row of {largest} bytes with its overhead exceeds {name} = {most}",
-            about=topic,
-        )
+        raise RecordTooLargeError.at_client("a row", largest, name, most, topic)
 
 
 def _lengths(column: pa.Array) -> pa.Array | None:

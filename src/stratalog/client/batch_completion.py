@@ -21,6 +21,7 @@ from stratalog.client.errors import (
     BrokerUnreachableError,
     ClientError,
     DeliveryTimeoutError,
+    RecordTooLargeError,
     error_of,
 )
 from stratalog.client.producer_ids import BatchIds
@@ -80,6 +81,8 @@ class BatchCompletion:
             self._split(batch)
             return
         error = error_of(code, message, about=partition_name(batch))
+        if isinstance(error, RecordTooLargeError):
+            error.size = batch.size
         if code in REFRESHES_METADATA:
             self._cluster.refresh_soon()
         if batch.base_sequence >= 0:
@@ -167,10 +170,14 @@ class BatchCompletion:
             reason = BrokerUnreachableError(
                 "the broker accepts records more slowly than they are sent, or does not respond"
             )
-        return DeliveryTimeoutError(
+        problem, advice = (reason.problem, reason.advice) if isinstance(reason, ClientError) else (str(reason), "")
+        error = DeliveryTimeoutError(
             f"{partition_name(batch)}: {batch.record_count} records were not acknowledged within delivery.timeout.ms = "
-            f"{self._settings.delivery_timeout_ms}; {fate}. The last error: {reason}"
+            f"{self._settings.delivery_timeout_ms}; {fate}. The last error: {problem}",
+            advice,
         )
+        error.__cause__ = reason
+        return error
 
 
 def partition_name(batch: Batch) -> str:

@@ -24,6 +24,7 @@ from stratalog.client.errors import (
     ClientClosedError,
     ClientError,
     RequestTimeoutError,
+    Subject,
     error_of,
 )
 from stratalog.client.metadata import ClusterMetadata, Node, TopicInfo, check_topic_name, read_metadata
@@ -115,8 +116,9 @@ class Cluster:
         except TimeoutError as error:
             if isinstance(error, ClientError):
                 raise
-            why = f": {self.last_failure}" if self.last_failure is not None else ""
-            raise RequestTimeoutError(f"no metadata of the cluster within {timeout:g} s{why}") from self.last_failure
+            raise _timed_out(
+                f"no metadata of the cluster within {timeout:g} s", self.last_failure
+            ) from self.last_failure
 
     def refresh_soon(self) -> None:
         """Request metadata because the current snapshot is out of date: at once, or after a back-off if this method was
@@ -144,7 +146,7 @@ class Cluster:
             info = metadata.topics.get(name)
             code = ErrorCode.unknown_topic_or_partition if info is None else info.error_code
             if info is None or code:
-                raise error_of(code, about=f"topic {name!r}")
+                raise error_of(code, about=Subject("topic", name))
             return info
 
         return await self.retry(ask, timeout)
@@ -382,7 +384,7 @@ class Cluster:
                 if code in _COORDINATOR_MOVED:
                     self.forget_coordinator(kind, key)
                 if code in _COORDINATOR_CODES:
-                    raise error_of(code, about=f"{kind.name.lower()} {key!r}")
+                    raise error_of(code, about=Subject(kind.name.lower(), key))
             return response
 
         return await self.retry(ask, timeout)
@@ -408,8 +410,8 @@ class Cluster:
                     raise
                 failure = error
             except TimeoutError:
-                why = failure or self.last_failure
-                raise RequestTimeoutError(f"gave up after {seconds:g} s{f': {why}' if why else ''}") from failure
+                cause = failure or self.last_failure
+                raise _timed_out(f"gave up after {seconds:g} s", cause) from cause
             await asyncio.sleep(wait)
 
     async def _exchange(
@@ -430,11 +432,11 @@ class Cluster:
         response = await self.ask_any(ApiKey.FIND_COORDINATOR, body, timeout=seconds)
         coordinators = getattr(response, "coordinators", (response,))  # from version 4 on a response has many keys
         if not coordinators:
-            raise error_of(ErrorCode.coordinator_not_available, about=f"{kind.name.lower()} {key!r}")
+            raise error_of(ErrorCode.coordinator_not_available, about=Subject(kind.name.lower(), key))
         first = coordinators[0]
         if first.error_code != ErrorCode.none:
             message = getattr(first, "error_message", None)
-            raise error_of(first.error_code, message, about=f"{kind.name.lower()} {key!r}")
+            raise error_of(first.error_code, message, about=Subject(kind.name.lower(), key))
         return Node(int(first.node_id), first.host, first.port)
 
     async def _any_node(self, seconds: float) -> int:
@@ -487,3 +489,12 @@ def _complete(waiting: list[asyncio.Future[ClusterMetadata]], outcome: ClusterMe
 def _retrieve_exception(future: asyncio.Future[ClusterMetadata]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+def _timed_out(problem: str, cause: ClientError | None) -> RequestTimeoutError:
+    """Return an error with the cause's problem and advice in its message."""
+    return (
+        RequestTimeoutError(problem)
+        if cause is None
+        else RequestTimeoutError(f"{problem}: {cause.problem}", cause.advice)
+    )

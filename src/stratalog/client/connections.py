@@ -14,9 +14,14 @@ from typing import NamedTuple
 from stratalog.client.backoff import Backoff
 from stratalog.client.errors import ClientClosedError, ClientError
 from stratalog.client.settings import CommonSettings
+from stratalog.errors import ConnectError
 from stratalog.net.broker_connection import BrokerConnection
 
 logger = logging.getLogger("stratalog.client")
+
+# Values of the attribute `event` of log records; records that have one also have an `address`.
+BROKER_AWAY = "broker away"  # with the `reason`
+BROKER_BACK = "broker back"
 
 _LOG_INTERVAL = 10.0  # seconds between warnings about a broker; attempts can be much more frequent
 
@@ -112,7 +117,8 @@ class Connections:
             raise
         self._failures.pop((host, port), None)
         if self._logged_at.pop((host, port), None) is not None:
-            logger.info("the broker at %s:%d is back", host, port)
+            event = {"event": BROKER_BACK, "address": f"{host}:{port}"}
+            logger.info("the broker at %s:%d is back", host, port, extra=event)
         self._open[key] = connection
         connection.on_close(lambda error: self._forget(connection, error))
         self._watch_for_idle()
@@ -142,7 +148,9 @@ class Connections:
         logged_at = self._logged_at.get((host, port))
         if not self._is_closed and (logged_at is None or now - logged_at >= _LOG_INTERVAL):
             self._logged_at[host, port] = now
-            logger.warning("%s; retrying", error)
+            reason = error.reason if isinstance(error, ConnectError) else error.problem
+            event = {"event": BROKER_AWAY, "address": f"{host}:{port}", "reason": reason}
+            logger.warning("%s; retrying", error, extra=event)
 
     def _watch_for_idle(self) -> None:
         if self._idle_timer is None and self._open and not self._is_closed:

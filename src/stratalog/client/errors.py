@@ -7,6 +7,8 @@ subclass for this code; its message says where it happened, what the broker repo
 
 from __future__ import annotations
 
+from typing import Self
+
 from stratalog import errors
 from stratalog.errors import (
     BrokerUnreachableError,
@@ -52,6 +54,7 @@ __all__ = [
     "RebalanceInProgressError",
     "RecordTooLargeError",
     "RequestTimeoutError",
+    "Subject",
     "TopicAuthorizationError",
     "TopicExistsError",
     "TransactionAbortableError",
@@ -125,25 +128,38 @@ class ProducerFailedError(ClientError):
     """A transactional producer that can't continue; `__cause__` says why. Close it and create a new one."""
 
 
+class Subject(str):
+    """The thing that an error is about, like "topic 'orders'". `kind` and `name` are its parts."""
+
+    kind: str
+    name: str
+
+    def __new__(cls, kind: str, name: str) -> Self:
+        subject = super().__new__(cls, f"{kind} {name!r}")
+        subject.kind, subject.name = kind, name
+        return subject
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # str has one argument
+        return self.kind, self.name
+
+
 class BrokerError(ClientError):
     """A broker's error code: `code` is its number, `name` is Kafka's name for it, `about` is the object concerned."""
-
-    advice = ""
 
     def __init__(self, code: int, message: str | None = None, *, about: str = "") -> None:
         self.code = int(code)  # type: ignore[misc]
         self.name = name_of(code)
         self.about = about
+        self.subject = about if isinstance(about, Subject) else None
         self.is_retriable = is_retriable(code)
         self.broker_message = message
         is_repeated = bool(about) and (message or "").startswith(about)  # the broker's message names it already
-        parts = [f"{about}: " if about and not is_repeated else "", f"{self.name} (error {self.code})"]
+        problem = f"{about}: " if about and not is_repeated else ""
+        problem += f"{self.name} (error {self.code})"
         if message:
-            parts.append(f": {message.rstrip('.')}")
+            problem += f": {message.rstrip('.')}"
         advice = self._advice_for(message or "") or ("it may be temporary; retry" if self.is_retriable else "")
-        if advice:
-            parts.append(f"; {advice}")
-        super().__init__("".join(parts))
+        super().__init__(problem, advice)
 
     def _advice_for(self, message: str) -> str:  # noqa: ARG002 - some subclasses use it
         """Return what to do next, given the broker's message."""
@@ -170,13 +186,37 @@ class GroupAuthorizationError(BrokerError):
 
 
 class RecordTooLargeError(BrokerError, errors.MessageTooLargeError):
+    """A record or batch over a limit. `size` is in bytes, if it is known. If the producer refused the record, so that
+    no broker has seen it, `setting` names the producer's limit."""
+
     advice = "send smaller records, or raise the topic's max.message.bytes"
 
+    def __init__(
+        self,
+        code: int,
+        message: str | None = None,
+        *,
+        about: str = "",
+        size: int | None = None,
+        setting: str | None = None,
+    ) -> None:
+        self.size = size
+        self.setting = setting
+        super().__init__(code, message, about=about)
+
+    @classmethod
+    def at_client(cls, what: str, size: int, setting: str, limit: int, topic: str) -> Self:
+        """Return the error of a producer whose `setting` is less than the `size` of `what`."""
+        message = f"{what} of {size} bytes with its overhead is more than {setting} = {limit}"
+        return cls(ErrorCode.message_too_large, message, about=topic, size=size, setting=setting)
+
     def _advice_for(self, message: str) -> str:
-        own = next((name for name in ("max.request.size", "buffer.memory") if name in message), None)
-        if own is None:
-            return self.advice
-        return f"send smaller records, or raise the producer's {own}"  # the producer refused it, not a broker
+        if self.setting is None:
+            return super()._advice_for(message)
+        return f"send smaller records, or raise the producer's {self.setting}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _too_large_again, (self.code, self.broker_message, self.about, self.size, self.setting)
 
 
 class OffsetOutOfRangeError(BrokerError, errors.OffsetOutOfRangeError):
@@ -333,3 +373,10 @@ def name_of(code: int) -> str:
 def _unpickle_error(code: int, message: str | None, about: str) -> BrokerError:
     """Create the exception again; pickle calls it."""
     return error_of(code, message, about=about)
+
+
+def _too_large_again(
+    code: int, message: str | None, about: str, size: int | None, setting: str | None
+) -> RecordTooLargeError:
+    """Recreate the error from its pickle."""
+    return RecordTooLargeError(code, message, about=about, size=size, setting=setting)

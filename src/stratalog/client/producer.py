@@ -48,6 +48,8 @@ __all__ = ["Delivery", "Producer", "RecordMetadata"]
 
 logger = logging.getLogger("stratalog.client.producer")
 
+RECORDS_GIVEN_UP = "records given up"  # a log record's `event`, which has the number of `records`
+
 EXIT_SECONDS = 5.0  # how long the interpreter's exit waits for records that were not flushed
 CLOSE_SECONDS = 5.0  # to close connections and stop the thread
 POLL_SECONDS = 0.02
@@ -243,7 +245,8 @@ def _close(io: IoThread, accumulator: Accumulator, sender: Sender, cluster: Clus
         pass  # another thread has closed it at the same time
     except RequestTimeoutError:
         lost = sum(batch.record_count for batch in list(accumulator.incomplete))
-        logger.error("the producer was closed before all records were acknowledged; records: %d", lost)
+        event = {"event": RECORDS_GIVEN_UP, "records": lost}
+        logger.error("the producer was closed before all records were acknowledged; records: %d", lost, extra=event)
     finally:
         io.close(_shut_down(sender, cluster), CLOSE_SECONDS)
         sender.fail_all(_not_acknowledged())

@@ -1,4 +1,4 @@
 """The demo: a year of flights through a broker, a Spark stream and SQL, checked against pandas, and drawn.
 
-Above everything but the command that starts it: what it does, a user's program can do with the same calls.
+Only the `stratalog demo` command is above this package. A user's program can do the same with the same calls.
 """

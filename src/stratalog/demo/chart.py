@@ -1,4 +1,4 @@
-"""The chart: how late each carrier leaves at each hour of the day, as a picture. Drawn without a display."""
+"""The chart: how late each carrier leaves at each hour of the day. It needs no display."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-_FEWEST = 20  # flights in a cell, of a whole year; the mean of less says nothing
+_FEWEST = 20  # flights in a cell, in a full year; the mean of fewer says nothing
 _A_YEAR = 300_000
 _HOURS = range(5, 24)
-_WORST = 40  # minutes; what is later has the same colour
+_WORST = 40  # minutes; longer delays have the same colour
 _QUIET = "#666666"
 
 
 def draw(by_hour: pd.DataFrame, by_carrier: pd.DataFrame, flights: int, path: Path) -> None:
-    """`by_hour`: carrier, local_hour, flights, mean. `by_carrier`: carrier, name, flights, mean, late_share."""
+    """Write the chart to `path`.
+
+    `by_hour` has the columns carrier, local_hour, flights and mean; `by_carrier` has carrier, name, flights, mean and
+    late_share.
+    """
     is_year = flights >= _A_YEAR
     enough = by_hour[by_hour["flights"] >= (_FEWEST if is_year else 1)]
     cells = enough.pivot_table(index="carrier", columns="local_hour", values="mean")
@@ -30,9 +34,9 @@ def draw(by_hour: pd.DataFrame, by_carrier: pd.DataFrame, flights: int, path: Pa
     _draw_carriers(bars, carriers)
     lesson = ": the later the day, the later the plane" if is_year else ""
     figure.suptitle(f"{flights:,} flights from New York, 2013{lesson}", x=0.01, ha="left", fontsize=15, weight="bold")
-    told = "Events through a broker, a Spark stream, a compacted topic and SQL; checked against pandas."
+    source = "Events through a broker, a Spark stream, a compacted topic and SQL; checked against pandas."
     few = f"Hours with fewer than {_FEWEST} flights are left white.   " if is_year else ""
-    figure.supxlabel(f"{few}{told}", x=0.01, ha="left", fontsize=8, color=_QUIET)
+    figure.supxlabel(f"{few}{source}", x=0.01, ha="left", fontsize=8, color=_QUIET)
     figure.savefig(path, dpi=120)
 
 
@@ -50,8 +54,8 @@ def _draw_hours(axes: Axes, figure: Figure, cells: pd.DataFrame, carriers: pd.Da
     axes.set_yticks([row - 0.5 for row in range(1, len(carriers))], minor=True)
     axes.grid(which="minor", color="white", linewidth=1.5)
     axes.tick_params(which="minor", length=0)
-    for row, (_, of_carrier) in enumerate(cells.iterrows()):
-        for column, mean in enumerate(of_carrier):
+    for row, (_, means) in enumerate(cells.iterrows()):
+        for column, mean in enumerate(means):
             if pd.notna(mean):
                 axes.text(column, row, f"{round(mean)}", ha="center", va="center", fontsize=8, color=_ink(mean))
     bar = figure.colorbar(image, ax=axes, pad=0.01, extend="max", aspect=40)
@@ -63,8 +67,8 @@ def _draw_carriers(axes: Axes, carriers: pd.DataFrame) -> None:
     widest = max(carriers["mean"].max(), 1.0) if len(carriers) else 1.0
     for row, (_, carrier) in enumerate(carriers.iterrows()):
         share = f", {carrier['late_share']:.0%} late" if pd.notna(carrier.get("late_share")) else ""
-        place = max(carrier["mean"], 0) + widest / 40
-        axes.text(place, row, f"{carrier['mean']:.0f} min{share}", va="center", fontsize=8, color=_QUIET)
+        label_at = max(carrier["mean"], 0) + widest / 40
+        axes.text(label_at, row, f"{carrier['mean']:.0f} min{share}", va="center", fontsize=8, color=_QUIET)
     axes.set_yticks(range(len(carriers)), carriers["carrier"])
     axes.set_ylim(max(len(carriers), 1) - 0.5, -0.5)
     axes.set_xlim(right=widest * 1.75)

@@ -1,4 +1,7 @@
-"""Is what came out what pandas computes? Every row and every column, exactly; the first differences are shown."""
+"""Compare the demo's results with what pandas computes: every row and every column, exactly.
+
+Errors show the first differences.
+"""
 
 from __future__ import annotations
 
@@ -13,45 +16,47 @@ _BY = ["carrier", "hour"]
 _NEW_YORK = "America/New_York"
 
 
-def check_same(what: str, found: pd.DataFrame, expected: pd.DataFrame) -> int:
-    """The number of rows that were compared, all the same. Raises WrongResultError. Both are in_order()."""
-    if found.duplicated(_BY).any():
+def check_same(what: str, actual: pd.DataFrame, expected: pd.DataFrame) -> int:
+    """Compare two tables that `in_order` returned, and return the number of rows. Raise WrongResultError if they
+    differ; `what` names the actual table."""
+    if actual.duplicated(_BY).any():
         raise WrongResultError(
-            f"{what} has carriers and hours twice: {_rows(found[found.duplicated(_BY, keep=False)])}"
+            f"{what} has carriers and hours twice: {_rows(actual[actual.duplicated(_BY, keep=False)])}"
         )
-    both = found.merge(expected, on=_BY, how="outer", indicator=True, suffixes=("", "_expected"))
-    for side, wording in (("right_only", "lacks"), ("left_only", "has what pandas does not")):
+    both = actual.merge(expected, on=_BY, how="outer", indicator=True, suffixes=("", "_expected"))
+    for side, problem in (("right_only", "lacks rows"), ("left_only", "has extra rows")):
         only = both[both["_merge"] == side]
         if len(only):
-            raise WrongResultError(f"{what} {wording}, in {len(only)} rows: {_rows(only)}")
+            raise WrongResultError(f"{what} {problem}, {len(only)} in all: {_rows(only)}")
     for name in COLUMNS[2:]:
-        ours, theirs = both[name], both[f"{name}_expected"]
-        wrong = both[~((ours == theirs) | (ours.isna() & theirs.isna())).fillna(False)]
+        values, expected_values = both[name], both[f"{name}_expected"]
+        equal = (values == expected_values) | (values.isna() & expected_values.isna())
+        wrong = both[~equal.fillna(False)]
         if len(wrong):
             shown = _rows(wrong, name, f"{name}_expected")
             raise WrongResultError(f"{what} is wrong about {name} in {len(wrong)} of {len(both)} rows: {shown}")
     return len(both)
 
 
-def check_answers(by_carrier: pd.DataFrame, by_hour: pd.DataFrame, expected: pd.DataFrame) -> None:
-    """What SQL answered, against the same sums by pandas."""
+def check_results(by_carrier: pd.DataFrame, by_hour: pd.DataFrame, expected: pd.DataFrame) -> None:
+    """Compare the results of the SQL queries with the same sums by pandas. Raise WrongResultError if they differ."""
     names = pd.read_csv(package_file("airlines.csv")).set_index("carrier")["name"]
     local = expected.assign(
         name=expected["carrier"].map(names),
         local_hour=expected["hour"].dt.tz_convert(_NEW_YORK).dt.hour,
         left=expected["flights"] - expected["cancelled"],
     )
-    for second, found in (("name", by_carrier), ("local_hour", by_hour)):
+    for second, result in (("name", by_carrier), ("local_hour", by_hour)):
         by = ["carrier", second]
         sums = local.groupby(by)[["flights", "cancelled", "late", "minutes", "left"]].sum().reset_index()
         mean = sums["minutes"].astype(float) / sums["left"].astype(float)
         sums = sums.assign(mean=mean, late_share=sums["late"].astype(float) / sums["left"].astype(float))
-        theirs = sums[found.columns].sort_values(by).reset_index(drop=True)
-        ours = found.sort_values(by).reset_index(drop=True)
+        expected_rows = sums[result.columns].sort_values(by).reset_index(drop=True)
+        rows = result.sort_values(by).reset_index(drop=True)
         try:
-            pd.testing.assert_frame_equal(ours, theirs, check_dtype=False, check_exact=True)
+            pd.testing.assert_frame_equal(rows, expected_rows, check_dtype=False, check_exact=True)
         except AssertionError as error:
-            raise WrongResultError(f"what SQL answered by {second} is not what pandas has: {error}") from None
+            raise WrongResultError(f"the SQL result by {second} is not what pandas computes: {error}") from None
 
 
 def _rows(table: pd.DataFrame, *names: str) -> str:

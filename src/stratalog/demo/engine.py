@@ -1,6 +1,6 @@
-"""The demo's Spark: a session that starts while other things are done, and is gone when the demo is.
+"""The demo's Spark: a session that starts in the background, and ends with the demo.
 
-Small, and everything that it writes is below the demo's directory, also what the JVM says while it starts and runs.
+It is small, and writes everything below the demo's directory, including what the JVM prints.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stratalog.demo.errors import DemoError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MASTER = "local[2, 4]"  # two cores, and a task that failed is tried again, as on a cluster
+_MASTER = "local[2, 4]"  # two cores; a task that failed is retried, as on a cluster
 _START_SECONDS = 120.0
-_GIVE_UP_SECONDS = 30.0  # who has pressed Ctrl-C does not want to wait
+_INTERRUPT_SECONDS = 30.0  # after Ctrl-C
 _STOP_SECONDS = 10.0
-# For a minute of work a compiler that is soon done is worth more than one whose code is fast.
+# For a minute of work, a compiler that is done soon is better than one whose code is fast.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -33,8 +33,8 @@ class DemoSpark:
         self._directory = directory
         self._session: SparkSession | None = None
         self._error: BaseException | None = None
-        self._is_asked_for = False
-        self._is_decided = threading.Event()
+        self._is_starting = False
+        self._has_outcome = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -42,40 +42,39 @@ class DemoSpark:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_asked_for:
-            # A JVM that is being started can't be stopped before it is there; one that takes too long ends by itself,
-            # when this process is gone.
-            self._is_decided.wait(_START_SECONDS if error is None else _GIVE_UP_SECONDS)
+        if self._is_starting:
+            # A JVM can't be stopped while it starts. One that takes too long ends when this process does.
+            self._has_outcome.wait(_START_SECONDS if error is None else _INTERRUPT_SECONDS)
         if self._session is not None:
             _stop(self._session)
 
     def start(self) -> None:
-        """In a thread. Called within the `with` block, so that an interrupt at any line finds who puts it away."""
-        self._is_asked_for = True
+        """Start Spark in a thread. Call this within the `with` block, which stops Spark after an interrupt."""
+        self._is_starting = True
         threading.Thread(target=self._start, name="demo-spark", daemon=True).start()
 
     def session(self) -> SparkSession:
-        """Waits for it. Raises what kept it from starting."""
-        self._is_decided.wait()
+        """Wait for the session and return it. Raise the error that kept it from starting."""
+        self._has_outcome.wait()
         if self._error is not None:
             raise self._error
         if self._session is None:
             raise DemoError("Spark was not started")
-        # Spark has an active session a thread; where it looks for a data source that is to be written, it asks for it.
+        # The active session belongs to a thread. Spark needs it to find the data source of a write.
         spark: Any = self._session
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
         return self._session
 
     def _start(self) -> None:
         try:
-            self._session = _started(self._directory)
-        except BaseException as error:  # for the thread that asks for the session
+            self._session = _start_session(self._directory)
+        except BaseException as error:  # session() raises it
             self._error = error
         finally:
-            self._is_decided.set()
+            self._has_outcome.set()
 
 
-def _started(directory: Path) -> SparkSession:
+def _start_session(directory: Path) -> SparkSession:
     from stratalog.spark.session import session
 
     settings = {
@@ -86,26 +85,26 @@ def _started(directory: Path) -> SparkSession:
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.warehouse.dir": directory / "warehouse",
     }
-    with _stderr_to(directory / "spark.log"):  # whose descriptor the JVM inherits
+    with _redirect_stderr(directory / "spark.log"):  # the JVM inherits the descriptor
         return session(_MASTER, "stratalog demo", **settings)
 
 
 @contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
+def _redirect_stderr(path: Path) -> Iterator[None]:
     sys.stderr.flush()
-    kept = os.dup(2)
+    original = os.dup(2)
     try:
         with path.open("wb") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
 
 
 def _stop(spark: SparkSession) -> None:
-    """Queries, session and the JVM behind it, at once and not when Python ends."""
+    """Stop the queries, the session and the JVM now, and not when Python exits."""
     from pyspark import SparkContext
 
     gateway = spark.sparkContext._gateway
@@ -115,7 +114,7 @@ def _stop(spark: SparkSession) -> None:
     if gateway is None:
         return
     gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None  # or the next session would talk to the one that is gone
+    SparkContext._gateway = SparkContext._jvm = None  # or the next session would use the stopped JVM
     jvm: subprocess.Popen[bytes] = gateway.proc
     if jvm.stdin is not None:
         jvm.stdin.close()  # the JVM ends when this does

@@ -1,4 +1,4 @@
-"""What can go wrong in the demo that is no fault of who runs it, and what is."""
+"""The errors of the demo."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class DemoError(StratalogError):
 
 
 class WrongResultError(StratalogError):
-    """What came out is not what pandas computes. Never expected: a fault in Stratalog."""
+    """The result is not what pandas computes. This is always a bug in Stratalog."""

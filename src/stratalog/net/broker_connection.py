@@ -20,6 +20,7 @@ from weakref import WeakSet
 from stratalog.errors import (
     BrokerUnreachableError,
     ClientError,
+    ConnectTimeoutError,
     MalformedResponseError,
     RequestTimeoutError,
     UnsupportedVersionError,
@@ -108,7 +109,7 @@ class BrokerConnection:
             if isinstance(error, RequestTimeoutError):
                 raise
             what = "no connection" if connection is None else "no response to ApiVersions"
-            late = RequestTimeoutError(f"{what} from {host}:{port} within {timeout:g} s; is a broker listening there?")
+            late = ConnectTimeoutError(f"{what} from {host}:{port} within {timeout:g} s")
             if connection is not None:
                 connection._end(late)
             raise late from error

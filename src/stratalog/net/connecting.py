@@ -12,7 +12,7 @@ import socket
 import threading
 from typing import Any
 
-from stratalog.errors import BrokerUnreachableError
+from stratalog.errors import ConnectError, UnknownHostError
 
 Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
@@ -23,9 +23,7 @@ async def connect(host: str, port: int, send_buffer: int, receive_buffer: int) -
     try:
         addresses = await _addresses_of(host, port)
     except OSError as error:
-        raise BrokerUnreachableError(
-            f"the name of {host}:{port} can't be resolved: {error.strerror or error}"
-        ) from error
+        raise UnknownHostError(f"the name of {host}:{port} can't be resolved: {error.strerror or error}") from error
     failure: Exception | None = None
     for family, address in addresses:
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -43,7 +41,7 @@ async def connect(host: str, port: int, send_buffer: int, receive_buffer: int) -
             return sock
     number = getattr(failure, "errno", None)  # asyncio's message would repeat the address
     why = os.strerror(number) if number else failure or "it has no address"
-    raise BrokerUnreachableError(f"{host}:{port} can't be reached: {why}; is a broker listening there?") from failure
+    raise ConnectError(f"{host}:{port}", str(why)) from failure
 
 
 def _set_options(sock: socket.socket, send_buffer: int, receive_buffer: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.errors import error_of
+from stratalog.client.errors import Subject, error_of
 from stratalog.client.metadata import TopicPartition, to_topic_partition
 from stratalog.client.offsets import OffsetAndMetadata, parse_offsets
 from stratalog.protocol.api_keys import ApiKey
@@ -42,7 +42,7 @@ async def list_group_offsets(
     )
     listed = next((each for each in getattr(response, "groups", ()) if each.group_id == group), response)
     if getattr(listed, "error_code", ErrorCode.none) != ErrorCode.none:
-        raise error_of(listed.error_code, about=f"group {group!r}")
+        raise error_of(listed.error_code, about=Subject("group", group))
     committed = {}
     for topic in getattr(listed, "topics", ()):
         for each in topic.partitions:
@@ -98,7 +98,7 @@ async def delete_group_offsets(
     body = {"group_id": group, "topics": topics}
     response = await cluster.ask_coordinator(CoordinatorKind.GROUP, group, ApiKey.OFFSET_DELETE, body, timeout=timeout)
     if response.error_code != ErrorCode.none:
-        raise error_of(response.error_code, about=f"group {group!r}")
+        raise error_of(response.error_code, about=Subject("group", group))
     return _outcomes(group, requested, response)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster, CoordinatorKind
-from stratalog.client.errors import ClientError, GroupNotFoundError, UnsupportedVersionError, error_of
+from stratalog.client.errors import ClientError, GroupNotFoundError, Subject, UnsupportedVersionError, error_of
 from stratalog.client.groups.member_data import decode_assignment
 from stratalog.client.metadata import Node, TopicPartition
 from stratalog.errors import MalformedResponseError
@@ -86,7 +86,7 @@ async def describe_groups(
     cluster: Cluster, names: Iterable[str], timeout: float | None
 ) -> Outcomes[str, GroupDescription]:
     requested = list(dict.fromkeys(names))
-    collected: Collected[str, GroupDescription] = Collected({name: f"group {name!r}" for name in requested})
+    collected: Collected[str, GroupDescription] = Collected({name: Subject("group", name) for name in requested})
 
     slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -132,7 +132,7 @@ async def _describe_classic_group(cluster: Cluster, name: str, timeout: float | 
     body = {"groups": [name], "include_authorized_operations": False}
     group = await _only_group(cluster, ApiKey.DESCRIBE_GROUPS, name, body, timeout)
     if group.group_state == "Dead":  # before version 6, the state of a group that does not exist
-        raise error_of(ErrorCode.group_id_not_found, about=f"group {name!r}")
+        raise error_of(ErrorCode.group_id_not_found, about=Subject("group", name))
     members = tuple(
         GroupMember(
             member.member_id,
@@ -154,7 +154,7 @@ async def _only_group(cluster: Cluster, key: ApiKey, name: str, body: dict[str, 
     for group in response.groups:
         if group.group_id == name:
             if group.error_code != ErrorCode.none:
-                raise error_of(group.error_code, getattr(group, "error_message", None), about=f"group {name!r}")
+                raise error_of(group.error_code, getattr(group, "error_message", None), about=Subject("group", name))
             return group
     raise MalformedResponseError(f"group {name!r}: the coordinator's response does not mention it")
 
@@ -185,7 +185,7 @@ def _classic_partitions(assignment: bytes, protocol_type: str) -> tuple[TopicPar
 
 async def delete_groups(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, None]:
     requested = list(dict.fromkeys(names))
-    collected: Collected[str, None] = Collected({name: f"group {name!r}" for name in requested})
+    collected: Collected[str, None] = Collected({name: Subject("group", name) for name in requested})
 
     slots = asyncio.Semaphore(_AT_ONCE)
 

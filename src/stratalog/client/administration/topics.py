@@ -10,6 +10,7 @@ from uuid import UUID
 
 from stratalog.client.administration.outcomes import Collected, Outcomes
 from stratalog.client.cluster import Cluster
+from stratalog.client.errors import Subject
 from stratalog.client.metadata import ClusterMetadata, TopicInfo, read_metadata
 from stratalog.protocol.api_keys import ApiKey
 
@@ -50,7 +51,7 @@ async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic], validate_only: bool, timeout: float | None
 ) -> Outcomes[str, CreatedTopic]:
     requested = {topic.name: topic for topic in topics}
-    collected: Collected[str, CreatedTopic] = Collected({name: f"topic {name!r}" for name in requested})
+    collected: Collected[str, CreatedTopic] = Collected({name: Subject("topic", name) for name in requested})
     body = {
         "topics": [_creatable(topic) for topic in requested.values()],
         "timeout": body_timeout(cluster, timeout),
@@ -88,7 +89,7 @@ def config_text(value: object) -> str:
 
 async def delete_topics(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, None]:
     requested = list(dict.fromkeys(names))
-    collected: Collected[str, None] = Collected({name: f"topic {name!r}" for name in requested})
+    collected: Collected[str, None] = Collected({name: Subject("topic", name) for name in requested})
     body = {
         "topics": [{"name": name, "topic_id": None} for name in requested],
         "topic_names": requested,  # before version 6
@@ -103,7 +104,7 @@ async def delete_topics(cluster: Cluster, names: Iterable[str], timeout: float |
 async def create_partitions(
     cluster: Cluster, counts: Mapping[str, int], validate_only: bool, timeout: float | None
 ) -> Outcomes[str, None]:
-    collected: Collected[str, None] = Collected({name: f"topic {name!r}" for name in counts})
+    collected: Collected[str, None] = Collected({name: Subject("topic", name) for name in counts})
     body = {
         "topics": [{"name": name, "count": count, "assignments": None} for name, count in counts.items()],
         "timeout": body_timeout(cluster, timeout),
@@ -126,7 +127,7 @@ async def list_topics(cluster: Cluster, include_internal: bool, timeout: float |
 
 async def describe_topics(cluster: Cluster, names: Iterable[str], timeout: float | None) -> Outcomes[str, TopicInfo]:
     requested = list(dict.fromkeys(names))
-    collected: Collected[str, TopicInfo] = Collected({name: f"topic {name!r}" for name in requested})
+    collected: Collected[str, TopicInfo] = Collected({name: Subject("topic", name) for name in requested})
     metadata = await ask_metadata(cluster, requested, timeout)
     for name, info in metadata.topics.items():
         collected.take_code(name, info.error_code, None, info)
