@@ -31,6 +31,7 @@ check: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.style.prose src
 
 compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kafka

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stratalog.broker import fetch_sessions
-from stratalog.broker.fetch_sessions import FetchSession, FetchSessions, TopicKey
+from stratalog.broker.fetch_sessions import CachedSession, FetchSessions, TopicKey
 from stratalog.clock import ManualClock
 from stratalog.protocol.error_codes import ErrorCode
 
@@ -29,7 +29,7 @@ def sessions(clock: ManualClock) -> FetchSessions:
     return FetchSessions(3, clock)
 
 
-def opened(sessions: FetchSessions, partitions: int = 1, *, by_topic_id: bool = False) -> FetchSession:
+def opened(sessions: FetchSessions, partitions: int = 1, *, by_topic_id: bool = False) -> CachedSession:
     session = sessions.open(of_topic(partitions), by_topic_id=by_topic_id)
     assert session is not None
     assert sessions.remember(session, of_topic(partitions))
@@ -83,7 +83,7 @@ def test_partitions_are_added_changed_and_forgotten(sessions: FetchSessions) -> 
     session = opened(sessions, 2)
     changed = [("topic", [wanted(1, offset=7), wanted(2)]), ("other", [wanted(0)])]
     assert sessions.remember(session, changed, [("topic", [0, 99])])
-    assert {key: each.wanted for key, each in session.partitions.items()} == {
+    assert {key: each.requested for key, each in session.partitions.items()} == {
         ("topic", 1): wanted(1, offset=7),
         ("topic", 2): wanted(2),
         ("other", 0): wanted(0),
@@ -97,7 +97,7 @@ def test_a_repeated_partition_keeps_what_was_reported_about_it(sessions: FetchSe
     cached.high_watermark = 77
     session.update([("topic", [wanted(0, offset=70)])])
     assert session.partitions["topic", 0] is cached
-    assert (cached.high_watermark, cached.wanted) == (77, wanted(0, offset=70))
+    assert (cached.high_watermark, cached.requested) == (77, wanted(0, offset=70))
 
 
 def test_a_served_partition_moves_to_the_end(sessions: FetchSessions) -> None:

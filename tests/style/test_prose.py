@@ -46,5 +46,6 @@ def test_plain_english_is_refused(tmp_path: Path) -> None:
     assert check(tmp_path, code) == []
 
 
-def test_source_leaves_the_style_page() -> None:
-    assert [str(finding) for finding in findings([ROOT / "src"])] == []
+def test_source_leaves_the_style_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert [str(finding) for finding in findings([Path("src")])] == []

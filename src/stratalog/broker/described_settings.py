@@ -134,7 +134,7 @@ def _chain(names: Iterable[str], layers: Layers) -> list[Reply]:
         for layer, source in (
             (layers.broker, Source.BROKER),
             (layers.cluster, Source.CLUSTER),
-            (layers.given, Source.AT_START),
+            (layers.explicit, Source.AT_START),
         ):
             if name in layer:
                 synonyms.append(_synonym(name, layer[name], source))

@@ -38,17 +38,17 @@ TopicKey = str | bytes  # a name, or from version 13 on the bytes of an id
 class CachedPartition:
     """A partition of a session: the consumer's last request for it, and what the last response reported about it."""
 
-    __slots__ = ("high_watermark", "log_start_offset", "partition", "topic", "wanted")
+    __slots__ = ("high_watermark", "log_start_offset", "partition", "requested", "topic")
 
     def __init__(self, topic: TopicKey, partition: int, request: FetchPartition) -> None:
         self.topic = topic
         self.partition = partition
-        self.wanted = request
+        self.requested = request
         self.high_watermark = -1  # -1: no response has reported it yet
         self.log_start_offset = -1
 
 
-class FetchSession:
+class CachedSession:
     def __init__(self, session_id: int, by_topic_id: bool, now: float) -> None:
         self.id = session_id
         self.epoch = 1
@@ -73,7 +73,7 @@ class FetchSession:
                     self.partitions[topic, request[0]] = CachedPartition(topic, request[0], request)
                     self.name_bytes += _name_bytes(topic)
                 else:
-                    cached.wanted = request
+                    cached.requested = request
 
     def move_to_end(self, cached: CachedPartition) -> None:
         """Put a partition behind all others, because a response had records of it: the next response has to begin with
@@ -85,7 +85,7 @@ class FetchSessions:
     def __init__(self, slots: int, clock: Clock) -> None:
         self._slots = slots
         self._clock = clock
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
+        self._sessions: OrderedDict[int, CachedSession] = OrderedDict()  # least recently used first
         self._random = random.Random()
         self.evicted = 0
         self.cached_partitions = 0
@@ -102,7 +102,7 @@ class FetchSessions:
 
     def remember(
         self,
-        session: FetchSession,
+        session: CachedSession,
         topics: Sequence[tuple[TopicKey, list[FetchPartition]]],
         forgotten: Sequence[tuple[TopicKey, list[int]]] = (),
     ) -> bool:
@@ -119,17 +119,17 @@ class FetchSessions:
 
     def open(
         self, topics: Sequence[tuple[TopicKey, list[FetchPartition]]], *, by_topic_id: bool
-    ) -> FetchSession | None:
+    ) -> CachedSession | None:
         """Return a new session for these partitions, or None if there is no room. remember() stores the partitions."""
         partition_count = sum(len(partitions) for _, partitions in topics)
         name_bytes = sum(_name_bytes(topic) * len(partitions) for topic, partitions in topics)
         if not self._make_room(partition_count, name_bytes):
             return None
         session_id = self._new_id()
-        session = self._sessions[session_id] = FetchSession(session_id, by_topic_id, self._clock.monotonic())
+        session = self._sessions[session_id] = CachedSession(session_id, by_topic_id, self._clock.monotonic())
         return session
 
-    def resume(self, session_id: int, epoch: int, *, by_topic_id: bool) -> FetchSession | ErrorCode:
+    def resume(self, session_id: int, epoch: int, *, by_topic_id: bool) -> CachedSession | ErrorCode:
         """Return the session for its next request, or the error code for the client."""
         session = self._sessions.get(session_id)
         if session is None:

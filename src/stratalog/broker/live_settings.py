@@ -20,7 +20,7 @@ class Layers(NamedTuple):
 
     broker: Mapping[str, str]
     cluster: Mapping[str, str]
-    given: Mapping[str, str | None]
+    explicit: Mapping[str, str | None]
 
 
 class LiveSettings:

@@ -41,7 +41,7 @@ class WorkerThreads:
         self._check = ThreadPoolExecutor(2, "stratalog-check", may_give_up)
         self._check_large = ThreadPoolExecutor(1, "stratalog-check-large", may_give_up)
         self._disk = ThreadPoolExecutor(4, "stratalog-disk")
-        self._look_up = ThreadPoolExecutor(2, "stratalog-look-up", may_give_up)
+        self._look_up = ThreadPoolExecutor(2, "stratalog-lookup", may_give_up)
         self._read_ahead = ThreadPoolExecutor(4, "stratalog-read-ahead")
         self._match = ThreadPoolExecutor(1, "stratalog-match")
         self._decode = ThreadPoolExecutor(1, "stratalog-decode")

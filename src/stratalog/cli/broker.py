@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from stratalog.cli.options import AsJson, Commands, Server
+from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup
 from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, size, text
 from stratalog.cli.wording import pluralize, printable
 from stratalog.client.admin import Admin
 from stratalog.client.errors import ClientError
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("broker")
-def broker(server: Server, as_json: AsJson = False) -> None:
+def broker(server: BrokerAddress, as_json: AsJson = False) -> None:
     """Show the cluster: its id and controller, its brokers and their log directories.
 
     \b

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from stratalog.cli.options import DEFAULT_SERVER, Server
+from stratalog.cli.options import DEFAULT_SERVER, BrokerAddress
 
 if TYPE_CHECKING:
     from stratalog.client.admin import Admin
@@ -59,7 +59,7 @@ def _ask(server: str, request: Callable[[Admin], list[str]]) -> list[str]:
     disabled_level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # a log message would appear in the line that the user is typing
     try:
-        with Server(server).admin(int(_SECONDS * 1000)) as admin:
+        with BrokerAddress(server).admin(int(_SECONDS * 1000)) as admin:
             return request(admin)
     except (StratalogError, OSError, ValueError, TimeoutError):
         return []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.options import TIMEOUT_MS, AsJson, Commands, Server, argument, flag, option, unescape
+from stratalog.cli.options import TIMEOUT_MS, AsJson, BrokerAddress, CommandGroup, argument, flag, option, unescape
 from stratalog.cli.output import BAD, DOUBTFUL, GOOD, NAME, QUIET, Columns, Output, Row, time
 from stratalog.cli.wording import format_size, format_time, is_internal, pluralize
 
@@ -15,7 +15,7 @@ _LONGEST_MS = 3_600_000  # the broker reads whole logs
 _STYLES = {"running": GOOD, "due": DOUBTFUL, "set aside": BAD, "waiting": QUIET}
 _BAR = 24
 
-app = Commands("""Show what compaction has done, what it waits for, and why a record is still there.
+app = CommandGroup("""Show what compaction has done, what it waits for, and why a record is still there.
 
 These commands need a Stratalog broker.
 
@@ -29,7 +29,7 @@ Examples:
 
 @app.add("status")
 def status(
-    server: Server,
+    server: BrokerAddress,
     topic: Annotated[str | None, argument("[TOPIC]", "Only this topic.", autocompletion=complete_topic)] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Show what a run would save now.")] = False,
     show_all: Annotated[bool, flag("--all", "Include empty logs and internal topics.")] = False,
@@ -64,7 +64,7 @@ def status(
 def explain(
     topic: Annotated[str, argument("TOPIC", "The topic.", autocompletion=complete_topic)],
     key: Annotated[str, argument("KEY", r"The key; \xff and other escapes have their meaning in C.")],
-    server: Server,
+    server: BrokerAddress,
     partition: Annotated[int | None, option("--partition -p", "NUMBER", "Only this partition; by default all.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from stratalog.cli.broker_names import complete_group, complete_topic, nearest
-from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, parse_pairs
+from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup, DryRun, argument, flag, parse_pairs
 from stratalog.cli.output import Columns, Output
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import printable
@@ -43,7 +43,7 @@ Name: TypeAlias = Annotated[
     str, argument("NAME", "Its name: a topic, a broker's number, a group.", autocompletion=_complete_name)
 ]
 
-app = Commands("""Show and change settings of topics, brokers and groups, by Kafka's names.
+app = CommandGroup("""Show and change settings of topics, brokers and groups, by Kafka's names.
 
 \b
 Examples:
@@ -57,7 +57,7 @@ Examples:
 def get(
     kind: Of,
     name: Name,
-    server: Server,
+    server: BrokerAddress,
     settings: Annotated[list[str] | None, argument("[SETTING...]", "Show only these settings.")] = None,
     show_all: Annotated[bool, flag("--all -a", "Include settings that have their default value.")] = False,
     as_json: AsJson = False,
@@ -112,7 +112,7 @@ def set_settings(
     kind: Of,
     name: Name,
     settings: Annotated[list[str], argument("SETTING=VALUE...", "The settings to change.")],
-    server: Server,
+    server: BrokerAddress,
     dry_run: DryRun = False,
 ) -> None:
     """Change settings. Other settings stay as they are.
@@ -132,7 +132,7 @@ def delete(
     kind: Of,
     name: Name,
     settings: Annotated[list[str], argument("SETTING...", "The settings to reset.")],
-    server: Server,
+    server: BrokerAddress,
     dry_run: DryRun = False,
 ) -> None:
     """Reset settings to the broker's settings or Kafka's defaults.
@@ -145,7 +145,7 @@ def delete(
     _alter(server, kind, name, dict.fromkeys(settings), dry_run)
 
 
-def _alter(server: Server, kind: Kind, name: str, changes: dict[str, str | None], dry_run: bool) -> None:
+def _alter(server: BrokerAddress, kind: Kind, name: str, changes: dict[str, str | None], dry_run: bool) -> None:
     with server.admin() as admin:
         admin.alter_config(_resource(admin, kind, name), changes, validate_only=dry_run)
     for setting, value in changes.items():

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from stratalog.cli.broker_names import complete_group, complete_topic
-from stratalog.cli.options import TIMEOUT_MS, Client, Commands, argument, flag, option, unescape
-from stratalog.cli.positions import Positions, TopicChoice
+from stratalog.cli.options import TIMEOUT_MS, Client, CommandGroup, argument, flag, option, unescape
+from stratalog.cli.positions import ReadPositions, TopicChoice
 from stratalog.cli.program import CommandError
 from stratalog.cli.reading import Reading
 from stratalog.cli.record_lines import LineFormat
@@ -15,7 +15,7 @@ from stratalog.cli.record_template import RecordTemplate
 
 _POLLED = 20_000  # records that are printed, and committed, at a time
 
-app = Commands()
+app = CommandGroup()
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Range:
         str | None, option("--until-time", "TIME", "End before the first record that is not older.")
     ] = None
 
-    def parse(self) -> Positions:
-        return Positions.parse(self.from_offset, self.from_time, self.until_offset, self.until_time)
+    def parse(self) -> ReadPositions:
+        return ReadPositions.parse(self.from_offset, self.from_time, self.until_offset, self.until_time)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ import sys
 from typing import Annotated
 
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.options import AsJson, Commands, DryRun, Server, Yes, argument, option, report_errors
+from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup, DryRun, Yes, argument, option, report_errors
 from stratalog.cli.output import Columns, Output, text
-from stratalog.cli.positions import AdminBounds, Positions, parse_partitions
+from stratalog.cli.positions import AdminBounds, ReadPositions, parse_partitions
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import join_first, pluralize
 from stratalog.client.metadata import TopicPartition
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("delete-records")
@@ -24,7 +24,7 @@ def delete_records(
             "TOPIC[:PARTITION]", "The topic or partitions, like orders:0 or orders:0,3.", autocompletion=complete_topic
         ),
     ],
-    server: Server,
+    server: BrokerAddress,
     before: Annotated[
         str | None, option("--before --before-offset", "OFFSET", "Delete all records before this offset.")
     ] = None,
@@ -49,7 +49,7 @@ def delete_records(
     """
     if (before is None) == (before_time is None):
         raise CommandError("the command needs to know what to delete: give --before or --before-time, one of them")
-    positions = Positions.parse(before, before_time, start_option="--before")
+    positions = ReadPositions.parse(before, before_time, start_option="--before")
     with server.admin() as admin:
         bounds = AdminBounds(admin)
         partitions = parse_partitions(admin, "TOPIC", topic)

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli.options import Commands, flag, option
+from stratalog.cli.options import CommandGroup, flag, option
 from stratalog.cli.program import FOUND_PROBLEMS, CommandError, complain
 
 ALL_FLIGHTS, DEFAULT_RECORDS = 336_776, 1_000_000
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("demo")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stratalog.cli.options import AsJson, Commands, argument, flag, option
+from stratalog.cli.options import AsJson, CommandGroup, argument, flag, option
 from stratalog.cli.output import BAD, DOUBTFUL, GOOD, NAME, QUIET, STRONG, Output, Part
 from stratalog.cli.program import FOUND_PROBLEMS, complain, describe_os_error
 from stratalog.cli.wording import decode_bytes, format_bytes, format_size, format_time, pluralize, printable
@@ -40,7 +40,7 @@ _COLUMNS: dict[type, str] = {
     PartitionOffsetRow: f"{'offset':>19}  partition",
 }
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("dump-log")

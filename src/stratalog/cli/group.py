@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, TypeAlias
 
 from stratalog.cli.broker_names import complete_group, complete_topic
-from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, option, report_errors
+from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup, DryRun, argument, flag, option, report_errors
 from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, text
-from stratalog.cli.positions import AdminBounds, Positions, parse_partitions
+from stratalog.cli.positions import AdminBounds, ReadPositions, parse_partitions
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import join_first, pluralize, printable
 from stratalog.client.admin import Admin, GroupDescription, OffsetSpec
@@ -19,7 +19,7 @@ from stratalog.errors import UnknownTopicError
 _STATES = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead", "Assigning", "Reconciling")
 Names: TypeAlias = Annotated[list[str], argument("GROUP...", "Names of groups.", autocompletion=complete_group)]
 
-app = Commands("""List consumer groups, show their lag, reset and delete them.
+app = CommandGroup("""List consumer groups, show their lag, reset and delete them.
 
 \b
 Examples:
@@ -31,7 +31,7 @@ Examples:
 
 @app.add("list")
 def list_groups(
-    server: Server,
+    server: BrokerAddress,
     states: Annotated[
         list[str] | None, option("--state", "STATE", "Only groups in this state: Stable, Empty, ... Repeatable.")
     ] = None,
@@ -71,7 +71,7 @@ def list_groups(
 
 
 @app.add("describe")
-def describe(groups: Names, server: Server, as_json: AsJson = False) -> None:
+def describe(groups: Names, server: BrokerAddress, as_json: AsJson = False) -> None:
     """Show committed offsets, lag and members.
 
     All partitions of the topics that a group reads, or has committed in, are shown. Without a committed offset (-), the
@@ -98,7 +98,7 @@ def describe(groups: Names, server: Server, as_json: AsJson = False) -> None:
 @app.add("reset")
 def reset(
     group: Annotated[str, argument("GROUP", "The name of the group.", autocompletion=complete_group)],
-    server: Server,
+    server: BrokerAddress,
     topics: Annotated[
         list[str] | None,
         option(
@@ -133,7 +133,7 @@ def reset(
     if (to_offset is not None) + (to_time is not None) + to_beginning + to_end != 1:
         raise CommandError("give one of --to-offset, --to-time, --to-beginning and --to-end")
     edge = "beginning" if to_beginning else "end" if to_end else to_offset
-    target = Positions.parse(edge, to_time, start_option="--to")
+    target = ReadPositions.parse(edge, to_time, start_option="--to")
     with server.admin() as admin:
         is_new = not _exists_without_members(admin, group)
         before = {partition: committed.offset for partition, committed in admin.list_group_offsets(group).items()}
@@ -165,7 +165,7 @@ def reset(
 
 
 @app.add("delete")
-def delete(groups: Names, server: Server) -> None:
+def delete(groups: Names, server: BrokerAddress) -> None:
     """Delete groups and their committed offsets. Their consumers must be stopped.
 
     \b

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from stratalog.cli.dump_log import row_fields
 from stratalog.cli.moments import parse_timestamp
-from stratalog.cli.options import AsJson, Commands, argument, option
+from stratalog.cli.options import AsJson, CommandGroup, argument, option
 from stratalog.cli.output import BAD, DOUBTFUL, GOOD, NAME, QUIET, STRONG, Output, Part
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import format_bytes, format_duration, format_size, format_time, pluralize, printable
@@ -34,7 +34,7 @@ from stratalog.inspect.lookup_time import explain_timestamp
 
 _CHAPTER = 13  # with the mark after it, the lookup in a log of a million records fits 80 columns
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("lookup")

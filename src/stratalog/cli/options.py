@@ -36,7 +36,7 @@ def argument(metavar: str, description: str, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=description, show_default=False, **more)
 
 
-class Commands(typer.Typer):
+class CommandGroup(typer.Typer):
     """The commands of one module. With `overview`, they are a group, which shows its help if no command is given."""
 
     def __init__(self, overview: str | None = None) -> None:
@@ -113,7 +113,7 @@ Yes: TypeAlias = Annotated[bool, flag("--yes -y", "Don't ask.")]
 
 
 @dataclass(frozen=True)
-class Server:
+class BrokerAddress:
     """The cluster that an administrative command talks to."""
 
     bootstrap_server: BootstrapServer = DEFAULT_SERVER

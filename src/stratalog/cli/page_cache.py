@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from stratalog.cli.options import AsJson, Commands, argument, option
+from stratalog.cli.options import AsJson, CommandGroup, argument, option
 from stratalog.cli.output import GOOD, QUIET, STRONG, Output, Size
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import format_size, printable, shorten
@@ -18,7 +18,7 @@ _CELLS = "·░▒▓█"
 _NAME_MOST, _BAR_LEAST, _BAR_MOST = 48, 12, 80
 _NUMBERS = 25  # columns of size and percentage, with their gaps
 
-app = Commands()
+app = CommandGroup()
 
 
 class Order(StrEnum):

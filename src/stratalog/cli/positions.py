@@ -64,7 +64,7 @@ def parse_partitions(admin: Admin, option: str, text: str) -> list[TopicPartitio
     return [TopicPartition(name, int(number)) for number in dict.fromkeys(numbers.split(","))]
 
 
-class OffsetRange(NamedTuple):
+class ReadRange(NamedTuple):
     """The offsets from `start` up to, but without, `end`."""
 
     start: int
@@ -107,7 +107,7 @@ class AdminBounds:
 
 
 @dataclass(frozen=True)
-class Positions:
+class ReadPositions:
     """Where to begin and end in all partitions, as options say it. None: no option was given."""
 
     from_offset: int | Edge | None = None
@@ -146,7 +146,7 @@ class Positions:
     def is_given(self) -> bool:
         return self.has_end or self.from_offset is not None or self.from_time is not None
 
-    def resolve(self, bounds: Bounds, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
+    def resolve(self, bounds: Bounds, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ReadRange]:
         """Return the offsets in each partition. An offset that a partition lacks becomes the nearest one."""
         partitions = list(partitions)
         beginnings, ends = bounds.beginning_offsets(partitions), bounds.end_offsets(partitions)
@@ -162,7 +162,7 @@ class Positions:
         if self.until_time is not None:
             stops = _offsets_at(bounds, self.until_time, ends)
         return {
-            partition: OffsetRange(starts[partition], max(starts[partition], stops[partition]))
+            partition: ReadRange(starts[partition], max(starts[partition], stops[partition]))
             for partition in partitions
         }
 

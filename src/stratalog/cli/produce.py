@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.options import TIMEOUT_MS, Client, Commands, argument, flag, option, unescape
+from stratalog.cli.options import TIMEOUT_MS, Client, CommandGroup, argument, flag, option, unescape
 from stratalog.cli.program import CommandError
 from stratalog.cli.progress import RecordProgress, print_line
 from stratalog.cli.record_lines import LineFormat
@@ -25,7 +25,7 @@ from stratalog.cli.sending import Sending
 _LINGER_MS = 20  # for files and pipes; typed lines are sent at once
 _BATCH_BYTES = 256 * 1024
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("produce")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stratalog.cli.options import admin_part
-from stratalog.cli.positions import OffsetRange, Positions, TopicChoice
+from stratalog.cli.positions import ReadPositions, ReadRange, TopicChoice
 from stratalog.cli.program import CommandError, writing_to_stdout
 from stratalog.cli.progress import RecordProgress, is_stderr_stdout
 from stratalog.cli.record_lines import LineFormat
@@ -41,7 +41,7 @@ class Reading:
         self._progress = RecordProgress(on_terminal=is_free, in_pipe=is_free and not is_stderr_stdout() and not follow)
         self._progress.total_records = count
 
-    def run(self, positions: Positions, numbers: Sequence[int]) -> None:
+    def run(self, positions: ReadPositions, numbers: Sequence[int]) -> None:
         """Read without a group, from all partitions or those with these numbers."""
         partitions = self._partitions(numbers)
         with self._consumer() as consumer, self._progress:
@@ -92,7 +92,7 @@ class Reading:
         return partitions
 
     def _print_polled(
-        self, consumer: Consumer, plan: Mapping[TopicPartition, OffsetRange] | None
+        self, consumer: Consumer, plan: Mapping[TopicPartition, ReadRange] | None
     ) -> dict[TopicPartition, int]:
         """Poll once and print. Return the offset after the last printed record of each partition."""
         printed: dict[TopicPartition, int] = {}
@@ -122,7 +122,7 @@ class Reading:
         _write(content)
         self._progress.add(len(lines), len(content))
 
-    def _drop_finished(self, consumer: Consumer, plan: dict[TopicPartition, OffsetRange]) -> None:
+    def _drop_finished(self, consumer: Consumer, plan: dict[TopicPartition, ReadRange]) -> None:
         """Drop partitions by their position: the last offsets may be transaction markers, which are no records."""
         finished = [partition for partition, offsets in plan.items() if consumer.position(partition) >= offsets.end]
         for partition in finished:

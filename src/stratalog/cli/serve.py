@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stratalog.cli.logs import set_up_logging
-from stratalog.cli.options import Commands, option, parse_pairs
+from stratalog.cli.options import CommandGroup, option, parse_pairs
 from stratalog.cli.program import CommandError
 from stratalog.cli.progress import OpeningProgress
 from stratalog.cli.wording import pluralize
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _HIGHEST_PORT = 65535
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("serve")

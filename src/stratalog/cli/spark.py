@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from stratalog.cli.options import Commands
+from stratalog.cli.options import CommandGroup
 from stratalog.cli.spark_copies import rekey, repartition
 from stratalog.cli.spark_directories import compact, verify
 from stratalog.cli.spark_session import prepare
 from stratalog.cli.spark_sql import sql
 from stratalog.cli.spark_topics import backfill, export, query
 
-app = Commands("""Export, load, query, copy, verify and compact topics with Spark.
+app = CommandGroup("""Export, load, query, copy, verify and compact topics with Spark.
 
 Spark runs on this machine by default, or on a cluster with --master. It needs pip install 'stratalog[spark]', which
 includes Java; an installed Java 17 or newer is used if there is one. A job that is stopped, by Ctrl-C or a crash,

@@ -10,9 +10,9 @@ import typer
 from stratalog.cli.broker_names import complete_topic
 from stratalog.cli.options import (
     AsJson,
-    Commands,
+    BrokerAddress,
+    CommandGroup,
     DryRun,
-    Server,
     Yes,
     argument,
     flag,
@@ -35,7 +35,7 @@ Settings: TypeAlias = Annotated[
     list[str] | None, option("--set --config", "NAME=VALUE", "A setting, by Kafka's name. Repeatable.")
 ]
 
-app = Commands("""List, describe, create, change and delete topics.
+app = CommandGroup("""List, describe, create, change and delete topics.
 
 \b
 Examples:
@@ -47,7 +47,7 @@ Examples:
 
 @app.add("list")
 def list_topics(
-    server: Server,
+    server: BrokerAddress,
     internal: Annotated[bool, flag("--internal", "Include the topics of the brokers themselves.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +75,7 @@ def list_topics(
 
 
 @app.add("describe")
-def describe(topics: Names, server: Server, as_json: AsJson = False) -> None:
+def describe(topics: Names, server: BrokerAddress, as_json: AsJson = False) -> None:
     """Show partitions, offsets, sizes and settings.
 
     The settings are those of the topic itself that are not the defaults.
@@ -100,7 +100,7 @@ def describe(topics: Names, server: Server, as_json: AsJson = False) -> None:
 @app.add("create")
 def create(
     topics: Annotated[list[str], argument("TOPIC...", "Names of the new topics.")],
-    server: Server,
+    server: BrokerAddress,
     partitions: Annotated[
         int | None, option("--partitions -p", "COUNT", "", min=1, show_default="the broker's num.partitions")
     ] = None,
@@ -140,7 +140,7 @@ def create(
 @app.add("delete")
 def delete(
     topics: Names,
-    server: Server,
+    server: BrokerAddress,
     yes: Yes = False,
     if_exists: Annotated[bool, flag("--if-exists", "Accept topics that do not exist.")] = False,
 ) -> None:
@@ -167,7 +167,7 @@ def delete(
 @app.add("alter")
 def alter(
     topic: Name,
-    server: Server,
+    server: BrokerAddress,
     settings: Settings = None,
     unset: Annotated[list[str] | None, option("--unset", "NAME", "Return to the default. Repeatable.")] = None,
     dry_run: DryRun = False,
@@ -199,7 +199,7 @@ def alter(
 def add_partitions(
     topic: Name,
     total: Annotated[int, argument("TOTAL", "How many partitions the topic will have.", min=1)],
-    server: Server,
+    server: BrokerAddress,
     dry_run: DryRun = False,
 ) -> None:
     """Give a topic more partitions.

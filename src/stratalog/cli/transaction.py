@@ -6,7 +6,7 @@ import re
 from typing import Annotated, TypeAlias
 
 from stratalog.cli.broker_names import complete_topic
-from stratalog.cli.options import AsJson, Commands, DryRun, Server, argument, flag, option, report_errors
+from stratalog.cli.options import AsJson, BrokerAddress, CommandGroup, DryRun, argument, flag, option, report_errors
 from stratalog.cli.output import QUIET, STRONG, Columns, Output, Row, text, time
 from stratalog.cli.program import CommandError
 from stratalog.cli.wording import format_time, printable
@@ -19,7 +19,7 @@ _NEVER_MS = 2**31 - 1
 _PARTITION = re.compile(r"(?P<topic>.+):(?P<partition>[0-9]{1,10})")
 Ids: TypeAlias = Annotated[list[str], argument("ID...", "Transactional ids.")]
 
-app = Commands("""List and describe transactions, and abort those that hang.
+app = CommandGroup("""List and describe transactions, and abort those that hang.
 
 \b
 Examples:
@@ -33,7 +33,7 @@ Examples:
 
 @app.add("list")
 def list_transactions(
-    server: Server,
+    server: BrokerAddress,
     states: Annotated[
         list[str] | None, option("--state", "STATE", "Only this state: Ongoing, CompleteCommit, ... Repeatable.")
     ] = None,
@@ -80,7 +80,7 @@ def list_transactions(
 
 
 @app.add("describe")
-def describe(ids: Ids, server: Server, as_json: AsJson = False) -> None:
+def describe(ids: Ids, server: BrokerAddress, as_json: AsJson = False) -> None:
     """Show state, producer, start time and partitions.
 
     \b
@@ -103,7 +103,7 @@ def describe(ids: Ids, server: Server, as_json: AsJson = False) -> None:
 
 @app.add("abort")
 def abort(
-    server: Server,
+    server: BrokerAddress,
     partition: Annotated[
         str | None, argument("[TOPIC:PARTITION]", "The partition in which it hangs, like orders:0.")
     ] = None,

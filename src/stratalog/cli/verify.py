@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from stratalog.cli.options import AsJson, Commands, argument, flag
+from stratalog.cli.options import AsJson, CommandGroup, argument, flag
 from stratalog.cli.output import BAD, DOUBTFUL, GOOD, NAME, QUIET, STRONG, Output, Size
 from stratalog.cli.program import FOUND_PROBLEMS, CommandError
 from stratalog.cli.progress import VerifyProgress
@@ -24,7 +24,7 @@ from stratalog.inspect.verify import verify as verify_logs
 _STYLES = {Severity.ERROR: BAD, Severity.WARNING: DOUBTFUL, Severity.NOTE: QUIET}
 _NAME_WIDTH = 30
 
-app = Commands()
+app = CommandGroup()
 
 
 @app.add("verify")

@@ -22,7 +22,7 @@ from stratalog.client.fetch_buffer import FetchBuffer
 from stratalog.client.fetcher import FailureHandlers, Fetcher
 from stratalog.client.groups.classic import ClassicMembership
 from stratalog.client.groups.consumer_protocol import ConsumerMembership
-from stratalog.client.groups.handoff import Change, Handoff, Step
+from stratalog.client.groups.handoff import Change, Handoff, HandoffStep
 from stratalog.client.groups.membership import Membership
 from stratalog.client.io_thread import IoThread
 from stratalog.client.metadata import TopicPartition
@@ -30,7 +30,7 @@ from stratalog.client.offset_lookup import OffsetLookup
 from stratalog.client.offset_reset import OffsetReset, parse_reset
 from stratalog.client.offsets import OffsetAndMetadata
 from stratalog.client.positions import Positions
-from stratalog.client.subscription import PartitionState, RebalanceListener, Subscription
+from stratalog.client.subscription import AssignedPartition, RebalanceListener, Subscription
 from stratalog.clock import SystemClock
 from stratalog.errors import ClientError
 from stratalog.protocol.error_codes import ErrorCode
@@ -131,7 +131,7 @@ class ConsumerCore:
         self.run_callbacks()
         self.autocommit.if_due()
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: HandoffStep) -> None:
         try:
             if step.change is Change.ASSIGNED:
                 self.subscription.add(step.partitions)
@@ -157,7 +157,7 @@ class ConsumerCore:
         finally:
             self.subscription.remove(partitions)
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, step: HandoffStep) -> None:
         """In the I/O thread."""
         step.finish()
         self._look_up_positions()
@@ -188,7 +188,7 @@ class ConsumerCore:
 
     # Positions
 
-    def seek(self, state: PartitionState, offset: int, leader_epoch: int) -> None:
+    def seek(self, state: AssignedPartition, offset: int, leader_epoch: int) -> None:
         def apply() -> None:
             state.seek(offset, leader_epoch)
             self.positions.failures.pop(state.partition, None)
@@ -197,7 +197,7 @@ class ConsumerCore:
         self.in_io(apply)
         self.buffer.release()
 
-    def reset(self, states: list[PartitionState], reset: OffsetReset) -> None:
+    def reset(self, states: list[AssignedPartition], reset: OffsetReset) -> None:
         def apply() -> None:
             for state in states:
                 state.reset_to(reset)
@@ -207,7 +207,7 @@ class ConsumerCore:
         self.in_io(apply)
         self.buffer.release()
 
-    def set_paused(self, states: list[PartitionState], paused: bool) -> None:
+    def set_paused(self, states: list[AssignedPartition], paused: bool) -> None:
         def apply() -> None:
             for state in states:
                 state.is_paused = paused
@@ -224,7 +224,7 @@ class ConsumerCore:
                 positions[partition] = OffsetAndMetadata(state.progress.offset, "", state.progress.leader_epoch)
         return positions
 
-    def _out_of_range(self, state: PartitionState) -> None:
+    def _out_of_range(self, state: AssignedPartition) -> None:
         """Handle a position after the end of the log, or before its start: reset it, or raise OffsetOutOfRangeError."""
         if self.subscription.reset.is_error:
             self._resume_fetching(state)
@@ -238,7 +238,7 @@ class ConsumerCore:
         )
         self.reset([state], self.subscription.reset)
 
-    def _truncated(self, state: PartitionState, epoch: int, end_offset: int) -> None:
+    def _truncated(self, state: AssignedPartition, epoch: int, end_offset: int) -> None:
         """Handle a new leader's log that lacks records which the old leader had returned: go back, or raise
         NoOffsetError."""
         logger.warning("%s: the log was truncated to offset %d, leader epoch %d", state.partition, end_offset, epoch)
@@ -251,11 +251,11 @@ class ConsumerCore:
             )
         self.seek(state, offset, epoch)
 
-    def _failed(self, state: PartitionState, error: ClientError) -> None:
+    def _failed(self, state: AssignedPartition, error: ClientError) -> None:
         self._resume_fetching(state)
         raise error
 
-    def _resume_fetching(self, state: PartitionState) -> None:
+    def _resume_fetching(self, state: AssignedPartition) -> None:
         """Fetch from the partition again after its error was raised. If it persists, the next fetch reports it."""
 
         def apply() -> None:

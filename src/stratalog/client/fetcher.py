@@ -28,7 +28,7 @@ from stratalog.client.fetch_exchange import (
 )
 from stratalog.client.fetch_session import FetchSession
 from stratalog.client.metadata import ClusterMetadata, TopicPartition
-from stratalog.client.subscription import PartitionState, Subscription
+from stratalog.client.subscription import AssignedPartition, Subscription
 from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol.api_keys import ApiKey
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 class FetchPosition(NamedTuple):
     """The position of a partition when it was requested, to see whether the response still applies."""
 
-    state: PartitionState
+    state: AssignedPartition
     progress: Progress
     offset: int
 
@@ -51,9 +51,9 @@ FetchPositions = dict[TopicPartition, FetchPosition]
 class FailureHandlers(NamedTuple):
     """The calls with which the polling thread handles queued failures. They may raise."""
 
-    out_of_range: Callable[[PartitionState], None]
-    truncated: Callable[[PartitionState, int, int], None]
-    failed: Callable[[PartitionState, ClientError], None]
+    out_of_range: Callable[[AssignedPartition], None]
+    truncated: Callable[[AssignedPartition, int, int], None]
+    failed: Callable[[AssignedPartition, ClientError], None]
 
 
 class _Broker:
@@ -272,7 +272,7 @@ class Fetcher:
             state.nearby_replica = fetched.nearby_replica
             state.nearby_until = asyncio.get_running_loop().time() + self._settings.metadata_max_age_ms / 1000
 
-    def _on_error(self, state: PartitionState, error_code: int) -> None:
+    def _on_error(self, state: AssignedPartition, error_code: int) -> None:
         action = action_for(error_code)
         if action is FetchErrorAction.CHECK_OFFSET:
             if state.nearby_replica >= 0:
@@ -290,7 +290,7 @@ class Fetcher:
             if action is not FetchErrorAction.RETRY:
                 self._cluster.refresh_soon()
 
-    def _stop(self, state: PartitionState, handle: Callable[[], None]) -> None:
+    def _stop(self, state: AssignedPartition, handle: Callable[[], None]) -> None:
         state.is_stopped = True
         self._buffer.put(FetchFailure(state.partition, state.progress, handle))
 

@@ -18,7 +18,7 @@ from stratalog.client.fetcher import Fetcher
 from stratalog.client.metadata import TopicPartition
 from stratalog.client.offset_lookup import NONE_FOUND, OffsetLookup
 from stratalog.client.offset_reset import LATEST
-from stratalog.client.subscription import PartitionState, Subscription
+from stratalog.client.subscription import AssignedPartition, Subscription
 from stratalog.clock import Clock
 from stratalog.errors import ClientError
 
@@ -96,7 +96,7 @@ class Positions:
         self._fetcher.go_on()
         await self._reset([state for state in states if state.reset is not None])
 
-    async def _reset(self, states: list[PartitionState]) -> None:
+    async def _reset(self, states: list[AssignedPartition]) -> None:
         timestamps: dict[TopicPartition, int] = {}
         before = {state.partition: (state.reset, state.progress) for state in states}
         for state in states:
@@ -117,7 +117,7 @@ class Positions:
                 state.seek(offsets[state.partition].offset)
                 self.failures.pop(state.partition, None)
 
-    def _fail(self, state: PartitionState) -> None:
+    def _fail(self, state: AssignedPartition) -> None:
         state.reset = None
         self.failures[state.partition] = NoOffsetError(
             f"{state.partition}: the group has no committed offset for it, and auto.offset.reset=none; seek to an "

@@ -30,7 +30,7 @@ class RebalanceListener:
         self.on_partitions_revoked(partitions)
 
 
-class PartitionState:
+class AssignedPartition:
     """The state of an assigned partition. The application takes records at `progress`; prefetching is at
     `fetch_offset`."""
 
@@ -99,7 +99,7 @@ class Subscription:
         self.pattern: re.Pattern[str] | None = None
         self.listener: RebalanceListener | None = None
         self.is_manual = False
-        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.partitions: dict[TopicPartition, AssignedPartition] = {}
 
     @property
     def is_group(self) -> bool:
@@ -144,7 +144,7 @@ class Subscription:
     def matches(self, topic: str) -> bool:
         return self.pattern is not None and self.pattern.fullmatch(topic) is not None
 
-    def state(self, partition: TopicPartition) -> PartitionState:
+    def state(self, partition: TopicPartition) -> AssignedPartition:
         state = self.partitions.get(partition)
         if state is None:
             raise ClientError(
@@ -153,5 +153,7 @@ class Subscription:
             )
         return state
 
-    def _new(self, partition: TopicPartition) -> PartitionState:
-        return PartitionState(partition, needs_committed=self._has_group, reset=None if self._has_group else self.reset)
+    def _new(self, partition: TopicPartition) -> AssignedPartition:
+        return AssignedPartition(
+            partition, needs_committed=self._has_group, reset=None if self._has_group else self.reset
+        )

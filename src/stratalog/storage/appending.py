@@ -1,4 +1,4 @@
-"""What goes into a log with an append, the rules that it must keep, and what comes back."""
+"""The input of an append, the rules that it must meet, and its result."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _CODECS = {
 
 
 QUICK_BYTES = 2 * 1024 * 1024
-"""Larger batches are not checked by an append that must not wait: their records may be millions."""
+"""The largest batch that an append that must not wait checks itself: a larger one may have millions of records."""
 
 QUICK_DECOMPRESSED_BYTES = 1024 * 1024
-"""So much of a compressed batch is inflated by an append that must not wait."""
+"""The largest compressed batch, decompressed, that an append that must not wait checks itself."""
 
 
 MOST_REFUSED_NAMED = 1000
-"""Records of a refused batch that its error names one by one."""
+"""The number of records of a refused batch that its error names."""
 
 NO_LIMIT = -(2**63)
 
 
 class Origin(Enum):
-    """Who appends: a client's batches are checked record by record and may not be control batches."""
+    """The source of an append. A client's batches are checked record by record, and must not be control batches."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
 
 
 class Appended(NamedTuple):
-    """Where an append went. A duplicate was in the log already, at these offsets."""
+    """The offsets of an append. A duplicate was in the log already, at these offsets."""
 
     base_offset: int
     last_offset: int
@@ -61,8 +61,8 @@ class WouldWaitError(Exception):
 
 
 class AppendRules:
-    """What of a log's settings an append must keep to. Never changed: other settings are other rules, so that one
-    append goes by one set of them."""
+    """The settings of a log that an append must meet. Never changed: other settings make other rules, so that one
+    append uses one set of them."""
 
     __slots__ = (
         "_after_ms",
@@ -87,7 +87,7 @@ class AppendRules:
         self._codec = _CODECS[config.compression_type]
         self._level = _level(config)
         self._is_plain = self._codec is None and self._before_ms == LONG_MAX
-        # What was not too late at some time is not too late any more: the clock is asked only past this.
+        # A timestamp that was allowed once stays allowed: only later ones need the clock.
         self.latest_timestamp = LONG_MAX if self._after_ms == LONG_MAX else -1
 
     def apply(
@@ -120,7 +120,7 @@ class AppendRules:
         return recompress(data, headers, payloads, self._codec, self._level, self.max_message_bytes)
 
     def _check_not_after(self, headers: list[BatchHeader]) -> None:
-        """message.timestamp.after.max.ms; needed for what lies past `latest_timestamp`."""
+        """Check message.timestamp.after.max.ms for batches that are later than `latest_timestamp`."""
         timestamp = max(header.max_timestamp for header in headers)
         if timestamp <= self.latest_timestamp:
             return
@@ -138,17 +138,17 @@ class AppendRules:
     def _refused_records(
         self, data: Buffer, headers: list[BatchHeader], max_decompressed: int, earliest: int
     ) -> tuple[tuple[int, str], ...]:
-        """For the producer, which tells whoever sent them: the batch is refused as a whole."""
+        """Return which records the topic refuses, and why, for the producer's callbacks: the whole batch is refused."""
         latest = self._latest_now()
         try:
-            found = validation.find_refused(
+            refused = validation.find_refused(
                 data, headers, max_decompressed, self.needs_keys, earliest, latest, MOST_REFUSED_NAMED
             )
         except StratalogError:
-            return ()  # the batch breaks other rules, which its error tells
+            return ()  # the batch breaks other rules, which its error names
         return tuple(
             (index, _reason(timestamp, earliest, latest) if by_time else "the key is missing")
-            for index, by_time, timestamp in found
+            for index, by_time, timestamp in refused
         )
 
 
@@ -172,6 +172,6 @@ def _level(config: LogConfig) -> int | None:
 
 
 def writable(data: Buffer) -> bytearray | memoryview:
-    """The same bytes where they may be written to, or a copy."""
+    """Return the same bytes if they may be written to, else a copy."""
     view = memoryview(data)
     return bytearray(view) if view.readonly else view.cast("B")

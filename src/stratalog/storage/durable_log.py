@@ -1,8 +1,8 @@
 """Making a log durable: flush, and roll, which flushes the segment that it seals.
 
-Syncing holds the flush lock only, so that appends go on meanwhile; but for the sync at a roll, and after a failed sync.
-Whatever moves the recovery point makes durable first what a recovery would otherwise have to find behind it: the
-segment, the leader epochs, and the names of new files.
+A sync holds the flush lock only, so that appends continue, except for the sync at a roll and after a failed sync.
+Before the recovery point moves, everything that a recovery could no longer find is made durable: the segment, the
+leader epochs, and the names of new files.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class DurableLog(LogLifeCycle):
             self._flush()
 
     def flush_is_due(self) -> bool:
-        """Whether flush.messages requires a flush before what was appended is acknowledged."""
+        """Return whether flush.messages requires a flush before the last append is acknowledged."""
         return self._end_offset - self.recovery_point >= self.config.flush_messages
 
     def flush_if_due(self) -> None:
-        """Flush if flush.ms requires it; else let the kernel start to write what a later flush will wait for."""
+        """Flush if flush.ms requires it; else have the kernel start to write, so that a later flush waits less."""
         self._let_cool()
         if self._end_offset > self.recovery_point:
             if self._clock.now_ms() - self._last_flush_ms >= self.config.flush_ms:

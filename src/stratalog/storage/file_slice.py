@@ -1,7 +1,7 @@
 """A range of a log file: the only thing that crosses from storage to the network.
 
-A LogFile closes its descriptor when nobody holds it any more. A FileSlice holds its LogFile, so a segment that is
-deleted, or closed to save descriptors, stays readable for the sends under way.
+A LogFile closes its descriptor with the last reference to it. A FileSlice holds its LogFile, so a segment that is
+deleted, or closed to save descriptors, stays readable for the sends that are in progress.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LogFile:
         return self.fd
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
         return self._disk.read(self.fd, size, position)
 
     def __del__(self) -> None:
@@ -45,7 +45,7 @@ class LogFile:
 class FileSlice:
     """`length` bytes of a file from `position`: give its fileno() to sendfile, or read() it.
 
-    The bytes are stable as long as the log is not truncated below them: what lies in a log is never changed.
+    The bytes are stable unless the log is truncated before them: bytes in a log never change.
     """
 
     __slots__ = ("file", "length", "position")
@@ -84,10 +84,10 @@ class FileSlice:
             self.file.read(min(_PIECE, end - position), position)
 
     def sendable(self) -> FileSlice | bytes:
-        """What to keep until it is sent: this slice; or its bytes, read now, where the descriptor that it holds is one
-        of the last, as an answer may have a slice of each of a thousand segments. Raises StorageError."""
+        """Return what to keep until it is sent: this slice, or its bytes if descriptors are scarce. A response may have
+        slices of a thousand segments, each with a descriptor. Raises StorageError."""
         return self if self.file.fd < limits.first_scarce_descriptor() else self.read()
 
     def batches(self) -> Iterator[Batch]:
-        """The whole batches of the slice; one that max_bytes cut off is left out."""
+        """Return the complete batches of the slice, without one that max_bytes has cut off."""
         return batches(self.read())

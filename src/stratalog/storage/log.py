@@ -59,7 +59,7 @@ class Log(TrimmableLog):
         return open_log(Path(path), config)
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Use other settings from now on. An append that is under way keeps to the old ones. The active segment follows
+        """Use other settings from now on. An append that is in progress keeps the old ones. The active segment follows
         the new ones too, except for segment.index.bytes, which counts from the next segment on."""
         with self._write_lock:
             self.config = config

@@ -1,8 +1,8 @@
-"""Reading a log: by offset, by time, as records. Takes no lock and changes nothing; log.py adds the writing.
+"""Reading a log: by offset, by time, as records. Takes no lock and changes nothing; log.py adds writing.
 
 A reader sees an immutable list of segments, which the writer replaces as a whole, and an end offset that is published
-after the bytes before it are there. A segment that is deleted or cut meanwhile makes it look again: truncations are
-counted before anything is cut, and the count is compared when an answer is there.
+after the bytes before it are written. If a segment is deleted or truncated during a read, the read is repeated:
+truncations are counted before they change a file, and a result counts only if the number is still the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LAST_OFFSET = attrgetter("last_offset")
 
 
 class Read(NamedTuple):
-    """What read() found: a range of a file, and where in the log it is. An empty slice: nothing there yet."""
+    """The result of read(): a range of a file, and its position in the log. Without new batches, the slice is empty."""
 
     slice: FileSlice
     base_offset: int
@@ -44,22 +44,22 @@ class Read(NamedTuple):
 
 
 class SegmentList(NamedTuple):
-    """Replaced as a whole, so that a reader always sees one consistent list."""
+    """The segments, and their base offsets. Replaced as a whole, so that a reader always sees one consistent list."""
 
     bases: list[int]
     all: list[Segment]
 
 
 class Condition(Enum):
-    """Whether a log can be used. HALF_CHANGED: an interrupt or a fault left it so, or a truncation is under way; what
-    is in memory may not be what is on disk."""
+    """The condition of a log. HALF_CHANGED: after an interrupt or a fault, or during a truncation, the state in memory
+    may differ from the files."""
 
     OPEN = "open"
     HALF_CHANGED = "half changed"
     CLOSED = "closed"
 
 
-OPEN: Final = Condition.OPEN  # a look at a global costs less than one at an enum's member
+OPEN: Final = Condition.OPEN  # a global costs less to look up than an enum's member
 HALF_CHANGED: Final = Condition.HALF_CHANGED
 CLOSED: Final = Condition.CLOSED
 
@@ -77,12 +77,11 @@ class ReadableLog(ABC):
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise if the log is closed; load it again if it is half changed, or wait for the truncation that is under
-        way."""
+        """Raise if the log is closed. If it is half changed, load it again, or wait for the end of the truncation."""
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._end_offset
 
     @property
@@ -94,11 +93,11 @@ class ReadableLog(ABC):
         return sum(segment.size for segment in self._segments.all)
 
     def read(self, offset: int, max_bytes: int, *, max_offset: int | None = None, at_least_one: bool = True) -> Read:
-        """The batches from the one that holds `offset` on, as a range of a file.
+        """Return the batches from the one with `offset` on, as a range of a file.
 
-        At most `max_bytes`, so the last batch may be cut off, but the first is whole however large, or with
-        `at_least_one` false left out. Never past the end of a segment, nor to `max_offset` (a high watermark). Batches
-        are sound: those that this process did not write itself have had their checksums checked.
+        The range has at most `max_bytes`, so the last batch may be cut off. The first batch is complete whatever its
+        size, or left out if `at_least_one` is false. The range ends at the end of a segment, and before `max_offset`,
+        such as a high watermark. All checksums are verified, except those of batches that this process has written.
         """
         if max_bytes < 0:
             raise ValueError(f"max_bytes is {max_bytes}; it must not be negative")
@@ -106,18 +105,18 @@ class ReadableLog(ABC):
             generation = self._generation
             if self._condition is not OPEN:
                 self._check_open()
-            # In this order: the list has all that lies before this end, and the start is moved before the list loses
-            # what lies before it.
+            # In this order: the list has all batches before this end, and the start moves before the list loses the
+            # segments before it.
             end, segments, start = self._end_offset, self._segments, self.log_start_offset
             if not start <= offset <= end:
                 raise OffsetOutOfRangeError(f"offset {offset} is outside the log, which has {start} to {end}")
             readable = end if max_offset is None or max_offset > end else max_offset
             try:
-                found = _find(segments, offset, readable)
-                if found is None:
+                location = _find(segments, offset, readable)
+                if location is None:
                     read = Read(FileSlice(segments.all[-1].file, 0, 0), offset, start, end)
                 else:
-                    read = Read(_slice(*found, max_bytes, at_least_one), found[1].base_offset, start, end)
+                    read = Read(_slice(*location, max_bytes, at_least_one), location[1].base_offset, start, end)
             except (OSError, CorruptBatchError) as error:
                 self._raise_if_current(error, segments, generation)
             else:
@@ -151,8 +150,8 @@ class ReadableLog(ABC):
                 batches.read_ahead()
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
-        """The records from `start` to before `end`; by default all that are in the log now. Control records are
-        left out."""
+        """Yield the records from `start` to before `end`, by default all that are in the log now, without control
+        records."""
         offset = self.log_start_offset if start is None else start
         if offset > self._end_offset:
             raise OffsetOutOfRangeError(f"offset {offset} is past the log end offset, {self._end_offset}")
@@ -179,9 +178,9 @@ class ReadableLog(ABC):
             offset = batches[-1].header.next_offset
 
     def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record that is not older than `timestamp` (milliseconds since 1970); None: all are older."""
+        """Return the first record not older than `timestamp` (milliseconds since 1970); None if all are older."""
         if not isinstance(timestamp, int):
-            raise TypeError(f"timestamp is {timestamp!r}; milliseconds are wanted, as int(when.timestamp() * 1000)")
+            raise TypeError(f"timestamp is {timestamp!r}; it must be milliseconds, like int(when.timestamp() * 1000)")
         if timestamp >= 2**63:
             return None
         timestamp = max(timestamp, -1)  # none is older
@@ -190,16 +189,16 @@ class ReadableLog(ABC):
             self._check_open()
             segments = self._segments
             try:
-                found = _find_timestamp(segments, timestamp, self.log_start_offset)
+                first = _find_timestamp(segments, timestamp, self.log_start_offset)
             except (OSError, CorruptBatchError) as error:
                 self._raise_if_current(error, segments, generation)
             else:
                 if generation == self._generation:
-                    return found
+                    return first
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of any record; -1 where none has one."""
+        """The largest timestamp of any record; -1 if no record has one."""
         while True:
             segments, generation = self._segments, self._generation
             try:
@@ -208,15 +207,16 @@ class ReadableLog(ABC):
                 self._raise_if_current(error, segments, generation)
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
-        """Those that have records between the two offsets, for a reader that has to leave them out."""
+        """Return the aborted transactions that have records between two offsets, for a reader that leaves them out."""
         while True:
             segments = self._segments
-            found = _aborted_transactions(segments, start, end)
-            if segments is self._segments:  # or an index may have been gone, and read as an empty one
-                return found
+            aborted = _aborted_transactions(segments, start, end)
+            if segments is self._segments:  # else an index may have been deleted, and read as an empty one
+                return aborted
 
     def aborted_in(self, read: Read, start: int, end: int) -> list[AbortedTransaction]:
-        """Those that have records in what was read, from `start` to before `end`, and perhaps a few behind it."""
+        """Return the aborted transactions that have records in `read`, from `start` to before `end`, and perhaps some
+        that follow."""
         segments = self._segments
         segment = segments.all[max(bisect_right(segments.bases, read.base_offset) - 1, 0)]
         if segment.file is read.slice.file:
@@ -224,8 +224,7 @@ class ReadableLog(ABC):
         return self.aborted_transactions(start, end)
 
     def _raise_if_current(self, error: OSError | CorruptBatchError, segments: SegmentList, generation: int) -> None:
-        """Unless a segment was deleted or cut meanwhile: then that is all there is to the error, and the caller looks
-        again."""
+        """Raise the error, unless a segment was deleted or truncated during the read: then the caller reads again."""
         if segments is self._segments and generation == self._generation:
             if isinstance(error, CorruptBatchError):
                 raise error
@@ -233,7 +232,7 @@ class ReadableLog(ABC):
 
 
 def _find(segments: SegmentList, offset: int, end: int) -> tuple[Segment, BatchHeader, int] | None:
-    """The segment and batch that `offset` is in, or the next where it fell into a gap, and where to stop reading."""
+    """Return the segment and batch with `offset`, or the next batch if it is in a gap, and where to stop."""
     if offset >= end:
         return None
     slot = max(bisect_right(segments.bases, offset) - 1, 0)
@@ -255,23 +254,23 @@ def _find(segments: SegmentList, offset: int, end: int) -> tuple[Segment, BatchH
 def _find_timestamp(segments: SegmentList, timestamp: int, start_offset: int) -> TimestampedOffset | None:
     for segment in segments.all:
         if segment.size and segment.max_timestamp >= timestamp:
-            found = segment.find_timestamp(timestamp, start_offset)
-            if found is not None:
-                return found
+            first = segment.find_timestamp(timestamp, start_offset)
+            if first is not None:
+                return first
     return None
 
 
 def _aborted_transactions(segments: SegmentList, start: int, end: int) -> list[AbortedTransaction]:
-    found = []
+    transactions = []
     for segment in segments.all[max(bisect_right(segments.bases, start) - 1, 0) :]:
         entries = segment.transaction_index.entries()
         # In the order of their markers, which are their last offsets.
         for aborted in islice(entries, bisect_left(entries, start, key=_LAST_OFFSET), None):
             if aborted.first_offset < end:
-                found.append(aborted)
+                transactions.append(aborted)
             if aborted.last_stable_offset >= end:
-                return found
-    return found
+                return transactions
+    return transactions
 
 
 def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_least_one: bool) -> FileSlice:
@@ -286,5 +285,5 @@ def _slice(segment: Segment, header: BatchHeader, stop: int, max_bytes: int, at_
     except CorruptBatchError:
         length = segment.sound_from(position) - position
         if length <= 0:
-            raise  # what lies before the damage is served: a reader gets as far as it can
+            raise  # batches before the damage are served: a reader gets as far as possible
     return FileSlice(segment.file, position, length)

@@ -1,13 +1,13 @@
 """Reading a segment: from an offset or a timestamp to a batch's position. Shared by the growing and the sealed kind.
 
-Look-up by offset: floor entry of the offset index, then a walk over batch headers. Look-up by time: floor entry of
-the time index, then the same. An index entry is only believed when the header it points to says the same; if not,
-the indexes are rebuilt from the log and the look-up starts again. A damaged index costs time, never a wrong answer.
+A lookup by offset finds the floor entry of the offset index, then walks over batch headers. A lookup by time does the
+same with the time index. An index entry counts only if the header at its position confirms it. Otherwise the indexes
+are rebuilt from the log and the lookup starts again: a damaged index costs time, and never gives a wrong result.
 
-Before a stretch of the log is first served its checksums are checked (`ensure_checked`), unless this process wrote
-it: a damaged batch is an error that names file and position, and is never handed out.
+Before a range of the log is first served, its checksums are verified (`ensure_checked`), unless this process wrote it.
+A corrupt batch is never served: it raises an error that names the file and the position.
 
-Threads: readers call anything here at any time, beside one writer.
+Threads: readers may call every method at any time, in parallel with one writer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from stratalog.storage.scan import CHUNK, Chunk, check, reason, scan
 from stratalog.storage.time_index import TimeEntry, TimeIndex
 from stratalog.storage.transaction_index import TransactionIndex
 
-_WALK_BYTES = 4096  # about the distance between two index entries; the rare rest takes a second read
-_LOOK_UP_CHUNK = 64 * 1024
+_WALK_BYTES = 4096  # about the distance between two index entries; a longer walk takes a second read
+_LOOKUP_CHUNK = 64 * 1024
 _CHECKED_AT_ONCE = 1024 * 1024  # a quarter of a millisecond
 
 T = TypeVar("T")
@@ -49,11 +49,11 @@ class TimestampedOffset(NamedTuple):
 
 
 class DoubtfulIndexError(Exception):
-    """An index and its log disagree. Never leaves this package: the index is rebuilt."""
+    """An index and its log disagree. Raised inside this package only: the index is rebuilt."""
 
 
 class Segment(ABC):
-    """`size` is what of the .log file belongs to the log; `limit` an offset that all of the segment's lie below."""
+    """`size` is the number of bytes of the .log file that belong to the log. All offsets are below `limit`."""
 
     size: int
 
@@ -97,7 +97,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def index_size(self) -> int:
-        """Bytes of entries in the larger of the two indexes."""
+        """The size of the entries in the larger of the two indexes, in bytes."""
 
     @property
     @abstractmethod
@@ -105,15 +105,15 @@ class Segment(ABC):
 
     @abstractmethod
     def rebuild_indexes(self) -> None:
-        """Make both indexes again from the log. Raises CorruptBatchError where the log itself can't be walked."""
+        """Rebuild both indexes from the log. Raises CorruptBatchError if the log itself is corrupt."""
 
     @abstractmethod
     def release(self) -> None:
-        """Let go of the files and mappings; whoever reads next opens them again."""
+        """Close the files and mappings. The next read opens them again."""
 
     def retire(self) -> None:
-        """The log is about to delete these files, or to open them as another segment: from here on nothing is written
-        to them for a reader that came too late. It gets an OSError where it would need that, and looks again."""
+        """Prepare for the files to be deleted, or opened as another segment: from here on, nothing is written to them
+        for a late reader. A reader that needs that gets an OSError and repeats its read."""
         with self._rebuild_lock:
             self._retired = True
 
@@ -121,18 +121,18 @@ class Segment(ABC):
         return SegmentFacts(self.base_offset, self.limit, self.size, self._newest, self._oldest)
 
     def _oldest(self) -> int:
-        """The time of the first batch, as an estimate of the oldest record's."""
+        """Return the timestamp of the first batch, an estimate for the oldest record."""
         header = parse_header(self.file.read(HEADER_SIZE, 0)) if self.size else None
         return self._newest() if header is None or header.max_timestamp < 0 else header.max_timestamp
 
     def _newest(self) -> int:
-        """The largest timestamp, or the file's own where the records have none."""
+        """Return the largest timestamp, or the time of the file if no record has one."""
         if self.max_timestamp >= 0:
             return self.max_timestamp
         return self.path(names.LOG).stat().st_mtime_ns // 1_000_000
 
     def locate(self, offset: int) -> BatchHeader | None:
-        """The header of the first batch that reaches `offset`, with its position in the file; None: there is none."""
+        """Return the header of the first batch that ends at or after `offset`, with its position, or None."""
         try:
             header = self._locate(offset)
         except DoubtfulIndexError:
@@ -142,7 +142,7 @@ class Segment(ABC):
         return header
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
-        """The first record at or behind `start_offset` that is not older than `timestamp`."""
+        """Return the first record at or after `start_offset` that is not older than `timestamp`."""
         try:
             return self._find_timestamp(timestamp, start_offset)
         except DoubtfulIndexError:
@@ -167,7 +167,7 @@ class Segment(ABC):
         return end - self._checked.end_of(start)
 
     def ensure_checked(self, start: int, end: int) -> None:
-        """Check the batches that begin in [start, end), unless that was done. `start` is a batch's position."""
+        """Verify the batches that begin in [start, end), unless they are verified. `start` is a batch's position."""
         if self._checked.end_of(start) >= end:
             return
         with self._check_lock:
@@ -176,12 +176,12 @@ class Segment(ABC):
                 self._check(start, end)
 
     def sound_from(self, position: int) -> int:
-        """Where the stretch from `position` on ends that is known to be sound; after ensure_checked has raised."""
+        """Return the end of the verified range that starts at `position`, after ensure_checked has raised."""
         return self._checked.end_of(position)
 
     def offset_behind(self, position: int) -> int:
-        """An offset above those of all batches that begin before `position`: the first that the index has from there,
-        if the log confirms it, or else the limit of the segment."""
+        """Return an offset after all batches that begin before `position`: that of the next index entry if the log
+        confirms it, else the limit of the segment."""
         index = self.offset_index
         slot = bisect_left(range(index.count), position, key=lambda slot: index.entry(slot).position)
         if slot < index.count:
@@ -195,16 +195,16 @@ class Segment(ABC):
         return self.limit
 
     def scan(self, position: int = 0, chunk_size: int = CHUNK) -> Iterator[Chunk]:
-        """The batches from `position` to the end of the segment, framing checked, checksums not."""
+        """Yield the batches from `position` to the end of the segment; framing is checked, checksums are not."""
         return scan(self.file, position, self.size, chunk_size)
 
     def walk_headers(self, position: int) -> Iterator[BatchHeader]:
-        """The headers from `position` on, reading little more than them where batches are large. Their own
-        positions count from wherever the read began."""
+        """Yield the headers from `position` on. Of large batches, little more than the header is read. The positions in
+        the headers count from the start of a read, not of the file."""
         size = self.size
         previous = -1
         while position < size:
-            buffer = self.file.read(min(_LOOK_UP_CHUNK, size - position), position)
+            buffer = self.file.read(min(_LOOKUP_CHUNK, size - position), position)
             headers, stop, error = parse_headers(buffer)
             cut_off = parse_header(buffer, stop) if error is None else None
             for header in headers if cut_off is None else [*headers, cut_off]:
@@ -224,7 +224,7 @@ class Segment(ABC):
         with self._rebuild_lock:
             if self._retired:
                 raise FileNotFoundError(
-                    errno.ENOENT, "segment is not part of the log any more", str(self.path(names.LOG))
+                    errno.ENOENT, "the segment is no longer part of the log", str(self.path(names.LOG))
                 )
             self.rebuild_indexes()
         try:
@@ -244,13 +244,13 @@ class Segment(ABC):
         return self._walk(position, offset, -1, expected)
 
     def _check_gap(self, offset: int, following: BatchHeader | None) -> None:
-        """Compaction leaves gaps between batches; but a damaged header, before or behind, can look like one, and hide
-        records. Raises CorruptBatchError then."""
+        """Raise CorruptBatchError if a corrupt header before or after `offset` looks like a gap of compaction, and
+        hides records."""
         entry = self.offset_index.floor(offset)
         self.ensure_checked(0 if entry is None else entry[1], _end(following, self.size))
 
     def _walk(self, position: int, offset: int, previous: int, expected: int) -> BatchHeader | None:
-        """find_batch() over the file. Answers None only at the very end of the segment."""
+        """Find a batch as find_batch() does, in the file. Return None only at the end of the segment."""
         size = self.size
         read = self.file.read
         while position < size:
@@ -285,33 +285,33 @@ class Segment(ABC):
         if first is None:
             return None
         start = max(position, first.position)
-        for chunk in self.scan(start, _LOOK_UP_CHUNK):
+        for chunk in self.scan(start, _LOOKUP_CHUNK):
             for header in chunk.headers:
                 if header.max_timestamp >= timestamp:
-                    # With all that was stepped over: a damaged timestamp may have hidden the record.
+                    # Includes all batches before it: a corrupt timestamp may have hidden the record.
                     self.ensure_checked(start, chunk.origin + header.position + header.size)
-                    found = self._first_record(Batch(chunk.buffer, header), chunk.origin, timestamp, start_offset)
-                    if found is not None:
-                        return found
+                    record = self._first_record(Batch(chunk.buffer, header), chunk.origin, timestamp, start_offset)
+                    if record is not None:
+                        return record
         self.ensure_checked(start, self.size)
         return None
 
     def _first_record(self, batch: Batch, origin: int, timestamp: int, start_offset: int) -> TimestampedOffset | None:
         try:
-            found = find_timestamp(batch, timestamp, start_offset)
+            record = find_timestamp(batch, timestamp, start_offset)
         except StratalogError as error:
             raise self._corrupt(reason(error), origin + batch.header.position) from error
-        return None if found is None else TimestampedOffset(*found)
+        return None if record is None else TimestampedOffset(*record)
 
     def _confirm(self, entry: TimeEntry) -> BatchHeader:
-        """The header that a time index entry speaks of, if it says the same."""
+        """Return the header that a time index entry points to. Raises DoubtfulIndexError if the two differ."""
         header = self._locate(entry.offset)
         if header is None or header.base_offset > entry.offset or header.max_timestamp != entry.timestamp:
             raise DoubtfulIndexError(f"no batch with offset {entry.offset} has timestamp {entry.timestamp}")
         return header
 
     def _confirmed_max_timestamp(self) -> int:
-        """The largest timestamp, from the time index's last entry and a walk over what lies behind it."""
+        """Return the largest timestamp, from the last entry of the time index and the batches after it."""
         last = self.time_index.last
         start = 0 if last is None else self._confirm(last).position
         largest = -1 if last is None else last.timestamp
@@ -323,7 +323,7 @@ class Segment(ABC):
     def _check(self, start: int, end: int) -> None:
         size = self.size
         previous = -1 if start else self.base_offset - 1
-        chunk_size = min(max(end - start + _WALK_BYTES, _LOOK_UP_CHUNK), CHUNK)
+        chunk_size = min(max(end - start + _WALK_BYTES, _LOOKUP_CHUNK), CHUNK)
         for chunk in check(self.file, start, size, previous=previous, limit=self.limit, chunk_size=chunk_size):
             sound, doubt = chunk.end, None
             if chunk.end < size:
@@ -339,11 +339,11 @@ class Segment(ABC):
                 raise doubt
 
     def _check_next(self, position: int, last_offset: int) -> None:
-        """A base offset is outside the checksum: that the batch behind it goes on from there is what proves it."""
+        """Check the next base offset. The checksum does not cover base offsets: only the next batch confirms one."""
         try:
             header = parse_header(self.file.read(_WALK_BYTES, position))
         except StratalogError:
-            return  # that batch is damaged, which says nothing of the one before; it is found when it is read
+            return  # a corrupt next batch says nothing about this one; a read of it finds the damage
         if header is not None and header.base_offset <= last_offset:
             raise self._corrupt(f"offset {header.base_offset} follows offset {last_offset}", position)
 

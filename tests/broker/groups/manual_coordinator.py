@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.group import GroupRecord, GroupTable, ReplayConsumerRecord
-from stratalog.broker.groups.offsets_topic import Loaded
+from stratalog.broker.groups.offsets_topic import LoadedOffsets
 from stratalog.clock import ManualClock
 from stratalog.errors import StratalogError
 
@@ -76,7 +76,7 @@ class ListLog:
         self.created += 1
         self.partition_count = 3
 
-    async def read(self, partition: int) -> Loaded:
+    async def read(self, partition: int) -> LoadedOffsets:
         if partition in self.unreadable:
             raise StratalogError("the disk is broken")
         latest: dict[bytes, bytes | None] = {}
@@ -84,7 +84,7 @@ class ListLog:
             latest.pop(key, None)
             latest[key] = value
         records: list[GroupRecord] = [(key, value) for key, value in latest.items() if value is not None]
-        return Loaded(records, {producer: dict(written) for producer, written in self.pending.items()})
+        return LoadedOffsets(records, {producer: dict(written) for producer, written in self.pending.items()})
 
     def append_in_transaction(
         self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int, producer_id: int, epoch: int

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stratalog.broker.groups.classic_group import ClassicGroup
-from stratalog.broker.groups.offsets_topic import Loaded
+from stratalog.broker.groups.offsets_topic import LoadedOffsets
 from stratalog.broker.state_topic import partition_of
 from stratalog.errors import TopicExistsError
 from stratalog.protocol.error_codes import ErrorCode
@@ -30,7 +30,7 @@ class InterruptedLog(ListLog):
         super().__init__(partitions)
         self.during_read: Callable[[int], None] = lambda partition: None
 
-    async def read(self, partition: int) -> Loaded:
+    async def read(self, partition: int) -> LoadedOffsets:
         loaded = await super().read(partition)
         self.during_read(partition)
         return loaded

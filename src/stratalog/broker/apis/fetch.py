@@ -6,8 +6,8 @@ by a thread first: only the fetches that request them wait, and a fetch that has
 answered without them. read_committed readers get records up to the last stable offset, with the aborted transactions
 among them. What a response of the session has already reported about a partition is not repeated.
 
-Known gaps: nobody replicates from a broker that is alone, so a replica's id is answered with NOT_LEADER_OR_FOLLOWER;
-there is no rack to read from but this one; no tiered segments.
+Known gaps: a single broker has no followers, so a request with a replica's id is answered with
+NOT_LEADER_OR_FOLLOWER. There are no other racks to read from, and no tiered segments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.broker.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     CachedPartition,
-    FetchSession,
+    CachedSession,
     FetchSessions,
     TopicKey,
 )
@@ -63,7 +63,7 @@ class _Fetch(NamedTuple):
 
     version: int
     correlation_id: int
-    session: FetchSession | None
+    session: CachedSession | None
     partitions: Iterable[CachedPartition]
     is_replica: bool
     committed_only: bool
@@ -209,7 +209,7 @@ class FetchApi:
         epoch: int,
         topics: list[tuple[TopicKey, list[FetchPartition]]],
         forgotten: list[tuple[TopicKey, list[int]]],
-    ) -> tuple[FetchSession | None, int]:
+    ) -> tuple[CachedSession | None, int]:
         if version < _FIRST_WITH_SESSIONS:
             return None, 0
         by_id = version >= _FIRST_BY_ID
@@ -222,12 +222,12 @@ class FetchApi:
             if session is not None and not self._sessions.remember(session, topics):
                 session = None  # it fetches in full each time
             return session, 0
-        found = self._sessions.resume(session_id, epoch, by_topic_id=by_id)
-        if isinstance(found, FetchSession):
-            if not self._sessions.remember(found, topics, forgotten):
+        resumed = self._sessions.resume(session_id, epoch, by_topic_id=by_id)
+        if isinstance(resumed, CachedSession):
+            if not self._sessions.remember(resumed, topics, forgotten):
                 return None, ErrorCode.fetch_session_id_not_found  # makes the client fetch in full
-            return found, 0
-        return None, found
+            return resumed, 0
+        return None, resumed
 
     # Reading
 
@@ -255,7 +255,7 @@ class FetchApi:
     ) -> tuple[Partition | None, FetchedPartition | None]:
         """Return the partition, if the fetch may wait for it, and what to report about it, None if nothing is new. Add
         to `cold` if its batches may have to be read from the disk: they are not part of the report then."""
-        index, current_epoch, offset, last_epoch, max_bytes = cached.wanted
+        index, current_epoch, offset, last_epoch, max_bytes = cached.requested
         partition, error = self._find(cached.topic, index)
         if partition is None:
             return None, FetchedPartition(index, int(error))
@@ -287,7 +287,7 @@ class FetchApi:
         first: bool,
     ) -> FetchedPartition | None:
         log = partition.log
-        offset = cached.wanted[2]
+        offset = cached.requested[2]
         stable = partition.last_stable_offset
         limit = stable if fetch.committed_only else None
         records: Part | None = None
@@ -358,17 +358,17 @@ class FetchApi:
 def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> Iterable[CachedPartition]:
     """Return each partition once: one that a request names a thousand times is answered once."""
     once = {
-        (topic, wanted[0]): CachedPartition(topic, wanted[0], wanted)
+        (topic, requested[0]): CachedPartition(topic, requested[0], requested)
         for topic, partitions in topics
-        for wanted in partitions
+        for requested in partitions
     }
     return once.values()
 
 
 def _diverging_epoch(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:
     """Return where the client's log and this one diverge, as (epoch, its end offset), if the client is past that."""
-    found = partition.log.leader_epochs.end_offset(last_epoch, partition.log.log_end_offset)
-    if found is None:
+    epoch_end = partition.log.leader_epochs.end_offset(last_epoch, partition.log.log_end_offset)
+    if epoch_end is None:
         return None
-    epoch, end = found
+    epoch, end = epoch_end
     return (epoch, end) if epoch < last_epoch or end < offset else None

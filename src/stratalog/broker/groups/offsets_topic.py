@@ -29,7 +29,7 @@ _NEVER: tuple[int, bytes | None] = (-1, None)
 log = logging.getLogger(__name__)
 
 
-class Loaded(NamedTuple):
+class LoadedOffsets(NamedTuple):
     """The state in a partition: the last record of each key, without tombstones, in the order of their offsets; and by
     producer, the records of its open transaction. A pending record that has a newer one after it has no value."""
 
@@ -47,7 +47,7 @@ class OffsetsLog(Protocol):
     async def create(self) -> None:
         """Create the topic. Raises StratalogError."""
 
-    async def read(self, partition: int) -> Loaded:
+    async def read(self, partition: int) -> LoadedOffsets:
         """Return the state in a partition. Raises StratalogError."""
 
     def append(self, partition: int, records: Sequence[GroupRecord], timestamp_ms: int) -> None:
@@ -88,7 +88,7 @@ class OffsetsReplay:
                 if self._latest.get(key, _NEVER)[0] < offset:
                     self._latest[key] = offset, value
 
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedOffsets:
         in_order = sorted(self._latest.items(), key=lambda item: item[1][0])
         pending = {
             producer_id: {
@@ -97,7 +97,7 @@ class OffsetsReplay:
             }
             for producer_id, written in self._open.items()
         }
-        return Loaded([(key, value) for key, (_, value) in in_order if value is not None], pending)
+        return LoadedOffsets([(key, value) for key, (_, value) in in_order if value is not None], pending)
 
 
 class OffsetsTopic(StateTopic):
@@ -114,10 +114,10 @@ class OffsetsTopic(StateTopic):
     async def create(self) -> None:
         await self._create(self._config.offsets_topic_num_partitions, self._config.offsets_topic_segment_bytes)
 
-    async def read(self, partition: int) -> Loaded:
+    async def read(self, partition: int) -> LoadedOffsets:
         return await self._run_in_background(lambda: self._read(partition))
 
-    def _read(self, index: int) -> Loaded:
+    def _read(self, index: int) -> LoadedOffsets:
         self._restore_settings()
         replay = OffsetsReplay()
         source = self._partition(index).log

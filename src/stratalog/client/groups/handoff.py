@@ -24,7 +24,7 @@ class Change(Enum):
     LOST = "lost"
 
 
-class Step:
+class HandoffStep:
     """A change of the assignment. The polling thread carries it out, then the event loop's thread calls `finish`."""
 
     def __init__(self, change: Change, partitions: list[TopicPartition]) -> None:
@@ -45,14 +45,14 @@ class Handoff:
         self._last_poll = clock.monotonic()
         self._taken = 0
         self.is_polling = False  # like `_last_poll`, written by the polling thread
-        self.steps: deque[Step] = deque()
+        self.steps: deque[HandoffStep] = deque()
         self.errors: deque[ClientError] = deque()  # the next poll raises them
 
     # The I/O thread
 
     async def carry_out(self, change: Change, partitions: Iterable[TopicPartition]) -> None:
         """Have the polling thread carry out a change, and wait until it has done so."""
-        step = Step(change, sorted(partitions))
+        step = HandoffStep(change, sorted(partitions))
         self.steps.append(step)
         self._buffer.announce()
         try:
