@@ -25,7 +25,7 @@ def test_kafka_gets_rows_at_least_once_and_that_is_said(tmp_path: Path, caplog: 
         with Admin(kafka.bootstrap) as admin:
             admin.create_topic("orders", 2)
         given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": "orders"}
-        with pytest.raises(SinkError, match="takes a Stratalog broker"):
+        with pytest.raises(SinkError, match="needs a Stratalog broker"):
             resolved(parse({**given, "delivery": "exactly-once"}))
         options = resolved(parse(given))
         assert options.delivery is Delivery.AT_LEAST_ONCE

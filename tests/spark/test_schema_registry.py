@@ -62,7 +62,14 @@ def test_newest_version_of_a_subject_is_last(registry: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "message"),
-    [(8, "PROTOBUF"), (9, "refers to other"), (10, "instead of a schema"), (11, "JSON"), (12, "more than"), (13, "404")],
+    [
+        (8, "PROTOBUF"),
+        (9, "refers to other"),
+        (10, "instead of a schema"),
+        (11, "JSON"),
+        (12, "more than"),
+        (13, "404"),
+    ],
 )
 def test_unusable_schemas_are_refused(registry: str, number: int, message: str) -> None:
     with pytest.raises(SchemaRegistryError, match=message):
