@@ -139,6 +139,6 @@ def test_hadoop_files_behave_like_local_files(spark: SparkSession, tmp_path: Pat
     assert files.folders("a") == []
     assert files.exists("_file")
     for other in (HadoopFiles(spark, f"file://{tmp_path}/orders"), LocalFiles(tmp_path / "orders")):
-        assert other.beside() == "../.orders.stratalog"
-        assert other.place("../.orders.stratalog").endswith(f"{tmp_path}/.orders.stratalog")
-    assert HadoopFiles(spark, "file:///orders").beside() is None  # as in a bucket: the table has no parent folder
+        assert other.sibling() == "../.orders.stratalog"
+        assert other.display_path("../.orders.stratalog").endswith(f"{tmp_path}/.orders.stratalog")
+    assert HadoopFiles(spark, "file:///orders").sibling() is None  # as in a bucket: the table has no parent folder
