@@ -183,7 +183,7 @@ def test_only_certain_tables_are_recognized(sql: str, expected: list[str]) -> No
         (["query", "SELECT 1", "--format", "parquet"], "--format parquet needs --output"),
         (["query", "SELECT 1", "--output", "x"], "--output needs --format"),
         (["query", "SELECT 1", "--conf", "memory"], "--conf is 'memory'"),
-        (["query", "SELECT 1", "--conf", "memory=4g"], "memory is no setting of Spark"),
+        (["query", "SELECT 1", "--conf", "memory=4g"], "memory is not a setting of Spark"),
         (["query", "SELECT 1", "--master", "locla[2]"], "--master is 'locla[2]'; it must be one of Spark's: local,"),
         (["query", "SELECT 1", "--set", "bootstrap.servers=x:1"], "give --bootstrap-server instead"),
         (

@@ -25,7 +25,7 @@ def test_sink_warns_that_kafka_gets_rows_at_least_once(tmp_path: Path, caplog: p
         with Admin(kafka.bootstrap) as admin:
             admin.create_topic("orders", 2)
         given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": "orders"}
-        with pytest.raises(SinkError, match="takes a Stratalog broker"):
+        with pytest.raises(SinkError, match="needs a Stratalog broker"):
             resolved(parse({**given, "delivery": "exactly-once"}))
         options = resolved(parse(given))
         assert options.delivery is Delivery.AT_LEAST_ONCE

@@ -122,7 +122,7 @@ def test_hadoop_files_behave_like_local_files(spark: SparkSession, tmp_path: Pat
     files.make_folder("_home")
     (tmp_path / "_file").touch()
     for other in (files, LocalFiles(tmp_path)):
-        with pytest.raises(StorageError, match=r"_file/below: can't be written to \(.*; give another folder"):
+        with pytest.raises(StorageError, match=r"_file/below: is not writable \(.*; name another folder"):
             other.make_folder("_file/below")
     files.create("_home/one.json", b"content \xff")
     with pytest.raises(FileExistsError):

@@ -164,10 +164,10 @@ def test_a_schema_may_have_any_columns_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("keys", "binary", "column 'keys', which no topic has; did you mean 'key'"),
-        ("colour", "binary", "there are: key, value"),
-        ("key", "string", "'key' as string; it is binary"),
-        ("partition", "long", "'partition' as bigint; it is int"),
+        ("keys", "binary", "column 'keys', which topics don't have; did you mean 'key'"),
+        ("colour", "binary", "the columns are: key, value"),
+        ("key", "string", "'key' as string; its type is binary"),
+        ("partition", "long", "'partition' as bigint; its type is int"),
     ],
 )
 def test_invalid_schema_is_refused_by_column(name: str, kind: str, message: str) -> None:

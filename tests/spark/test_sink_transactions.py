@@ -299,7 +299,7 @@ class TestNote:
     def test_missing_record_of_progress_is_logged(self, query: Query, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO", "stratalog.spark.sink")
         query.driver().commit(7, query.tasks(0))
-        assert "has no note of any batch, and batch 7 is not the first" in caplog.text
+        assert "has no record of earlier batches, although batch 7 is not the first" in caplog.text
 
 
 class TestBatch:
