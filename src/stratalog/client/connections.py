@@ -142,7 +142,7 @@ class Connections:
         logged_at = self._logged_at.get((host, port))
         if not self._is_closed and (logged_at is None or now - logged_at >= _LOG_INTERVAL):
             self._logged_at[host, port] = now
-            logger.warning("%s; retrying", error)
+            logger.warning("%s; trying again", error)
 
     def _watch_for_idle(self) -> None:
         if self._idle_timer is None and self._open and not self._is_closed:
