@@ -21,7 +21,7 @@ def test_an_unreachable_broker_and_its_return_are_logged_once(
         assert consumer.poll(0.1) == {}
         broker.kill()
         assert consumer.poll(1) == {}
-        warnings = [record for record in caplog.records if "retrying" in record.getMessage()]
+        warnings = [record for record in caplog.records if "trying again" in record.getMessage()]
         assert len(warnings) == 1
         assert warnings[0].levelno == logging.WARNING
         assert broker.bootstrap_servers in warnings[0].getMessage()

@@ -52,7 +52,7 @@ def test_defaults_of_a_write() -> None:
         ("kafka.key.serializer", "x", r"kafka\.key\.serializer can't be set"),
         ("kafka.value.serializer", "x", r"kafka\.value\.serializer can't be set"),
         ("kafka.transactional.id", "x", r"kafka\.transactional\.id can't be set: .*sinkId"),
-        ("kafka.enable.idempotence", "false", "enable.idempotence false, .*set delivery to at-least-once"),
+        ("kafka.enable.idempotence", "false", "enable.idempotence is false.*set delivery to at-least-once"),
         ("kafka.acks", "1", "acks is 1, but idempotence needs acks=all.*set delivery to at-least-once"),
         ("kafka.linger", "1", "kafka.*linger"),
     ],

@@ -150,7 +150,7 @@ class Connections:
             self._logged_at[host, port] = now
             reason = error.reason if isinstance(error, ConnectError) else error.problem
             event = {"event": BROKER_AWAY, "address": f"{host}:{port}", "reason": reason}
-            logger.warning("%s; retrying", error, extra=event)
+            logger.warning("%s; trying again", error, extra=event)
 
     def _watch_for_idle(self) -> None:
         if self._idle_timer is None and self._open and not self._is_closed:
