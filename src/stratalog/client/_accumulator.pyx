@@ -122,7 +122,7 @@ cdef class Accumulator:
             # written any more, so that the end of a transaction comes after all of its records.
             if self._refusal is not None:
                 raise self._refusal()
-            queue = topics.sticky_queue() if is_sticky else <PartitionQueue> topics.partitions[number]
+            queue = topics.queue_without_key() if is_sticky else <PartitionQueue> topics.partitions[number]
             batch = queue.open
             if batch is not None:
                 written = self._append(batch, content, key_content, packed_headers, when)

@@ -1,6 +1,11 @@
 # The queues of partitions and topics, for the accumulator.
 
+cimport cython
+
 from stratalog.client._batch cimport Batch
+
+cdef enum:
+    STICKY_BYTES = 16384  # after so many bytes, keyless records go to another partition once the batch is closed
 
 
 cdef class PartitionQueue:
@@ -23,6 +28,7 @@ cdef class PartitionQueue:
     cdef void close(self, bint is_full) noexcept
 
 
+@cython.final
 cdef class TopicQueues:
     cdef readonly str topic
     cdef readonly list partitions
@@ -31,6 +37,16 @@ cdef class TopicQueues:
     cdef Py_ssize_t sticky_bytes           # how many bytes of them it got
     cdef unsigned long long _random
 
-    cpdef PartitionQueue sticky_queue(self)
-    cdef void leave_sticky_queue(self) noexcept
+    cdef inline PartitionQueue queue_without_key(self):
+        """Return the partition for records without a key. Inlined, since `send` calls it for every record."""
+        cdef PartitionQueue now = self.sticky
+        if now is not None and (now.open is not None or self.sticky_bytes < STICKY_BYTES) and now.leader >= 0:
+            return now
+        return self._choose()
+
+    cdef inline void leave_sticky_queue(self) noexcept:
+        """Choose another partition for the next record without a key. The open batch was closed."""
+        self.sticky_bytes = STICKY_BYTES
+
+    cdef PartitionQueue _choose(self)
     cdef PartitionQueue _draw(self, PartitionQueue other)

@@ -11,7 +11,6 @@ cdef enum:
     _FIRST_CAPACITY = 4096
     _SMALLEST_CAPACITY = 512
     _HIGHEST_SEQUENCE = 0x7FFFFFFF
-    _STICKY_BYTES = 16384        # after so many bytes, keyless records go to another partition once the batch is closed
 
 
 @cython.final
@@ -133,34 +132,30 @@ cdef class TopicQueues:
             self.sticky = None
         self.count = len(leaders)
 
-    cpdef PartitionQueue sticky_queue(self):
-        """Return the partition for records without a key.
-
-        One partition gets a batch of them, then another. Of two random partitions, the one with less to send is chosen,
-        so that a slow broker gets less. A partition without a leader is chosen only if no other is available.
-        """
-        cdef PartitionQueue now = self.sticky
-        cdef PartitionQueue first, second
-        if now is not None and (now.open is not None or self.sticky_bytes < _STICKY_BYTES) and now.leader >= 0:
-            return now
-        if self.count == 1:
-            first = <PartitionQueue> self.partitions[0]
-        else:
-            first, second = self._draw(now), self._draw(now)
-            if second.leader >= 0 and (first.leader < 0 or _backlog(second) < _backlog(first)):
-                first = second
-        if first is not now:
-            self.sticky = first
-        self.sticky_bytes = 0
-        return first
+    def sticky_queue(self):
+        """Return the partition for rows without a key."""
+        return self.queue_without_key()
 
     def add_sticky_bytes(self, Py_ssize_t size):
         """Count bytes of keyless rows that the sticky partition got."""
         self.sticky_bytes += size
 
-    cdef void leave_sticky_queue(self) noexcept:
-        """Choose another partition for the next record without a key. The open batch was closed."""
-        self.sticky_bytes = _STICKY_BYTES
+    cdef PartitionQueue _choose(self):
+        """Choose a partition for records without a key.
+
+        One partition gets a batch of them, then another. Of two random partitions, the one with less to send is chosen,
+        so that a slow broker gets less. A partition without a leader is chosen only if no other is available.
+        """
+        cdef PartitionQueue first, second
+        if self.count == 1:
+            first = <PartitionQueue> self.partitions[0]
+        else:
+            first, second = self._draw(self.sticky), self._draw(self.sticky)
+            if second.leader >= 0 and (first.leader < 0 or _backlog(second) < _backlog(first)):
+                first = second
+        self.sticky = first
+        self.sticky_bytes = 0
+        return first
 
     cdef PartitionQueue _draw(self, PartitionQueue other):
         """Return a random partition, or if that is `other` or has no leader, one after it that is suitable."""
