@@ -118,12 +118,8 @@ def test_copying_batches_at_once_equals_filtering_them_one_by_one(
     assert changed == bool(removed)
     again, _, error = parse_headers(out[6:])
     assert error is None
-    for new, expected in zip(kept_headers[1:], again, strict=True):
-        assert (new.base_offset, new.size, new.max_timestamp) == (
-            expected.base_offset,
-            expected.size,
-            expected.max_timestamp,
-        )
+    for new, parsed in zip(kept_headers[1:], again, strict=True):
+        assert (new.base_offset, new.size, new.max_timestamp) == (parsed.base_offset, parsed.size, parsed.max_timestamp)
 
 
 def test_batch_with_a_wrong_checksum_is_not_copied() -> None:
