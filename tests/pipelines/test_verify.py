@@ -106,7 +106,7 @@ def test_segment_deleted_during_the_run_is_a_note(tmp_path: Path) -> None:
     partition = list_partition(write_log(tmp_path / "orders-0", 200))
     first = next(cut(partition, deep=True, is_live=True, piece_bytes=1))
     logs_of(partition.path)[0].unlink()
-    assert [finding.what for finding in walk(first).findings] == ["was deleted during the verification"]
+    assert [finding.what for finding in walk(first).findings] == ["was deleted while the rest was being read"]
 
 
 def test_directory_with_nothing_to_verify_is_refused(tmp_path: Path) -> None:

@@ -190,9 +190,7 @@ cdef class ScanDecoder:
         cdef BatchHeader header = self._header
         while self._has_view and not self.is_done:
             data = <const unsigned char *>self._view.buf
-            if not fill_header(header, data, self.position, self._view.len):
-                return False
-            if header.size > self._view.len - self.position:
+            if not fill_header(header, data, self.position, self._view.len) or header.size > self._view.len - self.position:
                 return False
             self.at_offset = header.base_offset
             self._check_order(data)
@@ -254,9 +252,7 @@ cdef class ScanDecoder:
 
     cdef bint _may_be_selected(self) except -1:
         cdef BatchHeader header = self._header
-        if header.record_count == 0:
-            return False
-        if header.max_timestamp < self._from_timestamp:
+        if header.record_count == 0 or header.max_timestamp < self._from_timestamp:
             return False
         if header.attributes & TIMESTAMP_TYPE_BIT and header.max_timestamp >= self._until_timestamp:
             return False  # all of its records have this timestamp
@@ -272,8 +268,6 @@ cdef class ScanDecoder:
         cdef RecordFields fields
         cdef const char *problem
         cdef const unsigned char *payload = data + header.position + HEADER_SIZE
-        if not self._aborted:
-            return 0
         transactions = self._aborted.get(header.producer_id)
         if transactions is None:
             return 0
