@@ -140,7 +140,7 @@ class TestCreateTopics:
             ({"retention.mss": "1"}, "did you mean retention.ms"),
             ({"cleanup.policy": "compacted"}, "it must be one of: delete, compact"),
             ({"remote.storage.enable": "true"}, "tiered storage is not available"),
-            ({"producer.id.expiration.ms": "1"}, "no setting of a topic"),
+            ({"producer.id.expiration.ms": "1"}, "not a setting of a topic"),
             ({"retention.ms": None}, "retention.ms has no value"),
             ({"retention.ms": "9" * 100_000}, "retention.ms is '999"),
         ],
