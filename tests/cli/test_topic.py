@@ -53,12 +53,12 @@ def test_mistakes_about_topics_are_told_once_and_with_what_to_do(empty_server: s
     said = one_line_error(invoke("topic", "create", "web_clicks"))
     assert said.endswith("are the same in the names of metrics; choose another name\n")
     said = one_line_error(invoke("topic", "add-partitions", "web.clicks", 1))
-    assert said.endswith(": topic 'web.clicks' has 1 partition; 1 is not more, and there can't be fewer\n")
+    assert said.endswith(": topic 'web.clicks' has 1 partition; the new number is 1, and it must be higher\n")
     said = one_line_error(invoke("topic", "alter", "web.clicks", "--set", "cleanup.policy=both"))
     assert said.endswith("it must be one of: delete, compact, or several with commas: delete,compact\n")
     invoke("consume", "web.clicks", "--group", "g")
     said = one_line_error(invoke("topic", "delete", "__consumer_offsets", "--yes"))
-    assert said.endswith("is the broker's own and can't be deleted\n")
+    assert said.endswith("is an internal topic and can't be deleted\n")
 
 
 def test_name_of_a_broker_that_does_not_resolve_is_told_with_what_to_check() -> None:
@@ -104,7 +104,7 @@ def test_what_exists_and_what_does_not_can_be_fine(empty_server: str) -> None:
         (["alter", "orders"], "--set NAME=VALUE"),
         (["alter", "orders", "--set", "retention.ms=x"], "retention.ms is 'x'"),
         (["alter", "orders", "--set", "retention.ms=1", "--unset", "retention.ms"], "--unset"),
-        (["add-partitions", "orders", "1"], "there can't be fewer"),
+        (["add-partitions", "orders", "1"], "it must be higher"),
         (["add-partitions", "nowhere", "5"], "'nowhere'"),
         (["nonsense"], "--help"),
     ],
