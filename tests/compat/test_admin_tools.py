@@ -63,7 +63,9 @@ def test_topic_command_says_why_it_was_refused(broker: BrokerProcess) -> None:
     assert "tiered storage is not available" in refused(
         broker, "--create", "--topic", "c", "--config", "remote.storage.enable=true"
     )
-    assert "has 2 partitions; 1 is not more" in refused(broker, "--alter", "--topic", "there", "--partitions", "1")
+    assert "has 2 partitions; the new number is 1, and it must be higher" in refused(
+        broker, "--alter", "--topic", "there", "--partitions", "1"
+    )
     assert "room for" in refused(broker, "--create", "--topic", "many", "--partitions", "2000000000")
 
 

@@ -82,7 +82,7 @@ class CompactionApi:
             if partition.topic == topic and index in (None, partition.index)
         ]
         if not partitions:
-            name = f"topic {topic!r}" if index is None else f"{topic}-{index}"
+            name = topic if index is None else f"{topic}-{index}"
             raise UnknownTopicError(f"{name} does not exist")
         for partition in partitions:
             if partition.is_offline:

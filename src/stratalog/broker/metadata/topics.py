@@ -128,7 +128,7 @@ class TopicRegistry(KnownTopics):
             raise TopicExistsError(f"topic {name!r} is being created already")
         if collision is not None:
             raise InvalidTopicError(
-                f"topic {name!r} collides with topic {collision!r}: names of metrics have '_' for both '.' and '_'"
+                f"topic {name!r} collides with {collision!r}: '.' and '_' are the same in the names of metrics"
             )
         self._check_count(name, partition_count, partition_count + planned)
         topic_config(self._defaults(), settings)
