@@ -273,7 +273,7 @@ def test_a_record_that_is_not_valid_is_refused_before_it_is_buffered(bootstrap: 
             ({"partition": "0"}, TypeError, "partition is '0'"),
             ({"timestamp": 1.5}, TypeError, "timestamp is 1.5"),
             ({"timestamp": -1}, ValueError, "timestamp is -1"),
-            ({"value": bytes(1_100_000)}, RecordTooLargeError, "exceeds max.request.size = 1048576"),
+            ({"value": bytes(1_100_000)}, RecordTooLargeError, "is more than max.request.size = 1048576"),
         ]
         for arguments, kind, words in wrong:
             with pytest.raises(kind, match=words):

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from tests.clients.waiting import wait_until
 
 IN_FLIGHT = 2000
-RECOVERING = "the ends of all logs are checked"  # a broker logs this when it starts after a crash
+RECOVERING = "checking the ends of all logs"  # a broker logs this when it starts after a crash
 SECONDS = 120.0
 
 
