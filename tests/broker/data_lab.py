@@ -18,6 +18,7 @@ from stratalog.broker.counters import Counters
 from stratalog.broker.dispatch import Dispatcher
 from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.fetch_sessions import FetchSessions
+from stratalog.broker.long_polls import LongPolls
 from stratalog.broker.metadata.store import MetadataStore, Topic
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
@@ -60,11 +61,13 @@ class DataLab:
         self.topics.load()
         self.worker_threads = WorkerThreads()
         self.sessions = FetchSessions(self.config.max_incremental_fetch_session_cache_slots, self.clock)
+        self.long_polls = LongPolls(self.config.queued_max_request_bytes)
         self.fetch = FetchApi(
             self.topics,
             self.sessions,
             self.counters,
             self.worker_threads,
+            self.long_polls,
             max_bytes=lambda: self.config.fetch_max_bytes,
             longest_wait=30,
         )

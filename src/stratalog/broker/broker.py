@@ -55,6 +55,7 @@ from stratalog.broker.groups.consumer_coordinator import ConsumerGroups
 from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.live_settings import LiveSettings
+from stratalog.broker.long_polls import LongPolls
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.producer_ids import ProducerIdAllocator
@@ -124,6 +125,7 @@ class Broker:
             self.fetch_sessions,
             self.counters,
             self._worker_threads,
+            LongPolls(config.queued_max_request_bytes),
             max_bytes=lambda: self.config.fetch_max_bytes,
             longest_wait=config.connections_max_idle_ms / 1000,
         )

@@ -27,6 +27,7 @@ from stratalog.broker.fetch_sessions import (
     FetchSessions,
     TopicKey,
 )
+from stratalog.broker.long_polls import LongPolls, long_poll_bytes
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.waiting import WaitingFetch
@@ -88,6 +89,7 @@ class FetchApi:
         sessions: FetchSessions,
         counters: Counters,
         worker_threads: WorkerThreads,
+        long_polls: LongPolls,
         *,
         max_bytes: Callable[[], int],
         longest_wait: float,
@@ -96,6 +98,7 @@ class FetchApi:
         self._sessions = sessions
         self._counters = counters
         self._worker_threads = worker_threads
+        self._long_polls = long_polls
         self._max_bytes = max_bytes
         self._longest_wait = longest_wait
         self._waiting: set[WaitingFetch] = set()
@@ -133,7 +136,12 @@ class FetchApi:
         result = self._read(fetch)
         if self._is_enough(result, min_bytes) or (max_wait <= 0 and not result.cold):
             return self._finish(fetch, result)
-        return self._wait(fetch, result, min(max(max_wait, 0) / 1000, self._longest_wait))
+        size = long_poll_bytes(result.waits_for, () if session is not None else fetch.partitions)
+        if not self._long_polls.admit(size):
+            return self._wait(fetch, result, 0) if result.cold else self._finish(fetch, result)
+        response = self._wait(fetch, result, min(max(max_wait, 0) / 1000, self._longest_wait))
+        response.add_done_callback(lambda _: self._long_polls.release(size))
+        return response
 
     def _is_enough(self, result: _Result, min_bytes: int) -> bool:
         if result.size >= min_bytes and (result.size or not result.cold):
