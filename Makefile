@@ -35,7 +35,7 @@ check: $(READY)
 
 compat: $(READY)
 	@$(BIN)/python -m tests.compat.fetch_kafka
-	@$(BIN)/python -m tests.compat.fetch_kcat
+	@$(BIN)/python -m tests.compat.fetch_debian
 	@$(BIN)/python -m tests.compat.fetch_spark_kafka
 	@status=0; \
 	$(BIN)/python -m pytest -m compat -n 2 --durations=15 -o cache_dir=.pytest_cache/compat tests/compat || status=1; \

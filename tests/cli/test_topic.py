@@ -49,9 +49,7 @@ def test_description_reads_well(empty_server: str) -> None:
 def test_errors_about_topics_name_the_topic_once_with_advice(empty_server: str) -> None:
     done("create", "web.clicks", "--partitions", 1)
     message = one_line_error(invoke("topic", "create", "web.clicks"))
-    assert (
-        message == "stratalog: topic 'web.clicks' already exists; choose another name, or use the existing topic\n"
-    )
+    assert message == "stratalog: topic 'web.clicks' already exists; choose another name, or use the existing topic\n"
     message = one_line_error(invoke("topic", "create", "web_clicks"))
     assert message.endswith("are the same in the names of metrics; choose another name\n")
     message = one_line_error(invoke("topic", "add-partitions", "web.clicks", 1))

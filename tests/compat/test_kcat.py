@@ -13,8 +13,8 @@ import pytest
 from stratalog.records.batch import batches
 from stratalog.records.format import Codec
 from tests.broker.process import BrokerProcess
+from tests.compat.fetch_debian import DebianProgram, fetch
 from tests.compat.fetch_kafka import CannotFetchError
-from tests.compat.fetch_kcat import Kcat, fetch_kcat
 
 pytestmark = pytest.mark.compat
 
@@ -23,9 +23,9 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.fixture(scope="module")
-def kcat() -> Kcat:
+def kcat() -> DebianProgram:
     try:
-        return fetch_kcat()
+        return fetch("kcat")
     except CannotFetchError as error:
         pytest.skip(f"kcat can't be had on this machine: {error}")
 
@@ -38,7 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert running.errors() == []
 
 
-def run(kcat: Kcat, broker: BrokerProcess, *arguments: str, stdin: str = "") -> str:
+def run(kcat: DebianProgram, broker: BrokerProcess, *arguments: str, stdin: str = "") -> str:
     done = subprocess.run(
         [kcat.program, "-b", broker.address, *arguments],
         input=stdin,
@@ -52,7 +52,7 @@ def run(kcat: Kcat, broker: BrokerProcess, *arguments: str, stdin: str = "") -> 
     return done.stdout
 
 
-def test_metadata_is_listed(kcat: Kcat, broker: BrokerProcess) -> None:
+def test_metadata_is_listed(kcat: DebianProgram, broker: BrokerProcess) -> None:
     run(kcat, broker, "-P", "-t", "listed", stdin="one\n")
     metadata: dict[str, Any] = json.loads(run(kcat, broker, "-L", "-J", "-t", "listed"))
     assert metadata["brokers"] == [{"id": 1, "name": broker.address}]
@@ -63,7 +63,7 @@ def test_metadata_is_listed(kcat: Kcat, broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_are_read_back_and_stored_with_the_requested_codec(
-    kcat: Kcat, broker: BrokerProcess, codec: str
+    kcat: DebianProgram, broker: BrokerProcess, codec: str
 ) -> None:
     """librdkafka before 2.11.1 compresses nothing when Produce 0 is not among the versions."""
     topic, lines = f"codec-{codec}", [f"key{n}:{'value' * 20}{n}" for n in range(200)]
@@ -76,7 +76,7 @@ def test_records_are_read_back_and_stored_with_the_requested_codec(
     assert {batch.header.codec for batch in batches(log.read_bytes())} == {Codec[codec.upper()]}
 
 
-def test_idempotent_producer_and_null_values(kcat: Kcat, broker: BrokerProcess) -> None:
+def test_idempotent_producer_and_null_values(kcat: DebianProgram, broker: BrokerProcess) -> None:
     produce = ["-P", "-t", "nulls", "-p", "0", "-K:", "-Z", "-X", "enable.idempotence=true"]
     run(kcat, broker, *produce, stdin="a:1\nb:\nc:3\n")
     read = run(kcat, broker, "-C", "-t", "nulls", "-p", "0", "-o", "beginning", "-e", "-q", "-J")
@@ -87,7 +87,7 @@ def test_idempotent_producer_and_null_values(kcat: Kcat, broker: BrokerProcess) 
     ]
 
 
-def test_a_group_reads_all_and_continues_after_its_committed_offset(kcat: Kcat, broker: BrokerProcess) -> None:
+def test_a_group_reads_all_and_continues_after_its_committed_offset(kcat: DebianProgram, broker: BrokerProcess) -> None:
     run(kcat, broker, "-P", "-t", "grouped", stdin="".join(f"{n}\n" for n in range(100)))
     group = ["-X", "auto.offset.reset=earliest", "-e", "-q", "-G", "readers", "grouped"]
     assert sorted(map(int, run(kcat, broker, *group).split())) == list(range(100))
@@ -95,14 +95,14 @@ def test_a_group_reads_all_and_continues_after_its_committed_offset(kcat: Kcat, 
     assert sorted(map(int, run(kcat, broker, *group).split())) == [100, 101]
 
 
-def test_offsets_are_found_by_time(kcat: Kcat, broker: BrokerProcess) -> None:
+def test_offsets_are_found_by_time(kcat: DebianProgram, broker: BrokerProcess) -> None:
     run(kcat, broker, "-P", "-t", "timed", "-p", "0", stdin="first\n")
     (line,) = run(kcat, broker, "-C", "-t", "timed", "-p", "0", "-o", "beginning", "-e", "-q", "-f", r"%T\n").split()
     for time, offset in ((int(line), 0), (int(line) - 1000, 0), (int(line) + 1_000_000, -1), (-1, 1), (-2, 0)):
         assert run(kcat, broker, "-Q", "-t", f"timed:0:{time}").split() == ["timed", "[0]", "offset", str(offset)]
 
 
-def test_the_last_records_and_a_range_are_read(kcat: Kcat, broker: BrokerProcess, tmp_path: Path) -> None:
+def test_the_last_records_and_a_range_are_read(kcat: DebianProgram, broker: BrokerProcess, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{n}\n" for n in range(20)))
     run(kcat, broker, "-P", "-t", "tail", "-p", "1", "-l", str(lines))

@@ -1,7 +1,8 @@
-"""Downloads kcat into .cache/ from Debian's packages, without installing anything on the machine.
+"""Downloads kcat and strace into .cache/ from Debian's packages, without installing anything on the machine.
 
-`python -m tests.compat.fetch_kcat` leaves it in `.cache/kcat`, with the libraries that the machine lacks. A second call
-does nothing. A kcat on the path is used as it is. apt's own settings decide which mirror it uses.
+`python -m tests.compat.fetch_debian` leaves each in a directory of its own, such as `.cache/kcat`, with the libraries
+that the machine lacks. A second call does nothing. A program on the path is used as it is. apt's own settings decide
+which mirror it uses.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from pathlib import Path
 from tests.compat.fetch_kafka import CACHE, CannotFetchError
 
 APT_SECONDS = 300
-HOME = "kcat"
+PROGRAMS = ("kcat", "strace")
 
 
 @dataclass(frozen=True)
-class Kcat:
+class DebianProgram:
     program: str
     library_path: str  # for LD_LIBRARY_PATH; empty if the machine has all libraries
 
@@ -31,26 +32,29 @@ class Kcat:
         return dict(os.environ, LD_LIBRARY_PATH=self.library_path) if self.library_path else dict(os.environ)
 
 
-def fetch_kcat() -> Kcat:
-    installed = shutil.which("kcat") or shutil.which("kafkacat")
+def fetch(name: str) -> DebianProgram:
+    """Return the program of the package with this name. Raises CannotFetchError."""
+    installed = shutil.which(name)
     if installed is not None:
-        return Kcat(installed, "")
-    home = CACHE / HOME
+        return DebianProgram(installed, "")
+    home = CACHE / name
     if not home.is_dir():
-        download(home)
+        download(name, home)
     libraries = sorted({str(library.parent) for library in home.rglob("*.so*")})
-    return Kcat(str(home / "usr" / "bin" / "kcat"), ":".join(libraries))
+    return DebianProgram(str(home / "usr" / "bin" / name), ":".join(libraries))
 
 
-def download(home: Path) -> None:
-    """Download kcat. The directory gets its name with one rename, when it is complete."""
+def download(name: str, home: Path) -> None:
+    """Download a package. The directory gets its name with one rename, when it is complete."""
     missing = [tool for tool in ("apt-get", "dpkg-deb") if shutil.which(tool) is None]
     if missing:
-        raise CannotFetchError(f"kcat comes from Debian's packages, and there is no {missing[0]} here; install kcat")
+        raise CannotFetchError(
+            f"{name} comes from Debian's packages, and there is no {missing[0]} here; install {name}"
+        )
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=home.parent) as partial_name:
         partial = Path(partial_name)
-        run(["apt-get", "download", *needed_packages()], partial)
+        run(["apt-get", "download", *needed_packages(name)], partial)
         for package in partial.glob("*.deb"):
             run(["dpkg-deb", "--extract", str(package), str(partial / "root")], partial)
         try:
@@ -60,15 +64,15 @@ def download(home: Path) -> None:
                 raise
 
 
-def needed_packages() -> list[str]:
-    """Return kcat and those packages of its dependencies that this machine lacks."""
-    simulation = ["apt-get", "install", "--simulate", "--no-install-recommends", "kcat"]
+def needed_packages(name: str) -> list[str]:
+    """Return the package and those of its dependencies that this machine lacks."""
+    simulation = ["apt-get", "install", "--simulate", "--no-install-recommends", name]
     try:
-        said = run(simulation)
+        plan = run(simulation)
     except CannotFetchError:
         run(["apt-get", "update", "-qq"])  # the package lists may be missing; without root this fails with a message
-        said = run(simulation)
-    return re.findall(r"^Inst (\S+)", said, re.MULTILINE)
+        plan = run(simulation)
+    return re.findall(r"^Inst (\S+)", plan, re.MULTILINE)
 
 
 def run(command: Sequence[str], directory: Path | None = None) -> str:
@@ -77,17 +81,18 @@ def run(command: Sequence[str], directory: Path | None = None) -> str:
     except subprocess.TimeoutExpired:
         raise CannotFetchError(f"`{' '.join(command)}` did not finish within {APT_SECONDS} s") from None
     if done.returncode != 0:
-        raise CannotFetchError(f"`{' '.join(command)}` failed; install kcat by hand:\n{done.stdout}{done.stderr}")
+        raise CannotFetchError(
+            f"`{' '.join(command)}` failed; install the package by hand:\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
 def main() -> int:
-    try:
-        kcat = fetch_kcat()
-    except CannotFetchError as error:
-        print(f"fetch_kcat: {error}\nThe tests with kcat are skipped.", file=sys.stderr)
-        return 0
-    print(f"kcat: {os.path.relpath(kcat.program)}")
+    for name in PROGRAMS:
+        try:
+            print(f"{name}: {os.path.relpath(fetch(name).program)}")
+        except CannotFetchError as error:
+            print(f"fetch_debian: {error}\nThe tests with {name} are skipped.", file=sys.stderr)
     return 0
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat import fetch_kcat as module
+from tests.compat import fetch_debian as module
+from tests.compat.fetch_debian import fetch
 from tests.compat.fetch_kafka import CannotFetchError
-from tests.compat.fetch_kcat import fetch_kcat
 
 SIMULATION = "Inst libyajl2 (2.1.0-3)\nInst kcat (1.7.1-2)\nConf libyajl2 (2.1.0-3)\nConf kcat (1.7.1-2)\n"
 
@@ -41,7 +41,7 @@ class Apt:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(module, "CACHE", tmp_path)
-    monkeypatch.setattr("shutil.which", lambda tool: None if tool in ("kcat", "kafkacat") else f"/bin/{tool}")
+    monkeypatch.setattr("shutil.which", lambda tool: None if tool in ("kcat",) else f"/bin/{tool}")
     return tmp_path
 
 
@@ -53,11 +53,11 @@ def apt(monkeypatch: pytest.MonkeyPatch) -> Apt:
 
 
 def test_missing_packages_are_fetched_once(cache: Path, apt: Apt) -> None:
-    kcat = fetch_kcat()
+    kcat = fetch("kcat")
     assert kcat.program == str(cache / "kcat" / "usr" / "bin" / "kcat")
     assert "apt-get download libyajl2 kcat" in apt.commands
     count = len(apt.commands)
-    assert fetch_kcat() == kcat
+    assert fetch("kcat") == kcat
     assert len(apt.commands) == count
 
 
@@ -65,7 +65,7 @@ def test_missing_packages_are_fetched_once(cache: Path, apt: Apt) -> None:
 def test_an_interrupted_fetch_is_not_used(cache: Path, apt: Apt, fails: str) -> None:
     apt.fails = fails
     with pytest.raises(CannotFetchError):
-        fetch_kcat()
+        fetch("kcat")
     assert list(cache.iterdir()) == []
 
 
@@ -76,16 +76,16 @@ def test_missing_package_lists_are_downloaded(cache: Path, apt: Apt, monkeypatch
         return apt.run(command, directory)
 
     monkeypatch.setattr(module, "run", run)
-    fetch_kcat()
+    fetch("kcat")
 
 
 def test_an_installed_kcat_is_used(cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda tool: f"/bin/{tool}")
-    assert fetch_kcat().program == "/bin/kcat"
+    assert fetch("kcat").program == "/bin/kcat"
     assert apt.commands == []
 
 
 def test_without_apt_the_message_says_what_is_missing(cache: Path, apt: Apt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(CannotFetchError, match="there is no apt-get here; install kcat"):
-        fetch_kcat()
+        fetch("kcat")
