@@ -269,7 +269,7 @@ def test_lag_is_the_distance_to_the_end(bootstrap: str, place: TopicPartition) -
     fill(bootstrap, place.topic, 20)
     with Consumer(bootstrap, max_poll_records=5, **EARLIEST) as consumer:
         consumer.assign([place])
-        assert consumer.lag() == {place: None}
+        assert consumer.lag()[place] in (None, 20)  # not known before the first response, which may be there already
         read(consumer, 5)
         assert consumer.lag() == {place: 15}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,31 @@ def test_a_poll_that_is_cancelled_at_once_leaves_nothing_behind(data_lab: DataLa
         assert data_lab.fetch.waiting == 0
 
     asyncio.run(scenario())
+
+
+def test_a_response_to_a_cold_fetch_keeps_a_segments_descriptor_open(
+    data_lab: DataLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not take the garbage collector to close it: an idle broker may not collect for minutes."""
+    data_lab.create("orders")
+    batch = data_lab.append("orders", b"value")
+    log = data_lab.partition("orders").log
+    monkeypatch.setattr(log, "_warm_from", log.log_end_offset)
+    log.segments[0].release()  # not open: the fetch has to wait for a thread
+
+    async def scenario() -> None:
+        response = await asyncio.wait_for(data_lab.serve(poll_frame(data_lab)), 10)
+        assert batch in joined(response)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+        descriptor = weakref.ref(log.segments[0].file)
+        log.segments[0].release()
+        assert descriptor() is None
+    finally:
+        gc.enable()
 
 
 # Transactions, epochs, replicas

@@ -133,17 +133,17 @@ class FetchApi:
             is_full,
             set(),
         )
-        result = self._read(fetch)
-        if self._is_enough(result, min_bytes) or (max_wait <= 0 and not result.cold):
-            return self._finish(fetch, result)
+        result = self.read(fetch)
+        if self.is_enough(result, min_bytes) or (max_wait <= 0 and not result.cold):
+            return self.finish(fetch, result)
         size = long_poll_bytes(result.waits_for, () if session is not None else fetch.partitions)
         if not self._long_polls.admit(size):
-            return self._wait(fetch, result, 0) if result.cold else self._finish(fetch, result)
+            return self._wait(fetch, result, 0) if result.cold else self.finish(fetch, result)
         response = self._wait(fetch, result, min(max(max_wait, 0) / 1000, self._longest_wait))
         response.add_done_callback(lambda _: self._long_polls.release(size))
         return response
 
-    def _is_enough(self, result: _Result, min_bytes: int) -> bool:
+    def is_enough(self, result: _Result, min_bytes: int) -> bool:
         if result.size >= min_bytes and (result.size or not result.cold):
             return True
         return result.must_not_wait or self._draining or not (result.waits_for or result.cold)
@@ -151,37 +151,16 @@ class FetchApi:
     def _wait(self, fetch: _Fetch, result: _Result, seconds: float) -> asyncio.Future[list[Part]]:
         """Register the fetch with its partitions before this returns: an append may follow in the same turn of the
         event loop, and must find it."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + seconds
-        response: asyncio.Future[list[Part]] = loop.create_future()
+        pending = _PendingFetch(self, fetch, seconds)
+        pending.wait_for(result, seconds)
+        return pending.response
 
-        def wait_for(result: _Result, seconds: float) -> None:
-            if result.cold:
-                self._warm_up(fetch, result.cold).add_done_callback(partial(read_again, result.cold))
-                return
-            waiting = WaitingFetch(result.waits_for, fetch.min_bytes - result.size, seconds)
-            self._waiting.add(waiting)
-            waiting.done.add_done_callback(lambda _: self._waiting.discard(waiting))
-            waiting.done.add_done_callback(partial(read_again, ()))
-            response.add_done_callback(lambda _: waiting.finish())
-
-        def read_again(warmed: Iterable[_ColdRead], _: asyncio.Future[None]) -> None:
-            if response.done():  # the client closed its connection
-                return
-            try:
-                fetch.warm.update((read.log, read.offset) for read in warmed)
-                result = self._read(fetch)
-                seconds = deadline - loop.time()
-                # New records may be part of an open transaction: a read_committed reader waits on for its end.
-                if (seconds <= _NO_TIME and not result.cold) or self._is_enough(result, fetch.min_bytes):
-                    response.set_result(self._finish(fetch, result))
-                else:
-                    wait_for(result, seconds)
-            except Exception as error:
-                response.set_exception(error)
-
-        wait_for(result, seconds)
-        return response
+    def poll(self, partitions: Iterable[Partition], missing: int, seconds: float) -> WaitingFetch:
+        """Wait until so many bytes were appended to the partitions, or the time is over."""
+        waiting = WaitingFetch(partitions, missing, seconds)
+        self._waiting.add(waiting)
+        waiting.done.add_done_callback(lambda _: self._waiting.discard(waiting))
+        return waiting
 
     @property
     def waiting(self) -> int:
@@ -189,7 +168,7 @@ class FetchApi:
 
     # Batches on the disk
 
-    def _warm_up(self, fetch: _Fetch, cold: list[_ColdRead]) -> asyncio.Future[None]:
+    def warm_up(self, fetch: _Fetch, cold: list[_ColdRead]) -> asyncio.Future[None]:
         """Read batches into the page cache in a thread, no more than the fetch may return."""
 
         def read() -> None:
@@ -204,7 +183,7 @@ class FetchApi:
     def _read_ahead(self, fetch: _Fetch, cold: list[_ColdRead]) -> None:
         """Read batches into the page cache for the next fetch; this one is answered without them."""
         if len(self._reads_ahead) < _MOST_READS_AHEAD:
-            reading = self._warm_up(fetch, cold)
+            reading = self.warm_up(fetch, cold)
             self._reads_ahead.add(reading)
             reading.add_done_callback(self._reads_ahead.discard)
 
@@ -239,7 +218,7 @@ class FetchApi:
 
     # Reading
 
-    def _read(self, fetch: _Fetch) -> _Result:
+    def read(self, fetch: _Fetch) -> _Result:
         fetched = []
         size = 0
         must_not_wait = False
@@ -333,7 +312,7 @@ class FetchApi:
 
     # Responding
 
-    def _finish(self, fetch: _Fetch, result: _Result) -> list[Part]:
+    def finish(self, fetch: _Fetch, result: _Result) -> list[Part]:
         by_topic: dict[TopicKey, list[FetchedPartition]] = {}
         session = fetch.session
         if result.cold:
@@ -361,6 +340,49 @@ class FetchApi:
         pieces, size = encode_fetch_response(version, error_code, session_id, topics)
         start = response_start(correlation_id, size, flexible=version >= FIRST_FLEXIBLE)
         return [start, *cast("list[Part]", pieces)]
+
+
+class _PendingFetch:
+    """A fetch that waits for more records, or for a thread that reads batches into the page cache.
+
+    Once the response is there, nothing refers to it but its connection: it may hold descriptors of many segments, which
+    must not wait for the garbage collector.
+    """
+
+    def __init__(self, api: FetchApi, fetch: _Fetch, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._api = api
+        self._fetch = fetch
+        self._deadline = self._loop.time() + seconds
+        self._poll: WaitingFetch | None = None
+        self.response: asyncio.Future[list[Part]] = self._loop.create_future()
+        self.response.add_done_callback(self._leave)
+
+    def wait_for(self, result: _Result, seconds: float) -> None:
+        if result.cold:
+            self._api.warm_up(self._fetch, result.cold).add_done_callback(partial(self._read_again, result.cold))
+            return
+        self._poll = self._api.poll(result.waits_for, self._fetch.min_bytes - result.size, seconds)
+        self._poll.done.add_done_callback(partial(self._read_again, ()))
+
+    def _read_again(self, warmed: Iterable[_ColdRead], _: asyncio.Future[None]) -> None:
+        if self.response.done():  # the client closed its connection
+            return
+        try:
+            self._fetch.warm.update((read.log, read.offset) for read in warmed)
+            result = self._api.read(self._fetch)
+            seconds = self._deadline - self._loop.time()
+            # New records may be part of an open transaction: a read_committed reader waits on for its end.
+            if (seconds <= _NO_TIME and not result.cold) or self._api.is_enough(result, self._fetch.min_bytes):
+                self.response.set_result(self._api.finish(self._fetch, result))
+            else:
+                self.wait_for(result, seconds)
+        except Exception as error:
+            self.response.set_exception(error)
+
+    def _leave(self, _: asyncio.Future[list[Part]]) -> None:
+        if self._poll is not None:
+            self._poll.finish()
 
 
 def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> Iterable[CachedPartition]:
