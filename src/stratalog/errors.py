@@ -5,7 +5,7 @@ A message says what happened, names the field and the value, and says what to do
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class StratalogError(Exception):
@@ -208,6 +208,19 @@ class ClientError(StratalogError):
         self.problem = problem
         self.advice = type(self).advice if advice is None else advice
         super().__init__(f"{problem}; {self.advice}" if self.advice else problem)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _client_error_again, (type(self), self.args, self.__dict__)
+
+
+def _client_error_again(
+    kind: type[ClientError], arguments: tuple[object, ...], attributes: dict[str, Any]
+) -> ClientError:
+    """Rebuild an error that was pickled, such as in a Spark task: `__init__` would add its advice once more."""
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments  # OSError's __new__ leaves them to __init__
+    error.__dict__.update(attributes)
+    return error
 
 
 class BrokerUnreachableError(ClientError):

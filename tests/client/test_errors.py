@@ -9,6 +9,7 @@ import pytest
 from stratalog import errors as base
 from stratalog.client import errors
 from stratalog.client.errors import BrokerError, ClientError, RecordTooLargeError, error_of, is_retriable
+from stratalog.errors import ConnectTimeoutError
 from stratalog.protocol.error_codes import ErrorCode
 
 
@@ -96,3 +97,9 @@ def test_every_class_is_exported() -> None:
     }
     assert public <= set(errors.__all__)
     assert issubclass(errors.RequestTimeoutError, TimeoutError)
+
+
+def test_an_error_repeats_its_advice_after_pickling() -> None:
+    error = ConnectTimeoutError("no connection from 127.0.0.1:9092 within 1 s")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.advice, type(again)) == (str(error), error.advice, ConnectTimeoutError)

@@ -44,5 +44,5 @@ def test_avro_is_decoded_by_one_schema_or_by_the_id_of_each_value() -> None:
         [None, False],
     ]
     assert found["by id, read as the first"] == [{"name": "tea"}, {"name": "tea"}, None, None, None]
-    assert "schema id that was not given: 8" in found["failfast"]
+    assert "unknown schema id: 8" in found["failfast"]
     assert found["no record"] == [["tea", False], [None, True]]

@@ -102,7 +102,7 @@ def test_interrupted_export_keeps_its_steps_and_continues(
             run.kill()
     assert (run.returncode, stdout) == (130, "")
     first, *lines, last = stderr.splitlines()
-    assert last == "stratalog: interrupted; what is done is kept: the same command goes on from there"
+    assert last == "stratalog: interrupted; what is done is kept: the same command continues from there"
     assert first == "starting Spark …"
     assert all(line.startswith("exporting: ") for line in lines)
     filled_topic(5, name=topic)

@@ -150,3 +150,16 @@ def test_a_coordinator_rolls_when_the_slack_is_used_up(tmp_path: Path) -> None:
         for _ in range(12):
             log.append(marker(), origin=Origin.COORDINATOR)
         assert len(log.segments) == 2
+
+
+def test_an_append_of_a_coordinator_that_needs_a_roll_is_refused_for_good(tmp_path: Path) -> None:
+    """The event loop can't roll, and other appends may never come: the housekeeper has to know about it."""
+    with open_directory(tmp_path, segment_bytes=100_000) as directory:
+        log = directory.log("orders", 0)
+        log.append(batch_of(size=95_000))
+        large = batch_of(size=60_000)
+        with pytest.raises(WouldWaitError, match="has to roll"):
+            log.append_for_coordinator(bytearray(large), 0)
+        directory.turn()
+        assert log.append_for_coordinator(bytearray(large), 0).base_offset == 1
+        assert len(log.segments) == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.clock import ManualClock
 from stratalog.errors import LogClosedError, OffsetOutOfRangeError
 from stratalog.inspect.page_cache import residency
 from stratalog.storage import Log, durable_log, segment
@@ -14,7 +15,7 @@ from stratalog.storage._mapping import Mapping
 from stratalog.storage._page_cache import is_cached
 from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.log_directory import LogDirectory
-from tests.storage.hand_made import batch_of, open_directory
+from tests.storage.hand_made import START_MS, batch_of, open_directory
 
 MB = 1024 * 1024
 
@@ -27,22 +28,21 @@ def drop_from_cache(path: Path) -> bool:
     return residency(path).resident_pages == 0
 
 
-@pytest.mark.parametrize("by_range", [True, False])
-def test_bytes_that_are_not_in_the_page_cache_pass_for_cached(tmp_path: Path, by_range: bool) -> None:
+def test_bytes_that_are_not_in_the_page_cache_pass_for_cached(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(MB))
     with path.open("rb+") as file:
         fd = file.fileno()
-        assert is_cached(fd, 0, MB, by_range)
-        assert is_cached(fd, 0, 0, by_range)
+        assert is_cached(fd, 0, MB)
+        assert is_cached(fd, 0, 0)
         if drop_from_cache(path):
-            assert not is_cached(fd, 0, MB, by_range)
-            assert not is_cached(fd, MB - 1, 1, by_range)
+            assert not is_cached(fd, 0, MB)
+            assert not is_cached(fd, MB - 1, 1)
             os.pread(fd, 4096, 0)
-            assert is_cached(fd, 0, 4096, by_range)
+            assert is_cached(fd, 0, 4096)
             os.pread(fd, MB, 0)
-        assert is_cached(fd, 0, MB, by_range)
-        assert is_cached(fd, 1, MB - 2, by_range)
+        assert is_cached(fd, 0, MB)
+        assert is_cached(fd, 1, MB - 2)
 
 
 def test_a_mapping_that_is_not_in_memory_passes_for_resident(tmp_path: Path) -> None:
@@ -163,3 +163,22 @@ def test_everything_since_the_start_passes_for_warm(tmp_path: Path, monkeypatch:
         log.flush_if_due()
         assert 30 < log._warm_from < 40
         assert read(log, 0)  # it is in memory nevertheless
+
+
+def test_small_segments_pass_for_warm_whatever_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_log, "_WARM_BYTES", 10_000)
+    with open_directory(tmp_path) as directory:
+        log = filled(directory, 80)
+        log.flush_if_due()
+        assert 0 < log._warm_from < 80
+
+
+def test_a_log_that_no_one_writes_to_stays_warm(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    with open_directory(tmp_path, clock=clock) as directory:
+        log = filled(directory)
+        log.flush_if_due()
+        assert log._warm_from == 0
+        clock.advance(10 * 60_000)
+        log.flush_if_due()
+        assert log._warm_from == log.log_end_offset

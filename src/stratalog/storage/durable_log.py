@@ -13,6 +13,7 @@ from stratalog.storage.log_life_cycle import LogLifeCycle
 from stratalog.storage.segment_files import remove_segment_files
 
 _WARM_BYTES = 32 * 1024 * 1024
+_WARM_MS = 60_000
 
 
 class DurableLog(LogLifeCycle):
@@ -39,11 +40,19 @@ class DurableLog(LogLifeCycle):
                     self._active.start_writeback()
 
     def _let_cool(self) -> None:
-        """Assume only of the batches that were written last that they are in the page cache."""
-        active, end = self._active, self._end_offset
-        if end != self._cooled_at_end and active.size > _WARM_BYTES:
-            self._warm_from = max(self._warm_from, active.offset_behind(active.size - _WARM_BYTES))
-        self._cooled_at_end = end
+        """Assume only of the batches that were written last, and not long ago, that they are in the page cache."""
+        end, now_ms = self._end_offset, self._clock.now_ms()
+        if end == self._cooled_at_end:
+            if now_ms - self._grew_ms > _WARM_MS:
+                self._warm_from = end
+            return
+        self._cooled_at_end, self._grew_ms = end, now_ms
+        size = 0
+        for segment in reversed(self._segments.all):
+            size += segment.size
+            if size > _WARM_BYTES:
+                self._warm_from = max(self._warm_from, segment.offset_behind(size - _WARM_BYTES))
+                return
 
     def save_recovery_point(self) -> None:
         with self._storage_errors("save the recovery point of"):
@@ -66,7 +75,8 @@ class DurableLog(LogLifeCycle):
             self._roll_where(self._is_overdue)
 
     def _is_overdue(self) -> bool:
-        return self._active.must_roll_before(1, self._end_offset, self._clock.now_ms(), self._clock)
+        needed = max(self._refused_bytes, 1)
+        return self._active.must_roll_before(needed, self._end_offset, self._clock.now_ms(), self._clock)
 
     def _roll_where(self, is_due: Callable[[], bool]) -> None:
         """Roll if `is_due`. Most of the old segment is synced before the write lock is taken, so that appends don't
@@ -101,6 +111,7 @@ class DurableLog(LogLifeCycle):
             raise
         sealed = old.seal(self._home.open_segments, limit=self._end_offset)
         self._publish([*self._segments.all[:-1], sealed], new)
+        self._refused_bytes = 0
         old.retire()
         self.recovery_point = max(self.recovery_point, self._end_offset)
         self._names_changed += 1

@@ -175,6 +175,8 @@ class Log(TrimmableLog):
     ) -> Appended:
         if self._condition is not OPEN:
             if self._condition is HALF_CHANGED and not may_wait:
+                if origin is Origin.COORDINATOR:
+                    self._home.overdue_rolls.add(self)  # the housekeeper loads the log again
                 raise WouldWaitError(f"{self.path} has to be loaded again")
             self._check_open()
         data, headers, rules = prepared
@@ -215,6 +217,9 @@ class Log(TrimmableLog):
             elif may_wait:
                 self._roll(self._clock.now_ms())
             else:
+                if origin is Origin.COORDINATOR:
+                    self._refused_bytes = max(self._refused_bytes, size)
+                    self._home.overdue_rolls.add(self)
                 raise WouldWaitError(f"{self.partition} has to roll")
         epoch = self._epochs.current if leader_epoch is None else leader_epoch
         if epoch != self._epochs.epochs.latest:

@@ -58,7 +58,9 @@ class LogLifeCycle(ReadableLog):
         self._generation = 0
         self._segments = SegmentList([], [])
         self._end_offset = self.log_start_offset = self._warm_from = 0
-        self._cooled_at_end = 0  # the log end offset at which _warm_from was last moved
+        self._cooled_at_end = 0  # the log end offset when _warm_from was last moved
+        self._grew_ms = 0  # when it was seen that the log had grown
+        self._refused_bytes = 0  # the size of a coordinator's append that has to wait for a roll
         self.recovery_point = 0  # everything before it is durable
         self.recovery = RecoveryReport(clean=False)
         self._epochs = EpochTracker(home.disk, path)

@@ -140,14 +140,16 @@ class ReadableLog(ABC):
         if self._condition is HALF_CHANGED or not segments.all[slot].is_in_memory(offset, max_bytes):
             raise WouldWaitError(f"{self.path}: the batches from offset {offset} on may have to be read from the disk")
 
-    def warm_up(self, offset: int, max_bytes: int, *, max_offset: int | None = None) -> None:
+    def warm_up(self, offset: int, max_bytes: int) -> int:
         """Read what read() would return into the page cache, verify its checksums, and have the kernel begin to read
-        what follows. Waits for the disk. An error is left to the read()."""
+        what follows. Waits for the disk. Return the number of bytes; an error is left to the read()."""
         with suppress(OSError, StratalogError):
-            batches = self.read(offset, max_bytes, max_offset=max_offset).slice
+            batches = self.read(offset, max_bytes).slice
             if batches.length:
                 self.aborted_transactions(offset, offset + 1)  # reads the transaction index, which is then remembered
                 batches.read_ahead()
+            return batches.length
+        return 0
 
     def records(self, start: int | None = None, end: int | None = None) -> Iterator[Record]:
         """Yield the records from `start` to before `end`, by default all that are in the log now, without control

@@ -155,16 +155,18 @@ class Segment(ABC):
         index = None if file is None else self.offset_index
         if file is None or index is None or not index.is_resident():
             return False
-        entry = index.floor(offset)
-        position = 0 if entry is None else entry[1]
-        size = min(_WALK_BYTES + max_bytes, self.size - position)
-        if self._unchecked(position, position + size) > _CHECKED_AT_ONCE:
+        slot = index.floor_slot(offset)
+        start = 0 if slot < 0 else index.entry(slot).position
+        # The batch with `offset` begins before the next entry's batch, or is that one; it is read as a whole.
+        following = index.entry(slot + 1).position if slot + 1 < index.count else self.size
+        end = min(following + max_bytes, self.size)
+        if min(self._unchecked(start, end), self._unchecked(following, end)) > _CHECKED_AT_ONCE:
             return False
-        return is_cached(file.fd, position, size)
+        return is_cached(file.fd, start, end - start)
 
     def _unchecked(self, start: int, end: int) -> int:
         """Return how many bytes between two positions ensure_checked() would read, at most."""
-        return end - self._checked.end_of(start)
+        return max(end - self._checked.end_of(start), 0)
 
     def ensure_checked(self, start: int, end: int) -> None:
         """Verify the batches that begin in [start, end), unless they are verified. `start` is a batch's position."""

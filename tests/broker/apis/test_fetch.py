@@ -247,6 +247,30 @@ def test_a_poll_that_is_cancelled_at_once_leaves_nothing_behind(data_lab: DataLa
     asyncio.run(scenario())
 
 
+def test_a_partition_that_is_never_in_the_page_cache_starves(
+    data_lab: DataLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may drop pages as fast as a thread reads them, while another partition always has records."""
+    data_lab.create("orders", 2)
+    cold = data_lab.append("orders", b"old")
+    data_lab.append("orders", b"new", partition=1)
+    log = data_lab.partition("orders").log
+    monkeypatch.setattr(log, "_warm_from", log.log_end_offset)
+    monkeypatch.setattr(type(log.segments[0]), "is_in_memory", lambda *_: False)
+    wanted = request(of(data_lab, "orders", (0, 0), (1, 0)), max_wait=60_000)
+    frame = request_frame(ApiKey.FETCH, 11, wanted, correlation_id=9)
+
+    async def scenario() -> None:
+        for _ in range(1000):
+            response = data_lab.serve(frame)
+            if cold in joined(await response if isinstance(response, asyncio.Future) else response):
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("the fetch is answered without the cold partition each time")
+
+    asyncio.run(scenario())
+
+
 def test_a_response_to_a_cold_fetch_keeps_a_segments_descriptor_open(
     data_lab: DataLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,13 +31,14 @@ def test_replicas_go_before_the_new_ones_have_caught_up() -> None:
 def test_a_leader_that_is_moved_away_goes_on_leading() -> None:
     moving = begin(BEFORE, (1, 2, 3))
     done = elect(finish(replace(moving, isr=(0, 1, 2, 3))), {1: 11, 2: 12, 3: 13})
-    assert (done.leader, done.leader_epoch, done.isr) == (1, 6, (1, 2, 3))
+    assert (done.leader, done.leader_epoch, done.isr) == (1, 7, (1, 2, 3))
 
 
 def test_a_cancelled_reassignment_leaves_added_replicas() -> None:
     moving = replace(begin(BEFORE, (3, 4, 0)), isr=(0, 1, 2, 3))
     back = cancel(moving)
     assert (set(back.replicas), back.isr, back.is_reassigning) == ({0, 1, 2}, (0, 1, 2), False)
+    assert (back.leader, back.leader_epoch) == (0, 6), "old fetches of broker 3 must not count"
     assert begin(moving, original_replicas(moving)) == back
 
 

@@ -67,7 +67,7 @@ class Simulation:
         for broker in self.brokers:
             self.register(broker)
         alive = {broker.node_id: broker.broker_epoch for broker in self.brokers}
-        self.zookeeper.history.append(create(BROKERS, alive))
+        self.zookeeper.history.append(create(BROKERS, alive, MIN_INSYNC))
 
     def run(self, steps: int = 1500) -> None:
         for _ in range(steps):
@@ -248,7 +248,7 @@ class Simulation:
             registration_of_dead = zookeeper.registered.pop(node_id, None)
             if registration_of_dead is not None and registration_of_dead.lost_tail:
                 self.brokers[node_id].lost_tail = True
-        state = without_brokers(state, dead, MIN_INSYNC)
+        state = without_brokers(state, dead)
         alive = {node_id: each.broker_epoch for node_id, each in zookeeper.registered.items()}
         self.write_if_changed(elect(state, alive), "controller")
 
@@ -400,7 +400,7 @@ class Simulation:
         self, broker: SimulatedBroker, leadership: Leadership, session: Session, isr: tuple[int, ...]
     ) -> None:
         base = leadership.state
-        state = base.with_isr(isr, MIN_INSYNC)
+        state = base.with_isr(isr)
         followers = {node_id: leadership.follower(node_id) for node_id in isr if node_id not in base.isr}
         epochs = {node_id: follower.broker_epoch for node_id, follower in followers.items() if follower is not None}
 
@@ -444,7 +444,7 @@ class Simulation:
         leadership = broker.leadership
         assert leadership is not None
         before = leadership.high_watermark
-        broker.high_watermark = leadership.advance(len(broker.log), MIN_INSYNC, self.now_ms, LAG_MS)
+        broker.high_watermark = leadership.advance(len(broker.log), self.now_ms, LAG_MS)
         if broker.high_watermark < before:
             raise ViolationError(f"the high watermark went back from {before} to {broker.high_watermark}")
         for end, value in [record for record in broker.unacknowledged if record[0] <= broker.high_watermark]:

@@ -11,8 +11,10 @@ LAG_MS = 1000
 EPOCHS = {1: 11, 2: 12}
 
 
-def led(isr: tuple[int, ...] = (0, 1, 2), *, epoch_start: int = 0, high_watermark: int = 0) -> Leadership:
-    state = PartitionState((0, 1, 2), 0, 5, isr, leader_broker_epoch=10)
+def led(
+    isr: tuple[int, ...] = (0, 1, 2), *, epoch_start: int = 0, high_watermark: int = 0, min_insync: int = 1
+) -> Leadership:
+    state = PartitionState((0, 1, 2), 0, 5, isr, leader_broker_epoch=10, min_insync=min_insync)
     return Leadership(0, state, epoch_start=epoch_start, high_watermark=high_watermark, now_ms=0)
 
 
@@ -20,8 +22,8 @@ def fetch(leadership: Leadership, replica: int, offset: int, end: int, now_ms: i
     assert leadership.fetched(replica, offset, EPOCHS[replica], end, now_ms)
 
 
-def advance(leadership: Leadership, end: int, now_ms: int = 0, min_insync: int = 1) -> int:
-    return leadership.advance(end, min_insync, now_ms, LAG_MS)
+def advance(leadership: Leadership, end: int, now_ms: int = 0) -> int:
+    return leadership.advance(end, now_ms, LAG_MS)
 
 
 def newer(leadership: Leadership, isr: tuple[int, ...]) -> PartitionState:
@@ -62,16 +64,16 @@ def test_a_follower_that_has_almost_caught_up_never_joins_under_load() -> None:
 
 @pytest.mark.parametrize(("isr", "committed"), [((0,), 0), ((0, 1), 10)])
 def test_a_small_isr_commits_records(isr: tuple[int, ...], committed: int) -> None:
-    leadership = led(isr)
+    leadership = led(isr, min_insync=2)
     if 1 in isr:
         fetch(leadership, 1, 10, 10)
-    assert advance(leadership, 10, 2 * LAG_MS, min_insync=2) == committed
+    assert advance(leadership, 10, 2 * LAG_MS) == committed
 
 
 def test_min_insync_replicas_above_the_number_of_replicas_commits_nothing() -> None:
-    state = PartitionState((0,), 0, 5, (0,))
+    state = PartitionState((0,), 0, 5, (0,), min_insync=3)
     leadership = Leadership(0, state, epoch_start=0, high_watermark=0, now_ms=0)
-    assert advance(leadership, 10, min_insync=3) == 10
+    assert advance(leadership, 10) == 10
 
 
 def test_a_member_that_is_being_removed_no_longer_counts() -> None:

@@ -13,8 +13,8 @@ NOT_LEADER_OR_FOLLOWER. There are no other racks to read from, and no tiered seg
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from stratalog.broker.apis.leader_epoch_check import check_leader_epoch
@@ -49,6 +49,7 @@ _NO_TIME = 0.001  # seconds; timers are no finer
 _FIRST_WITH_SESSIONS = 7
 _FIRST_BY_ID = 13
 _MOST_READS_AHEAD = 64  # for fetches that are already answered
+_MOST_WARM = 1_000  # reads into the page cache that are remembered until a fetch makes use of them
 
 
 class _ColdRead(NamedTuple):
@@ -71,7 +72,6 @@ class _Fetch(NamedTuple):
     min_bytes: int
     max_bytes: int
     is_full: bool  # reports every partition, not only those that changed
-    warm: set[tuple[Log, int]]  # logs and offsets from which a thread has read into the page cache
 
 
 class _Result(NamedTuple):
@@ -103,6 +103,7 @@ class FetchApi:
         self._longest_wait = longest_wait
         self._waiting: set[WaitingFetch] = set()
         self._reads_ahead: set[asyncio.Future[None]] = set()
+        self._warm: OrderedDict[tuple[Log, int], int] = OrderedDict()  # bytes that a thread has read, by log and offset
         self._draining = False
 
     def drain(self) -> None:
@@ -131,7 +132,6 @@ class FetchApi:
             min_bytes,
             min(max_bytes, self._max_bytes()),
             is_full,
-            set(),
         )
         result = self.read(fetch)
         if self.is_enough(result, min_bytes) or (max_wait <= 0 and not result.cold):
@@ -169,14 +169,19 @@ class FetchApi:
     # Batches on the disk
 
     def warm_up(self, fetch: _Fetch, cold: list[_ColdRead]) -> asyncio.Future[None]:
-        """Read batches into the page cache in a thread, no more than the fetch may return."""
+        """Read batches into the page cache in a thread, no more than the fetch may return. The next read of them is
+        made, whether or not the kernel has dropped some again: a fetch must get on."""
 
         def read() -> None:
             room = fetch.max_bytes
             for log, offset, max_bytes in cold:
-                if room > 0 or log is cold[0].log:
-                    log.warm_up(offset, max_bytes)
-                room -= max_bytes
+                size = log.warm_up(offset, min(max_bytes, room))
+                self._warm[log, offset] = size
+                room -= size
+                if room <= 0:
+                    break
+            while len(self._warm) > _MOST_WARM:
+                self._warm.popitem(last=False)
 
         return asyncio.ensure_future(self._worker_threads.read_ahead(read))
 
@@ -279,9 +284,12 @@ class FetchApi:
         limit = stable if fetch.committed_only else None
         records: Part | None = None
         aborted: list[tuple[int, int]] | None = [] if fetch.committed_only else None
-        read_log = log.read if fetch.warm and (log, offset) in fetch.warm else log.read_at_once
+        warm_bytes = self._warm.pop((log, offset), None) if self._warm and (max_bytes or first) else None
         try:
-            read = read_log(offset, max_bytes, max_offset=limit, at_least_one=first)
+            if warm_bytes is None:
+                read = log.read_at_once(offset, max_bytes, max_offset=limit, at_least_one=first)
+            else:
+                read = log.read(offset, min(max_bytes, warm_bytes), max_offset=limit, at_least_one=True)
             end, start = read.log_end_offset, read.log_start_offset
             if read.slice.length:
                 records = read.slice.sendable()
@@ -355,21 +363,22 @@ class _PendingFetch:
         self._fetch = fetch
         self._deadline = self._loop.time() + seconds
         self._poll: WaitingFetch | None = None
+        self._reading: asyncio.Future[None] | None = None
         self.response: asyncio.Future[list[Part]] = self._loop.create_future()
         self.response.add_done_callback(self._leave)
 
     def wait_for(self, result: _Result, seconds: float) -> None:
         if result.cold:
-            self._api.warm_up(self._fetch, result.cold).add_done_callback(partial(self._read_again, result.cold))
+            self._reading = self._api.warm_up(self._fetch, result.cold)
+            self._reading.add_done_callback(self._read_again)
             return
         self._poll = self._api.poll(result.waits_for, self._fetch.min_bytes - result.size, seconds)
-        self._poll.done.add_done_callback(partial(self._read_again, ()))
+        self._poll.done.add_done_callback(self._read_again)
 
-    def _read_again(self, warmed: Iterable[_ColdRead], _: asyncio.Future[None]) -> None:
+    def _read_again(self, _: asyncio.Future[None]) -> None:
         if self.response.done():  # the client closed its connection
             return
         try:
-            self._fetch.warm.update((read.log, read.offset) for read in warmed)
             result = self._api.read(self._fetch)
             seconds = self._deadline - self._loop.time()
             # New records may be part of an open transaction: a read_committed reader waits on for its end.
@@ -383,6 +392,8 @@ class _PendingFetch:
     def _leave(self, _: asyncio.Future[list[Part]]) -> None:
         if self._poll is not None:
             self._poll.finish()
+        if self._reading is not None:
+            self._reading.cancel()  # of a client that closed its connection; a thread may not have begun yet
 
 
 def _sessionless(topics: list[tuple[TopicKey, list[FetchPartition]]]) -> Iterable[CachedPartition]:

@@ -14,19 +14,19 @@ BrokerEpochs = Mapping[int, int]
 """The brokers that are alive and not shutting down, with the broker epochs under which they are registered now."""
 
 
-def create(replicas: tuple[int, ...], alive: BrokerEpochs) -> PartitionState:
+def create(replicas: tuple[int, ...], alive: BrokerEpochs, min_insync: int = 1) -> PartitionState:
     """Return the state of a new partition: every replica that is alive is in sync, and the first of them leads."""
     isr = tuple(replica for replica in replicas if replica in alive)
-    return elect(PartitionState(replicas, NO_LEADER, -1, isr), alive)
+    return elect(PartitionState(replicas, NO_LEADER, -1, isr, min_insync=min_insync), alive)
 
 
-def without_brokers(state: PartitionState, gone: Collection[int], min_insync: int) -> PartitionState:
+def without_brokers(state: PartitionState, gone: Collection[int]) -> PartitionState:
     """Return the state after brokers have died or begun to shut down: they leave the ISR, and lead nothing. Replicas
     that leave a small ISR stay eligible to lead: their logs survive in the page cache, or on the disk."""
     if state.leader not in gone and not any(replica in gone for replica in state.isr):
         return state
     isr = tuple(replica for replica in state.isr if replica not in gone)
-    changed = state.with_isr(isr, min_insync)
+    changed = state.with_isr(isr)
     return replace(changed, leader=NO_LEADER) if state.leader in gone else changed
 
 

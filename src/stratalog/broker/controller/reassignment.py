@@ -2,6 +2,9 @@
 
 While a reassignment runs, `replicas` has the target first, and then the replicas that will go. It ends when every
 replica of the target is in the ISR. A change that would leave no replica that may lead raises ReassignmentError.
+
+A change that removes replicas begins a new leader epoch. If a removed replica is added again later, its leader must not
+take the fetches that it sent before, with a log that is deleted, for those of the new replica.
 """
 
 from __future__ import annotations
@@ -53,9 +56,12 @@ def finish(state: PartitionState) -> PartitionState:
 
 
 def _drop(state: PartitionState, dropped: Collection[int]) -> PartitionState:
-    """Remove replicas from the ISR."""
+    """Remove replicas from the ISR, in a new leader epoch."""
+    if not dropped:
+        return state
     isr = tuple(replica for replica in state.isr if replica not in dropped)
     elr = tuple(replica for replica in state.elr if replica not in dropped)
     if not isr and not elr and (state.isr or state.elr):
         raise ReassignmentError(f"none of the replicas that would remain is in sync; in sync are {list(state.isr)}")
-    return replace(state, isr=isr, elr=elr, leader=NO_LEADER if state.leader in dropped else state.leader)
+    leader = NO_LEADER if state.leader in dropped else state.leader
+    return replace(state, isr=isr, elr=elr, leader=leader, leader_epoch=state.leader_epoch + 1)

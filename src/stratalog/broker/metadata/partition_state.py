@@ -18,8 +18,11 @@ class PartitionState:
     since must not lead in this epoch: it may have lost records that it had served.
 
     `isr`: the in-sync replicas, which have every committed record. `elr`: eligible leader replicas, which left the ISR
-    while it had fewer than min.insync.replicas members; no record was committed without them since, so they have every
-    committed record too. `adding` and `removing`: what a reassignment changes in `replicas`."""
+    while it had fewer than `min_insync` members; no record was committed without them since, so they have every
+    committed record too. `adding` and `removing`: what a reassignment changes in `replicas`.
+
+    `min_insync` is the topic's min.insync.replicas. It is part of the state so that a lower value can't commit records
+    before the replicas that lack them are no longer eligible."""
 
     replicas: tuple[int, ...]
     leader: int
@@ -30,6 +33,7 @@ class PartitionState:
     last_known_leader: int = NO_LEADER  # the last member of ISR and ELR, which a power cut took out of both
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    min_insync: int = 1
     partition_epoch: int = 0
 
     @property
@@ -44,9 +48,14 @@ class PartitionState:
     def preferred_leader(self) -> int:
         return self.replicas[0]
 
-    def with_isr(self, isr: tuple[int, ...], min_insync: int) -> Self:
+    def with_min_insync(self, min_insync: int) -> Self:
+        """Return the state with another min.insync.replicas. If the ISR is large enough now, no other replica stays
+        eligible: records may be committed without it from here on."""
+        return replace(self, min_insync=min_insync).with_isr(self.isr)
+
+    def with_isr(self, isr: tuple[int, ...]) -> Self:
         """Return the state with another ISR. Replicas that leave it while it is too small stay eligible to lead."""
-        if len(isr) >= min_insync:
+        if len(isr) >= min(self.min_insync, len(self.replicas)):
             elr: tuple[int, ...] = ()
         else:
             left = [replica for replica in self.isr if replica not in isr]

@@ -7,7 +7,7 @@ whichever of the two ISRs ZooKeeper ends up with, its members have every committ
 The high watermark never goes back while an epoch lasts. It stays where it is while
 
 - a member of the maximal ISR has not fetched in this epoch: its log end offset is not known;
-- the ISR has fewer than min.insync.replicas members: a replica outside it may still be elected (`elr`).
+- the ISR has fewer than `min_insync` members: a replica outside it may still be elected (`elr`).
 
 A follower joins the ISR when its log has reached the high watermark and the first offset of this epoch. It leaves when
 it has not reached the end of the leader's log for `replica.lag.time.max.ms`.
@@ -94,9 +94,9 @@ class Leadership:
         follower.fetched(offset, broker_epoch, leader_end, now_ms)
         return True
 
-    def advance(self, leader_end: int, min_insync: int, now_ms: int, lag_max_ms: int) -> int:
+    def advance(self, leader_end: int, now_ms: int, lag_max_ms: int) -> int:
         """Raise the high watermark as far as the replicas allow, and return it."""
-        if len(self.state.isr) >= min(min_insync, len(self.state.replicas)):
+        if len(self.state.isr) >= min(self.state.min_insync, len(self.state.replicas)):
             ends = [leader_end]
             ends += [self._end_of(replica) for replica in self.maximal_isr if replica != self.node_id]
             # A follower that is about to join holds the high watermark back, or it would never reach it under load.
