@@ -26,7 +26,7 @@ class TopicChoice:
     @classmethod
     def parse(cls, topics: Sequence[str], pattern: str | None) -> Self:
         if bool(topics) == (pattern is not None):
-            raise CommandError("name the topics to read, or give --pattern, one of them")
+            raise CommandError("name the topics to read, or give --pattern")
         for name in topics:
             if "," in name:
                 separate = " ".join(part for part in name.split(",") if part)

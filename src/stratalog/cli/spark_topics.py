@@ -88,10 +88,11 @@ def export(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Export topics to a table of Parquet files: DIR/topic=NAME/date=DAY.
+    """Export topics to a table of Parquet files.
 
-    The day is that of the record's timestamp, in UTC. Each run continues where the last one ended, and the table has
-    every record once, even if a run is stopped. Small files are merged. Anything that reads Parquet can read the table.
+    The files are in DIR/topic=NAME/date=DAY. The day is that of the record's timestamp, in UTC. Each run continues
+    where the last one ended, and the table has every record once, even if a run is stopped. Small files are merged.
+    Anything that reads Parquet can read the table.
 
     \b
     Examples:
