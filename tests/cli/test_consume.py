@@ -244,7 +244,7 @@ def test_partition_must_be_in_each_of_several_topics(shops: str) -> None:
     ("arguments", "message"),
     [
         ([], "name the topics to read"),
-        (["orders", "--pattern", "x"], "one of them"),
+        (["orders", "--pattern", "x"], "or give --pattern"),
         (["--pattern", "("], "not a regular expression"),
         (["orders", "--format", "%k %q"], "'%q', which is not known; give one of %t, %p, "),
         (["orders", "--format", "100%"], "ends with a single %"),

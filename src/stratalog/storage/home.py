@@ -70,6 +70,8 @@ class LogHome:
     deletions: Deletions
     overdue_rolls: set[Log] = field(default_factory=set)
     """Logs whose active segment is full, because the append that should have rolled it could not wait."""
+    roll_requested: threading.Event = field(default_factory=threading.Event)
+    """Set if an append is refused until the housekeeper has rolled its log."""
     max_producer_ids: int = DirectoryConfig.stratalog_max_producer_ids_per_partition
 
     @property

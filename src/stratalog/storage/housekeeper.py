@@ -28,7 +28,8 @@ class Housekeeper:
         self._deletions = home.deletions
         self._recovery_points = home.recovery_points
         self._overdue_rolls = home.overdue_rolls
-        self._stop = threading.Event()
+        self._wake = home.roll_requested
+        self._is_stopping = False
         self._tasks: list[tuple[float, Callable[[], None]]] = [
             (config.log_flush_scheduler_interval_ms / 1000, self._flush),
             (config.log_retention_check_interval_ms / 1000, self._apply_retention),
@@ -44,7 +45,8 @@ class Housekeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._is_stopping = True
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
@@ -59,8 +61,11 @@ class Housekeeper:
         self._deletions.run()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._pause):
-            self.turn()
+        while not self._is_stopping:
+            self._wake.wait(self._pause)
+            self._wake.clear()
+            if not self._is_stopping:
+                self.turn()
 
     def _roll_overdue(self) -> None:
         while self._overdue_rolls:

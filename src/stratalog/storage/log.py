@@ -176,7 +176,7 @@ class Log(TrimmableLog):
         if self._condition is not OPEN:
             if self._condition is HALF_CHANGED and not may_wait:
                 if origin is Origin.COORDINATOR:
-                    self._home.overdue_rolls.add(self)  # the housekeeper loads the log again
+                    self._request_roll(1)  # for which the housekeeper loads the log again
                 raise WouldWaitError(f"{self.path} has to be loaded again")
             self._check_open()
         data, headers, rules = prepared
@@ -218,8 +218,7 @@ class Log(TrimmableLog):
                 self._roll(self._clock.now_ms())
             else:
                 if origin is Origin.COORDINATOR:
-                    self._refused_bytes = max(self._refused_bytes, size)
-                    self._home.overdue_rolls.add(self)
+                    self._request_roll(size)
                 raise WouldWaitError(f"{self.partition} has to roll")
         epoch = self._epochs.current if leader_epoch is None else leader_epoch
         if epoch != self._epochs.epochs.latest:
@@ -237,6 +236,12 @@ class Log(TrimmableLog):
                 raise
         self._end_offset = end_offset
         return Appended(base_offset, end_offset - 1, timestamp)
+
+    def _request_roll(self, size: int) -> None:
+        """Have the housekeeper roll at once, for an append of this size that is refused until then."""
+        self._refused_bytes = max(self._refused_bytes, size)
+        self._home.overdue_rolls.add(self)
+        self._home.roll_requested.set()
 
     def _must_roll_before(self, prepared: PreparedBatches) -> bool:
         data, headers, rules = prepared
