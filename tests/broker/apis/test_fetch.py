@@ -271,6 +271,24 @@ def test_a_partition_that_is_never_in_the_page_cache_starves(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("max_bytes", [-5, 0, 1, MOST])
+def test_a_cold_fetch_with_an_odd_size_is_never_answered(
+    data_lab: DataLab, monkeypatch: pytest.MonkeyPatch, max_bytes: int
+) -> None:
+    data_lab.create("orders")
+    batch = data_lab.append("orders", b"value")
+    log = data_lab.partition("orders").log
+    monkeypatch.setattr(log, "_warm_from", log.log_end_offset)
+    monkeypatch.setattr(type(log.segments[0]), "is_in_memory", lambda *_: False)
+    wanted = request(of(data_lab, "orders", (0, 0)), max_wait=60_000, max_bytes=max_bytes)
+
+    async def scenario() -> None:
+        response = data_lab.serve(request_frame(ApiKey.FETCH, 11, wanted, correlation_id=9))
+        assert batch in joined(await asyncio.wait_for(response, 30))
+
+    asyncio.run(scenario())
+
+
 def test_a_response_to_a_cold_fetch_keeps_a_segments_descriptor_open(
     data_lab: DataLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

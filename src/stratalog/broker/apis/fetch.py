@@ -173,7 +173,7 @@ class FetchApi:
         made, whether or not the kernel has dropped some again: a fetch must get on."""
 
         def read() -> None:
-            room = fetch.max_bytes
+            room = max(fetch.max_bytes, 0)
             for log, offset, max_bytes in cold:
                 size = log.warm_up(offset, min(max_bytes, room))
                 self._warm[log, offset] = size
@@ -375,10 +375,11 @@ class _PendingFetch:
         self._poll = self._api.poll(result.waits_for, self._fetch.min_bytes - result.size, seconds)
         self._poll.done.add_done_callback(self._read_again)
 
-    def _read_again(self, _: asyncio.Future[None]) -> None:
+    def _read_again(self, waited: asyncio.Future[None]) -> None:
         if self.response.done():  # the client closed its connection
             return
         try:
+            waited.result()
             result = self._api.read(self._fetch)
             seconds = self._deadline - self._loop.time()
             # New records may be part of an open transaction: a read_committed reader waits on for its end.
