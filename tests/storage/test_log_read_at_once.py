@@ -173,6 +173,19 @@ def test_small_segments_pass_for_warm_whatever_their_number(tmp_path: Path, monk
         assert 0 < log._warm_from < 80
 
 
+def test_a_lost_index_keeps_a_log_from_being_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable_log, "_WARM_BYTES", 5_000)
+    with open_directory(tmp_path) as directory:
+        log = directory.log("orders", 0, {"segment.bytes": 4096, "flush.ms": 0})
+        for _ in range(40):
+            log.append(batch_of(size=200))
+        for sealed in log.segments[:-1]:
+            sealed.release()
+            sealed.path(".index").unlink()
+        log.flush_if_due()
+        assert log.recovery_point == log.log_end_offset
+
+
 def test_a_log_that_no_one_writes_to_stays_warm(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     with open_directory(tmp_path, clock=clock) as directory:

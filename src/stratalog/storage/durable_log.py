@@ -47,11 +47,13 @@ class DurableLog(LogLifeCycle):
                 self._warm_from = end
             return
         self._cooled_at_end, self._grew_ms = end, now_ms
-        size = 0
+        active, size = self._active, 0
         for segment in reversed(self._segments.all):
             size += segment.size
             if size > _WARM_BYTES:
-                self._warm_from = max(self._warm_from, segment.offset_behind(size - _WARM_BYTES))
+                # Of sealed segments the names are enough: their files may be closed, deleted, or lack an index.
+                first = active.offset_behind(size - _WARM_BYTES) if segment is active else segment.base_offset
+                self._warm_from = max(self._warm_from, first)
                 return
 
     def save_recovery_point(self) -> None:
