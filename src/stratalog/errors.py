@@ -98,6 +98,12 @@ class AbandonedError(StratalogError):
     code = 6  # NOT_LEADER_OR_FOLLOWER: a connected client sends the batches again
 
 
+class NotLeaderError(StratalogError):
+    """This broker does not lead the partition, or can't be sure that it still does."""
+
+    code = 6  # NOT_LEADER_OR_FOLLOWER
+
+
 class UnsupportedCodecError(StratalogError, ValueError):
     """A compression codec that does not exist in this format version."""
 

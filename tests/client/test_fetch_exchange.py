@@ -8,7 +8,7 @@ import pytest
 
 from stratalog.client.errors import REFRESHES_METADATA, BrokerError
 from stratalog.client.fetch_exchange import FetchErrorAction, FetchExchange, FetchParameters, action_for
-from stratalog.client.fetch_session import FetchSession
+from stratalog.protocol.fetch_session import FetchSession
 from stratalog.client.metadata import TopicPartition
 from stratalog.protocol._wire import parse_fetch
 from stratalog.protocol.error_codes import ErrorCode
@@ -43,8 +43,8 @@ def test_a_topic_without_an_id_is_never_requested_by_id(ids: dict[str, uuid.UUID
 
 
 def test_a_request_without_a_session_does_not_start_one() -> None:
-    replica, wait, least, most, isolation, session, epoch, _, forgotten = parse_fetch(exchange({}).request(12), 0, 12)
-    assert (replica, wait, least, most, isolation) == (-1, 500, 1, 1000, 1)
+    replica, wait, least, most, isolation, session, epoch, _, forgotten, _ = parse_fetch(exchange({}).request(12), 0, 12)
+    assert (replica, wait, least, most, isolation) == (None, 500, 1, 1000, 1)
     assert (session, epoch, forgotten) == (0, -1, [])
 
 

@@ -48,10 +48,13 @@ def request(version: int) -> bytearray:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_requests_are_parsed_with_the_same_values(version: int) -> None:
-    replica, wait, least, most, isolation, session, epoch, topics, forgotten = parse_fetch(request(version), 0, version)
-    assert (replica, wait, least, most, isolation) == (-1, 500, 1, 1000, 1)
+    replica, wait, least, most, isolation, session, epoch, topics, forgotten, rack = parse_fetch(
+        request(version), 0, version
+    )
+    assert rack == ("rack" if version >= 11 else "")
+    assert (replica, wait, least, most, isolation) == (None, 500, 1, 1000, 1)
     assert (session, epoch) == ((9, 3) if version >= 7 else (0, -1))
-    expected = (2, 5 if version >= 9 else -1, 2**40, 4 if version >= 12 else -1, 100)
+    expected = (2, 5 if version >= 9 else -1, 2**40, 4 if version >= 12 else -1, 100, -1)
     assert topics == [(topic_of(version), [expected])]
     assert forgotten == ([(topic_of(version), [1, 3])] if version >= 7 else [])
     entity_reader(load_request_schema(1, version))(memoryview(bytes(request(version))), 0)
@@ -98,3 +101,23 @@ def test_damaged_responses_are_errors(version: int, data: st.DataObject) -> None
 def test_arrays_longer_than_the_response_are_refused_before_anything_is_created() -> None:
     with pytest.raises(MalformedResponseError, match="elements"):
         parse_fetch_response(bytes(10) + (2**31 - 1).to_bytes(4, "big"), 11)
+
+
+def test_a_follower_names_itself_and_its_broker_epoch() -> None:
+    wanted = {bytes(16): [(2, WantedPartition(5, 3, 100, 2, log_start_offset=4))]}
+    body = encode_fetch_request(
+        HIGHEST,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1000,
+        read_committed=False,
+        session_id=0,
+        session_epoch=-1,
+        topics=wanted,
+        forgotten={},
+        replica=(7, 2**40),
+    )
+    replica, *_, topics, _, _ = parse_fetch(body, 0, HIGHEST)
+    assert replica == (7, 2**40)
+    assert topics == [(bytes(16), [(2, 3, 5, 2, 100, 4)])]
+    entity_reader(load_request_schema(1, HIGHEST))(memoryview(bytes(body)), 0)

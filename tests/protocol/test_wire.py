@@ -145,11 +145,13 @@ def test_produce_request_of_kio_is_parsed_with_the_same_values(version: int, val
 @_SETTINGS
 def test_fetch_request_of_kio_is_parsed_with_the_same_values(version: int, values: dict[str, Any]) -> None:
     body = request_body(ApiKey.FETCH, version, values)
-    *numbers, topics, forgotten = parse_fetch(b"header" + body, 6, version)
-    replica_id = values["replica_id"] if version < 15 else values["replica_state"]["replica_id"]
+    replica, *numbers, topics, forgotten, rack = parse_fetch(b"header" + body, 6, version)
+    state = values["replica_state"]
+    node_id, epoch = (values["replica_id"], -1) if version < 15 else (state["replica_id"], state["replica_epoch"])
+    assert replica == ((node_id, epoch) if node_id >= 0 else None)
+    assert rack == (values["rack_id"] if version >= 11 else "")
     session = [values["session_id"], values["session_epoch"]] if version >= 7 else [0, -1]
     assert numbers == [
-        replica_id,
         *(values[name] for name in ("max_wait", "min_bytes", "max_bytes", "isolation_level")),
         *session,
     ]
@@ -163,6 +165,7 @@ def test_fetch_request_of_kio_is_parsed_with_the_same_values(version: int, value
                     each["fetch_offset"],
                     each["last_fetched_epoch"] if version >= 12 else -1,
                     each["partition_max_bytes"],
+                    each["log_start_offset"] if version >= 5 else -1,
                 )
                 for each in topic["partitions"]
             ],
@@ -253,9 +256,10 @@ def test_name_that_is_not_utf_8_is_refused() -> None:
         parse_produce(b"\0\0\1\0\0\0\0\x02\x02\xff\x01\x00\x00", 0, 9)
 
 
-def test_incomplete_replica_state_is_refused() -> None:
+@pytest.mark.parametrize("state", [b"\x00\x00", b"\x00\x00\x00\x01", b"\x00\x00\x00\x01" + bytes(7)])
+def test_incomplete_replica_state_is_refused(state: bytes) -> None:
     with pytest.raises(MalformedRequestError):
-        parse_fetch(_FETCH_START[4:] + b"\x01\x01\x01" + b"\x01\x01\x02\x00\x00", 0, 15)
+        parse_fetch(_FETCH_START[4:] + b"\x01\x01\x01" + bytes([1, 1, len(state)]) + state, 0, 15)
 
 
 def peak_of_refusals(attacks: list[Callable[[], object]]) -> int:

@@ -1,16 +1,19 @@
 """A partition as the broker sees it: a log, its leader epoch, and the fetches that wait for it to grow.
 
 On a single broker the leader is always this broker, which is the only replica. So the high watermark is the log end
-offset, and acks=all is satisfied when the append returns.
+offset, and acks=all is satisfied when the append returns. `replication.partition.ReplicatedPartition` is a partition of
+a cluster.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar
 
 from stratalog.broker.metadata.store import INTERNAL_TOPICS
 from stratalog.errors import StorageError, StratalogError
+from stratalog.protocol.error_codes import ErrorCode
 from stratalog.storage.appending import Appended, PreparedBatches
 from stratalog.storage.log import Log
 from stratalog.storage.unopened_log import UnopenedLog
@@ -23,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 class Partition:
+    is_replicated: ClassVar[bool] = False
+
     __slots__ = (
         "_unreadable",
         "failures",
@@ -51,8 +56,30 @@ class Partition:
         return f"Partition({self.topic}-{self.index})"
 
     @property
+    def unavailable(self) -> ErrorCode:
+        """Why this broker can't serve the partition; `none` if it can."""
+        return ErrorCode.kafka_storage_error if self.is_offline else ErrorCode.none
+
+    @property
+    def is_hosted(self) -> bool:
+        """True if this broker has a replica."""
+        return True
+
+    @property
+    def in_sync_count(self) -> int:
+        return 1
+
+    @property
+    def required_in_sync(self) -> int:
+        """The number of in-sync replicas without which acks=all is refused."""
+        return self.log.config.min_insync_replicas
+
+    @property
     def high_watermark(self) -> int:
         return self.log.log_end_offset
+
+    def waiting_fetches(self, *, of_followers: bool) -> set[WaitingFetch]:  # noqa: ARG002 - a single broker has none
+        return self.waiting
 
     @property
     def last_stable_offset(self) -> int:
@@ -113,11 +140,15 @@ class Partition:
             logger.error("%r can't be read: %s", self, error)
 
     def wake(self, size: int) -> None:
-        """Report to the waiting fetches that the log has grown by `size` bytes."""
-        for fetch in tuple(self.waiting):
-            fetch.grew(size)
+        """Report to the waiting fetches that they can read `size` bytes more."""
+        wake(self.waiting, size)
 
     def end_waiting(self) -> None:
         """Have the waiting fetches read again: the partition is deleted, or a transaction has ended."""
         for fetch in tuple(self.waiting):
             fetch.finish()
+
+
+def wake(fetches: Collection[WaitingFetch], size: int) -> None:
+    for fetch in tuple(fetches):
+        fetch.grew(size)

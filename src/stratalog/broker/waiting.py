@@ -12,18 +12,21 @@ from stratalog.broker.partition import Partition
 
 
 class WaitingFetch:
-    """`done` when `missing` bytes were appended, when `seconds` are over, or when finish() is called."""
+    """`done` when `missing` bytes were appended, when `seconds` are over, or when finish() is called. Followers wait for
+    the log to grow, consumers for what they may read of it."""
 
-    __slots__ = ("_missing", "_partitions", "_timer", "done")
+    __slots__ = ("_missing", "_registered_in", "_timer", "done")
 
-    def __init__(self, partitions: Iterable[Partition], missing: int, seconds: float) -> None:
+    def __init__(
+        self, partitions: Iterable[Partition], missing: int, seconds: float, *, is_follower: bool = False
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = loop.create_future()
         self._missing = missing
-        self._partitions = list(partitions)
+        self._registered_in = [partition.waiting_fetches(of_followers=is_follower) for partition in partitions]
         self._timer = loop.call_later(seconds, self.finish)
-        for partition in self._partitions:
-            partition.waiting.add(self)
+        for fetches in self._registered_in:
+            fetches.add(self)
         self.done.add_done_callback(self._leave)
 
     def grew(self, size: int) -> None:
@@ -39,6 +42,6 @@ class WaitingFetch:
     def _leave(self, _: asyncio.Future[None]) -> None:
         """Leave the partitions; also called when the client closed its connection, which cancels the future."""
         self._timer.cancel()
-        for partition in self._partitions:
-            partition.waiting.discard(self)
-        self._partitions = []
+        for fetches in self._registered_in:
+            fetches.discard(self)
+        self._registered_in = []

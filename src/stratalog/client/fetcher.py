@@ -26,7 +26,7 @@ from stratalog.client.fetch_exchange import (
     PartitionResponse,
     action_for,
 )
-from stratalog.client.fetch_session import FetchSession
+from stratalog.protocol.fetch_session import FetchSession
 from stratalog.client.metadata import ClusterMetadata, TopicPartition
 from stratalog.client.subscription import AssignedPartition, Subscription
 from stratalog.errors import ClientError

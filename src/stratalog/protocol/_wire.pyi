@@ -3,7 +3,7 @@ from typing_extensions import Buffer
 FetchTopic = tuple[str | bytes, list["FetchPartition"]]
 ForgottenTopic = tuple[str | bytes, list[int]]
 ProducePartition = tuple[int, int, int]
-FetchPartition = tuple[int, int, int, int, int]
+FetchPartition = tuple[int, int, int, int, int, int]
 
 FINE: int
 NO_RECORDS: int
@@ -21,4 +21,6 @@ def parse_produce(
 ) -> tuple[str | None, int, int, list[tuple[str | bytes, list[ProducePartition]]]]: ...
 def parse_fetch(
     frame: Buffer, position: int, version: int
-) -> tuple[int, int, int, int, int, int, int, list[FetchTopic], list[ForgottenTopic]]: ...
+) -> tuple[
+    tuple[int, int] | None, int, int, int, int, int, int, list[FetchTopic], list[ForgottenTopic], str | None
+]: ...

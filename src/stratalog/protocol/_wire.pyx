@@ -117,18 +117,20 @@ def parse_produce(frame, Py_ssize_t position, int version):
 
 
 def parse_fetch(frame, Py_ssize_t position, int version):
-    """Return (replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch, topics,
-    forgotten).
+    """Return (replica, max wait, min bytes, max bytes, isolation level, session id, session epoch, topics, forgotten,
+    rack).
 
-    Topics are [(name or id, [(partition, current leader epoch, offset, last fetched epoch, max bytes), ...]), ...].
-    Forgotten topics are [(name or id, [partition, ...]), ...].
+    The replica is (node id, broker epoch) of a follower, or None. Topics are
+    [(name or id, [(partition, current leader epoch, offset, last fetched epoch, max bytes, log start offset), ...])].
+    Only followers give a log start offset; else it is -1. Forgotten topics are [(name or id, [partition, ...]), ...].
     """
     cdef Cursor cursor = _request(frame, position, version >= FETCH_FLEXIBLE)
     cdef Py_ssize_t topic, partition, partition_count, forgotten_count
     cdef bint by_id = version >= FETCH_BY_ID
-    replica_id = -1
+    replica = None
+    rack = ""
     if version < _FIRST_WITH_REPLICA_STATE:
-        replica_id = cursor.int32()
+        replica = _replica(cursor.int32(), -1)
     max_wait = cursor.int32()
     min_bytes = cursor.int32()
     max_bytes = cursor.int32()
@@ -148,11 +150,10 @@ def parse_fetch(frame, Py_ssize_t position, int version):
             leader_epoch = cursor.int32() if version >= 9 else -1
             offset = cursor.int64()
             last_epoch = cursor.int32() if version >= FETCH_FLEXIBLE else -1
-            if version >= 5:
-                cursor.int64()  # the log start offset of a follower
+            log_start = cursor.int64() if version >= 5 else -1
             size = cursor.int32()
             cursor.skip_tags()
-            partitions.append((index, leader_epoch, offset, last_epoch, size))
+            partitions.append((index, leader_epoch, offset, last_epoch, size, log_start))
         cursor.skip_tags()
         topics.append((name, partitions))
     forgotten = []
@@ -164,15 +165,19 @@ def parse_fetch(frame, Py_ssize_t position, int version):
             forgotten.append((name, [cursor.int32() for partition in range(partition_count)]))
             cursor.skip_tags()
     if version >= 11:
-        cursor.nullable_string(NULL)  # the consumer's rack
+        rack = cursor.nullable_string(NULL)
     if cursor.flexible:
-        replica_id = _fetch_tags(cursor, version, replica_id)
+        replica = _fetch_tags(cursor, version, replica)
     cursor.finish()
-    return replica_id, max_wait, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten
+    return replica, max_wait, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten, rack
 
 
-cdef _fetch_tags(Cursor cursor, int version, replica_id):
-    """Return the replica id, which from version 15 on is in the tagged field with the replica's state."""
+cdef _replica(node_id, epoch):
+    return None if node_id < 0 else (node_id, epoch)
+
+
+cdef _fetch_tags(Cursor cursor, int version, replica):
+    """Return the replica, which from version 15 on is in a tagged field."""
     cdef Py_ssize_t tags = cursor.varint()
     cdef Py_ssize_t tag, size, end
     cursor.spend(tags)
@@ -183,9 +188,9 @@ cdef _fetch_tags(Cursor cursor, int version, replica_id):
         cursor.take(size)
         if tag == _REPLICA_STATE_TAG and version >= _FIRST_WITH_REPLICA_STATE:
             cursor.position -= size
-            if size < 4:
+            if size < 12:
                 raise cursor.fail(f"the replica state at position {cursor.position} has {size} bytes")
-            replica_id = cursor.int32()
+            replica = _replica(cursor.int32(), cursor.int64())
             cursor.position = end
         tags -= 1
-    return replica_id
+    return replica

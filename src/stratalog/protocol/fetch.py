@@ -6,6 +6,7 @@
                   [partition i32, 9: leader epoch i32, offset i64, 12: last fetched epoch i32, 5: log start offset i64,
                    max bytes i32]]
               7: forgotten [topic [partition i32]], 11: rack id
+              15: tag 1 of a follower: its node id i32, its broker epoch i64
     response: throttle time i32, 7: error i16, session id i32
               [topic name, or from 13 on id
                   [partition i32, error i16, high watermark i64, last stable offset i64, 5: log start offset i64,
@@ -46,7 +47,9 @@ FIRST_BY_ID = 13
 
 _FLEXIBLE_PARTITION = Struct(">iiqiqib")
 _CONSUMER = -1  # the replica id of clients that are no replica
-_NO_LOG_START = -1  # only followers send a log start offset
+_FIRST_WITH_REPLICA_STATE = 15
+_REPLICA_STATE_TAG = 1
+_REPLICA_STATE = Struct(">iqB")  # node id, broker epoch, no tags
 
 
 class FetchedPartition(NamedTuple):
@@ -61,12 +64,14 @@ class FetchedPartition(NamedTuple):
 
 
 class WantedPartition(NamedTuple):
-    """A consumer's request for one partition. `last_epoch` is the leader epoch of the batch before `offset`, or -1."""
+    """A request for one partition. `last_epoch` is the leader epoch of the batch before `offset`, or -1.
+    `log_start_offset` is that of a follower; consumers leave it at -1."""
 
     offset: int
     leader_epoch: int
     max_bytes: int
     last_epoch: int = -1
+    log_start_offset: int = -1
 
 
 Topic = str | bytes  # a name, or from version 13 on the 16 bytes of an id
@@ -84,12 +89,14 @@ def encode_fetch_request(
     topics: Mapping[Topic, Sequence[tuple[int, WantedPartition]]],
     forgotten: Mapping[Topic, Sequence[int]],
     rack_id: str = "",
+    replica: tuple[int, int] | None = None,
 ) -> bytearray:
-    """Return the body of a request, without its header."""
+    """Return the body of a request, without its header. A follower gives `replica`, its node id and its broker epoch,
+    for which the version must be 15 or newer."""
     flexible = version >= FIRST_FLEXIBLE
     fields = FieldWriter(flexible=flexible)
     out = fields.out
-    if version < 15:
+    if version < _FIRST_WITH_REPLICA_STATE:
         fields.int32(_CONSUMER)
     fields.int32(max_wait_ms).int32(min_bytes).int32(max_bytes).int8(int(read_committed))
     if version >= FIRST_WITH_SESSIONS:
@@ -105,7 +112,7 @@ def encode_fetch_request(
                     partition.leader_epoch,
                     partition.offset,
                     partition.last_epoch,
-                    _NO_LOG_START,
+                    partition.log_start_offset,
                     partition.max_bytes,
                     0,
                 )
@@ -122,7 +129,7 @@ def encode_fetch_request(
             fields.tagged_fields()
     if version >= 11:
         fields.string(rack_id)
-    fields.tagged_fields()
+    fields.tagged_fields(None if replica is None else {_REPLICA_STATE_TAG: _REPLICA_STATE.pack(*replica, 0)})
     return out
 
 
@@ -140,5 +147,5 @@ def _write_old_partition(fields: FieldWriter, version: int, index: int, partitio
         fields.int32(partition.leader_epoch)
     fields.int64(partition.offset)
     if version >= 5:
-        fields.int64(_NO_LOG_START)
+        fields.int64(partition.log_start_offset)
     fields.int32(partition.max_bytes)

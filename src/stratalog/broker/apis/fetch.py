@@ -6,8 +6,12 @@ by a thread first: only the fetches that request them wait, and a fetch that has
 answered without them. read_committed readers get records up to the last stable offset, with the aborted transactions
 among them. What a response of the session has already reported about a partition is not repeated.
 
-Known gaps: a single broker has no followers, so a request with a replica's id is answered with
-NOT_LEADER_OR_FOLLOWER. There are no other racks to read from, and no tiered segments.
+In a cluster, followers fetch too. A follower reads up to the log end offset, and its fetch reports what it has; a
+consumer reads up to the high watermark. A follower whose log diverges from this one gets the epoch and the offset up to
+which they may agree, and one that needs records from before the log start offset gets that offset with
+OFFSET_OUT_OF_RANGE. A single broker answers a follower with NOT_LEADER_OR_FOLLOWER.
+
+Known gaps: consumers read from the leader only, whatever their rack, and there are no tiered segments.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from stratalog.broker.fetch_sessions import (
 from stratalog.broker.long_polls import LongPolls, long_poll_bytes
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
+from stratalog.broker.replication.partition import ReplicatedPartition
+from stratalog.broker.replication.truncation import diverging_epoch
 from stratalog.broker.waiting import WaitingFetch
 from stratalog.broker.worker_threads import WorkerThreads
 from stratalog.errors import OffsetOutOfRangeError, StratalogError
@@ -60,6 +66,17 @@ class _ColdRead(NamedTuple):
     max_bytes: int
 
 
+class _Follower:
+    """The follower that fetches. Its progress is recorded once for each request, not each time the request reads."""
+
+    __slots__ = ("broker_epoch", "is_recorded", "node_id")
+
+    def __init__(self, node_id: int, broker_epoch: int) -> None:
+        self.node_id = node_id
+        self.broker_epoch = broker_epoch
+        self.is_recorded = False
+
+
 class _Fetch(NamedTuple):
     """A request, once its session is known."""
 
@@ -67,7 +84,7 @@ class _Fetch(NamedTuple):
     correlation_id: int
     session: CachedSession | None
     partitions: Iterable[CachedPartition]
-    is_replica: bool
+    follower: _Follower | None
     committed_only: bool
     min_bytes: int
     max_bytes: int
@@ -115,7 +132,7 @@ class FetchApi:
     def serve(
         self, frame: memoryview, position: int, version: int, correlation_id: int
     ) -> list[Part] | Awaitable[list[Part]]:
-        replica_id, max_wait, min_bytes, max_bytes, isolation, session_id, epoch, topics, forgotten = parse_fetch(
+        replica, max_wait, min_bytes, max_bytes, isolation, session_id, epoch, topics, forgotten, _ = parse_fetch(
             frame, position, version
         )
         session, error = self._session(version, session_id, epoch, topics, forgotten)
@@ -127,7 +144,7 @@ class FetchApi:
             correlation_id,
             session,
             session.partitions.values() if session is not None else _sessionless(topics),
-            replica_id >= 0,
+            None if replica is None else _Follower(*replica),
             isolation == _READ_COMMITTED,
             min_bytes,
             min(max_bytes, self._max_bytes()),
@@ -155,9 +172,11 @@ class FetchApi:
         pending.wait_for(result, seconds)
         return pending.response
 
-    def poll(self, partitions: Iterable[Partition], missing: int, seconds: float) -> WaitingFetch:
-        """Wait until so many bytes were appended to the partitions, or the time is over."""
-        waiting = WaitingFetch(partitions, missing, seconds)
+    def poll(
+        self, partitions: Iterable[Partition], missing: int, seconds: float, *, is_follower: bool
+    ) -> WaitingFetch:
+        """Wait until so many bytes can be read from the partitions, or the time is over."""
+        waiting = WaitingFetch(partitions, missing, seconds, is_follower=is_follower)
         self._waiting.add(waiting)
         waiting.done.add_done_callback(lambda _: self._waiting.discard(waiting))
         return waiting
@@ -240,6 +259,8 @@ class FetchApi:
             if part.error_code or part.diverging_epoch is not None:
                 must_not_wait = True
             fetched.append((cached, part))
+        if fetch.follower is not None:
+            fetch.follower.is_recorded = True
         return _Result(fetched, size, must_not_wait, waits_for, cold)
 
     def _fetch_partition(
@@ -247,12 +268,17 @@ class FetchApi:
     ) -> tuple[Partition | None, FetchedPartition | None]:
         """Return the partition, if the fetch may wait for it, and what to report about it, None if nothing is new. Add
         to `cold` if its batches may have to be read from the disk: they are not part of the report then."""
-        index, current_epoch, offset, last_epoch, max_bytes = cached.requested
+        index, current_epoch, offset, last_epoch, max_bytes, _ = cached.requested
         partition, error = self._find(cached.topic, index)
         if partition is None:
             return None, FetchedPartition(index, int(error))
-        if fetch.is_replica:
-            return None, FetchedPartition(index, int(ErrorCode.not_leader_or_follower))
+        if partition.is_replicated or fetch.follower is not None:
+            refusal = self._check_replicated(partition, cached, fetch)
+            if refusal is not None:
+                return None, refusal
+            return partition, self._read_partition(
+                cached, partition, fetch, min(max(room, 0), max(max_bytes, 0)), cold, first
+            )
         log = partition.log
         end, start = log.log_end_offset, log.log_start_offset
         knows_all = offset == end == cached.high_watermark and start == cached.log_start_offset and not fetch.is_full
@@ -269,6 +295,36 @@ class FetchApi:
             cached, partition, fetch, min(max(room, 0), max(max_bytes, 0)), cold, first
         )
 
+    def _check_replicated(
+        self, partition: Partition, cached: CachedPartition, fetch: _Fetch
+    ) -> FetchedPartition | None:
+        """Return what to report instead of records, if there is something. Record a follower's progress."""
+        index, current_epoch, offset, last_epoch, _, follower_start = cached.requested
+        if not isinstance(partition, ReplicatedPartition):
+            return FetchedPartition(index, int(ErrorCode.not_leader_or_follower))
+        error = check_leader_epoch(partition, current_epoch)
+        if error:
+            return FetchedPartition(index, int(error))
+        log, follower = partition.log, fetch.follower
+        if last_epoch >= 0:
+            if follower is None:
+                diverging = _diverging_epoch(partition, last_epoch, offset)
+            else:
+                diverging = diverging_epoch(log.leader_epochs, log.log_end_offset, last_epoch, offset)
+            if diverging is not None:
+                high_watermark = partition.high_watermark
+                return FetchedPartition(
+                    index, 0, high_watermark, -1, log.log_start_offset, diverging_epoch=diverging
+                )
+        if follower is None or follower.is_recorded:
+            return None
+        if not log.log_start_offset <= offset <= log.log_end_offset:
+            code = int(ErrorCode.offset_out_of_range)
+            return FetchedPartition(index, code, partition.high_watermark, -1, log.log_start_offset)
+        if not partition.follower_fetched(follower.node_id, follower.broker_epoch, offset, follower_start):
+            return FetchedPartition(index, int(ErrorCode.unknown_leader_epoch))  # its view is newer, or it is no replica
+        return None
+
     def _read_partition(
         self,
         cached: CachedPartition,
@@ -282,6 +338,8 @@ class FetchApi:
         offset = cached.requested[2]
         stable = partition.last_stable_offset
         limit = stable if fetch.committed_only else None
+        if partition.is_replicated and limit is None and fetch.follower is None:
+            limit = partition.high_watermark
         records: Part | None = None
         aborted: list[tuple[int, int]] | None = [] if fetch.committed_only else None
         warm_bytes = self._warm.pop((log, offset), None) if self._warm and (max_bytes or first) else None
@@ -305,6 +363,8 @@ class FetchApi:
             self._counters.failed_fetch += 1
             partition.report_unreadable(error)
             return FetchedPartition(cached.partition, error.code)
+        if partition.is_replicated:
+            end = partition.high_watermark
         is_news = records is not None or end != cached.high_watermark or start != cached.log_start_offset
         if not is_news and not fetch.is_full:
             return None
@@ -372,7 +432,12 @@ class _PendingFetch:
             self._reading = self._api.warm_up(self._fetch, result.cold)
             self._reading.add_done_callback(self._read_again)
             return
-        self._poll = self._api.poll(result.waits_for, self._fetch.min_bytes - result.size, seconds)
+        self._poll = self._api.poll(
+            result.waits_for,
+            self._fetch.min_bytes - result.size,
+            seconds,
+            is_follower=self._fetch.follower is not None,
+        )
         self._poll.done.add_done_callback(self._read_again)
 
     def _read_again(self, waited: asyncio.Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""Checks that a partition is online and that a client knows its current leader epoch."""
+"""Checks that this broker serves a partition and that a client knows its current leader epoch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from stratalog.protocol.error_codes import ErrorCode
 
 
 def check_leader_epoch(partition: Partition, epoch: int) -> ErrorCode:
-    """Compare a client's leader epoch with the partition's; -1 stands for any. An offline partition gets
-    KAFKA_STORAGE_ERROR."""
-    if partition.is_offline:
-        return ErrorCode.kafka_storage_error
+    """Compare a client's leader epoch with the partition's; -1 stands for any. A partition whose log can't be opened
+    gets KAFKA_STORAGE_ERROR, one that this broker does not lead NOT_LEADER_OR_FOLLOWER."""
+    unavailable = partition.unavailable
+    if unavailable:
+        return unavailable
     if epoch in (-1, partition.leader_epoch):
         return ErrorCode.none
     return ErrorCode.fenced_leader_epoch if epoch < partition.leader_epoch else ErrorCode.unknown_leader_epoch

@@ -1,7 +1,8 @@
 """Produce (key 0), versions 0-13 advertised, 3-13 served.
 
-Records are appended from the buffer that received them. acks may be 0, 1 and all; with one replica, all means the same
-as 1, but min.insync.replicas above 1 can't be met. Versions 0-2 carry message formats that Kafka 4 does not accept
+Records are appended from the buffer that received them. acks may be 0, 1 and all. With one replica, all means the same
+as 1, but min.insync.replicas above 1 can't be met. In a cluster, acks=all is answered when every in-sync replica has
+the records, or with REQUEST_TIMED_OUT after the request's timeout; the records may be replicated later all the same. Versions 0-2 carry message formats that Kafka 4 does not accept
 either: each of their partitions gets UNSUPPORTED_VERSION. A partition must have exactly one batch, as in Kafka. Only
 the broker writes to internal topics.
 
@@ -32,6 +33,7 @@ from stratalog.broker.counters import Counters
 from stratalog.broker.detached_requests import DetachedRequests
 from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
+from stratalog.broker.replication.acknowledgements import PendingReplication, Results
 from stratalog.broker.transactions.admission import Admission, TransactionOperation
 from stratalog.broker.transactions.state import ProducerIdAndEpoch
 from stratalog.broker.worker_threads import WorkerThreads
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from stratalog.protocol._wire import ProducePartition
 
 _OLDEST_SERVED = 3
+_ACKS_ALL = -1
 _FAULTS: dict[int, tuple[ErrorCode, str]] = {
     _wire.NO_RECORDS: (ErrorCode.invalid_record, "there are no records"),
     _wire.TOO_SMALL: (ErrorCode.corrupt_message, "the records have fewer bytes than the header of a batch"),
@@ -99,11 +102,10 @@ class _Turn:
         return self._clock.monotonic() > self._ends_at
 
 
-_Request = tuple[int, int, int, str | None, ProducedPartition | None, int]
-"""Version, correlation id, acks, transactional id, the error that refuses the whole request, number of partitions. A
-plain tuple, because it is created for each request."""
+_Request = tuple[int, int, int, str | None, ProducedPartition | None, int, PendingReplication | None]
+"""Version, correlation id, acks, transactional id, the error that refuses the whole request, number of partitions, the
+appends that wait for replicas (with acks=all in a cluster). A plain tuple, because it is created for each request."""
 
-Results = list[tuple[str | bytes, list[ProducedPartition]]]
 RequestedAppend = tuple[str | bytes, "ProducePartition", list[ProducedPartition]]
 """A topic, one partition's batch, and the list for its result."""
 
@@ -116,7 +118,11 @@ class ProduceApi:
         admission: Admission,
         worker_threads: WorkerThreads,
         clock: Clock,
+        *,
+        has_replicas: bool = False,
     ) -> None:
+        """`has_replicas`: the broker belongs to a cluster."""
+        self._has_replicas = has_replicas
         self._topics = topics
         self._counters = counters
         self._admission = admission
@@ -131,10 +137,11 @@ class ProduceApi:
         self, frame: memoryview, position: int, version: int, correlation_id: int
     ) -> Response | Awaitable[Response]:
         """Return the framed response; None if the client expects none (acks=0)."""
-        transactional_id, acks, _, topics = _wire.parse_produce(frame, position, version)
+        transactional_id, acks, timeout_ms, topics = _wire.parse_produce(frame, position, version)
         partitions = len(topics[0][1]) if len(topics) == 1 else sum([len(parts) for _, parts in topics])
         refusal = None if version >= _OLDEST_SERVED and -1 <= acks <= 1 else _refusal(version, acks)
-        request = (version, correlation_id, acks, transactional_id, refusal, partitions)
+        pending = PendingReplication(timeout_ms) if self._has_replicas and acks == _ACKS_ALL else None
+        request = (version, correlation_id, acks, transactional_id, refusal, partitions, pending)
         turn = _Turn(self._clock) if partitions > _FEW else None
         results: Results = []
         try:
@@ -149,6 +156,8 @@ class ProduceApi:
             # A copy, because the frame is valid only during this call.
             rest = self._append_rest(_unfinished(topics, results), memoryview(bytearray(frame)), request, results)
             return self._later.start(rest, len(frame))
+        if pending is not None and pending.is_waiting:
+            return pending.wait(lambda: self._respond(request, pending.with_errors(results)))
         return self._respond(request, results)
 
     def _respond(self, request: _Request, results: Results) -> Response:
@@ -175,14 +184,14 @@ class ProduceApi:
             appended = partition.append(frame[start:end])
         except StratalogError as error:
             return self._failed(partition, error, request)
-        return self._appended(partition, appended, end - start)
+        return self._appended(partition, appended, end - start, request)
 
     def _check(
         self, topic: str | bytes, part: ProducePartition, frame: memoryview, request: _Request
     ) -> Partition | ProducedPartition:
         """Return the partition if the header of the batch allows to append it there, else the error result."""
         index, start, end = part
-        version, _, acks, transactional_id, refusal, _ = request
+        version, _, acks, transactional_id, refusal, _, _ = request
         if refusal is not None:
             return refusal._replace(partition=index)
         partition = self._find(topic, index)
@@ -196,15 +205,18 @@ class ProduceApi:
             refusal = self._check_transaction(partition, frame, start, version, transactional_id)
         return partition if refusal is None else refusal
 
-    def _appended(self, partition: Partition, appended: Appended, size: int) -> ProducedPartition:
+    def _appended(self, partition: Partition, appended: Appended, size: int, request: _Request) -> ProducedPartition:
         base_offset, last_offset, timestamp, _ = appended
         self._counters.produced(last_offset - base_offset + 1, size)
         log = partition.log
         stamped = log.config.message_timestamp_type == "LogAppendTime"
-        return ProducedPartition(partition.index, 0, base_offset, timestamp if stamped else -1, log.log_start_offset)
+        produced = ProducedPartition(partition.index, 0, base_offset, timestamp if stamped else -1, log.log_start_offset)
+        if request[-1] is not None:
+            request[-1].add(partition, last_offset + 1, produced)
+        return produced
 
     def _failed(self, partition: Partition, error: StratalogError, request: _Request) -> ProducedPartition:
-        index, most_named = partition.index, MOST_REFUSED_NAMED // request[-1]
+        index, most_named = partition.index, MOST_REFUSED_NAMED // request[5]
         if isinstance(error, UnsupportedMagicError):
             return _failed(index, ErrorCode.corrupt_message, str(error))
         if isinstance(error, StorageError):
@@ -233,6 +245,9 @@ class ProduceApi:
                 self._append_if_quick(topic, part, frame, request)
                 or await self._append_later(topic, part, frame, request)
             )
+        pending = request[-1]
+        if pending is not None and pending.is_waiting:
+            return await pending.wait(lambda: self._respond(request, pending.with_errors(results)))
         return self._respond(request, results)
 
     def _append_if_quick(
@@ -269,7 +284,7 @@ class ProduceApi:
                     continue
                 if log.flush_is_due():
                     await self._worker_threads.wait_for_disk(log.flush)
-                return self._appended(partition, appended, end - start)
+                return self._appended(partition, appended, end - start, request)
         except StratalogError as error:
             assert isinstance(partition, Partition)
             return self._failed(partition, error, request)
@@ -354,9 +369,10 @@ def _check_partition(partition: Partition, acks: int) -> ProducedPartition | Non
     index = partition.index
     if partition.is_internal:
         return _failed(index, ErrorCode.invalid_topic_exception, f"only the broker writes to {partition.topic}")
-    if acks == -1 and partition.log.config.min_insync_replicas > 1:
-        required = partition.log.config.min_insync_replicas
-        message = f"min.insync.replicas is {required}, but there is one replica"
+    if acks == _ACKS_ALL and partition.required_in_sync > partition.in_sync_count and not partition.unavailable:
+        required, in_sync = partition.required_in_sync, partition.in_sync_count
+        replicas = "1 replica is" if in_sync == 1 else f"{in_sync} replicas are"
+        message = f"min.insync.replicas is {required}, but {replicas} in sync"
         return _failed(index, ErrorCode.not_enough_replicas, message)
     return None
 

@@ -1,4 +1,4 @@
-"""The consumer's side of an incremental fetch session (KIP-227) with one broker: a request names only what has changed.
+"""The client's side of an incremental fetch session (KIP-227) with one broker: a request names only what has changed.
 
 Pure. `next_request` returns what to send so that the broker fetches the given positions; pass the response's error code
 and session id to `answered`. After a request that failed, or a session that the broker has forgotten, the next request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.client.fetch_session import FetchSession
+from stratalog.protocol.fetch_session import FetchSession
 from stratalog.protocol.fetch import WantedPartition
 
 A, B = ("topic", 0), ("topic", 1)
