@@ -19,8 +19,8 @@ from stratalog.broker.dispatch import Dispatcher
 from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.fetch_sessions import FetchSessions
 from stratalog.broker.long_polls import LongPolls
+from stratalog.broker.metadata.embedded import EmbeddedTopics
 from stratalog.broker.metadata.store import MetadataStore, Topic
-from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler
 from stratalog.broker.settings import Address, BrokerConfig
@@ -51,7 +51,7 @@ class DataLab:
         disk = QuickDisk()
         self.directory = LogDirectory.open(data, disk=disk, clock=self.clock, background=False)
         store = MetadataStore(data, disk)
-        self.topics = TopicRegistry(
+        self.topics = EmbeddedTopics(
             self.directory,
             store,
             lambda: self.config.log_defaults,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from stratalog.protocol._wire import FetchPartition
 
 
-def wanted(index: int, offset: int = 0) -> tuple[int, int, int, int, int]:
-    return index, -1, offset, -1, 1000
+def wanted(index: int, offset: int = 0) -> tuple[int, int, int, int, int, int]:
+    return index, -1, offset, -1, 1000, -1
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 
 from stratalog.client.errors import REFRESHES_METADATA, BrokerError
 from stratalog.client.fetch_exchange import FetchErrorAction, FetchExchange, FetchParameters, action_for
-from stratalog.protocol.fetch_session import FetchSession
 from stratalog.client.metadata import TopicPartition
 from stratalog.protocol._wire import parse_fetch
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import HIGHEST, LOWEST, FetchedPartition, Topic, WantedPartition, encode_fetch_response
+from stratalog.protocol.fetch_session import FetchSession
 
 ORDERS, CAFE = TopicPartition("orders", 3), TopicPartition("cafe", 0)
 ORDERS_ID, CAFE_ID = uuid.UUID(int=7), uuid.UUID(int=8)
@@ -43,7 +43,9 @@ def test_a_topic_without_an_id_is_never_requested_by_id(ids: dict[str, uuid.UUID
 
 
 def test_a_request_without_a_session_does_not_start_one() -> None:
-    replica, wait, least, most, isolation, session, epoch, _, forgotten, _ = parse_fetch(exchange({}).request(12), 0, 12)
+    replica, wait, least, most, isolation, session, epoch, _, forgotten, _ = parse_fetch(
+        exchange({}).request(12), 0, 12
+    )
     assert (replica, wait, least, most, isolation) == (None, 500, 1, 1000, 1)
     assert (session, epoch, forgotten) == (0, -1, [])
 

@@ -104,7 +104,9 @@ def test_arrays_longer_than_the_response_are_refused_before_anything_is_created(
 
 
 def test_a_follower_names_itself_and_its_broker_epoch() -> None:
-    wanted = {bytes(16): [(2, WantedPartition(5, 3, 100, 2, log_start_offset=4))]}
+    wanted: dict[Topic, list[tuple[int, WantedPartition]]] = {
+        bytes(16): [(2, WantedPartition(5, 3, 100, 2, log_start_offset=4))]
+    }
     body = encode_fetch_request(
         HIGHEST,
         max_wait_ms=500,

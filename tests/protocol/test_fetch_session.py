@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stratalog.protocol.fetch_session import FetchSession
 from stratalog.protocol.fetch import WantedPartition
+from stratalog.protocol.fetch_session import FetchSession
 
 A, B = ("topic", 0), ("topic", 1)
 

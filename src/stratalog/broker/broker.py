@@ -56,8 +56,8 @@ from stratalog.broker.groups.coordinator import GroupCoordinator
 from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.long_polls import LongPolls
+from stratalog.broker.metadata.embedded import EmbeddedTopics
 from stratalog.broker.metadata.store import MetadataStore
-from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.producer_ids import ProducerIdAllocator
 from stratalog.broker.requests import Handler
 from stratalog.broker.settings import Address, BrokerConfig
@@ -105,12 +105,13 @@ class Broker:
             self.store = MetadataStore(self.directory.path, disk)
             self.settings = LiveSettings(config, self.store)
             self.cluster_id = self.store.load_cluster_id(config.node_id)
-            self.topics = TopicRegistry(
+            self.topics = EmbeddedTopics(
                 self.directory,
                 self.store,
                 lambda: self.config.log_defaults,
                 most_partitions=config.stratalog_max_partitions,
                 on_loop=self._on_loop,
+                node_id=config.node_id,
             )
             self._compose()
         except BaseException:

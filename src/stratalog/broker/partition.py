@@ -66,6 +66,11 @@ class Partition:
         return True
 
     @property
+    def is_confirmed(self) -> bool:
+        """False while the high watermark may be lower than what clients of an earlier leader knew."""
+        return True
+
+    @property
     def in_sync_count(self) -> int:
         return 1
 

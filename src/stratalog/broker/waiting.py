@@ -12,8 +12,8 @@ from stratalog.broker.partition import Partition
 
 
 class WaitingFetch:
-    """`done` when `missing` bytes were appended, when `seconds` are over, or when finish() is called. Followers wait for
-    the log to grow, consumers for what they may read of it."""
+    """`done` when `missing` bytes were appended, when `seconds` are over, or when finish() is called. Followers wait
+    for the log to grow, consumers for what they may read of it."""
 
     __slots__ = ("_missing", "_registered_in", "_timer", "done")
 

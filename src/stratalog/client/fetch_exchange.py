@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from stratalog.client.errors import REFRESHES_METADATA, error_of
-from stratalog.protocol.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Key, SessionRequest, by_topic
 from stratalog.client.metadata import TopicPartition
 from stratalog.protocol._fetch_response import parse_fetch_response
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import FIRST_BY_ID, HIGHEST, LOWEST, WantedPartition, encode_fetch_request
+from stratalog.protocol.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Key, SessionRequest, by_topic
 
 if TYPE_CHECKING:
     from stratalog.protocol._fetch_response import FetchResponsePartition

@@ -26,13 +26,13 @@ from stratalog.client.fetch_exchange import (
     PartitionResponse,
     action_for,
 )
-from stratalog.protocol.fetch_session import FetchSession
 from stratalog.client.metadata import ClusterMetadata, TopicPartition
 from stratalog.client.subscription import AssignedPartition, Subscription
 from stratalog.errors import ClientError
 from stratalog.net.broker_connection import BrokerConnection
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.fetch import WantedPartition
+from stratalog.protocol.fetch_session import FetchSession
 
 logger = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from stratalog.broker.apis.topics import TopicApis
 from stratalog.broker.apis.transaction_admin import TransactionAdminApis
 from stratalog.broker.apis.transactions import TransactionApis
 from stratalog.broker.groups.group_settings import GroupSettings
+from stratalog.broker.metadata.embedded import EmbeddedTopics
 from stratalog.broker.metadata.store import MetadataStore
-from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.requests import Handler, RequestContext
 from stratalog.broker.settings import Address, BrokerConfig
 from stratalog.clock import ManualClock
@@ -55,7 +55,7 @@ class AdminLab:
         disk = disk or QuickDisk()
         self.directory = LogDirectory.open(data, disk=disk, clock=self.clock, background=False)
         self.store = MetadataStore(data, disk)
-        self.topics = TopicRegistry(
+        self.topics = EmbeddedTopics(
             self.directory,
             self.store,
             lambda: self.config.log_defaults,

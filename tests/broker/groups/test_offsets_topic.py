@@ -18,8 +18,8 @@ from stratalog.broker.groups.offset_records import CommittedOffset, offset_recor
 from stratalog.broker.groups.offset_service import Committer, OffsetService
 from stratalog.broker.groups.offsets import OffsetToCommit
 from stratalog.broker.groups.offsets_topic import NAME, REQUIRED_SETTINGS, OffsetsTopic
+from stratalog.broker.metadata.embedded import EmbeddedTopics
 from stratalog.broker.metadata.store import MetadataStore
-from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.clock import ManualClock
 from stratalog.errors import UnknownTopicError
 from stratalog.records.builder import build_batch, build_control_batch
@@ -43,7 +43,7 @@ class Place:
         self.clock = ManualClock(AT)
         self.timers = ManualTimers(self.clock)
         self.directory = LogDirectory.open(path, clock=self.clock, background=False)
-        self.topics = TopicRegistry(
+        self.topics = EmbeddedTopics(
             self.directory,
             MetadataStore(path, Disk()),
             lambda: SMALL,

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from stratalog.broker.metadata.embedded import EmbeddedTopics
 from stratalog.broker.metadata.store import MetadataStore
-from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.clock import ManualClock
 from stratalog.storage import Log, LogConfig
 from stratalog.storage._mapping import Mapping
@@ -55,7 +55,7 @@ class Broker:
         self.directory = LogDirectory.open(data, disk=disk, clock=ManualClock(START_MS), background=False)
         try:
             self.store = MetadataStore(data, disk)
-            self.topics = TopicRegistry(
+            self.topics = EmbeddedTopics(
                 self.directory,
                 self.store,
                 lambda: self.defaults,

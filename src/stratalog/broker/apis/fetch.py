@@ -172,9 +172,7 @@ class FetchApi:
         pending.wait_for(result, seconds)
         return pending.response
 
-    def poll(
-        self, partitions: Iterable[Partition], missing: int, seconds: float, *, is_follower: bool
-    ) -> WaitingFetch:
+    def poll(self, partitions: Iterable[Partition], missing: int, seconds: float, *, is_follower: bool) -> WaitingFetch:
         """Wait until so many bytes can be read from the partitions, or the time is over."""
         waiting = WaitingFetch(partitions, missing, seconds, is_follower=is_follower)
         self._waiting.add(waiting)
@@ -313,16 +311,15 @@ class FetchApi:
                 diverging = diverging_epoch(log.leader_epochs, log.log_end_offset, last_epoch, offset)
             if diverging is not None:
                 high_watermark = partition.high_watermark
-                return FetchedPartition(
-                    index, 0, high_watermark, -1, log.log_start_offset, diverging_epoch=diverging
-                )
+                return FetchedPartition(index, 0, high_watermark, -1, log.log_start_offset, diverging_epoch=diverging)
         if follower is None or follower.is_recorded:
             return None
         if not log.log_start_offset <= offset <= log.log_end_offset:
             code = int(ErrorCode.offset_out_of_range)
             return FetchedPartition(index, code, partition.high_watermark, -1, log.log_start_offset)
         if not partition.follower_fetched(follower.node_id, follower.broker_epoch, offset, follower_start):
-            return FetchedPartition(index, int(ErrorCode.unknown_leader_epoch))  # its view is newer, or it is no replica
+            # It is no replica, or its view is newer than ours.
+            return FetchedPartition(index, int(ErrorCode.unknown_leader_epoch))
         return None
 
     def _read_partition(

@@ -92,6 +92,8 @@ class ListOffsetsApi:
         timestamp = query.timestamp
         if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < _EARLIEST_PENDING_UPLOAD:
             return {"error_code": ErrorCode.unsupported_version}
+        if timestamp not in (_EARLIEST, _EARLIEST_LOCAL) and not partition.is_confirmed:
+            return {"error_code": ErrorCode.offset_not_available if version >= 5 else ErrorCode.leader_not_available}
         end = partition.last_stable_offset if committed_only else partition.high_watermark
         if timestamp == _LATEST:
             return _result(partition, -1, end)

@@ -2,9 +2,9 @@
 
 Records are appended from the buffer that received them. acks may be 0, 1 and all. With one replica, all means the same
 as 1, but min.insync.replicas above 1 can't be met. In a cluster, acks=all is answered when every in-sync replica has
-the records, or with REQUEST_TIMED_OUT after the request's timeout; the records may be replicated later all the same. Versions 0-2 carry message formats that Kafka 4 does not accept
-either: each of their partitions gets UNSUPPORTED_VERSION. A partition must have exactly one batch, as in Kafka. Only
-the broker writes to internal topics.
+the records, or with REQUEST_TIMED_OUT after the request's timeout; the records may be replicated later all the same.
+Versions 0-2 carry message formats that Kafka 4 does not accept either: each of their partitions gets
+UNSUPPORTED_VERSION. A partition must have exactly one batch, as in Kafka. Only the broker writes to internal topics.
 
 Threads work on a batch that can't be appended at once, because its decompressed size is large, it has to be compressed
 again, or it waits for a roll or a flush. Only its connection waits. A batch with records that the topic refuses
@@ -210,7 +210,9 @@ class ProduceApi:
         self._counters.produced(last_offset - base_offset + 1, size)
         log = partition.log
         stamped = log.config.message_timestamp_type == "LogAppendTime"
-        produced = ProducedPartition(partition.index, 0, base_offset, timestamp if stamped else -1, log.log_start_offset)
+        produced = ProducedPartition(
+            partition.index, 0, base_offset, timestamp if stamped else -1, log.log_start_offset
+        )
         if request[-1] is not None:
             request[-1].add(partition, last_offset + 1, produced)
         return produced

@@ -23,7 +23,13 @@ from typing import Any
 
 from stratalog.broker.apis.error_fields import RefusedError, error_fields
 from stratalog.broker.background import RunInBackground, RunInPortions
-from stratalog.broker.metadata.topics import RequestedTopic, Topic, TopicRegistry
+from stratalog.broker.metadata.topics import (
+    DEFAULT_REPLICATION,
+    Assignment,
+    RequestedTopic,
+    Topic,
+    TopicRegistry,
+)
 from stratalog.broker.requests import Handler, LongReply, Reply, RequestContext
 from stratalog.broker.settings import BrokerConfig
 from stratalog.clock import Clock
@@ -79,7 +85,7 @@ class TopicApis:
             try:
                 if times[topic.name] > 1:
                     raise _twice(topic.name)
-                new = RequestedTopic(topic.name, *self._plan(topic))
+                new = self._plan(topic)
                 self._topics.check_new(*new[:3], planned=planned)  # before the thread has to
                 planned += new.partition_count
                 outcomes[topic.name] = new
@@ -109,57 +115,29 @@ class TopicApis:
             "error_code": ErrorCode.none,
             "error_message": None,
             "num_partitions": outcome.partition_count,
-            "replication_factor": 1,
+            "replication_factor": self._topics.replication_factor(name),
             "configs": self._describe_settings(outcome.settings) if version >= 5 else (),
         }
 
-    def _plan(self, requested: Any) -> tuple[int, dict[str, str]]:
-        """Return the number of partitions and the settings. The registry checks them further."""
+    def _plan(self, requested: Any) -> RequestedTopic:
+        """Return the topic to create. The registry checks it further."""
         names.check_topic(requested.name)
         if requested.name == names.CLUSTER_METADATA_TOPIC:
             raise RefusedError(ErrorCode.invalid_request, f"{requested.name} is reserved for Apache Kafka")
+        settings = _settings(requested)
         if requested.assignments:
-            return self._assigned_partitions(requested), _settings(requested)
-        factor = requested.replication_factor
-        if factor not in (_DEFAULT, 1):
-            raise RefusedError(
-                ErrorCode.invalid_replication_factor,
-                f"replication factor is {factor}; it must be 1, or -1 for the default: there is one broker, so each "
-                "partition has one replica",
-            )
-        count = requested.num_partitions
+            assignment = _assignment(requested)
+            self._topics.check_replication(DEFAULT_REPLICATION, assignment)
+            return RequestedTopic(requested.name, len(assignment), settings, assignment=assignment)
+        factor, count = requested.replication_factor, requested.num_partitions
+        self._topics.check_replication(factor, None)
         if count == _DEFAULT:
             count = self._config.num_partitions
         elif count < 1:
             raise InvalidPartitionsError(
                 f"number of partitions is {count}; it must be 1 or more, or -1 for the default (num.partitions)"
             )
-        return count, _settings(requested)
-
-    def _assigned_partitions(self, requested: Any) -> int:
-        if requested.replication_factor != _DEFAULT or requested.num_partitions != _DEFAULT:
-            raise RefusedError(
-                ErrorCode.invalid_request,
-                f"topic {requested.name!r} has assignments, so number of partitions and replication factor must be -1; "
-                f"they are {requested.num_partitions} and {requested.replication_factor}",
-            )
-        indexes = [assignment.partition_index for assignment in requested.assignments]
-        if sorted(indexes) != list(range(len(indexes))):
-            raise RefusedError(
-                ErrorCode.invalid_replica_assignment,
-                f"assignments must be for the partitions from 0 to {len(indexes) - 1}, each once",
-            )
-        for assignment in requested.assignments:
-            self._check_replicas(assignment.partition_index, assignment.broker_ids)
-        return len(indexes)
-
-    def _check_replicas(self, index: int, broker_ids: tuple[int, ...]) -> None:
-        if broker_ids != (self._config.node_id,):
-            raise RefusedError(
-                ErrorCode.invalid_replica_assignment,
-                f"partition {index} is assigned to the brokers {list(broker_ids[:10])}; there is one broker, so this "
-                f"must be [{self._config.node_id}]",
-            )
+        return RequestedTopic(requested.name, count, settings, replication_factor=factor)
 
     # DeleteTopics
 
@@ -225,33 +203,38 @@ class TopicApis:
         deadline = self._deadline(request)
         times = Counter(topic.name for topic in request.topics)
         outcomes: dict[str, int | Topic | StratalogError] = {}
+        assignments: dict[str, Assignment] = {}
         for number, topic in enumerate(_once(request.topics)):
             try:
                 if times[topic.name] > 1:
                     raise _twice(topic.name)
-                self._check_growth(topic)
+                if (assignment := self._check_growth(topic)) is not None:
+                    assignments[topic.name] = assignment
                 outcomes[topic.name] = topic.count
             except StratalogError as error:
                 outcomes[topic.name] = error
             await _yield_between_portions(number)
         growing = {name: total for name, total in outcomes.items() if isinstance(total, int)}
         if growing and not request.validate_only:
-            outcomes |= await self._run_in_background(lambda: self._grow(growing, deadline))
+            outcomes |= await self._run_in_background(lambda: self._grow(growing, assignments, deadline))
         return {"results": [_grown(name, outcome) for name, outcome in outcomes.items()]}
 
-    def _grow(self, totals: Mapping[str, int], deadline: float | None) -> Mapping[str, Topic | StratalogError]:
+    def _grow(
+        self, totals: Mapping[str, int], assignments: Mapping[str, Assignment], deadline: float | None
+    ) -> Mapping[str, Topic | StratalogError]:
         """Add partitions. Runs in the background thread."""
         if self._is_late(deadline):
             return dict.fromkeys(totals, _too_late())
-        return dict(zip(totals, self._topics.add_partitions_to_all(totals.items()), strict=True))
+        return dict(zip(totals, self._topics.add_partitions_to_all(totals.items(), assignments), strict=True))
 
-    def _check_growth(self, requested: Any) -> None:
+    def _check_growth(self, requested: Any) -> Assignment | None:
+        """Return the replicas of the new partitions if the client has chosen them."""
         topic = self._topics.get(requested.name)
         if topic is not None:
             _check_not_internal(topic, "get more partitions")
         self._topics.check_growth(requested.name, requested.count)
         if requested.assignments is None:
-            return
+            return None
         first = len(self._topics.partitions(requested.name))
         if len(requested.assignments) != requested.count - first:
             raise RefusedError(
@@ -259,8 +242,9 @@ class TopicApis:
                 f"topic {requested.name!r} would get {requested.count - first} more partitions, but there are "
                 f"{len(requested.assignments)} assignments",
             )
-        for index, assignment in enumerate(requested.assignments, start=first):
-            self._check_replicas(index, assignment.broker_ids)
+        assignment = [list(each.broker_ids) for each in requested.assignments]
+        self._topics.check_replication(DEFAULT_REPLICATION, assignment, first=first)
+        return assignment
 
     # Timeouts
 
@@ -296,6 +280,22 @@ def _grown(name: str, outcome: int | Topic | StratalogError) -> Reply:
 
 def _too_late() -> RefusedError:
     return RefusedError(ErrorCode.request_timed_out, "the request's timeout ended before its changes began")
+
+
+def _assignment(requested: Any) -> Assignment:
+    if requested.replication_factor != _DEFAULT or requested.num_partitions != _DEFAULT:
+        raise RefusedError(
+            ErrorCode.invalid_request,
+            f"topic {requested.name!r} has assignments, so number of partitions and replication factor must be -1; "
+            f"they are {requested.num_partitions} and {requested.replication_factor}",
+        )
+    replicas = {each.partition_index: list(each.broker_ids) for each in requested.assignments}
+    if len(replicas) != len(requested.assignments) or sorted(replicas) != list(range(len(replicas))):
+        raise RefusedError(
+            ErrorCode.invalid_replica_assignment,
+            f"assignments must be for the partitions from 0 to {len(requested.assignments) - 1}, each once",
+        )
+    return [replicas[index] for index in range(len(replicas))]
 
 
 def _settings(requested: Any) -> dict[str, str]:
