@@ -20,6 +20,7 @@ from stratalog.broker.due_flushes import DueFlushes
 from stratalog.broker.fetch_sessions import FetchSessions
 from stratalog.broker.long_polls import LongPolls
 from stratalog.broker.metadata.embedded import EmbeddedTopics
+from stratalog.broker.metadata.membership import OnlyBroker
 from stratalog.broker.metadata.store import MetadataStore, Topic
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler
@@ -75,7 +76,12 @@ class DataLab:
         self.routes: dict[ApiKey, Handler] = {
             **VersionsApi().routes(),
             **ListOffsetsApi(self.topics, self.worker_threads).routes(),
-            **MetadataApi(self.topics, self.config, "cluster", lambda: address, self.run_in_background).routes(),
+            **MetadataApi(
+                self.topics,
+                self.config,
+                OnlyBroker("cluster", self.config.node_id, lambda: address),
+                self.run_in_background,
+            ).routes(),
         }
         self.transactions = TransactionLab(self.topics, store, self.clock, self.config, self.run_in_background)
         self.transactions.load()

@@ -9,7 +9,7 @@ from stratalog.broker.settings import BrokerConfig
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("controller.quorum.voters", "needs no coordination"),
+        ("controller.quorum.voters", "coordinate through ZooKeeper"),
         ("controller.quota.window.num", "quotas"),  # the finer rule comes first
         ("listener.name.internal.ssl.key.password", "without this prefix"),
         ("sasl.enabled.mechanisms", "not available yet"),

@@ -14,6 +14,7 @@ OTHER_DEFAULTS = {
     "socket.send.buffer.bytes",
     "socket.receive.buffer.bytes",
     "socket.listen.backlog.size",
+    "replica.socket.receive.buffer.bytes",
     "queued.max.request.bytes",
     "log.flush.scheduler.interval.ms",  # checked often; flush.ms decides how old unflushed records may be
     "node.id",
@@ -66,6 +67,9 @@ def test_only_listed_settings_are_unknown_to_kafka() -> None:
         "stratalog.max.coordinator.state.bytes",
         "stratalog.max.partitions",
         "stratalog.max.producer.ids.per.partition",
+        "zookeeper.connect",
+        "zookeeper.connection.timeout.ms",
+        "zookeeper.session.timeout.ms",
     }
 
 
@@ -81,7 +85,8 @@ def test_dynamic_settings_are_those_of_kafka() -> None:
     [
         ({"num.partition": 1}, "'num.partition' is not a setting of a broker; did you mean num.partitions?"),
         ({"qqqq": 1}, "'qqqq' is not a setting of a broker; docs/settings.md lists"),
-        ({"zookeeper.connect": "x"}, "zookeeper.connect can't be set: there is no ZooKeeper"),
+        ({"zookeeper.connect": "x"}, "zookeeper.connect is 'x', and 'x' is not HOST:PORT; it must be like zk1:2181"),
+        ({"zookeeper.connect": "a:1,b:0/c"}, "zookeeper.connect is 'a:1,b:0/c', and 'b:0' is not HOST:PORT"),
         ({"process.roles": "broker"}, "process.roles can't be set: the process is both broker and controller"),
         ({"log.dirs": "/data"}, "log.dirs can't be set: set the data directory with --data-dir"),
         ({"listeners": "x"}, "listeners can't be set: set the address with --listen HOST:PORT"),
@@ -89,6 +94,7 @@ def test_dynamic_settings_are_those_of_kafka() -> None:
         ({"log.cleaner.threads": 0}, "log.cleaner.threads is 0; it must lie between 1 and"),
         ({"log.cleaner.io.buffer.load.factor": "x"}, "log.cleaner.io.buffer.load.factor is 'x'; it must be a number"),
         ({"num.io.threads": 8}, "num.io.threads can't be set: requests are served by one event loop"),
+        ({"default.replication.factor": 0}, "default.replication.factor is 0; it must lie between 1 and 32767"),
         ({"default.replication.factor": 3}, "default.replication.factor is 3; it must be 1: there is one broker"),
         ({"offsets.topic.replication.factor": 0}, "offsets.topic.replication.factor is 0; it must lie between 1 and"),
         ({"log.cleanup.policy": "compacted"}, "log.cleanup.policy is 'compacted'; it must be one of: delete, compact"),

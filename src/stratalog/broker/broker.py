@@ -16,7 +16,7 @@ import platform
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stratalog.broker.apis.acls import AclApis
 from stratalog.broker.apis.cluster import ClusterApis
@@ -57,7 +57,9 @@ from stratalog.broker.groups.offsets_topic import OffsetsTopic
 from stratalog.broker.live_settings import LiveSettings
 from stratalog.broker.long_polls import LongPolls
 from stratalog.broker.metadata.embedded import EmbeddedTopics
+from stratalog.broker.metadata.membership import Membership, OnlyBroker
 from stratalog.broker.metadata.store import MetadataStore
+from stratalog.broker.metadata.topics import TopicRegistry
 from stratalog.broker.producer_ids import ProducerIdAllocator
 from stratalog.broker.requests import Handler
 from stratalog.broker.settings import Address, BrokerConfig
@@ -71,6 +73,9 @@ from stratalog.clock import Clock, SystemClock
 from stratalog.net.server import Limits, Server, bind
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.storage.log_directory import LogDirectory
+
+if TYPE_CHECKING:
+    from stratalog.broker.cluster_member import ClusterMember
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +92,7 @@ class Broker:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._listened = Address("", 0)
+        self._is_composed = False
         self._loading: asyncio.Task[None] | None = None  # of groups and transactions, which refuse requests until then
         disk = self._disk = DiskWithReserve(data_dir)
         self._reserve_timer: asyncio.TimerHandle | None = None
@@ -97,6 +103,7 @@ class Broker:
             cleaner_config=config.cleaner,
             disk=disk,
             clock=clock,
+            notes_boot_id=config.cluster.is_cluster,
         )
         try:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="stratalog-background")
@@ -104,19 +111,36 @@ class Broker:
             self._due_flushes = DueFlushes(self._worker_threads.wait_for_disk)
             self.store = MetadataStore(self.directory.path, disk)
             self.settings = LiveSettings(config, self.store)
-            self.cluster_id = self.store.load_cluster_id(config.node_id)
-            self.topics = EmbeddedTopics(
-                self.directory,
-                self.store,
-                lambda: self.config.log_defaults,
-                most_partitions=config.stratalog_max_partitions,
-                on_loop=self._on_loop,
-                node_id=config.node_id,
-            )
-            self._compose()
         except BaseException:
             self.directory.close()
             raise
+        self.topics: TopicRegistry
+        self.membership: Membership
+        self.member: ClusterMember | None = None  # None for a broker that is alone
+
+    def _be_alone(self) -> None:
+        """Be the only broker: all topics are in the data directory."""
+        config = self.config
+        self.membership = OnlyBroker(self.store.load_cluster_id(config.node_id), config.node_id, self.address)
+        self.topics = EmbeddedTopics(
+            self.directory,
+            self.store,
+            lambda: self.config.log_defaults,
+            most_partitions=config.stratalog_max_partitions,
+            on_loop=self._on_loop,
+            node_id=config.node_id,
+        )
+
+    async def _join_cluster(self, port: int) -> None:
+        """Become one of the brokers of the cluster in ZooKeeper; clients connect to `port`."""
+        from stratalog.broker.cluster_member import ClusterMember  # imports kazoo, which only clusters need
+
+        self._listened = Address(self._listened.host, port)
+        self.member = await ClusterMember.join(
+            self.config, self.store, self.directory, self.address(), self._clock, self._on_loop
+        )
+        self.topics = self.member.topics
+        self.membership = self.member.membership
 
     def _compose(self) -> None:
         config = self.config
@@ -135,7 +159,14 @@ class Broker:
             CompactionApi(self.topics, self.directory.cleaner, self._clock).methods(),
             TwoPhaseApi(TwoPhase(self.transactions, self.producer_ids, self._clock)).methods(),
         )
-        self.produce = ProduceApi(self.topics, self.counters, self.admission, self._worker_threads, self._clock)
+        self.produce = ProduceApi(
+            self.topics,
+            self.counters,
+            self.admission,
+            self._worker_threads,
+            self._clock,
+            has_replicas=self.member is not None,
+        )
         dispatcher = Dispatcher(
             self.produce,
             self.fetch,
@@ -157,6 +188,7 @@ class Broker:
         )
         dispatcher.turns.memory = self.server.memory
         self.settings.on_change(self._settings_changed)
+        self._is_composed = True
 
     def _routes(self) -> dict[ApiKey, Handler]:
         config, topics, background = self.config, self.topics, self.run_in_background
@@ -168,7 +200,8 @@ class Broker:
             consumer_group.replay,
         )
         topics.on_change(self._notify_groups)
-        producer_ids = self.producer_ids = ProducerIdAllocator(topics, self.store, background)
+        reserve = self.member.metadata.producer_ids if self.member is not None else None
+        producer_ids = self.producer_ids = ProducerIdAllocator(topics, self.store, background, reserve)
         self.transactions = TransactionCoordinator(
             config.transactions,
             self._clock,
@@ -188,8 +221,7 @@ class Broker:
         group_settings.on_change(lambda group_id: self._on_loop(lambda: consumer_groups.settings_changed(group_id)))
         configs = ConfigApis(topics, self.settings, background, self._derived_settings)
         families = (
-            VersionsApi(),
-            MetadataApi(topics, config, self.cluster_id, self.address, background),
+            MetadataApi(topics, config, self.membership, background),
             ListOffsetsApi(topics, self._worker_threads),
             LeaderEpochsApi(topics),
             ProducerApis(topics, producer_ids, self.transactions),
@@ -203,8 +235,10 @@ class Broker:
             AclApis(),
             QuotaApis(),
             ScramApis(),
-            ClusterApis(topics, config, self.cluster_id, self.address),
-            CoordinatorApi(config.node_id, self.address),
+            ClusterApis(topics, config, self.membership),
+            CoordinatorApi(config.node_id, self.address, is_available=self.member is None),
+        )
+        coordinators = (
             GroupApis(self.groups, consumer_groups),
             CommittedOffsetApis(self.groups, topics),
             ConsumerGroupApis(consumer_groups, topics, config.groups),
@@ -212,9 +246,9 @@ class Broker:
             TransactionAdminApis(self.transactions, self._clock, self._worker_threads.match_patterns),
         )
         routes: dict[ApiKey, Handler] = {}
-        for family in families:
+        for family in (*families, *(coordinators if self.member is None else ())):
             routes |= family.routes()
-        return routes
+        return routes | VersionsApi({*routes, ApiKey.API_VERSIONS, ApiKey.PRODUCE, ApiKey.FETCH}).routes()
 
     @property
     def config(self) -> BrokerConfig:
@@ -261,15 +295,22 @@ class Broker:
         except BaseException:
             listener.close()
             raise
+        broker._listened = Address(host, port)
         try:
-            broker._open_logs(progress)
+            if config.cluster.is_cluster:
+                await broker._join_cluster(listener.getsockname()[1])
+            else:
+                broker._be_alone()
+            broker._compose()
+            await broker._open_logs(progress)
             broker._listened = Address(host, broker.server.listen_on(listener))
-            broker._loading = asyncio.create_task(broker._load())
+            if broker.member is None:
+                broker._loading = asyncio.create_task(broker._load())
             broker._disk.is_starting = False
             broker._keep_reserve()
         except BaseException:
             listener.close()
-            await broker.stop()
+            await (broker.stop() if broker._is_composed else broker._close_directory())
             raise
         return broker
 
@@ -277,13 +318,16 @@ class Broker:
         await self.groups.load()  # first, because ending a transaction gives its committed offsets to its groups
         await self.transactions.load(() if self.directory.was_clean else self.topics.all_partitions())
 
-    def _open_logs(self, progress: Callable[[int, int], None] | None) -> None:
+    async def _open_logs(self, progress: Callable[[int, int], None] | None) -> None:
         started = self._clock.monotonic()
         must_check = not self.directory.was_clean and bool(self.directory.partitions())
         if must_check:
             logger.info("the last shutdown was not clean: checking the ends of all logs")
-        self.topics.load(progress)
-        logs = [partition.log for partition in self.topics.all_partitions()]
+        if self.member is not None:
+            await self.member.start()
+        elif isinstance(self.topics, EmbeddedTopics):
+            self.topics.load(progress)
+        logs = [partition.log for partition in self.topics.all_partitions() if partition.is_hosted]
         cut = sum(log.recovery.cut.bytes for log in logs if log.recovery.cut is not None)
         if must_check:
             seconds = self._clock.monotonic() - started
@@ -335,8 +379,12 @@ class Broker:
         check batches of disconnected clients: nothing depends on them, but Python waits for them before it exits."""
         if self._reserve_timer is not None:
             self._reserve_timer.cancel()
+        if self.member is not None:
+            await self.member.hand_over()
         self.server.stop_listening()
         self.fetch.drain()
+        if self.member is not None:
+            await self.member.stop()
         if self._loading is not None:
             self._loading.cancel()
         self.transactions.close()
@@ -345,9 +393,12 @@ class Broker:
         self.own.close()
         self.produce.close()
         unfinished_checks = await self._loop.run_in_executor(None, self._worker_threads.close)
+        await self._close_directory()
+        return unfinished_checks
+
+    async def _close_directory(self) -> None:
         await self._loop.run_in_executor(None, self._background.shutdown)
         await self._loop.run_in_executor(None, self.directory.close)
-        return unfinished_checks
 
 
 def _limits(config: BrokerConfig) -> Limits:

@@ -70,7 +70,8 @@ class Dispatcher:
         self._due_flushes = due_flushes
         self.turns = AnswerTurns()
         self._largest_request = largest_request
-        self._served = {int(key): (key, *VERSIONS[key]) for key in VERSIONS}
+        served = {*routes, ApiKey.PRODUCE, ApiKey.FETCH}
+        self._served = {int(key): (key, *VERSIONS[key]) for key in VERSIONS if key in served}
 
     @property
     def small_frame(self) -> int:

@@ -4,6 +4,7 @@ id is used. So no id is allocated twice, and a crash skips the rest of a block."
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from stratalog.broker.background import RunInBackground
 from stratalog.broker.metadata.store import MetadataStore
@@ -14,7 +15,15 @@ _LARGEST_SKIPPED = 2**62  # clients can write any producer id into a batch, and 
 
 
 class ProducerIdAllocator:
-    def __init__(self, topics: TopicRegistry, store: MetadataStore, run_in_background: RunInBackground) -> None:
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        store: MetadataStore,
+        run_in_background: RunInBackground,
+        reserve_in_cluster: Callable[[int], Awaitable[int]] | None = None,
+    ) -> None:
+        """`reserve_in_cluster` reserves so many ids in ZooKeeper, for a broker of a cluster, and returns the first."""
+        self._reserve_in_cluster = reserve_in_cluster
         self._topics = topics
         self._store = store
         self._run_in_background = run_in_background
@@ -34,7 +43,11 @@ class ProducerIdAllocator:
                 for producer_id in self._reserved:
                     if producer_id >= self._first:
                         return producer_id
-                self._reserved = iter(await self._run_in_background(self._reserve))
+                if self._reserve_in_cluster is not None:
+                    first = await self._reserve_in_cluster(_BLOCK)
+                    self._reserved = iter(range(first, first + _BLOCK))
+                else:
+                    self._reserved = iter(await self._run_in_background(self._reserve))
 
     def _reserve(self) -> range:
         """Reserve a block. Runs in the background thread, the only one that changes the metadata."""

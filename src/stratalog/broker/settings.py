@@ -1,9 +1,9 @@
 """The settings of a broker, under Kafka's names: `BrokerConfig.parse({"num.partitions": "4"})`.
 
 The settings have several parts, and each name belongs to one of them: the broker's own settings, the defaults for
-topics (`topics`), the housekeeping of the data directory (`directory`), compaction (`cleaner`), groups and committed
-offsets (`groups`), transactions (`transactions`). An unknown name is refused with a similar name, and a setting of
-Kafka that is not supported with the reason.
+topics (`topics`), ZooKeeper and replication (`cluster`), the housekeeping of the data directory (`directory`),
+compaction (`cleaner`), groups and committed offsets (`groups`), transactions (`transactions`). An unknown name is
+refused with a similar name, and a setting of Kafka that is not supported with the reason.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from stratalog.broker.groups.config import GroupConfig
 from stratalog.broker.refused_settings import why_refused
+from stratalog.broker.replication.config import ClusterConfig
 from stratalog.broker.topic_defaults import TopicDefaults
 from stratalog.broker.transactions.config import TransactionConfig
 from stratalog.errors import ConfigError
@@ -38,6 +39,7 @@ from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import DirectoryConfig, LogConfig
 
 ALIASES = {"broker.id": "node.id"}
+SHORT_MAX = 2**15 - 1
 _ALONE = "there is one broker, so each partition has one replica"
 _LISTENER = re.compile(r"(?P<protocol>[A-Za-z_]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^:/\[\]]*):(?P<port>[0-9]{1,5})")
 
@@ -90,7 +92,9 @@ class BrokerConfig(Settings):
         None, nullable(_listener()), "the address that clients connect to, if it is not the --listen address"
     )
     num_partitions: int = setting(1, integer(1, INT_MAX), "partitions of a topic that is created without a number")
-    default_replication_factor: int = setting(1, _only(1, _ALONE), "replicas of each partition")
+    default_replication_factor: int = setting(
+        1, integer(1, SHORT_MAX), "replicas of each partition of a topic that is created without a number"
+    )
     offsets_topic_replication_factor: int = setting(
         1, _only(1, _ALONE, ValueType.SHORT), "replicas of the partitions of __consumer_offsets"
     )
@@ -145,6 +149,7 @@ class BrokerConfig(Settings):
     )
 
     topics: TopicDefaults = field(default_factory=TopicDefaults)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     directory: DirectoryConfig = field(default_factory=DirectoryConfig)
     cleaner: CleanerConfig = field(default_factory=CleanerConfig)
     groups: GroupConfig = field(default_factory=GroupConfig)
@@ -157,6 +162,11 @@ class BrokerConfig(Settings):
             raise ConfigError(
                 f"queued.max.request.bytes is {self.queued_max_request_bytes}, less than socket.request.max.bytes, "
                 f"{self.socket_request_max_bytes}: the largest request could never be read"
+            )
+        if self.default_replication_factor > 1 and not self.cluster.is_cluster:
+            raise ConfigError(
+                f"default.replication.factor is {self.default_replication_factor}; it must be 1: {_ALONE} (set "
+                "zookeeper.connect to join a cluster)"
             )
         self.log_defaults  # noqa: B018 - raises if the defaults for topics are not valid
 
@@ -204,6 +214,7 @@ class BrokerConfig(Settings):
 
 PARTS: Mapping[str, type[Settings]] = {
     "topics": TopicDefaults,
+    "cluster": ClusterConfig,
     "directory": DirectoryConfig,
     "cleaner": CleanerConfig,
     "groups": GroupConfig,

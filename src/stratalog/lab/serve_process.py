@@ -51,7 +51,7 @@ class ServeProcess(BrokerChild):
         self.arguments = arguments
         self.port = 0
         self.ready_line = ""
-        self._dies_with_thread = dies_with_thread
+        self.dies_with_thread = dies_with_thread
 
     @property
     def bootstrap_servers(self) -> str:
@@ -63,7 +63,7 @@ class ServeProcess(BrokerChild):
 
     def start(self) -> Self:
         """Start the broker, and return when clients can connect."""
-        process = self.spawn(self._command(), environment=self.environment(), dies_with_thread=self._dies_with_thread)
+        process = self.spawn(self._command(), environment=self.environment(), dies_with_thread=self.dies_with_thread)
         self.ready_line = _first_line(process)
         ready = _READY.match(self.ready_line)
         if ready is None:

@@ -29,6 +29,7 @@ from stratalog.broker.apis.transaction_admin import TransactionAdminApis
 from stratalog.broker.apis.transactions import TransactionApis
 from stratalog.broker.groups.group_settings import GroupSettings
 from stratalog.broker.metadata.embedded import EmbeddedTopics
+from stratalog.broker.metadata.membership import OnlyBroker
 from stratalog.broker.metadata.store import MetadataStore
 from stratalog.broker.requests import Handler, RequestContext
 from stratalog.broker.settings import Address, BrokerConfig
@@ -81,7 +82,9 @@ class AdminLab:
             **AclApis().routes(),
             **QuotaApis().routes(),
             **ScramApis().routes(),
-            **ClusterApis(self.topics, self.config, "the-cluster", lambda: ADDRESS).routes(),
+            **ClusterApis(
+                self.topics, self.config, OnlyBroker("the-cluster", self.config.node_id, lambda: ADDRESS)
+            ).routes(),
             **ProducerApis(self.topics, self.transactions.ids, self.transactions.coordinator).routes(),
             **TransactionApis(
                 self.transactions.coordinator, self.transactions.groups, self.topics, self.transactions.admission

@@ -1,25 +1,24 @@
 """DescribeCluster (key 60) 0-2, DescribeTopicPartitions (key 75) 0.
 
-DescribeCluster describes this broker, which is its own controller and is never fenced. There is no listener for
-controllers, so a request for controllers gets MISMATCHED_ENDPOINT_TYPE.
+DescribeCluster describes the brokers that are alive; none of them is fenced. A single broker is its own controller.
+There is no listener for controllers, so a request for controllers gets MISMATCHED_ENDPOINT_TYPE.
 
 DescribeTopicPartitions describes topics by name, in pages. A page ends after response_partition_limit partitions, or
 after max.request.partition.size.limit if that is less; its cursor says where the next page begins. A request without
 names is for all topics.
 
-Known gaps: there is no authorizer, so every operation is allowed. Each partition has one replica, so there are no other
-eligible leader replicas.
+Known gap: there is no authorizer, so every operation is allowed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from stratalog.broker.metadata.membership import Membership, Placement
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.partition import Partition
 from stratalog.broker.requests import Handler, Reply, RequestContext
-from stratalog.broker.settings import Address, BrokerConfig
+from stratalog.broker.settings import BrokerConfig
 from stratalog.errors import StratalogError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -32,14 +31,10 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 class ClusterApis:
-    def __init__(
-        self, topics: TopicRegistry, config: BrokerConfig, cluster_id: str, address: Callable[[], Address]
-    ) -> None:
-        """`address` returns the address that responses give to clients."""
+    def __init__(self, topics: TopicRegistry, config: BrokerConfig, membership: Membership) -> None:
         self._topics = topics
         self._config = config
-        self._cluster_id = cluster_id
-        self._address = address
+        self._membership = membership
 
     def routes(self) -> dict[ApiKey, Handler]:
         return {
@@ -51,15 +46,16 @@ class ClusterApis:
         endpoint_type = getattr(request, "endpoint_type", _BROKERS)
         if endpoint_type != _BROKERS:
             return _wrong_endpoint(endpoint_type)
-        host, port = self._address()
-        node_id = self._config.node_id
         return {
             "error_code": ErrorCode.none,
             "error_message": None,
             "endpoint_type": _BROKERS,
-            "cluster_id": self._cluster_id,
-            "controller_id": node_id,
-            "brokers": [{"broker_id": node_id, "host": host, "port": port, "rack": None, "is_fenced": False}],
+            "cluster_id": self._membership.cluster_id,
+            "controller_id": self._membership.controller,
+            "brokers": [
+                {"broker_id": node_id, "host": host, "port": port, "rack": rack, "is_fenced": False}
+                for node_id, host, port, rack in self._membership.brokers()
+            ],
             "cluster_authorized_operations": (
                 ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
             ),
@@ -94,7 +90,6 @@ class ClusterApis:
         return {"topics": described, "next_cursor": None}
 
     def _describe(self, topic: Topic, partitions: tuple[Partition, ...]) -> Reply:
-        nodes = (self._config.node_id,)
         return {
             "error_code": ErrorCode.none,
             "name": topic.name,
@@ -102,20 +97,23 @@ class ClusterApis:
             "is_internal": topic.is_internal,
             "topic_authorized_operations": ALL_TOPIC_OPERATIONS,
             "partitions": [
-                {
-                    "error_code": ErrorCode.leader_not_available if partition.is_offline else ErrorCode.none,
-                    "partition_index": partition.index,
-                    "leader_id": -1 if partition.is_offline else self._config.node_id,
-                    "leader_epoch": partition.leader_epoch,
-                    "replica_nodes": nodes,
-                    "isr_nodes": () if partition.is_offline else nodes,
-                    "eligible_leader_replicas": (),
-                    "last_known_elr": (),
-                    "offline_replicas": nodes if partition.is_offline else (),
-                }
-                for partition in partitions
+                _described(partition.index, self._membership.placement(partition)) for partition in partitions
             ],
         }
+
+
+def _described(index: int, placement: Placement) -> Reply:
+    return {
+        "error_code": placement.error,
+        "partition_index": index,
+        "leader_id": placement.leader,
+        "leader_epoch": placement.leader_epoch,
+        "replica_nodes": placement.replicas,
+        "isr_nodes": placement.in_sync,
+        "eligible_leader_replicas": placement.eligible,
+        "last_known_elr": placement.last_known,
+        "offline_replicas": placement.offline,
+    }
 
 
 def _wrong_endpoint(endpoint_type: int) -> Reply:

@@ -3,7 +3,8 @@ broker.
 
 A request can have several keys from version 4 on. It creates nothing.
 
-Known gaps: share groups do not exist (INVALID_REQUEST).
+Known gaps: a cluster of several brokers has no coordinators yet (COORDINATOR_NOT_AVAILABLE). Share groups do not exist
+(INVALID_REQUEST).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _FIRST_VERSION_WITH_SEVERAL_KEYS = 4
 
 
 class CoordinatorApi:
-    def __init__(self, node_id: int, address: Callable[[], Address]) -> None:
+    def __init__(self, node_id: int, address: Callable[[], Address], *, is_available: bool = True) -> None:
+        self._is_available = is_available
         self._node_id = node_id
         self._address = address
 
@@ -44,6 +46,14 @@ class CoordinatorApi:
                 "port": -1,
                 "error_code": ErrorCode.invalid_request,
                 "error_message": f"key type is {key_type}; it must be 0 (group) or 1 (transactional id)",
+            }
+        if not self._is_available:
+            return {
+                "node_id": -1,
+                "host": "",
+                "port": -1,
+                "error_code": ErrorCode.coordinator_not_available,
+                "error_message": "a cluster of several brokers has no groups and no transactions yet",
             }
         address = self._address()
         return {

@@ -1,4 +1,4 @@
-"""Metadata (key 3), versions 0-13: returns the broker and topics by name or topic id, and creates topics automatically
+"""Metadata (key 3), versions 0-13: returns the brokers and topics by name or topic id, and creates topics automatically
 if client and broker allow it.
 
 A topic that a request creates is in its response, ready for use. The broker caches responses until a topic changes, so
@@ -10,14 +10,15 @@ Known gaps: there is no authorizer, so responses say that every operation is all
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
 from stratalog.broker.background import RunInBackground
+from stratalog.broker.metadata.membership import Membership, Placement
 from stratalog.broker.metadata.topics import Topic, TopicRegistry
 from stratalog.broker.requests import Handler, Reply, RequestContext
-from stratalog.broker.settings import Address, BrokerConfig
+from stratalog.broker.settings import BrokerConfig
 from stratalog.errors import StratalogError, TopicExistsError
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
@@ -37,14 +38,12 @@ class MetadataApi:
         self,
         topics: TopicRegistry,
         config: BrokerConfig,
-        cluster_id: str,
-        address: Callable[[], Address],
+        membership: Membership,
         run_in_background: RunInBackground,
     ) -> None:
         self._topics = topics
         self._config = config
-        self._cluster_id = cluster_id
-        self._address = address
+        self._membership = membership
         self._run_in_background = run_in_background
         self._responses: dict[Any, bytearray] = {}
         self._responses_of = -1  # the version of the registry for which they are valid
@@ -94,14 +93,12 @@ class MetadataApi:
     # The reply
 
     def _reply(self, request: Any, version: int, errors: dict[str, int]) -> Reply:
-        host, port = self._address()
-        node_id = self._config.node_id
         of_topics = getattr(request, "include_topic_authorized_operations", False)
         of_cluster = getattr(request, "include_cluster_authorized_operations", False)
         return {
-            "brokers": [{"node_id": node_id, "host": host, "port": port, "rack": None}],
-            "cluster_id": self._cluster_id,
-            "controller_id": node_id,
+            "brokers": [broker._asdict() for broker in self._membership.brokers()],
+            "cluster_id": self._membership.cluster_id,
+            "controller_id": self._membership.controller,
             "topics": self._describe_requested(
                 request, version, ALL_TOPIC_OPERATIONS if of_topics else _NOT_ASKED, errors
             ),
@@ -129,7 +126,6 @@ class MetadataApi:
         return described
 
     def _describe(self, topic: Topic, operations: int) -> Reply:
-        node = (self._config.node_id,)
         return {
             "error_code": 0,
             "name": topic.name,
@@ -137,18 +133,22 @@ class MetadataApi:
             "is_internal": topic.is_internal,
             "topic_authorized_operations": operations,
             "partitions": [
-                {
-                    "error_code": ErrorCode.leader_not_available if partition.is_offline else 0,
-                    "partition_index": partition.index,
-                    "leader_id": -1 if partition.is_offline else node[0],
-                    "leader_epoch": partition.leader_epoch,
-                    "replica_nodes": node,
-                    "isr_nodes": () if partition.is_offline else node,
-                    "offline_replicas": node if partition.is_offline else (),
-                }
+                _described(partition.index, self._membership.placement(partition))
                 for partition in self._topics.partitions(topic.name)
             ],
         }
+
+
+def _described(index: int, placement: Placement) -> Reply:
+    return {
+        "error_code": placement.error,
+        "partition_index": index,
+        "leader_id": placement.leader,
+        "leader_epoch": placement.leader_epoch,
+        "replica_nodes": placement.replicas,
+        "isr_nodes": placement.in_sync,
+        "offline_replicas": placement.offline,
+    }
 
 
 _NO_TOPIC: Reply = {"is_internal": False, "partitions": (), "topic_authorized_operations": _NOT_ASKED}

@@ -13,6 +13,7 @@ Known gaps: no other feature is finalized, because there is no controller to fin
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from stratalog.broker.requests import Handler, Reply, RequestContext
@@ -36,10 +37,11 @@ _FEATURES = {
 
 
 class VersionsApi:
-    def __init__(self) -> None:
+    def __init__(self, served: Collection[ApiKey] = VERSIONS) -> None:
         self._keys = [
             {"api_key": int(key), "min_version": versions.lowest, "max_version": versions.highest}
             for key, versions in [*sorted(VERSIONS.items()), *OWN_VERSIONS.items()]
+            if key in served or key in OWN_VERSIONS
         ]
         self._encoded: dict[int, bytearray] = {}
 

@@ -73,6 +73,15 @@ class MetadataStore:
     def load_cluster_id(self, node_id: int) -> str:
         """Return the cluster id; a new data directory gets one. Raises StorageError if the directory belongs to another
         node.id."""
+        cluster_id = self.read_cluster_id(node_id)
+        if cluster_id is None:
+            cluster_id = _new_id()
+            self.save_cluster_id(node_id, cluster_id)
+        return cluster_id
+
+    def read_cluster_id(self, node_id: int) -> str | None:
+        """Return the cluster id, None for a new data directory. Raises StorageError if the directory belongs to another
+        node.id."""
         properties = self._read_properties()
         known = properties.get("node.id", properties.get("broker.id"))
         if known is not None and known != str(node_id):
@@ -80,15 +89,14 @@ class MetadataStore:
                 f"{self._properties}: the data directory belongs to node.id {known}, but this broker has node.id "
                 f"{node_id}; start it with --set node.id={known}, or with another data directory"
             )
-        if properties.get("cluster.id"):
-            return properties["cluster.id"]
-        cluster_id = _new_id()
+        return properties.get("cluster.id") or None
+
+    def save_cluster_id(self, node_id: int, cluster_id: str) -> None:
         lines = ["version=1", f"cluster.id={cluster_id}", f"node.id={node_id}", f"directory.id={_new_id()}"]
         try:
             self._disk.replace(self._properties, "".join(f"{line}\n" for line in lines).encode())
         except OSError as error:
             raise StorageError(f"{self._properties}: can't be written: {error}") from error
-        return cluster_id
 
     def _read_properties(self) -> dict[str, str]:
         try:

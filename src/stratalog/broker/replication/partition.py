@@ -122,6 +122,14 @@ class ReplicatedPartition(Partition):
         self.leader = state.leader
         self.leader_epoch = max(state.leader_epoch, 0)
 
+    def follows(self, state: PartitionState) -> bool:
+        """Return whether the partition follows the leader of this state already, in the same epoch."""
+        return (
+            self.state is not None
+            and self.leadership is None
+            and (self.leader, self.leader_epoch) == (state.leader, state.leader_epoch)
+        )
+
     def resign(self) -> None:
         """Stop to lead: another broker may lead now."""
         if self.leadership is not None:

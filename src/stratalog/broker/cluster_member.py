@@ -1,0 +1,137 @@
+"""What a broker of a cluster has beyond a single one: its session with ZooKeeper, its part in deciding, its replicas.
+
+Start: connect to ZooKeeper, register, read the metadata, open the logs, lead and follow. Stop: give the leaderships to
+other brokers first, so that clients notice nothing, and then leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from stratalog.broker.controller.controller import Controller
+from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, Registration
+from stratalog.broker.metadata.cluster_topics import ClusterTopics
+from stratalog.broker.metadata.membership import ClusterMembership
+from stratalog.broker.metadata.session import ZooKeeperSession
+from stratalog.broker.metadata.store import MetadataStore
+from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
+from stratalog.broker.replication.replicas import Replicas
+from stratalog.broker.settings import Address, BrokerConfig
+from stratalog.broker.topic_defaults import topic_config
+from stratalog.clock import Clock
+from stratalog.storage.log_directory import LogDirectory
+
+logger = logging.getLogger(__name__)
+
+_HAND_OVER_SECONDS = 30.0
+
+
+class ClusterMember:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        session: ZooKeeperSession,
+        metadata: ClusterMetadata,
+        directory: LogDirectory,
+        clock: Clock,
+        on_loop: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Callers use join()."""
+        self._config = config
+        self._session = session
+        self.metadata = metadata
+        self.topics = ClusterTopics(
+            metadata,
+            lambda: config.log_defaults,
+            default_replication_factor=config.default_replication_factor,
+            most_partitions=config.stratalog_max_partitions,
+            on_loop=on_loop,
+        )
+        self.membership = ClusterMembership(metadata, config.node_id)
+        self.replicas = Replicas(
+            metadata,
+            self.topics,
+            directory,
+            config.cluster,
+            config.node_id,
+            clock,
+            lambda settings: topic_config(config.log_defaults, settings),
+        )
+        self.controller = Controller(metadata, session, config.node_id, unclean=self._allows_unclean, clock=clock)
+
+    @classmethod
+    async def join(
+        cls,
+        config: BrokerConfig,
+        store: MetadataStore,
+        directory: LogDirectory,
+        address: Address,
+        clock: Clock,
+        on_loop: Callable[[Callable[[], None]], None],
+    ) -> ClusterMember:
+        """Register the broker, whose clients connect to `address`. Raises ZooKeeperError and StorageError."""
+        cluster = config.cluster
+        assert cluster.zookeeper_connect is not None
+        session = ZooKeeperSession(
+            cluster.zookeeper_connect,
+            session_timeout_ms=cluster.zookeeper_session_timeout_ms,
+            connection_timeout_ms=cluster.zookeeper_connection_timeout_ms,
+            clock=clock,
+        )
+        known = store.read_cluster_id(config.node_id)
+        await session.start()
+        try:
+            registration = Registration(
+                config.node_id, address.host, address.port, cluster.broker_rack, directory.lost_tail
+            )
+            metadata = await ClusterMetadata.join(session, registration, cluster_id=known)
+            if known is None:
+                store.save_cluster_id(config.node_id, metadata.view.cluster_id)
+            return cls(config, session, metadata, directory, clock, on_loop)
+        except BaseException:
+            await session.close()
+            raise
+
+    async def start(self) -> None:
+        """Open the logs, and take the roles that the metadata gives to this broker."""
+        await self.replicas.start()
+        await self.controller.start()
+
+    def _allows_unclean(self, topic: str) -> bool:
+        known = self.metadata.view.topics.get(topic)
+        settings = {} if known is None else known.settings
+        return topic_config(self._config.log_defaults, settings).unclean_leader_election_enable
+
+    async def hand_over(self) -> None:
+        """Give the leaderships to other brokers, where there are any that have all records."""
+        if not self._config.cluster.controlled_shutdown_enable:
+            return
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                changed = asyncio.Event()
+                self.metadata.on_change(lambda _old, _new: changed.set())
+                await self.metadata.begin_leaving()
+                while self._leads_what_others_could():
+                    await changed.wait()
+                    changed.clear()
+        except (TimeoutError, ZooKeeperError) as error:
+            logger.warning("the leaderships could not be handed over: %s", error or "no controller took them in time")
+
+    def _leads_what_others_could(self) -> bool:
+        view = self.metadata.view
+        live = view.live_epochs()
+        return any(
+            state.leader == self._config.node_id and any(replica in live for replica in state.isr)
+            for state in view.states.values()
+        )
+
+    async def stop(self) -> None:
+        """Leave the cluster. The logs stay open, for the broker to close."""
+        await self.controller.stop()
+        await self.replicas.stop()
+        try:
+            await self.metadata.leave()
+        finally:
+            await self._session.close()

@@ -1,0 +1,343 @@
+"""Copies partitions from their leader to this broker, which follows.
+
+A fetcher has one connection to one leader, and one request in flight. Its partitions are appended in a thread, as they
+were received: a batch is checked and written, never rebuilt. A follower whose log diverges from the leader's is
+truncated first, by leader epochs and never by the high watermark.
+
+A role changes while nothing is appended: `remove` returns when no thread works on the partition any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from stratalog.broker.metadata.cluster_view import PartitionId
+from stratalog.broker.replication.config import ClusterConfig
+from stratalog.broker.replication.partition import ReplicatedPartition
+from stratalog.broker.replication.truncation import EpochEnd, truncation_offset
+from stratalog.errors import ClientError, MalformedResponseError, StratalogError
+from stratalog.net.broker_connection import BrokerConnection
+from stratalog.protocol._fetch_response import parse_fetch_response
+from stratalog.protocol.api_keys import ApiKey
+from stratalog.protocol.error_codes import ErrorCode
+from stratalog.protocol.fetch import HIGHEST, WantedPartition, encode_fetch_request
+from stratalog.protocol.fetch_session import FetchSession
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+RunInThread = Callable[[Callable[[], T]], Awaitable[T]]
+
+_LOWEST = 15  # the first version with a follower's broker epoch
+_MORE_THAN_RECORDS = 1024 * 1024  # of a response
+_STALE_VIEW = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.unknown_topic_or_partition,
+)
+_STALE_VIEW_SECONDS = 0.05  # the leader or this broker learns of the change in a moment
+
+
+class Leader(NamedTuple):
+    """The broker that is fetched from, in one registration."""
+
+    node_id: int
+    host: str
+    port: int
+    epoch: int
+
+
+class _Copied(NamedTuple):
+    """What a response has about a partition, and what it was requested for."""
+
+    partition: ReplicatedPartition
+    leader_epoch: int
+    error: int
+    high_watermark: int
+    log_start_offset: int
+    records: memoryview
+    diverging: EpochEnd | None
+
+
+class ReplicaFetcher:
+    def __init__(
+        self,
+        leader: Leader,
+        config: ClusterConfig,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        in_thread: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        """`broker_epoch` returns the epoch of this broker's registration; `in_thread` runs work that waits for the
+        disk."""
+        self.leader = leader
+        self._config = config
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._in_thread = in_thread
+        self._partitions: dict[PartitionId, ReplicatedPartition] = {}
+        self._not_before: dict[PartitionId, float] = {}  # when a partition with an error is fetched again
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._is_appending = False
+        self._appended = asyncio.Event()
+        self._connection: BrokerConnection | None = None
+        self._session = FetchSession()
+        self._is_unreachable = False
+        self._task = asyncio.create_task(self._run(), name=f"fetcher of {leader.node_id}")
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def add(self, partition: ReplicatedPartition) -> None:
+        """Copy this partition too. A request that waits at the leader is given up, so that it begins at once."""
+        self._partitions[partition.id] = partition
+        self._not_before.pop(partition.id, None)
+        self._changed.set()
+        if self._connection is not None and self._connection.in_flight and not self._is_appending:
+            self._connection.close()
+
+    async def remove(self, partition: ReplicatedPartition) -> None:
+        """Stop copying the partition, and return when no thread works on it."""
+        self._partitions.pop(partition.id, None)
+        self._not_before.pop(partition.id, None)
+        while self._is_appending:
+            self._appended.clear()
+            await self._appended.wait()
+
+    async def stop(self) -> None:
+        self._partitions.clear()
+        while self._is_appending:
+            self._appended.clear()
+            await self._appended.wait()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._disconnect()
+
+    # The loop
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._fetch_once()
+            except ClientError as error:
+                self._session.failed()
+                self._disconnect()
+                if error.code == ErrorCode.network_exception and self._connection_was_given_up():
+                    continue
+                self._report_unreachable(error)
+                await asyncio.sleep(self._config.replica_fetch_backoff_ms / 1000)
+            except Exception:
+                logger.exception("copying from broker %d failed; it is tried again", self.leader.node_id)
+                self._session.failed()
+                self._disconnect()
+                await asyncio.sleep(self._config.replica_fetch_backoff_ms / 1000)
+
+    def _connection_was_given_up(self) -> bool:
+        """Return whether partitions were added, for which the connection was closed."""
+        if self._changed.is_set():
+            self._changed.clear()
+            return True
+        return False
+
+    async def _fetch_once(self) -> None:
+        now = self._loop.time()
+        ready = {
+            key: partition
+            for key, partition in self._partitions.items()
+            if self._not_before.get(key, 0.0) <= now and not partition.is_offline
+        }
+        if not ready:
+            await self._wait_for_work(now)
+            return
+        self._changed.clear()
+        positions = {
+            (partition.id.topic_id.bytes, partition.index): self._position(partition) for partition in ready.values()
+        }
+        request = self._session.next_request(positions)
+        connection = await self._connected()
+        version = connection.version_of(ApiKey.FETCH, _LOWEST, HIGHEST)
+        body = encode_fetch_request(
+            version,
+            max_wait_ms=self._longest_wait_ms(now),
+            min_bytes=self._config.replica_fetch_min_bytes,
+            max_bytes=self._config.replica_fetch_response_max_bytes,
+            read_committed=False,
+            session_id=request.session_id,
+            session_epoch=request.epoch,
+            topics=request.topics,
+            forgotten=request.forgotten,
+            replica=(self._node_id, self._broker_epoch()),
+        )
+        timeout = (self._config.replica_socket_timeout_ms + self._config.replica_fetch_wait_max_ms) / 1000
+        response = await connection.exchange(ApiKey.FETCH, version, [body], timeout=timeout)
+        if self._is_unreachable:
+            logger.info("broker %d answers again", self.leader.node_id)
+            self._is_unreachable = False
+        _, error, session_id, topics = parse_fetch_response(response, version)
+        self._session.answered(session_id, error)
+        by_key = {(key.topic_id.bytes, key.partition): partition for key, partition in ready.items()}
+        copied = []
+        for topic, partitions in topics:
+            for fields in partitions:
+                if not isinstance(topic, bytes) or (partition := by_key.get((topic, fields[0]))) is None:
+                    raise MalformedResponseError(
+                        f"broker {self.leader.node_id} sent a partition that was not requested"
+                    )
+                epoch = positions[topic, fields[0]].leader_epoch
+                records = response[fields[6] : fields[7]]
+                copied.append(_Copied(partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
+        await self._take(copied)
+
+    async def _wait_for_work(self, now: float) -> None:
+        """Wait until a partition is added, or one that had an error may be fetched again."""
+        due = [at for key, at in self._not_before.items() if key in self._partitions]
+        try:
+            async with asyncio.timeout(max(min(due) - now, 0.001) if due else None):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        self._changed.clear()
+
+    def _longest_wait_ms(self, now: float) -> int:
+        """Return how long the leader may hold the request: until a partition that had an error is due again."""
+        due = [at - now for key, at in self._not_before.items() if at > now and key in self._partitions]
+        longest = self._config.replica_fetch_wait_max_ms
+        return min([longest, *(max(int(seconds * 1000), 1) for seconds in due)])
+
+    def _position(self, partition: ReplicatedPartition) -> WantedPartition:
+        log = partition.log
+        last_epoch = log.leader_epochs.latest
+        return WantedPartition(
+            log.log_end_offset,
+            partition.leader_epoch,
+            self._config.replica_fetch_max_bytes,
+            -1 if last_epoch is None else last_epoch,
+            log.log_start_offset,
+        )
+
+    # Taking over what the leader has
+
+    async def _take(self, response: list[_Copied]) -> None:
+        """Append, truncate, or remember an error, for each partition that still has the same leader epoch."""
+        current = [
+            copied
+            for copied in response
+            if self._partitions.get(copied.partition.id) is copied.partition
+            and copied.partition.leader_epoch == copied.leader_epoch
+        ]
+        work = [copied for copied in current if not self._has_failed(copied)]
+        if not work:
+            return
+        ends = {copied.partition.id: copied.partition.log.log_end_offset for copied in work}
+        failures: dict[PartitionId, StratalogError] = {}
+
+        def change_logs() -> None:
+            for copied in work:
+                try:
+                    _change_log(copied)
+                except StratalogError as error:
+                    failures[copied.partition.id] = error
+
+        if any(len(copied.records) or copied.diverging or copied.error for copied in work):
+            self._is_appending = True
+            try:
+                await asyncio.shield(asyncio.ensure_future(self._in_thread(change_logs)))
+            finally:
+                self._is_appending = False
+                self._appended.set()
+        for copied in work:
+            failure = failures.get(copied.partition.id)
+            if failure is not None:
+                self._delay(copied.partition, f"can't follow broker {self.leader.node_id}: {failure}")
+            elif copied.partition.log.log_end_offset < ends[copied.partition.id] or copied.diverging is not None:
+                copied.partition.truncated()
+            else:
+                self._not_before.pop(copied.partition.id, None)
+                copied.partition.copied(copied.high_watermark, len(copied.records))
+
+    def _has_failed(self, copied: _Copied) -> bool:
+        """Return whether the leader answered with an error, other than one that says where its log starts."""
+        partition, error = copied.partition, copied.error
+        if not error:
+            return False
+        if error == ErrorCode.offset_out_of_range and copied.log_start_offset >= 0:
+            return copied.log_start_offset <= partition.log.log_end_offset  # a wrong answer: nothing is missing
+        if error in _STALE_VIEW:
+            self._not_before[partition.id] = self._loop.time() + _STALE_VIEW_SECONDS
+        else:
+            name = ErrorCode(error).name.upper()
+            self._delay(partition, f"broker {self.leader.node_id} answers the fetch with {name}")
+        return True
+
+    def _delay(self, partition: ReplicatedPartition, reason: str) -> None:
+        if partition.id not in self._not_before:
+            logger.warning("%s-%d: %s; it is tried again", partition.topic, partition.index, reason)
+        self._not_before[partition.id] = self._loop.time() + self._config.replica_fetch_backoff_ms / 1000
+
+    # The connection
+
+    async def _connected(self) -> BrokerConnection:
+        if self._connection is None or self._connection.is_closed:
+            self._session.failed()
+            self._connection = await BrokerConnection.open(
+                self.leader.host,
+                self.leader.port,
+                client_id=f"broker-{self._node_id}-fetcher",
+                timeout=self._config.replica_socket_timeout_ms / 1000,
+                most_response_bytes=self._most_response_bytes(),
+                receive_buffer=self._config.replica_socket_receive_buffer_bytes,
+            )
+        return self._connection
+
+    def _most_response_bytes(self) -> int:
+        """The first batch of a response may be larger than any limit of the request."""
+        return 2 * self._config.replica_fetch_response_max_bytes + 256 * _MORE_THAN_RECORDS
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _report_unreachable(self, error: ClientError) -> None:
+        if not self._is_unreachable:
+            logger.warning("broker %d can't be copied from: %s", self.leader.node_id, error)
+            self._is_unreachable = True
+
+
+def _change_log(copied: _Copied) -> None:
+    """Append records, or remove what the leader does not have. Runs in a thread."""
+    log = copied.partition.log
+    if copied.error:  # the leader's log begins after the end of this one
+        logger.warning(
+            "%s-%d: the leader's log starts at offset %d, after the end of this one, %d; it is copied from there",
+            copied.partition.topic,
+            copied.partition.index,
+            copied.log_start_offset,
+            log.log_end_offset,
+        )
+        log.restart_at(copied.log_start_offset)
+    elif copied.diverging is not None:
+        offset = truncation_offset(log.leader_epochs, log.log_end_offset, copied.diverging)
+        logger.info(
+            "%s-%d: truncated from offset %d to %d: the leader's log diverges after epoch %d, offset %d",
+            copied.partition.topic,
+            copied.partition.index,
+            log.log_end_offset,
+            offset,
+            *copied.diverging,
+        )
+        if offset < log.log_start_offset:
+            log.restart_at(offset)
+        else:
+            log.truncate(offset)
+    else:
+        if len(copied.records):
+            log.append_from_leader(copied.records)
+        if log.log_start_offset < copied.log_start_offset <= log.log_end_offset:
+            log.advance_start(copied.log_start_offset)
