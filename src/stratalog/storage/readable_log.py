@@ -248,9 +248,7 @@ class ReadableLog(ABC):
             raise StorageError(f"{self.path}: can't read the log: {error}") from error
 
 
-def _find(
-    segments: SegmentList, offset: int, end: int, generation: int
-) -> tuple[Segment, BatchHeader, int] | None:
+def _find(segments: SegmentList, offset: int, end: int, generation: int) -> tuple[Segment, BatchHeader, int] | None:
     """Return the segment and batch with `offset`, or the next batch if it is in a gap, and where to stop."""
     if offset >= end:
         return None

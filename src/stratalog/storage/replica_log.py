@@ -19,6 +19,7 @@ from stratalog.records._framing import BatchHeader, count_valid, parse_headers
 from stratalog.records.batch import Batch
 from stratalog.records.format import CURRENT_MAGIC
 from stratalog.records.reader import read_control
+from stratalog.storage.scan import reason
 from stratalog.storage.segment_files import remove_segment_files
 from stratalog.storage.trimmable_log import TrimmableLog
 
@@ -45,7 +46,7 @@ class ReplicaLog(TrimmableLog):
         FencedLeaderEpochError if leader epochs go down; then the log is as it was. If the disk fails, the batches that
         are complete may be in the log.
         """
-        headers, size = _parse(data)
+        headers, size = _parse(data, self._end_offset)
         if not headers:
             return self._end_offset
         if size < len(memoryview(data).cast("B")):
@@ -172,14 +173,12 @@ class ReplicaLog(TrimmableLog):
     def _fitting(self, headers: list[BatchHeader], start: int) -> int:
         """Return the end of the batches from headers[start] on that belong in the active segment."""
         active, clock, last = self._active, self._clock, headers[-1]
+        if active.size == 0:
+            return start + 1  # it always fits, and decides by size and time whether the next ones do
         size = last.position + last.size - headers[start].position
         timestamp = max(header.max_timestamp for header in headers)
-        if size <= self.config.segment_bytes and not active.must_roll_before(
-            size, last.last_offset, timestamp, clock
-        ):
+        if not active.must_roll_before(size, last.last_offset, timestamp, clock):
             return len(headers)
-        if active.size == 0:
-            return start + 1
         size = 0
         for index in range(start, len(headers)):
             header = headers[index]
@@ -215,13 +214,13 @@ class ReplicaLog(TrimmableLog):
                 self._names_changed += header.is_control  # a .txnindex may be new
 
 
-def _parse(data: Buffer) -> tuple[list[BatchHeader], int]:
+def _parse(data: Buffer, end_offset: int) -> tuple[list[BatchHeader], int]:
     """Return the headers of the complete batches, and the size of these batches. Checks every batch."""
     headers, size, error = parse_headers(data)
     if error is not None:
-        after = f" after offset {headers[-1].last_offset}" if headers else ""
+        offset = headers[-1].next_offset if headers else end_offset
         raise CorruptBatchError(
-            f"the leader's bytes{after} are not a record batch: {getattr(error, 'reason', error)}", position=size
+            f"the leader's bytes for offset {offset} are not a record batch: {reason(error)}", position=size
         ) from error
     if not headers:
         return headers, size
