@@ -55,10 +55,11 @@ def test_segments_are_deleted_by_size(tmp_path: Path) -> None:
         assert list(built.log.records()) == built.expected
 
 
-def test_segment_after_the_upper_bound_is_kept(tmp_path: Path) -> None:
+def test_segment_with_offsets_after_the_high_watermark_is_kept(tmp_path: Path) -> None:
     with three_segments(tmp_path, retention_ms=0) as built:
         built.clock.advance(100 * HOUR)
-        assert [verdict.base_offset for verdict in built.log.apply_retention(upper_bound=7)] == [0]
+        built.log.high_watermark = 7
+        assert [verdict.base_offset for verdict in built.log.apply_retention()] == [0]
         assert built.log.log_start_offset == 4
 
 

@@ -53,14 +53,15 @@ class EpochTracker:
         """Load the epochs from the file and from the batches that recovery has `scanned`.
 
         The file is only written if it has epochs after the log end offset, which would otherwise be valid again as soon
-        as the log has grown past them.
+        as the log has grown past them. An epoch that begins at the log end offset stays: its leader has begun it, and
+        written nothing yet.
         """
         with self.file_lock:
             epochs = self._read(report) if has_file else None
             self._saved = epochs
             if epochs is None:
                 epochs = _walk(segments, scanned.from_offset, report)
-            if epochs.truncate_end(end_offset) and self._saved is not None:
+            if epochs.truncate_end(end_offset + 1) and self._saved is not None:
                 self._write(epochs)
             extended = LeaderEpochs(epochs.entries)
             changes = [extended.learn(*entry) for entry in scanned.epochs.entries if entry[1] < end_offset]

@@ -67,6 +67,7 @@ class LogHome:
     recovery_points: OffsetCheckpoint
     log_start_offsets: OffsetCheckpoint
     cleaner_offsets: OffsetCheckpoint
+    high_watermarks: OffsetCheckpoint
     deletions: Deletions
     overdue_rolls: set[Log] = field(default_factory=set)
     """Logs whose active segment is full, because the append that should have rolled it could not wait."""
@@ -76,4 +77,4 @@ class LogHome:
 
     @property
     def checkpoints(self) -> tuple[OffsetCheckpoint, ...]:
-        return self.recovery_points, self.log_start_offsets, self.cleaner_offsets
+        return self.recovery_points, self.log_start_offsets, self.cleaner_offsets, self.high_watermarks

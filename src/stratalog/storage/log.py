@@ -9,8 +9,8 @@ or flush.messages or flush.ms caused a flush. An append that raises has left the
 Threads: any number of readers, which take no lock, and one writer at a time. Lock order: the flush lock, the write
 lock, a checkpoint's lock.
 
-This module appends. The layers below it: trimmable_log.py removes records, durable_log.py flushes and rolls,
-log_life_cycle.py opens and closes, readable_log.py reads.
+This module appends. The layers below it: replica_log.py follows another broker, trimmable_log.py removes records,
+durable_log.py flushes and rolls, log_life_cycle.py opens and closes, readable_log.py reads.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ from stratalog.storage.appending import (
 )
 from stratalog.storage.config import LogConfig
 from stratalog.storage.readable_log import CLOSED, HALF_CHANGED, OPEN
-from stratalog.storage.trimmable_log import TrimmableLog
+from stratalog.storage.replica_log import HIGHEST_BASE_OFFSET, ReplicaLog
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_HIGHEST_BASE_OFFSET = 2**63 - 2**40
 _LOCK_SECONDS = 0.002  # longer than a thread holds the lock that doesn't wait for a disk
 
 
-class Log(TrimmableLog):
+class Log(ReplicaLog):
     """One partition. Append record batches, read them by offset (`read`, `records`) or time (`find_timestamp`), make
     them durable (`flush`), remove them (`advance_start`, `truncate`, `apply_retention`). Opened with `Log.open` or
     `LogDirectory.log`; a context manager that closes it."""
@@ -54,7 +53,7 @@ class Log(TrimmableLog):
     @classmethod
     def open(cls, path: str | Path, config: LogConfig | Mapping[str, object] | None = None) -> Log:
         """Open data/topic-N, created where it is missing; its data directory is locked until the log is closed."""
-        from stratalog.storage.log_directory import open_log  # that module imports this one
+        from stratalog.storage.single_logs import open_log  # that module imports this one
 
         return open_log(Path(path), config)
 
@@ -206,7 +205,7 @@ class Log(TrimmableLog):
         if rules.stamps_time:
             timestamp = self._clock.now_ms()
         base_offset = self._end_offset
-        if base_offset > _HIGHEST_BASE_OFFSET:
+        if base_offset > HIGHEST_BASE_OFFSET:
             raise StorageError(f"{self.path}: offset {base_offset} is too close to the highest possible one")
         last_offset = base_offset + count - 1
         if last_offset + 1 - self.recovery_point >= most_unflushed:
@@ -248,12 +247,6 @@ class Log(TrimmableLog):
         timestamp = self._clock.now_ms() if rules.stamps_time else max(header.max_timestamp for header in headers)
         last_offset = self._end_offset + _offset_count(headers) - 1
         return self._active.must_roll_before(len(data), last_offset, timestamp, self._clock)
-
-    def _note_producers(self, data: Buffer, headers: list[BatchHeader]) -> None:
-        for header in headers:
-            if header.producer_id >= 0:
-                self._producers.note(Batch(data, header), self._active)
-                self._names_changed += header.is_control  # a .txnindex may be new
 
 
 def _offset_count(headers: list[BatchHeader]) -> int:

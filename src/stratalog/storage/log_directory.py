@@ -27,13 +27,13 @@ from stratalog.clock import Clock, SystemClock
 from stratalog.errors import (
     CorruptCheckpointError,
     InvalidTopicError,
-    LogAlreadyOpenError,
     LogClosedError,
     StorageError,
     StratalogError,
     UnusablePartitionError,
 )
 from stratalog.storage import checkpoints, directory_lock, limits, names
+from stratalog.storage.boot_note import BootNote
 from stratalog.storage.compaction.cleaner import LogCleaner
 from stratalog.storage.compaction.config import CleanerConfig
 from stratalog.storage.config import DirectoryConfig, LogConfig
@@ -50,7 +50,6 @@ from stratalog.storage.unopened_log import UnopenedLog, check_entries
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_DOOMED = 200  # a file name may have 255 characters, and a suffix of 40 follows
 _OF_ONE_PARTITION = (errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 _live: weakref.WeakSet[LogDirectory] = weakref.WeakSet()
 
@@ -70,6 +69,7 @@ class LogDirectory:
         disk: Disk,
         clock: Clock,
         background: bool,
+        in_cluster: bool,
     ) -> None:
         self.path = path
         self._default_config = default_config
@@ -77,6 +77,7 @@ class LogDirectory:
         self._lock = threading.RLock()
         self._logs: dict[TopicPartition, Log] = {}
         self._closed = False
+        self._in_cluster = in_cluster
         self._doomed = DoomedDirectories(disk, background=background)
         try:
             disk.make_directory(path)
@@ -92,10 +93,14 @@ class LogDirectory:
                 OffsetCheckpoint(disk, path / names.RECOVERY_POINT_CHECKPOINT),
                 OffsetCheckpoint(disk, path / names.LOG_START_OFFSET_CHECKPOINT),
                 OffsetCheckpoint(disk, path / names.CLEANER_OFFSET_CHECKPOINT),
+                OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT),
                 Deletions(disk, clock),
                 max_producer_ids=config.stratalog_max_producer_ids_per_partition,
             )
-            self.high_watermarks = OffsetCheckpoint(disk, path / names.REPLICATION_OFFSET_CHECKPOINT)
+            self._boot_note: BootNote | None = None
+            if in_cluster:  # before the marker is taken: else a kill in between would count as a loss
+                marker = path / names.CLEAN_SHUTDOWN
+                self._boot_note = BootNote(disk, path, was_clean=marker.exists(), has_logs=bool(self.partitions()))
             self.was_clean = self._take_clean_marker()
             self._housekeeper = Housekeeper(config, self._open_logs, self._home)
             self.cleaner = LogCleaner(cleaner_config, self._open_logs, self._home)
@@ -121,11 +126,13 @@ class LogDirectory:
         disk: Disk | None = None,
         clock: Clock | None = None,
         background: bool = True,
+        in_cluster: bool = False,
     ) -> Self:
         """Open a data directory, and create it if it is missing. `config` is for logs that are opened without a config
         of their own.
 
-        Without `background`, no thread is started, and the caller calls turn() instead.
+        Without `background`, no thread is started, and the caller calls turn() instead. With `in_cluster`, for one of
+        several brokers, `lost_tail` is known, and the topic ids of new partitions are durable.
         """
         return cls(
             Path(path).expanduser(),
@@ -135,6 +142,7 @@ class LogDirectory:
             disk=disk or Disk(),
             clock=clock or SystemClock(),
             background=background,
+            in_cluster=in_cluster,
         )
 
     def __enter__(self) -> Self:
@@ -144,6 +152,26 @@ class LogDirectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def high_watermarks(self) -> OffsetCheckpoint:
+        """The high watermarks, which the broker of a cluster updates. A single broker has no such file."""
+        return self._home.high_watermarks
+
+    @property
+    def lost_tail(self) -> bool:
+        """True if the logs may have lost batches at their ends, because the machine went down while the directory was
+        open. Stays true, also after another start, until forget_lost_tail(). Always false without `in_cluster`."""
+        return self._boot_note is not None and self._boot_note.is_lost
+
+    def forget_lost_tail(self) -> None:
+        """Record that the cluster knows of the loss. From here on, `lost_tail` is false until the machine goes down
+        again."""
+        if self._boot_note is not None:
+            try:
+                self._boot_note.forget_loss()
+            except OSError as error:
+                raise StorageError(f"{self.path}: can't note the boot id: {error}") from error
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions that have a directory here, sorted, whether they are open or not."""
@@ -191,8 +219,8 @@ class LogDirectory:
         partitions whose directories could not be created, with the errors. Raises StorageError if the names of the new
         directories can't be made durable.
 
-        One sync makes all the names durable. The small file with the topic id is not synced: if a power cut removes it,
-        log() writes it again.
+        One sync makes all the names durable. The small file with the topic id is synced in a cluster only: without it,
+        log() writes the file again if a power cut removes it.
         """
         failures = {}
         with self._lock:
@@ -227,12 +255,44 @@ class LogDirectory:
                 for key in partitions:
                     doomed[key] = self._doom(key)
                 self._disk.sync_directory(self.path)
-                for checkpoint in (*self._home.checkpoints, self.high_watermarks):
+                for checkpoint in self._home.checkpoints:
                     checkpoint.update(dict.fromkeys(doomed))
             except OSError as error:
                 raise StorageError(f"{self.path}: can't delete partitions: {error}") from error
             finally:  # after an error, remove the directories that were already renamed
                 self._doomed.add(path for path in doomed.values() if path is not None)
+
+    def set_aside(self, topic: str, partition: int) -> Path | None:
+        """Close a partition and rename its directory to Kafka's name for a stray one, durably. No log is opened in it
+        any more, and its records stay until an operator removes them. Return the new path, or None if there is no such
+        partition."""
+        key = TopicPartition(topic, partition)
+        path, stray = self.path / str(key), self.path / names.stray_directory(key, uuid.uuid4().hex)
+        with self._lock:
+            self._check_open()
+            log = self._logs.get(key)
+            if log is not None and (failure := _close(log)) is not None:
+                logger.warning("%s: is set aside, but could not be closed in order: %s", path, failure)
+            try:
+                if not path.exists():
+                    return None
+                self._disk.rename(path, stray)
+                self._disk.sync_directory(self.path)
+                for checkpoint in self._home.checkpoints:
+                    checkpoint.update({key: None})
+                self._logs.pop(key, None)
+            except OSError as error:
+                raise StorageError(f"{path}: can't be set aside: {error}") from error
+        return stray
+
+    def topic_id(self, topic: str, partition: int) -> uuid.UUID | None:
+        """Return the topic id that a partition was created with, or None if its file is missing or not valid, as a
+        power cut may leave it."""
+        try:
+            return checkpoints.read_partition_metadata(self.path / f"{topic}-{partition}" / names.PARTITION_METADATA)
+        except CorruptCheckpointError as error:
+            logger.warning("%s; the topic id is unknown", error)
+            return None
 
     def advance_starts(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, StratalogError]:
         """Call Log.advance_start() for many open logs, but wait for the disk only a few times. Return the partitions
@@ -265,7 +325,7 @@ class LogDirectory:
             log.discard()
         doomed = None
         if path.exists():
-            doomed = self.path / f"{str(key)[:_LONGEST_DOOMED]}.{uuid.uuid4().hex}-delete"
+            doomed = self.path / names.doomed_directory(key, uuid.uuid4().hex)
             self._disk.rename(path, doomed)
         self._logs.pop(key, None)
         return doomed
@@ -295,6 +355,8 @@ class LogDirectory:
             self._home.deletions.run(everything=True)
             in_order = all(log.closed_in_order for log in self._logs.values())
             if in_order and (self.was_clean or set(self.partitions()) <= set(self._logs)):
+                if self._boot_note is not None:
+                    self._boot_note.remove()  # writing the marker also syncs the directory
                 self._disk.replace(self.path / names.CLEAN_SHUTDOWN, checkpoints.format_clean_shutdown())
         except OSError as error:
             raise StorageError(f"{self.path}: can't close the data directory in order: {error}") from error
@@ -347,7 +409,7 @@ class LogDirectory:
 
     def _write_topic_id(self, path: Path, topic_id: uuid.UUID) -> None:
         content = checkpoints.format_partition_metadata(topic_id)
-        self._disk.replace(path / names.PARTITION_METADATA, content, durable=False)
+        self._disk.replace(path / names.PARTITION_METADATA, content, durable=self._in_cluster)
 
     def _keep_topic_id(self, path: Path, topic_id: uuid.UUID) -> None:
         """Write the file with the topic id again if a power cut removed or emptied it. A different id is kept."""
@@ -398,53 +460,9 @@ def as_config(config: Configs) -> LogConfig:
 
 def _abandon_all() -> None:
     """Close all logs and directories in the child of a fork, without writing to, closing or unlocking any file."""
-    global _shared_lock
-    _shared_lock = threading.Lock()
-    _shared.clear()
     directory_lock.forget_all()
     for directory in list(_live):
         directory.abandon()
 
 
 os.register_at_fork(after_in_child=_abandon_all)
-
-_shared: dict[Path, tuple[LogDirectory, int]] = {}
-_shared_lock = threading.Lock()
-
-
-def open_log(path: Path, config: Configs) -> Log:
-    """Open a log for Log.open(). Its data directory is opened with the first of its logs, and closed with the last."""
-    path = path.expanduser()
-    partition = names.parse_partition_directory(path.name)
-    if partition is None:
-        raise InvalidTopicError(
-            f"{path}: not a partition directory's name; use <topic>-<partition>, like orders-0: a topic of letters, "
-            "digits, '.', '_' and '-', and a number without leading zeros"
-        )
-    names.check_topic(partition.topic)
-    parsed = as_config(config)
-    home = path.parent.resolve()
-    with _shared_lock:
-        directory, uses = _shared.get(home) or (LogDirectory.open(home), 0)
-        try:
-            log = directory.log(*partition, parsed)
-            if log.has_owner:
-                raise LogAlreadyOpenError(
-                    f"{path}: the log is already open in this process; use that Log, or close it first"
-                )
-        except BaseException:
-            if uses == 0:
-                directory.close()
-            raise
-        _shared[home] = (directory, uses + 1)
-        log.on_close(lambda: _release(home))
-    return log
-
-
-def _release(home: Path) -> None:
-    with _shared_lock:
-        directory, uses = _shared.pop(home)
-        if uses > 1:
-            _shared[home] = (directory, uses - 1)
-        else:
-            directory.close()  # with the lock held, so that another thread that opens it waits and is not refused

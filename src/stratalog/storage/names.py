@@ -27,10 +27,12 @@ LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOT_NOTE = "boot-id"  # of a broker of a cluster; Kafka ignores unknown files in a data directory
 LOCK = ".lock"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # the log of Kafka's controllers, which is never opened
 
 MAX_TOPIC_LENGTH = 249
+_MAX_FILE_NAME = 255
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})")
 _DOOMED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
@@ -84,6 +86,22 @@ def _is_ours(name: str) -> bool:
 def is_doomed_directory(name: str) -> bool:
     """Return True if this is the name of a deleted partition's directory: topic-N.<32 hex digits>-delete."""
     return _DOOMED_DIRECTORY.fullmatch(name) is not None
+
+
+def doomed_directory(partition: TopicPartition, unique: str) -> str:
+    """Return the name of a deleted partition's directory. `unique` has 32 hex digits."""
+    return _with_suffix(partition, f".{unique}-delete")
+
+
+def stray_directory(partition: TopicPartition, unique: str) -> str:
+    """Return Kafka's name for the directory of a partition that the cluster does not know: topic-N.<32 hex>-stray."""
+    return _with_suffix(partition, f".{unique}-stray")
+
+
+def _with_suffix(partition: TopicPartition, suffix: str) -> str:
+    """Append a suffix to a directory's name. A topic that would make it too long for a file name is cut off."""
+    suffix = f"-{partition.partition}{suffix}"
+    return partition.topic[: _MAX_FILE_NAME - len(suffix)] + suffix
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:

@@ -22,6 +22,7 @@ from stratalog.records._framing import BatchHeader
 from stratalog.records._records import Record
 from stratalog.records.batch import Batch
 from stratalog.records.reader import records_of
+from stratalog.settings import LONG_MAX
 from stratalog.storage.appending import WouldWaitError
 from stratalog.storage.file_slice import FileSlice
 from stratalog.storage.segment import Segment, TimestampedOffset
@@ -112,7 +113,7 @@ class ReadableLog(ABC):
                 raise OffsetOutOfRangeError(f"offset {offset} is outside the log, which has {start} to {end}")
             readable = end if max_offset is None or max_offset > end else max_offset
             try:
-                location = _find(segments, offset, readable)
+                location = _find(segments, offset, readable, generation)
                 if location is None:
                     read = Read(FileSlice(segments.all[-1].file, 0, 0), offset, start, end)
                 else:
@@ -129,12 +130,14 @@ class ReadableLog(ABC):
         """read() for a thread that must not wait for a disk. Raises WouldWaitError if it would have to, or might: then
         another thread calls warm_up()."""
         if offset < self._warm_from or self._condition is not OPEN:
-            self._check_memory(offset, max_bytes)
+            self._check_memory(offset, max_bytes, max_offset)
         return self.read(offset, max_bytes, max_offset=max_offset, at_least_one=at_least_one)
 
-    def _check_memory(self, offset: int, max_bytes: int) -> None:
+    def _check_memory(self, offset: int, max_bytes: int, max_offset: int | None) -> None:
         if self._condition is CLOSED or offset < self.log_start_offset:
             return  # read() raises
+        if max_offset is not None and offset >= max_offset and self._condition is OPEN:
+            return  # there is nothing to read
         segments = self._segments
         slot = bisect_right(segments.bases, offset) - 1
         if self._condition is HALF_CHANGED or not segments.all[slot].is_in_memory(offset, max_bytes):
@@ -179,8 +182,9 @@ class ReadableLog(ABC):
                     yield from (record for record in records_of(batch) if offset <= record.offset < end)
             offset = batches[-1].header.next_offset
 
-    def find_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """Return the first record not older than `timestamp` (milliseconds since 1970); None if all are older."""
+    def find_timestamp(self, timestamp: int, max_offset: int | None = None) -> TimestampedOffset | None:
+        """Return the first record not older than `timestamp` (milliseconds since 1970); None if all are older, or if it
+        is not before `max_offset`, such as a high watermark."""
         if not isinstance(timestamp, int):
             raise TypeError(f"timestamp is {timestamp!r}; it must be milliseconds, like int(when.timestamp() * 1000)")
         if timestamp >= 2**63:
@@ -196,17 +200,28 @@ class ReadableLog(ABC):
                 self._raise_if_current(error, segments, generation)
             else:
                 if generation == self._generation:
-                    return first
+                    is_beyond = first is not None and max_offset is not None and first.offset >= max_offset
+                    return None if is_beyond else first
 
     @property
     def max_timestamp(self) -> int:
         """The largest timestamp of any record; -1 if no record has one."""
+        return self.max_timestamp_before(LONG_MAX)
+
+    def max_timestamp_before(self, max_offset: int) -> int:
+        """Return the largest timestamp of the batches that end before `max_offset`, such as a high watermark; -1 if no
+        record has one."""
         while True:
             segments, generation = self._segments, self._generation
             try:
-                return max((segment.max_timestamp for segment in segments.all if segment.size), default=-1)
+                largest = max(
+                    (_max_timestamp(segment, max_offset) for segment in segments.all if segment.size), default=-1
+                )
             except (OSError, CorruptBatchError) as error:
                 self._raise_if_current(error, segments, generation)
+            else:
+                if generation == self._generation:
+                    return largest
 
     def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that have records between two offsets, for a reader that leaves them out."""
@@ -233,7 +248,7 @@ class ReadableLog(ABC):
             raise StorageError(f"{self.path}: can't read the log: {error}") from error
 
 
-def _find(segments: SegmentList, offset: int, end: int) -> tuple[Segment, BatchHeader, int] | None:
+def _find(segments: SegmentList, offset: int, end: int, generation: int) -> tuple[Segment, BatchHeader, int] | None:
     """Return the segment and batch with `offset`, or the next batch if it is in a gap, and where to stop."""
     if offset >= end:
         return None
@@ -246,11 +261,14 @@ def _find(segments: SegmentList, offset: int, end: int) -> tuple[Segment, BatchH
                 return None
             stop = segment.size
             if end < segment.limit:
-                past_end = segment.locate(end)
-                stop = stop if past_end is None else past_end.position
+                stop = min(stop, segment.position_of(end, generation))
             return segment, header, stop
         slot += 1
     return None
+
+
+def _max_timestamp(segment: Segment, max_offset: int) -> int:
+    return segment.max_timestamp if segment.limit <= max_offset else segment.max_timestamp_before(max_offset)
 
 
 def _find_timestamp(segments: SegmentList, timestamp: int, start_offset: int) -> TimestampedOffset | None:

@@ -66,6 +66,7 @@ class Segment(ABC):
         self._check_lock = threading.Lock()
         self._rebuild_lock = rebuild_lock
         self._retired = False
+        self._last_position = (-1, -1, -1)  # of position_of(): the log's generation, the offset, the position
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(base_offset={self.base_offset}, size={self.size})"
@@ -140,6 +141,26 @@ class Segment(ABC):
         if self.base_offset <= offset < self.limit and (header is None or header.base_offset > offset):
             self._check_gap(offset, header)
         return header
+
+    def position_of(self, offset: int, generation: int) -> int:
+        """Return the position of the first batch that ends at or after `offset`, or the size of the segment. Remembers
+        the last result for as long as the log's `generation` is the same: all consumers have the same high
+        watermark."""
+        known_generation, known_offset, position = self._last_position
+        if offset == known_offset and generation == known_generation:
+            return position
+        header = self.locate(offset)
+        if header is None:
+            return self.size
+        self._last_position = (generation, offset, header.position)
+        return header.position
+
+    def max_timestamp_before(self, offset: int) -> int:
+        """Return the largest timestamp of the batches that end before `offset`; -1 if no record has one."""
+        try:
+            return self._max_timestamp_before(offset)
+        except DoubtfulIndexError:
+            return self._with_new_indexes(lambda: self._max_timestamp_before(offset))
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
         """Return the first record at or after `start_offset` that is not older than `timestamp`."""
@@ -320,6 +341,17 @@ class Segment(ABC):
         for header in self.walk_headers(start):
             if header.max_timestamp > largest:
                 raise DoubtfulIndexError(f"timestamp {header.max_timestamp} is missing from the time index")
+        return largest
+
+    def _max_timestamp_before(self, offset: int) -> int:
+        times = self.time_index
+        slot = bisect_left(range(times.count), offset, key=lambda slot: times.entry(slot).offset) - 1
+        entry = times.entry(slot) if slot >= 0 else None
+        largest = -1 if entry is None else entry.timestamp
+        for header in self.walk_headers(0 if entry is None else self._confirm(entry).position):
+            if header.last_offset >= offset:
+                break
+            largest = max(largest, header.max_timestamp)
         return largest
 
     def _check(self, start: int, end: int) -> None:

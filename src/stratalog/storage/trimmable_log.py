@@ -19,6 +19,7 @@ from stratalog.storage.compaction.cleaned_segment import CleanedSegment
 from stratalog.storage.durable_log import DurableLog
 from stratalog.storage.names import TopicPartition
 from stratalog.storage.readable_log import CLOSED
+from stratalog.storage.recovery import ends_after_gap
 from stratalog.storage.sealed_segment import SealedSegment
 from stratalog.storage.segment import Segment
 from stratalog.storage.segment_files import mark_segment_deleted, remove_segment_files
@@ -27,6 +28,10 @@ from stratalog.storage.segment_files import mark_segment_deleted, remove_segment
 class TrimmableLog(DurableLog):
     """A log from which records can be removed durably."""
 
+    high_watermark: int | None = None
+    """Set by the broker of a cluster. Retention, compaction and advance_start() remove nothing at or after it, because
+    the other replicas may not have it. None without other replicas: then all records are committed."""
+
     @property
     def first_unstable_offset(self) -> int:
         """The first offset of the oldest open transaction, or the log end offset if no transaction is open. Safe in any
@@ -34,6 +39,13 @@ class TrimmableLog(DurableLog):
         with self._write_lock:
             first_open = self.producers.first_open_transaction
             return self._end_offset if first_open is None else first_open
+
+    @property
+    def first_kept_offset(self) -> int:
+        """The offset from which on retention and compaction remove nothing: that of an open transaction, or the high
+        watermark. Safe in any thread."""
+        unstable, high_watermark = self.first_unstable_offset, self.high_watermark
+        return unstable if high_watermark is None else min(unstable, high_watermark)
 
     # From the end
 
@@ -46,6 +58,7 @@ class TrimmableLog(DurableLog):
         with self._flush_lock, self._write_lock, self._storage_errors("truncate"):
             self._check_open()
             if offset >= self._end_offset:
+                self._epochs.truncate_end(self._end_offset)  # its leader began it here, and another leader did not
                 return self._end_offset
             if offset < self.log_start_offset:
                 raise OffsetOutOfRangeError(f"offset {offset} is before the log start offset, {self.log_start_offset}")
@@ -57,6 +70,8 @@ class TrimmableLog(DurableLog):
                 self._truncate_checkpoints(end)
                 self._end_offset = end
                 self._truncate_segments(offset, slot)
+                if ends_after_gap(self._active):
+                    self._keep_last_batch()
             return self._end_offset
 
     def _truncate_checkpoints(self, end: int) -> None:
@@ -65,6 +80,8 @@ class TrimmableLog(DurableLog):
         self._home.recovery_points.update({self.partition: self.recovery_point})
         if self._home.cleaner_offsets.get(self.partition) > end:
             self._home.cleaner_offsets.update({self.partition: end})  # later records at these offsets are dirty
+        if self._home.high_watermarks.get(self.partition) > end:
+            self._home.high_watermarks.update({self.partition: end})
         if end < self.log_start_offset:  # it was inside the removed batch, and must not be after the log end offset
             self._home.log_start_offsets.update({self.partition: end})
             self.log_start_offset = end
@@ -93,6 +110,12 @@ class TrimmableLog(DurableLog):
         self._epochs.truncate_end(self._end_offset)
         self._load_producers()
 
+    def _keep_last_batch(self) -> None:
+        """Move the recovery point to the log end offset: recovery would remove a last batch after a gap that is after
+        the recovery point, because its base offset may be corrupt."""
+        self._flush()
+        self._home.recovery_points.update({self.partition: self.recovery_point})
+
     # From the start
 
     def advance_start(self, offset: int) -> None:
@@ -109,6 +132,8 @@ class TrimmableLog(DurableLog):
             self._check_open()
             if offset > self._end_offset:
                 raise OffsetOutOfRangeError(f"offset {offset} is after the log end offset, {self._end_offset}")
+            if self.high_watermark is not None and offset > self.high_watermark:
+                raise OffsetOutOfRangeError(f"offset {offset} is after the high watermark, {self.high_watermark}")
             if offset > self.recovery_point:
                 self._flush()  # or a power cut could leave a log that ends before its start
             with self._write_lock:
@@ -133,16 +158,17 @@ class TrimmableLog(DurableLog):
         self.log_start_offset = offset
         self._epochs.truncate_start(offset)
 
-    def apply_retention(self, upper_bound: int | None = None) -> list[retention.Doomed]:
+    def apply_retention(self) -> list[retention.Doomed]:
         """Delete the segments that the retention settings no longer keep, and return them with the reasons. A segment
-        stays if it has offsets at or after `upper_bound`, or records of an open transaction, which may still commit."""
+        stays if it has offsets at or after the high watermark, or records of an open transaction, which may still
+        commit."""
         with self._write_lock, self._storage_errors("delete segments of"):
             self._check_open()
             verdicts = retention.doomed(
                 [segment.retention_facts() for segment in self._segments.all],
                 self.config,
                 log_start_offset=self.log_start_offset,
-                upper_bound=min(self.first_unstable_offset, self._end_offset if upper_bound is None else upper_bound),
+                upper_bound=self.first_kept_offset,
                 now_ms=self._clock.now_ms(),
             )
             doomed = self._drop_oldest(len(verdicts)) if verdicts else []

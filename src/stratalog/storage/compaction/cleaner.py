@@ -176,6 +176,7 @@ class LogCleaner:
             log.config,
             first_dirty_offset=first_dirty,
             last_stable_offset=log.first_unstable_offset,
+            high_watermark=log.high_watermark,
             now_ms=self._clock.now_ms(),
         )
 

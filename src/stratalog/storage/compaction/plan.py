@@ -2,9 +2,10 @@
 returns a verdict.
 
 These are Kafka's rules. A log is clean up to its first dirty offset. The segments after that can be cleaned, up to the
-first of these: the active segment, a segment with records of an open transaction, a segment with a record younger than
-min.compaction.lag.ms. The log is due if the part that can be cleaned is more than min.cleanable.dirty.ratio of it and
-the clean part together, or if its oldest record is older than max.compaction.lag.ms.
+first of these: the active segment, a segment with records of an open transaction, a segment with offsets at or after
+the high watermark, a segment with a record younger than min.compaction.lag.ms. The log is due if the part that can be
+cleaned is more than min.cleanable.dirty.ratio of it and the clean part together, or if its oldest record is older than
+max.compaction.lag.ms.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ def assess(
     first_dirty_offset: int,
     last_stable_offset: int,
     now_ms: int,
+    high_watermark: int | None = None,
 ) -> Dirt:
-    """Assess a log. `segments` are all its segments, the active one last."""
+    """Assess a log. `segments` are all its segments, the active one last. Without a `high_watermark`, all of it is
+    committed."""
     blocked = len(segments) - 1
     blocked_by = "the active segment is never cleaned; segment.bytes and segment.ms decide when it rolls"
     for slot, segment in enumerate(segments[:-1]):
@@ -53,6 +56,9 @@ def assess(
             continue
         if segment.next_offset > last_stable_offset:
             blocked, blocked_by = slot, f"a transaction has been open since offset {last_stable_offset}"
+            break
+        if high_watermark is not None and segment.next_offset > high_watermark:
+            blocked, blocked_by = slot, f"the other replicas may not have offset {high_watermark}, the high watermark"
             break
         age = now_ms - segment.largest_timestamp() if config.min_compaction_lag_ms > 0 else 0
         if age < config.min_compaction_lag_ms:

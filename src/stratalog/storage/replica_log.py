@@ -1,0 +1,260 @@
+"""The log of a replica: a follower's appends, the leader epoch of a new leader, and a restart at another offset.
+
+A follower appends the leader's batches byte for byte: offsets, leader epochs and timestamps are inside. What a crash
+leaves is a log that the leader had, or a beginning of it. A single broker calls nothing of this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stratalog.errors import (
+    CorruptBatchError,
+    FencedLeaderEpochError,
+    OffsetOutOfRangeError,
+    StratalogError,
+    UnsupportedMagicError,
+)
+from stratalog.records._framing import BatchHeader, count_valid, parse_headers
+from stratalog.records.batch import Batch
+from stratalog.records.format import CURRENT_MAGIC
+from stratalog.records.reader import read_control
+from stratalog.storage.scan import reason
+from stratalog.storage.segment_files import remove_segment_files
+from stratalog.storage.trimmable_log import TrimmableLog
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+HIGHEST_BASE_OFFSET = 2**63 - 2**40
+
+
+class ReplicaLog(TrimmableLog):
+    """A log that can follow another broker's log."""
+
+    _gaps_noted = (-1, -1, 0)  # the generation, the active segment, and how many of its gaps were noted
+
+    def append_from_leader(self, data: Buffer) -> int:
+        """Append batches as the leader has them, and return the new log end offset. An incomplete batch at the end of
+        `data` is left out.
+
+        Offsets rise from the log end offset on, and may leave gaps, because the leader's log may be compacted. A new
+        leader epoch is durable before its first batch is written. max.message.bytes is not applied, and a batch that is
+        larger than segment.bytes gets a segment of its own: the leader has it already.
+
+        Raises CorruptBatchError, UnsupportedMagicError, OffsetOutOfRangeError for batches before the log end offset, or
+        FencedLeaderEpochError if leader epochs go down; then the log is as it was. If the disk fails, the batches that
+        are complete may be in the log.
+        """
+        headers, size = _parse(data, self._end_offset)
+        if not headers:
+            return self._end_offset
+        if size < len(memoryview(data).cast("B")):
+            data = memoryview(data).cast("B")[:size]
+        with self._storage_errors("append to"):
+            with self._write_lock:
+                self._check_open()
+                self._begin_epochs(headers)
+                ends_after_gap = self._ends_after_new_gap(headers)
+                start = 0
+                while start < len(headers):
+                    stop = self._fitting(headers, start)
+                    if stop == start:
+                        self._roll(self._clock.now_ms())
+                    else:
+                        self._append_part(data, headers, start, stop)
+                        start = stop
+                self._producers.make_room(0)
+                end = self._end_offset
+            if ends_after_gap:
+                self.flush()
+                self.save_recovery_point()
+            elif self.flush_is_due():
+                self.flush()
+        return end
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Make durable that the leader epoch `epoch` begins at the log end offset, as a new leader does before its
+        first append. Does nothing if it is the log's newest epoch already. Raises FencedLeaderEpochError if the log has
+        a newer one."""
+        with self._storage_errors("begin a leader epoch of"):
+            with self._write_lock:
+                self._check_open()
+                self._epochs.begin(epoch, self._end_offset)
+            self._epochs.save()
+
+    def restart_at(self, offset: int) -> None:
+        """Remove all records, leader epochs and producers, and continue with an empty log that starts at `offset`. For
+        a follower whose log has nothing in common with the leader's.
+
+        Durable when it returns. A crash in between leaves the log as it was, or an empty log that starts at the old log
+        end offset or at `offset`.
+        """
+        if not 0 <= offset <= HIGHEST_BASE_OFFSET:
+            raise OffsetOutOfRangeError(f"offset {offset} is not one at which a log can start")
+        with self._flush_lock, self._write_lock, self._storage_errors("restart"):
+            self._check_open()
+            self._flush()  # a power cut must not move the log end offset back: it becomes the log start offset
+            with self._half_changed():
+                self._generation += 1
+                self._home.log_start_offsets.raise_to({self.partition: self._end_offset})
+                self._home.recovery_points.update({self.partition: min(offset, self._end_offset)})
+                self._home.cleaner_offsets.update({self.partition: None})
+                self._home.high_watermarks.update({self.partition: None})
+                self._remove_all_segments()
+                self._epochs.truncate_end(0)
+                self._home.log_start_offsets.update({self.partition: offset})
+                self._begin_empty(offset)
+
+    def _remove_all_segments(self) -> None:
+        segments = self._segments.all
+        for segment in segments:
+            segment.retire()
+        # The last segment has the log end offset, which a crash must not lose before the others are gone.
+        for group in (segments[:-1], segments[-1:]):
+            for segment in group:
+                remove_segment_files(self._disk, self.path, segment.base_offset)
+            self._disk.sync_directory(self.path)
+        self._producers.keep_only_snapshots(set())
+        self._disk.sync_directory(self.path)
+
+    def _begin_empty(self, offset: int) -> None:
+        active = self._loader(self._clock.now_ms()).open_active(offset)
+        self._names_changed += 1
+        self._sync_names()
+        self._producers = self._new_tracker()
+        self._end_offset = self.log_start_offset = self.recovery_point = offset
+        self._warm_from = self._cooled_at_end = offset
+        self._publish([], active)
+
+    # A follower's append
+
+    def _begin_epochs(self, headers: list[BatchHeader]) -> None:
+        """Check that the batches continue the log, and make their new leader epochs durable."""
+        first, end = headers[0], self._end_offset
+        if first.base_offset < end:
+            raise OffsetOutOfRangeError(
+                f"{self.path}: the leader's batch has offsets {first.base_offset} to {first.last_offset}, and the log "
+                f"ends at offset {end}; the log has to be truncated before it can follow this leader"
+            )
+        latest = self._epochs.epochs.latest
+        epoch = -1 if latest is None else latest
+        if first.leader_epoch == epoch == headers[-1].leader_epoch and len(headers) < 3:
+            return
+        begun: list[BatchHeader] = []
+        for header in headers:
+            if header.leader_epoch != epoch:
+                if header.leader_epoch < epoch:
+                    raise FencedLeaderEpochError(
+                        f"{self.path}: the leader's batch at offset {header.base_offset} has leader epoch "
+                        f"{header.leader_epoch}, but a batch before it, or this log, has {epoch}"
+                    )
+                epoch = header.leader_epoch
+                begun.append(header)
+        for header in begun:
+            self._epochs.begin(header.leader_epoch, header.base_offset)
+        if begun:
+            self._epochs.save()
+
+    def _ends_after_new_gap(self, headers: list[BatchHeader]) -> bool:
+        """Return whether the log must be flushed after these batches, because the last one follows a gap.
+
+        Recovery removes such a batch if it is after the recovery point and no other batch in the segment follows a gap:
+        its base offset, which the checksum does not cover, is probably corrupt.
+        """
+        before = headers[-2].next_offset if len(headers) > 1 else self._end_offset
+        if headers[-1].base_offset == before:
+            return False
+        segment, noted = (self._generation, self._active.base_offset), self._gaps_noted
+        count = noted[2] + 1 if noted[:2] == segment else 1
+        self._gaps_noted = (*segment, count)
+        return count <= 2
+
+    def _fitting(self, headers: list[BatchHeader], start: int) -> int:
+        """Return the end of the batches from headers[start] on that belong in the active segment."""
+        active, clock, last = self._active, self._clock, headers[-1]
+        if active.size == 0:
+            return start + 1  # it always fits, and decides by size and time whether the next ones do
+        size = last.position + last.size - headers[start].position
+        timestamp = max(header.max_timestamp for header in headers)
+        if not active.must_roll_before(size, last.last_offset, timestamp, clock):
+            return len(headers)
+        size = 0
+        for index in range(start, len(headers)):
+            header = headers[index]
+            size += header.size
+            if active.must_roll_before(size, header.last_offset, header.max_timestamp, clock):
+                return index
+        return len(headers)
+
+    def _append_part(self, data: Buffer, headers: list[BatchHeader], start: int, stop: int) -> None:
+        part = headers
+        size = headers[-1].position + headers[-1].size
+        piece = data
+        if stop - start < len(headers):
+            part = headers[start:stop]
+            begin = part[0].position
+            size = part[-1].position + part[-1].size - begin
+            piece = memoryview(data).cast("B")[begin : begin + size]
+        position, base_offset = self._active.size, self._end_offset
+        self._active.append(piece, size, part)
+        try:
+            self._note_producers(data, part)
+        except (OSError, StratalogError):
+            with self._half_changed():  # some of the batches are noted
+                self._active.take_back(position, base_offset)
+                self._load_producers()
+            raise
+        self._end_offset = part[-1].next_offset
+
+    def _note_producers(self, data: Buffer, headers: list[BatchHeader]) -> None:
+        for header in headers:
+            if header.producer_id >= 0:
+                self._producers.note(Batch(data, header), self._active)
+                self._names_changed += header.is_control  # a .txnindex may be new
+
+
+def _parse(data: Buffer, end_offset: int) -> tuple[list[BatchHeader], int]:
+    """Return the headers of the complete batches, and the size of these batches. Checks every batch."""
+    headers, size, error = parse_headers(data)
+    if error is not None:
+        offset = headers[-1].next_offset if headers else end_offset
+        raise CorruptBatchError(
+            f"the leader's bytes for offset {offset} are not a record batch: {reason(error)}", position=size
+        ) from error
+    if not headers:
+        return headers, size
+    previous, index = headers[0].base_offset - 1, 0
+    while True:
+        index += count_valid(data, headers, index, previous, HIGHEST_BASE_OFFSET, True)
+        if index:
+            previous = max(previous, headers[index - 1].last_offset)
+        if index == len(headers):
+            break
+        header = headers[index]
+        following = headers[index + 1] if index + 1 < len(headers) else None
+        _check_batch(data, header, previous, following)
+        previous = header.last_offset
+        index += 1
+    for header in headers:
+        if header.is_control and header.record_count > 0:
+            read_control(Batch(data, header))  # raises if it can't be read: it will be, once it is written
+    return headers, size
+
+
+def _check_batch(data: Buffer, header: BatchHeader, previous: int, following: BatchHeader | None) -> None:
+    """Check a batch that follows a gap, or is not valid."""
+    offset = header.base_offset
+    if header.magic != CURRENT_MAGIC:
+        raise UnsupportedMagicError(
+            f"the leader's batch at offset {offset} has magic {header.magic}; a follower can only take magic 2"
+        )
+    problem = None
+    if header.last_offset_delta < 0 or not previous < offset < HIGHEST_BASE_OFFSET - header.last_offset_delta:
+        problem = f"offsets {offset}..{header.last_offset} follow offset {previous}"
+    elif not Batch(data, header).crc_matches():
+        problem = f"the checksum of the batch at offset {offset} does not match its header"
+    elif following is not None and following.base_offset <= header.last_offset:
+        problem = f"offset {offset} follows {previous}, and {following.base_offset} comes next"
+    if problem is not None:
+        raise CorruptBatchError(problem, position=header.position)
