@@ -13,10 +13,13 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from stratalog.broker.metadata.partition_state import NO_LEADER, PartitionState
+from stratalog.errors import StratalogError
 
 
-class ReassignmentError(Exception):
+class ReassignmentError(StratalogError):
     """The replicas that would remain have not every committed record. The message names them."""
+
+    code = 39  # INVALID_REPLICA_ASSIGNMENT
 
 
 def begin(state: PartitionState, target: tuple[int, ...]) -> PartitionState:
