@@ -76,7 +76,7 @@ class ZooKeeperStartError(StratalogError):
     """A ZooKeeper server did not start. The message has the end of its log."""
 
 
-class Member(NamedTuple):
+class EnsembleMember(NamedTuple):
     """The ports of one server of an ensemble."""
 
     client_port: int
@@ -92,7 +92,7 @@ class ZooKeeperServer(BrokerChild):
         directory: Path,
         port: int | None = None,
         *,
-        members: Sequence[Member] = (),
+        members: Sequence[EnsembleMember] = (),
         member_id: int = 0,
         dies_with_thread: bool = True,
     ) -> None:
@@ -116,7 +116,7 @@ class ZooKeeperServer(BrokerChild):
         return self
 
     def launch(self) -> None:
-        """Start the process and return at once. A server of an ensemble serves nobody until most of them run."""
+        """Start the process and return at once. A server of an ensemble serves no client until most servers run."""
         self._write_files()
         classpath = os.pathsep.join(str(jar) for jar in _jars())
         options = [*_JAVA_OPTIONS, f"-Dlog4j2.configurationFile={self._file('log4j2.properties')}"]
@@ -162,7 +162,7 @@ class ZooKeeperServer(BrokerChild):
         return self.directory.absolute() / name
 
     def _status(self) -> str:
-        """Return the response to the command `srvr`; empty if there is none."""
+        """Return the response to the command `srvr`; empty if it does not come."""
         received = b""
         with contextlib.suppress(OSError), socket.create_connection((_HOST, self.port), _STATUS_SECONDS) as connection:
             connection.sendall(b"srvr")
@@ -184,7 +184,7 @@ class ZooKeeperEnsemble:
 
     def __init__(self, directory: Path, size: int = 3, *, dies_with_thread: bool = True) -> None:
         ports = iter(free_ports(3 * size))
-        members = [Member(next(ports), next(ports), next(ports)) for _ in range(size)]
+        members = [EnsembleMember(next(ports), next(ports), next(ports)) for _ in range(size)]
         self.servers = [
             ZooKeeperServer(
                 directory / f"server-{number}", members=members, member_id=number, dies_with_thread=dies_with_thread
@@ -210,7 +210,7 @@ class ZooKeeperEnsemble:
         return self
 
     def leader(self) -> ZooKeeperServer:
-        """Return the leader. Raises LookupError while there is none."""
+        """Return the leader. Raises LookupError while the servers have not elected it."""
         leader = next((server for server in self.servers if server.mode() == "leader"), None)
         if leader is None:
             raise LookupError(f"the ZooKeeper ensemble {self.address} has no leader now")
