@@ -59,7 +59,7 @@ class ClusterMember:
             clock,
             lambda settings: topic_config(config.log_defaults, settings),
         )
-        self.controller = Controller(metadata, session, config.node_id, unclean=self._allows_unclean, clock=clock)
+        self.controller = Controller(metadata, session, unclean=self._allows_unclean)
 
     @classmethod
     async def join(
@@ -97,7 +97,7 @@ class ClusterMember:
     async def start(self) -> None:
         """Open the logs, and take the roles that the metadata gives to this broker."""
         await self.replicas.start()
-        await self.controller.start()
+        self.controller.start()
 
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from stratalog.broker.controller.assignment import BrokerRack, place
+from stratalog.broker.controller.assignment import place
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, NewTopic
 from stratalog.broker.metadata.cluster_view import ClusterTopic, ClusterView, PartitionId
 from stratalog.broker.metadata.topics import DEFAULT_REPLICATION, Assignment, RequestedTopic, Topic, TopicRegistry
@@ -121,10 +121,10 @@ class ClusterTopics(TopicRegistry):
         config = self._config_of(Topic(topic.name, topic_id, topic.partition_count, topic.settings))
         return NewTopic(topic.name, topic_id, dict(topic.settings), assignment, config.min_insync_replicas)
 
-    def _place(self, partition_count: int, factor: int) -> Assignment:
+    def _place(self, partition_count: int, factor: int, first_partition: int = 0) -> Assignment:
         brokers = self._metadata.view.brokers
-        racks = [BrokerRack(broker.node_id, broker.rack) for broker in brokers.values()]
-        return place(partition_count, factor, racks, start=random.randrange(len(racks)))
+        racks = {broker.node_id: broker.rack for broker in brokers.values()}
+        return place(partition_count, factor, racks, random.randrange(max(len(racks), 1)), first_partition)
 
     def add_partitions_to_all(
         self, totals: Iterable[tuple[str, int]], assignments: Mapping[str, Assignment] | None = None
@@ -136,7 +136,8 @@ class ClusterTopics(TopicRegistry):
                 topic = self._known(name)
                 assignment = (assignments or {}).get(name)
                 if assignment is None:
-                    assignment = self._place(total - topic.partition_count, self.replication_factor(name))
+                    new = total - topic.partition_count
+                    assignment = self._place(new, self.replication_factor(name), topic.partition_count)
                 self._run(self._metadata.add_partitions(name, assignment))
                 outcomes.append(self._known(name))
             except StratalogError as error:

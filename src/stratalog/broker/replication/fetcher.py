@@ -24,7 +24,7 @@ from stratalog.protocol._fetch_response import parse_fetch_response
 from stratalog.protocol.api_keys import ApiKey
 from stratalog.protocol.error_codes import ErrorCode
 from stratalog.protocol.fetch import HIGHEST, WantedPartition, encode_fetch_request
-from stratalog.protocol.fetch_session import FetchSession
+from stratalog.protocol.fetch_session import FetchSession, Key
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class ReplicaFetcher:
             await self._wait_for_work(now)
             return
         self._changed.clear()
-        positions = {
+        positions: dict[Key, WantedPartition] = {
             (partition.id.topic_id.bytes, partition.index): self._position(partition) for partition in ready.values()
         }
         request = self._session.next_request(positions)

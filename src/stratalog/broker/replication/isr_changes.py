@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata
 from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
@@ -72,21 +72,26 @@ class IsrChanges:
         partition: ReplicatedPartition,
         leadership: Leadership,
         *,
-        add: Iterable[int] = (),
-        remove: Iterable[int] = (),
+        add: Collection[int] = (),
+        remove: Collection[int] = (),
     ) -> None:
         leadership.proposal(add=add, remove=remove)
-        task = asyncio.create_task(self._write(partition, leadership), name=f"ISR of {partition!r}")
+        brokers = self._metadata.view.brokers
+        joining = {replica: brokers[replica].fence for replica in add}
+        task = asyncio.create_task(self._write(partition, leadership, joining), name=f"ISR of {partition!r}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, partition: ReplicatedPartition, leadership: Leadership) -> None:
-        """Write the proposed ISR, until ZooKeeper has an answer or this broker does not lead any more."""
+    async def _write(
+        self, partition: ReplicatedPartition, leadership: Leadership, joining: Mapping[int, int]
+    ) -> None:
+        """Write the proposed ISR, until ZooKeeper has an answer or this broker does not lead any more. `joining` has
+        the fences of the new members: the write counts only if they are still registered as they were."""
         while partition.leadership is leadership and leadership.proposed_isr is not None:
             base = leadership.state
             proposed = base.with_isr(leadership.proposed_isr)
             try:
-                current = await self._metadata.change_state(partition.id, proposed)
+                current = await self._metadata.change_state(partition.id, proposed, joining)
             except ZooKeeperError as error:
                 logger.debug("%r: the ISR can't be changed now: %s", partition, error)
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -133,6 +133,8 @@ class Replicas:
             PartitionId(topic.id, index) for topic in view.topics.values() for index in range(topic.partition_count)
         }
         for key in [key for key in self._partitions if key not in present]:
+            if self._partitions[key].topic in view.unreadable_topics:  # it exists, though ZooKeeper does not say what
+                continue
             partition = self._partitions.pop(key)
             partition.is_deleted = True
             partition.resign()
@@ -265,6 +267,8 @@ class Replicas:
         """Set replicas aside whose topics are not in the cluster (any more), or are elsewhere now."""
         view = self._metadata.view
         for name in self._directory.partitions():
+            if name.topic in view.unreadable_topics:
+                continue
             topic = view.topics.get(name.topic)
             topic_id = self._directory.topic_id(*name)
             if topic is None or topic_id not in (None, topic.id) or name.partition >= topic.partition_count:

@@ -1,0 +1,182 @@
+"""A producer that never stops, and the history of what it was told: the measure of what a cluster may not lose."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from stratalog.lab.cluster import LabCluster
+
+_SECONDS = 60.0
+
+
+class Acknowledged(NamedTuple):
+    """A record that the cluster has acknowledged."""
+
+    partition: int
+    offset: int
+    value: bytes
+
+
+class Traffic:
+    """Sends numbered records with acks=all to all partitions of a topic, in a thread, while the `with` block runs."""
+
+    def __init__(self, cluster: LabCluster, topic: str, partitions: int, **settings: Any) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.partitions = partitions
+        self.acknowledged: list[Acknowledged] = []
+        self.errors: list[str] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "message.timeout.ms": 120_000,
+                "topic.metadata.refresh.interval.ms": 5_000,
+                "log_level": 0,
+                "error_cb": lambda _: None,
+                **settings,
+            }
+        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._send, name="traffic")
+        self._progress = threading.Condition()
+
+    def _send(self) -> None:
+        number = 0
+        while not self._stopping.is_set():
+            for partition in range(self.partitions):
+                value = b"%d" % number
+                self._producer.produce(self.topic, value, partition=partition, on_delivery=self._delivered)
+            number += 1
+            self._producer.poll(0.002)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        with self._progress:
+            if error is not None:
+                self.errors.append(str(error))
+            else:
+                value, partition, offset = message.value(), message.partition(), message.offset()
+                assert value is not None and partition is not None and offset is not None
+                self.acknowledged.append(Acknowledged(partition, offset, value))
+            self._progress.notify_all()
+
+    def wait_for_more(self, count: int = 200, seconds: float = _SECONDS) -> None:
+        """Wait until every partition has acknowledged `count` records more than now."""
+        with self._progress:
+            start = len(self.acknowledged)
+            deadline = time.monotonic() + seconds
+            while True:
+                new: dict[int, int] = defaultdict(int)
+                for each in self.acknowledged[start:]:
+                    new[each.partition] += 1
+                if len(new) == self.partitions and min(new.values()) >= count:
+                    return
+                if not self._progress.wait(deadline - time.monotonic()):
+                    raise AssertionError(f"only {dict(new)} records were acknowledged within {seconds:g} s")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+        left = self._producer.flush(_SECONDS if kind is None else 0)
+        assert kind is not None or left == 0, f"{left} records got no answer"
+
+    def check(self) -> None:
+        """Read everything, and compare it with the history: nothing is lost, doubled, or out of order."""
+        read = read_all(self.cluster.bootstrap_servers, self.topic, self.partitions)
+        for partition in range(self.partitions):
+            records = read[partition]
+            numbers = [int(value) for value in records.values()]
+            assert numbers == sorted(numbers), f"partition {partition} is out of order"
+            assert len(set(numbers)) == len(numbers), f"partition {partition} has a record twice"
+            for each in self.acknowledged:
+                if each.partition == partition:
+                    assert records.get(each.offset) == each.value, f"{each} was acknowledged, and is not there"
+
+
+def read_all(bootstrap_servers: str, topic: str, partitions: int) -> dict[int, dict[int, bytes]]:
+    """Return the values of all records by partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+            "error_cb": lambda _: None,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        read: dict[int, dict[int, bytes]] = {partition: {} for partition in range(partitions)}
+        open_partitions = set(read)
+        deadline = time.monotonic() + _SECONDS
+        while open_partitions:
+            assert time.monotonic() < deadline, f"partitions {open_partitions} could not be read to their ends"
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            error, partition = message.error(), message.partition()
+            assert partition is not None
+            if error is None:
+                value, offset = message.value(), message.offset()
+                assert value is not None and offset is not None
+                read[partition][offset] = value
+            elif error.code() == KafkaError._PARTITION_EOF:
+                open_partitions.discard(partition)
+        return read
+    finally:
+        consumer.close()
+
+
+def create_topic(cluster: LabCluster, topic: str, partitions: int = 1, replicas: int = 3, **settings: str) -> None:
+    """Create a topic, and wait until all of its partitions have leaders and full ISRs."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    dotted = {name.replace("_", "."): value for name, value in settings.items()}
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=dotted)
+    admin.create_topics([new], request_timeout=30)[topic].result(30)
+    wait_for_isr(cluster, topic, replicas)
+
+
+def leaders(cluster: LabCluster, topic: str) -> dict[int, int]:
+    """Return the leader of each partition, -1 where there is none."""
+    return {partition: leader for partition, (leader, _) in describe(cluster, topic).items()}
+
+
+def describe(cluster: LabCluster, topic: str) -> dict[int, tuple[int, list[int]]]:
+    """Return the leader and the ISR of each partition."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+    described = admin.list_topics(topic, timeout=30).topics[topic]
+    return {number: (partition.leader, list(partition.isrs)) for number, partition in described.partitions.items()}
+
+
+def wait_for_isr(cluster: LabCluster, topic: str, size: int, seconds: float = _SECONDS) -> None:
+    """Wait until every partition of the topic has a leader and so many replicas in sync."""
+    deadline = time.monotonic() + seconds
+    while True:
+        state = describe(cluster, topic)
+        if state and all(leader >= 0 and len(isr) == size for leader, isr in state.values()):
+            return
+        assert time.monotonic() < deadline, f"the partitions are {state}; {size} replicas should be in sync"
+        time.sleep(0.05)
+
+
+def segments(data_dir: Path, topic: str, partition: int) -> dict[str, bytes]:
+    """Return the contents of a replica's segments by file name."""
+    files = sorted((data_dir / f"{topic}-{partition}").glob("*.log"))
+    return {file.name: file.read_bytes() for file in files}
