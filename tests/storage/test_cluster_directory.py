@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     path = tmp_path / "boot_id"
     monkeypatch.setattr(boot_note_module, "BOOT_ID_FILE", path)
     return Machine(path)
@@ -134,10 +133,10 @@ class TestLostTail:
             killed = left_by_kill(crashed, tmp_path / "killed")
         for path in (crashed, killed):  # after a clean shutdown, and after another kill
             with open_data(path) as directory:
-                assert directory.lost_tail
                 directory.log(*PARTITION)
+                lost = [directory.lost_tail]
                 directory.forget_lost_tail()
-                assert not directory.lost_tail
+                assert [*lost, directory.lost_tail] == [True, False]
                 again = left_by_kill(path, path.with_name(path.name + "+"))
             for reported in (path, again):
                 with open_data(reported) as directory:
