@@ -318,7 +318,7 @@ def test_times_that_the_leader_has_set_are_kept(tmp_path: Path) -> None:
         assert (batch.header.timestamp_type, batch.header.max_timestamp) == (1, START_MS)
 
 
-class FullDisk(Disk):
+class HalfWritingDisk(Disk):
     fails = False
 
     def write(self, fd: int, data: Any, position: int) -> None:
@@ -329,7 +329,7 @@ class FullDisk(Disk):
 
 
 def test_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
-    disk = FullDisk()
+    disk = HalfWritingDisk()
     with open_follower(tmp_path, disk=disk) as directory:
         log = directory.log(*PARTITION)
         log.append_from_leader(leaders_batch(0, 3))

@@ -102,7 +102,17 @@ def opened_in_task(
         recovery_points, starts, cleaner_offsets = (OffsetCheckpoint(disk, scratch / name) for name in _CHECKPOINTS)
         open_segments, active_segments = OpenSegments(_OPEN_SEGMENTS), OpenSegments(_OPEN_SEGMENTS)
         deletions = Deletions(disk, clock)
-        home = LogHome(disk, clock, open_segments, active_segments, recovery_points, starts, cleaner_offsets, deletions)
+        home = LogHome(
+            disk,
+            clock,
+            open_segments,
+            active_segments,
+            recovery_points,
+            starts,
+            cleaner_offsets,
+            OffsetCheckpoint(disk, scratch / names.REPLICATION_OFFSET_CHECKPOINT),  # empty: nothing is truncated
+            deletions,
+        )
         with Log(partition, directory / str(partition), config, home).load(clean=clean) as log:
             yield log
         deletions.run(everything=True)

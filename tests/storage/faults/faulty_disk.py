@@ -135,6 +135,8 @@ class FaultyDisk(Disk):
     def rename(self, source: Path, target: Path) -> None:
         self._called()
         super().rename(source, target)
+        if source in self._durable_names:  # a directory: the names in it are as durable as before
+            self._durable_names[target] = self._durable_names[source]
 
     def remove(self, path: Path) -> None:
         self._called()

@@ -24,7 +24,15 @@ from tests.storage.log_builder import PARTITION
 class PowerCuts:
     """Takes `images` crash images during one random workload."""
 
-    def __init__(self, where: Path, seed: int, images: int, *, progress: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        where: Path,
+        seed: int,
+        images: int,
+        *,
+        progress: Callable[[], None] | None = None,
+        workload: type[Workload] = Workload,
+    ) -> None:
         self.where = where
         self.seed = seed
         self.images = images
@@ -37,7 +45,7 @@ class PowerCuts:
         settings: dict[str, Any] = {"flush_messages": 40} if seed % 4 == 3 else {}
         if seed % 2:
             settings |= {"segment_bytes": 15_000, "segment_index_bytes": 1024, "retention_bytes": 40_000}
-        self.workload = Workload(where / "live", seed, self._disk, **settings)
+        self.workload = workload(where / "live", seed, self._disk, **settings)
 
     def run(self) -> None:
         self._disk.on_call = self._before_call

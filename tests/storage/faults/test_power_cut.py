@@ -14,6 +14,7 @@ from tests.storage.faults.checks import check_log
 from tests.storage.faults.faulty_disk import FaultyDisk
 from tests.storage.faults.model import AppendedBatch, Model
 from tests.storage.faults.power_cut import PowerCuts
+from tests.storage.faults.replica_workload import ReplicaWorkload
 from tests.storage.faults.workload import Workload
 from tests.storage.log_builder import PARTITION, LogBuilder, records_from
 
@@ -21,6 +22,11 @@ from tests.storage.log_builder import PARTITION, LogBuilder, records_from
 @pytest.mark.parametrize("seed", [0, 1, *(slow(seed) for seed in range(2, 6))])
 def test_power_cut_loses_no_durable_record(scratch: Path, seed: int) -> None:
     PowerCuts(scratch, seed, images=20).run()
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(slow(seed) for seed in range(2, 6))])
+def test_power_cut_loses_no_durable_record_of_a_replica(scratch: Path, seed: int) -> None:
+    PowerCuts(scratch, seed, images=20, workload=ReplicaWorkload).run()
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])

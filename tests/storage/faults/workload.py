@@ -70,7 +70,15 @@ class Workload:
 
     def step(self) -> None:
         """Make one random call on the log, and update the model."""
-        steps: dict[Callable[[], None], int] = {
+        steps = self.steps()
+        chosen = self.rng.choices(list(steps), list(steps.values()))[0]
+        self.doing = chosen.__name__
+        chosen()
+        self.doing += ", done"
+
+    def steps(self) -> dict[Callable[[], None], int]:
+        """Return the steps and how often they are chosen."""
+        return {
             self.append: 50,
             self.look: 5,
             self.end_transaction: 5,
@@ -83,10 +91,6 @@ class Workload:
             self.turn: 5,
             self.reopen: 2,
         }
-        chosen = self.rng.choices(list(steps), list(steps.values()))[0]
-        self.doing = chosen.__name__
-        chosen()
-        self.doing += ", done"
 
     def append(self) -> None:
         self.append_batches(self._random_batches())
