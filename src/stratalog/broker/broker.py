@@ -103,7 +103,7 @@ class Broker:
             cleaner_config=config.cleaner,
             disk=disk,
             clock=clock,
-            notes_boot_id=config.cluster.is_cluster,
+            in_cluster=config.cluster.is_cluster,
         )
         try:
             self._background = ThreadPoolExecutor(1, thread_name_prefix="stratalog-background")

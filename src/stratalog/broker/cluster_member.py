@@ -41,6 +41,7 @@ class ClusterMember:
         """Callers use join()."""
         self._config = config
         self._session = session
+        self._directory = directory
         self.metadata = metadata
         self.topics = ClusterTopics(
             metadata,
@@ -96,8 +97,18 @@ class ClusterMember:
 
     async def start(self) -> None:
         """Open the logs, and take the roles that the metadata gives to this broker."""
+        self.metadata.on_change(lambda _old, _new: self._forget_lost_tail())
         await self.replicas.start()
         self.controller.start()
+        self._forget_lost_tail()
+
+    def _forget_lost_tail(self) -> None:
+        """Note in the data directory that the controller knows of records that a power cut has taken: until then, a
+        restart must report the loss again."""
+        own = self.metadata.view.brokers.get(self._config.node_id)
+        if self._directory.lost_tail and own is not None and own.epoch == self.metadata.broker_epoch:
+            if not own.lost_tail:
+                asyncio.get_running_loop().run_in_executor(None, self._directory.forget_lost_tail)
 
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)

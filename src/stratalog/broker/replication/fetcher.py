@@ -339,5 +339,7 @@ def _change_log(copied: _Copied) -> None:
     else:
         if len(copied.records):
             log.append_from_leader(copied.records)
-        if log.log_start_offset < copied.log_start_offset <= log.log_end_offset:
+        committed = min(copied.high_watermark, log.log_end_offset)
+        if log.log_start_offset < copied.log_start_offset <= committed:
+            log.high_watermark = max(log.high_watermark or 0, committed)
             log.advance_start(copied.log_start_offset)

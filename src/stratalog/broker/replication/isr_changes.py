@@ -82,9 +82,7 @@ class IsrChanges:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(
-        self, partition: ReplicatedPartition, leadership: Leadership, joining: Mapping[int, int]
-    ) -> None:
+    async def _write(self, partition: ReplicatedPartition, leadership: Leadership, joining: Mapping[int, int]) -> None:
         """Write the proposed ISR, until ZooKeeper has an answer or this broker does not lead any more. `joining` has
         the fences of the new members: the write counts only if they are still registered as they were."""
         while partition.leadership is leadership and leadership.proposed_isr is not None:

@@ -255,10 +255,13 @@ class ReplicatedPartition(Partition):
                 self.leadership.advance(end, self._context.now_ms(), self._context.lag_max_ms()), self._hidden_bytes
             )
 
+    def _set_high_watermark(self, offset: int) -> None:
+        self._high_watermark = self.log.high_watermark = offset
+
     def _raise_to(self, high_watermark: int, size: int) -> None:
         if high_watermark <= self._high_watermark:
             return
-        self._high_watermark = high_watermark
+        self._set_high_watermark(high_watermark)
         self._hidden_bytes = 0
         waiting = self._acknowledgements
         while waiting and waiting[0][0] <= high_watermark:
@@ -271,10 +274,11 @@ class ReplicatedPartition(Partition):
         self._raise_to(min(leader_high_watermark, self.log.log_end_offset), size)
 
     def truncated(self) -> None:
-        """Record, on a follower, that its log has become shorter."""
-        self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
+        """Record, on a follower, that its log has been truncated, or begins at another offset."""
+        log = self.log
+        self._set_high_watermark(min(max(self._high_watermark, log.log_start_offset), log.log_end_offset))
 
     def restore_high_watermark(self, offset: int) -> None:
         """Take over the high watermark that was saved at the last stop or a little before a crash."""
         log = self.log
-        self._high_watermark = min(max(offset, log.log_start_offset), log.log_end_offset)
+        self._set_high_watermark(min(max(offset, log.log_start_offset), log.log_end_offset))
