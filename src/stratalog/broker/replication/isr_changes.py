@@ -76,15 +76,14 @@ class IsrChanges:
         remove: Collection[int] = (),
     ) -> None:
         leadership.proposal(add=add, remove=remove)
-        brokers = self._metadata.view.brokers
-        joining = {replica: brokers[replica].fence for replica in add}
+        joining = {replica: follower.broker_epoch for replica in add if (follower := leadership.follower(replica))}
         task = asyncio.create_task(self._write(partition, leadership, joining), name=f"ISR of {partition!r}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _write(self, partition: ReplicatedPartition, leadership: Leadership, joining: Mapping[int, int]) -> None:
         """Write the proposed ISR, until ZooKeeper has an answer or this broker does not lead any more. `joining` has
-        the fences of the new members: the write counts only if they are still registered as they were."""
+        the broker epochs of the new members: the write counts only if they are still registered under these."""
         while partition.leadership is leadership and leadership.proposed_isr is not None:
             base = leadership.state
             proposed = base.with_isr(leadership.proposed_isr)
