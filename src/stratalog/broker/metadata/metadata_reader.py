@@ -117,7 +117,8 @@ class MetadataReader:
             if isinstance(change, TopicChanged)
             for partition in range(change.unread_from, change.topic.partition_count)
         ]
-        return [PartitionChanged(id, state) for id, state in (await self.states(ids)).items()]
+        states = await self.states(ids) if ids else {}
+        return [PartitionChanged(id, state) for id, state in states.items()]
 
     async def states(self, ids: Iterable[PartitionId]) -> dict[PartitionId, PartitionState]:
         """Return the states that ZooKeeper has now, without those that are missing or can't be read."""

@@ -113,7 +113,7 @@ async def register(session: ZooKeeperSession, registration: Registration, is_lea
         if present is not None and present.owner != session_id:
             await _wait_until_deleted(session, path, present, registration)
             continue
-        if present is not None and present.data == data:
+        if present is not None and present.data == data and await _has_condition(session, registration.node_id):
             logger.info("broker %d is registered with broker epoch %d", registration.node_id, present.created)
             return Registered(session_id, present.created)
         operations: list[Operation] = [] if present is None else [Delete(path, present.version)]
@@ -131,6 +131,16 @@ async def register(session: ZooKeeperSession, registration: Registration, is_lea
         f"node.id {registration.node_id}: {_MOST_ATTEMPTS} attempts to register failed, because other brokers register "
         "with the same node id; give each broker its own node.id"
     )
+
+
+async def _has_condition(session: ZooKeeperSession, node_id: int) -> bool:
+    """Return whether the permanent znode can be read. If not, other brokers ignore this one until it registers again."""
+    path = znodes.registration_path(node_id)
+    znode = await session.get(path)
+    try:
+        return znode is not None and bool(znodes.parse_condition(path, znode.data))
+    except UnreadableZnodeError:
+        return False
 
 
 async def _condition_write(session: ZooKeeperSession, registration: Registration, is_leaving: bool) -> Operation:
