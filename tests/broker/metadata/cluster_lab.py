@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
+
+import pytest
+from kazoo.client import KazooClient
 
 from stratalog.broker.controller.controller import Controller
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata, NewTopic, Registration
 from stratalog.broker.metadata.cluster_view import ClusterView, PartitionId
 from stratalog.broker.metadata.partition_state import PartitionState
-from stratalog.broker.metadata.session import Operation, OutcomeUnknownError, Znode, ZooKeeperSession
-from stratalog.clock import SystemClock
+from stratalog.broker.metadata.session import ZooKeeperSession
+from stratalog.broker.metadata.zookeeper_errors import OutcomeUnknownError
+from stratalog.broker.metadata.zookeeper_requests import Operation, Znode
+from stratalog.clock import BootClock
+from stratalog.lab.zookeeper import ZooKeeperServer
 
 _chroots = itertools.count()
 _WAIT_SECONDS = 20.0
+
+
+@pytest.fixture(scope="session")
+def zookeeper_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server.address
 
 
 class LabBroker:
@@ -66,7 +78,7 @@ class ClusterLab:
 
     async def session(self, connect: str | None = None, timeout_ms: int = 10_000) -> ZooKeeperSession:
         session = ZooKeeperSession(
-            connect or self.connect, session_timeout_ms=timeout_ms, connection_timeout_ms=20_000, clock=SystemClock()
+            connect or self.connect, session_timeout_ms=timeout_ms, connection_timeout_ms=20_000, clock=BootClock()
         )
         await session.start()
         self._sessions.append(session)
@@ -80,7 +92,7 @@ class ClusterLab:
         cluster_id: str | None = None,
         controls: bool = False,
         session: ZooKeeperSession | None = None,
-        unclean: Callable[[str], bool] = lambda topic: False,
+        unclean: Callable[[str], bool] = lambda _: False,
     ) -> LabBroker:
         session = session or await self.session()
         registration = Registration(node_id, "127.0.0.1", 9000 + node_id, None, lost_tail)
@@ -125,6 +137,25 @@ async def halt(broker: LabBroker) -> None:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def resume(broker: LabBroker) -> None:
+    """Let a broker's metadata go on after halt()."""
+    follower = broker.metadata._follower
+    follower._task = asyncio.create_task(follower._follow())
+
+
+async def expire(session: ZooKeeperSession) -> None:
+    """End a session as ZooKeeper does when it has not heard of it: another client takes it over, and closes it."""
+    old = session.session_id
+    assert session._announced is not None
+    client = KazooClient(session.hosts, client_id=session._announced._client.client_id)
+    await asyncio.to_thread(client.start)
+    await asyncio.to_thread(client.stop)
+    await asyncio.to_thread(client.close)
+    async with asyncio.timeout(_WAIT_SECONDS):
+        while session.session_id in (0, old):
+            await asyncio.sleep(0.01)
 
 
 def topic(name: str, *assignment: Sequence[int], min_insync: int = 1, **settings: str) -> NewTopic:

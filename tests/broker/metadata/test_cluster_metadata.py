@@ -13,11 +13,12 @@ import pytest
 from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.attempts import BusyMetadataError
 from stratalog.broker.metadata.cluster_view import PartitionId
-from stratalog.broker.metadata.session import Create, Delete, OutcomeUnknownError, SetData
 from stratalog.broker.metadata.topic_changes import ConcurrentSettingsError
 from stratalog.broker.metadata.transaction_sizes import LARGEST_TRANSACTION
+from stratalog.broker.metadata.zookeeper_errors import OutcomeUnknownError
+from stratalog.broker.metadata.zookeeper_requests import Create, Delete, SetData
 from stratalog.errors import InvalidPartitionsError, TopicExistsError, UnknownTopicError
-from tests.broker.metadata.cluster_lab import ClusterLab, ReadPaths, LostResponses, halt, topic
+from tests.broker.metadata.cluster_lab import ClusterLab, LostResponses, ReadPaths, halt, topic
 
 
 def test_a_topic_is_not_seen_by_all_brokers(zookeeper_address: str) -> None:
@@ -301,7 +302,7 @@ def test_an_idle_cluster_asks_zookeeper_and_a_change_reads_everything(zookeeper_
 def test_a_large_topic_exceeds_zookeepers_limit(zookeeper_address: str) -> None:
     async def scenario() -> None:
         async with ClusterLab(zookeeper_address) as lab:
-            one, two, three = await lab.start(3)
+            one, _, _ = await lab.start(3)
             sizes = []
             commit = one.session.commit
 

@@ -8,10 +8,10 @@ import pytest
 
 from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.registration import NodeIdInUseError, WrongClusterError
-from stratalog.broker.metadata.session import Create, Delete, SetData
 from stratalog.broker.metadata.znodes import BrokerCondition, UnreadableZnodeError
-from stratalog.lab.link import Link
-from tests.broker.metadata.cluster_lab import ClusterLab, LostResponses, halt, topic
+from stratalog.broker.metadata.zookeeper_errors import SessionEndedError
+from stratalog.broker.metadata.zookeeper_requests import Create, Delete, SetData
+from tests.broker.metadata.cluster_lab import ClusterLab, LostResponses, expire, halt, resume, topic
 
 
 def test_a_data_directory_of_another_cluster_joins(zookeeper_address: str) -> None:
@@ -116,63 +116,72 @@ def test_a_loss_is_forgotten_before_the_controller_has_seen_it(zookeeper_address
 
 def test_a_broker_does_not_come_back_after_its_session_has_expired(zookeeper_address: str) -> None:
     async def scenario() -> None:
-        with Link(zookeeper_address) as link:
-            async with ClusterLab(zookeeper_address) as lab:
-                one = await lab.broker(0)
-                connect = lab.connect.replace(zookeeper_address, link.address)
-                cut = await lab.broker(1, session=await lab.session(connect, timeout_ms=1500))
-                await one.metadata.create_topics([topic("a", (1, 0)), topic("gone", (0, 1))])
-                await cut.metadata.catch_up()
-                epoch = cut.metadata.broker_epoch
-                link.cut()
-                await lab.until(lambda: 1 not in one.view.brokers)
-                assert not cut.metadata.can_lead()
-                await one.metadata.delete_topic("gone", one.id("gone").topic_id)
-                await one.metadata.create_topics([topic("b", (0, 1))])
-                for number in one.metadata.entry_numbers:
-                    await lab.admin.commit([Delete(znodes.change_path(number))])
-                link.restore()
-                await lab.until(lambda: cut.metadata.can_lead() and set(cut.view.topics) == {"a", "b"})
-                assert cut.metadata.broker_epoch > epoch
-                await lab.until(lambda: one.view.brokers.get(1) == cut.view.brokers[1])
-                assert [old.topics.keys() - new.topics.keys() for old, new in cut.changes].count({"gone"}) == 1
+        async with ClusterLab(zookeeper_address) as lab:
+            one, two = await lab.start(2)
+            await one.metadata.create_topics([topic("a", (1, 0)), topic("gone", (0, 1))])
+            await two.metadata.catch_up()
+            epoch = two.metadata.broker_epoch
+            await halt(two)
+            await one.metadata.delete_topic("gone", one.id("gone").topic_id)
+            await one.metadata.create_topics([topic("b", (0, 1))])
+            await lab.admin.commit([Delete(znodes.change_path(number)) for number in one.metadata.entry_numbers])
+            await expire(two.session)
+            assert not two.metadata.can_lead()
+            assert two.metadata.broker_epoch == -1
+            with pytest.raises(SessionEndedError):
+                await two.metadata.change_state(two.id("a"), two.state("a").with_isr((1,)))
+            await lab.until(lambda: 1 not in one.view.brokers)
+            resume(two)
+            await lab.until(lambda: two.metadata.can_lead() and set(two.view.topics) == {"a", "b"})
+            assert two.metadata.broker_epoch > epoch
+            await lab.until(lambda: one.view.brokers.get(1) == two.view.brokers[1])
+            assert [old.topics.keys() - new.topics.keys() for old, new in two.changes].count({"gone"}) == 1
 
     asyncio.run(scenario())
 
 
-def test_a_short_cut_costs_the_registration(zookeeper_address: str) -> None:
+def test_a_change_fails_because_the_session_has_just_expired(zookeeper_address: str) -> None:
     async def scenario() -> None:
-        with Link(zookeeper_address) as link:
-            async with ClusterLab(zookeeper_address) as lab:
-                one = await lab.broker(0)
-                connect = lab.connect.replace(zookeeper_address, link.address)
-                cut = await lab.broker(1, session=await lab.session(connect))
-                epoch = cut.metadata.broker_epoch
-                link.reset()
-                await one.metadata.create_topics([topic("a", (1, 0))])
-                await lab.until(lambda: "a" in cut.view.topics)
-                assert cut.metadata.broker_epoch == epoch
+        async with ClusterLab(zookeeper_address) as lab:
+            one, _ = await lab.start(2)
+            expiry = asyncio.create_task(expire(one.session))
+            for number in range(20):
+                assert await one.metadata.create_topics([topic(f"t{number}", (0, 1))]) == [None]
+            await expiry
+            await lab.until(one.metadata.can_lead)
+            assert await one.metadata.create_topics([topic("last", (0, 1))]) == [None]
+            assert len((await lab.until_equal()).topics) == 21
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_connection_costs_the_registration(zookeeper_address: str) -> None:
+    async def scenario() -> None:
+        async with ClusterLab(zookeeper_address) as lab:
+            one, two = await lab.start(2)
+            epoch = two.metadata.broker_epoch
+            for number in range(5):
+                assert two.session._announced is not None
+                two.session._announced.drop_connection("a test")
+                await one.metadata.create_topics([topic(f"t{number}", (1, 0))])
+                await lab.until(lambda number=number: f"t{number}" in two.view.topics)  # type: ignore[misc]
+            assert two.metadata.broker_epoch == epoch
 
     asyncio.run(scenario())
 
 
 def test_an_emptied_zookeeper_deletes_all_topics(zookeeper_address: str) -> None:
     async def scenario() -> None:
-        with Link(zookeeper_address) as link:
-            async with ClusterLab(zookeeper_address) as lab:
-                connect = lab.connect.replace(zookeeper_address, link.address)
-                broker = await lab.broker(0, session=await lab.session(connect, timeout_ms=1500))
-                await broker.metadata.create_topics([topic("a", (0,))])
-                link.cut()
-                await lab.until(lambda: not broker.metadata.can_lead())
-                while await lab.admin.get(znodes.broker_id_path(0)) is not None:
-                    await asyncio.sleep(0.05)
-                await lab.admin.commit([Delete(znodes.CLUSTER_ID), Delete(znodes.topic_path("a"))])
-                link.restore()
-                await asyncio.sleep(1)
-                assert set(broker.view.topics) == {"a"}
-                assert not broker.metadata.can_lead()
-                await lab.admin.commit([Create(znodes.CLUSTER_ID, znodes.format_cluster_id(broker.view.cluster_id))])
-                await lab.until(broker.metadata.can_lead)
+        async with ClusterLab(zookeeper_address) as lab:
+            broker = await lab.broker(0)
+            await broker.metadata.create_topics([topic("a", (0,))])
+            await lab.admin.commit([Delete(znodes.CLUSTER_ID), Delete(znodes.topic_path("a"))])
+            await expire(broker.session)
+            await asyncio.sleep(0.5)
+            assert set(broker.view.topics) == {"a"}
+            assert not broker.metadata.can_lead()
+            content = znodes.format_cluster_id(broker.view.cluster_id)
+            await lab.admin.commit([Create(znodes.CLUSTER_ID, content)])
+            await lab.until(broker.metadata.can_lead)
 
     asyncio.run(scenario())

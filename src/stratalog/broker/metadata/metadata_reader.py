@@ -99,7 +99,8 @@ class MetadataReader:
         if newest < last or new != list(range(last + 1, newest + 1)):
             raise MissedChangesError(f"the change entries after number {last} are gone")
         changes: list[Change] = []
-        for number, znode in zip(new, await self._session.get_all([znodes.change_path(number) for number in new])):
+        read = await self._session.get_all(list(map(znodes.change_path, new)))
+        for number, znode in zip(new, read, strict=True):
             if znode is None:
                 raise MissedChangesError(f"change entry {number} is gone")
             try:
