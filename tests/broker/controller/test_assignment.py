@@ -30,7 +30,7 @@ def test_replicas_are_not_where_kafka_puts_them() -> None:
 
 def test_partitions_that_are_added_later_pile_up_on_the_same_brokers() -> None:
     brokers = dict.fromkeys(range(5))
-    assert place(7, 3, brokers, 2) + place(6, 3, brokers, 2, first_partition=7) != []
+
     added = place(5, 3, brokers, 0, first_partition=5)
     assert [replicas[0] for replicas in added] == [0, 1, 2, 3, 4]
 

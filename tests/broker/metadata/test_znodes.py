@@ -70,7 +70,7 @@ def test_content_is_read_back_differently() -> None:
 
 @given(st.sampled_from(PARSERS), st.binary(max_size=60))
 def test_rubbish_is_accepted(parse: Callable[[bytes], object], data: bytes) -> None:
-    with pytest.raises(UnreadableZnodeError, match="^znode /"):
+    with pytest.raises(UnreadableZnodeError, match=r"^znode /"):
         parse(data)
 
 

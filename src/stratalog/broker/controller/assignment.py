@@ -27,16 +27,17 @@ def place(
     """Return the replicas of each new partition; the first is the preferred leader.
 
     Leaders go around all brokers, and so do the followers of each broker's partitions, with a shift that grows after
-    each round. If every broker has a rack, the replicas of a partition lie in as many racks as possible. `brokers`: node
-    ids and racks. `start`: any number; it chooses the first leader. `first_partition`: the number of the first partition
-    to place, if the topic has others already.
+    each round. If every broker has a rack, the replicas of a partition lie in as many racks as possible.
+
+    `brokers`: node ids and racks. `start`: any number; it chooses the first leader. `first_partition`: the number of
+    the first partition to place, if the topic has others already.
     """
     if factor < 1:
         raise InvalidReplicationFactorError(f"replication factor is {factor}; it must be 1 or more")
     if factor > len(brokers):
         raise InvalidReplicationFactorError(
-            f"replication factor is {factor}, and {len(brokers)} brokers are available; start more brokers, or choose a "
-            "smaller replication factor"
+            f"replication factor is {factor}, and {len(brokers)} brokers are available; start more brokers, or "
+            "choose a smaller replication factor"
         )
     racks = {node_id: rack for node_id, rack in brokers.items() if rack is not None}
     if len(racks) < len(brokers):

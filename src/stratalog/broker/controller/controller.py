@@ -27,16 +27,10 @@ from stratalog.broker.metadata.change_entries import BrokersChanged, format_entr
 from stratalog.broker.metadata.cluster_metadata import ClusterMetadata
 from stratalog.broker.metadata.cluster_view import NO_BROKER, ClusterView, PartitionId, RegisteredBroker
 from stratalog.broker.metadata.partition_state import PartitionState
-from stratalog.broker.metadata.session import (
-    Check,
-    ConflictError,
-    Create,
-    Delete,
-    SetData,
-    ZooKeeperError,
-    ZooKeeperSession,
-)
+from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.znodes import BrokerCondition, ControllerClaim, UnreadableZnodeError
+from stratalog.broker.metadata.zookeeper_errors import ConflictError, ZooKeeperError
+from stratalog.broker.metadata.zookeeper_requests import Check, Create, Delete, SetData
 from stratalog.errors import StratalogError
 
 logger = logging.getLogger(__name__)
@@ -63,7 +57,7 @@ class Controller:
         metadata: ClusterMetadata,
         session: ZooKeeperSession,
         *,
-        unclean: Callable[[str], bool] = lambda topic: False,
+        unclean: Callable[[str], bool],
     ) -> None:
         """`unclean`: whether a topic allows a leader that lacks committed records, by its name."""
         self._metadata = metadata

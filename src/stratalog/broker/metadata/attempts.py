@@ -11,7 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from stratalog.broker.metadata.session import ConflictError, OutcomeUnknownError, SessionEndedError, ZooKeeperSession
+from stratalog.broker.metadata.zookeeper_errors import (
+    ConflictError,
+    OutcomeUnknownError,
+    SessionEndedError,
+    ZooKeeperUnreachableError,
+)
 from stratalog.errors import StratalogError
 
 logger = logging.getLogger(__name__)
@@ -30,25 +35,20 @@ class BusyMetadataError(StratalogError):
     code = 7  # REQUEST_TIMED_OUT: clients retry
 
 
-async def repeat(session: ZooKeeperSession, attempt: Callable[[], Awaitable[T]]) -> T:
+async def repeat(attempt: Callable[[], Awaitable[T]]) -> T:
     """Return the result of the first attempt that is neither refused nor lost. Raises BusyMetadataError, or
-    OutcomeUnknownError or SessionEndedError if ZooKeeper stays away."""
+    the error of the last attempt if ZooKeeper stays away."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _SECONDS
     pause = _FIRST_PAUSE_SECONDS
-    lost = False
     for _ in range(_MOST_ATTEMPTS):
         try:
-            if lost:
-                await session.sync()  # what was sent before the connection broke has happened by then, or never will
-            lost = False
             return await attempt()
         except ConflictError as error:
             refusal = error
-        except (OutcomeUnknownError, SessionEndedError) as error:
+        except (OutcomeUnknownError, SessionEndedError, ZooKeeperUnreachableError) as error:
             if loop.time() > deadline:
                 raise
-            lost = True
             logger.info("a change in ZooKeeper is tried again: %s", error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -26,8 +26,8 @@ _INT_32 = 2**31 - 1
 
 
 class TopicChanged(NamedTuple):
-    """A topic was created, grown, or got other settings. `unread_from`: the states of its partitions from this number on
-    are too large for the entry; read them."""
+    """A topic was created, grown, or got other settings. `unread_from`: the states of its partitions from this number
+    on are too large for the entry; read them."""
 
     topic: ClusterTopic
     unread_from: int

@@ -31,7 +31,8 @@ from stratalog.broker.metadata.registration import (
     claim_cluster,
     register,
 )
-from stratalog.broker.metadata.session import SessionEndedError, ZooKeeperError, ZooKeeperSession
+from stratalog.broker.metadata.session import SessionEvent, ZooKeeperSession
+from stratalog.broker.metadata.zookeeper_errors import SessionEndedError, ZooKeeperError
 from stratalog.errors import StratalogError
 
 logger = logging.getLogger(__name__)
@@ -131,10 +132,12 @@ class ClusterFollower:
 
     # Events
 
-    def _session_changed(self, is_connected: bool) -> None:
-        if not is_connected:
+    def _session_changed(self, event: SessionEvent) -> None:
+        """Handle the end of a session, and its successor. After a lost connection, the watches fire by themselves."""
+        if event is SessionEvent.EXPIRED:
             self._lose_registration("its ZooKeeper session has expired")
-        self._read_all_kinds()
+        else:
+            self._wake.set()
 
     def _read_all_kinds(self) -> None:
         self._brokers_changed = self._controller_changed = self._entries_changed = True

@@ -17,10 +17,12 @@ from stratalog.broker.metadata.cluster_follower import ClusterFollower, Listener
 from stratalog.broker.metadata.cluster_view import ClusterView, PartitionId
 from stratalog.broker.metadata.partition_state import PartitionState
 from stratalog.broker.metadata.registration import Registration
-from stratalog.broker.metadata.session import Check, ConflictError, Create, Delete, SetData, ZooKeeperSession
+from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.state_changes import Decide, StateChanges
 from stratalog.broker.metadata.topic_changes import NewTopic, TopicChanges
 from stratalog.broker.metadata.znodes import UnreadableZnodeError
+from stratalog.broker.metadata.zookeeper_errors import ConflictError
+from stratalog.broker.metadata.zookeeper_requests import Check, Create, Delete, SetData
 from stratalog.errors import StratalogError
 
 __all__ = ["ClusterMetadata", "NewTopic", "Registration"]
@@ -144,7 +146,7 @@ class ClusterMetadata:
             await self._session.commit([SetData(znodes.PRODUCER_IDS, data, znode.version)])
             return first
 
-        return await repeat(self._session, reserve)
+        return await repeat(reserve)
 
     async def begin_leaving(self) -> None:
         """Register as shutting down: the controller moves leaderships away, and no ISR takes this broker."""
@@ -163,7 +165,7 @@ class ClusterMetadata:
                 own = Check(znodes.broker_id_path(self.node_id), -1)
                 await self._session.commit([own, SetData(path, data, znode.version), entry])
 
-        await repeat(self._session, write)
+        await repeat(write)
         await self.catch_up()
 
     async def leave(self) -> None:

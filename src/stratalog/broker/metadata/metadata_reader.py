@@ -99,7 +99,8 @@ class MetadataReader:
         if newest < last or new != list(range(last + 1, newest + 1)):
             raise MissedChangesError(f"the change entries after number {last} are gone")
         changes: list[Change] = []
-        for number, znode in zip(new, await self._session.get_all([znodes.change_path(number) for number in new])):
+        read = await self._session.get_all(list(map(znodes.change_path, new)))
+        for number, znode in zip(new, read, strict=True):
             if znode is None:
                 raise MissedChangesError(f"change entry {number} is gone")
             try:
@@ -117,7 +118,8 @@ class MetadataReader:
             if isinstance(change, TopicChanged)
             for partition in range(change.unread_from, change.topic.partition_count)
         ]
-        return [PartitionChanged(id, state) for id, state in (await self.states(ids)).items()]
+        states = await self.states(ids) if ids else {}
+        return [PartitionChanged(id, state) for id, state in states.items()]
 
     async def states(self, ids: Iterable[PartitionId]) -> dict[PartitionId, PartitionState]:
         """Return the states that ZooKeeper has now, without those that are missing or can't be read."""

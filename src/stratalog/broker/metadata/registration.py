@@ -18,17 +18,10 @@ from typing import NamedTuple
 
 from stratalog.broker.metadata import znodes
 from stratalog.broker.metadata.change_entries import BrokersChanged, format_entry
-from stratalog.broker.metadata.session import (
-    ConflictError,
-    Create,
-    Delete,
-    Operation,
-    OutcomeUnknownError,
-    SetData,
-    Znode,
-    ZooKeeperSession,
-)
+from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.znodes import BrokerCondition, BrokerEndpoint, UnreadableZnodeError
+from stratalog.broker.metadata.zookeeper_errors import ConflictError, OutcomeUnknownError
+from stratalog.broker.metadata.zookeeper_requests import Create, Delete, Operation, SetData, Znode
 from stratalog.errors import StorageError, StratalogError
 
 logger = logging.getLogger(__name__)
@@ -113,7 +106,7 @@ async def register(session: ZooKeeperSession, registration: Registration, is_lea
         if present is not None and present.owner != session_id:
             await _wait_until_deleted(session, path, present, registration)
             continue
-        if present is not None and present.data == data:
+        if present is not None and present.data == data and await _has_condition(session, registration.node_id):
             logger.info("broker %d is registered with broker epoch %d", registration.node_id, present.created)
             return Registered(session_id, present.created)
         operations: list[Operation] = [] if present is None else [Delete(path, present.version)]
@@ -126,11 +119,21 @@ async def register(session: ZooKeeperSession, registration: Registration, is_lea
             await session.commit(operations)
         except (ConflictError, OutcomeUnknownError) as error:  # the next attempt reads what happened
             logger.info("broker %d: registration is repeated: %s", registration.node_id, error)
-            await session.sync()
     raise NodeIdInUseError(
         f"node.id {registration.node_id}: {_MOST_ATTEMPTS} attempts to register failed, because other brokers register "
         "with the same node id; give each broker its own node.id"
     )
+
+
+async def _has_condition(session: ZooKeeperSession, node_id: int) -> bool:
+    """Return whether the permanent znode can be read. If not, other brokers ignore this broker until it registers
+    again."""
+    path = znodes.registration_path(node_id)
+    znode = await session.get(path)
+    try:
+        return znode is not None and bool(znodes.parse_condition(path, znode.data))
+    except UnreadableZnodeError:
+        return False
 
 
 async def _condition_write(session: ZooKeeperSession, registration: Registration, is_leaving: bool) -> Operation:

@@ -17,8 +17,9 @@ from stratalog.broker.metadata.change_entries import PartitionChanged, format_en
 from stratalog.broker.metadata.cluster_follower import ClusterFollower
 from stratalog.broker.metadata.cluster_view import PartitionId
 from stratalog.broker.metadata.partition_state import PartitionState
-from stratalog.broker.metadata.session import Check, ConflictError, Create, Operation, SetData
 from stratalog.broker.metadata.transaction_sizes import Sized, chunks, operation_size
+from stratalog.broker.metadata.zookeeper_errors import ConflictError
+from stratalog.broker.metadata.zookeeper_requests import Check, Create, Operation, SetData
 from stratalog.errors import StratalogError, UnknownTopicError
 
 Decide = Callable[[PartitionId, PartitionState], PartitionState]

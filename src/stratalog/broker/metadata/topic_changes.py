@@ -33,13 +33,13 @@ from stratalog.broker.metadata.change_entries import (
 from stratalog.broker.metadata.cluster_follower import ClusterFollower
 from stratalog.broker.metadata.cluster_view import ClusterTopic, PartitionId
 from stratalog.broker.metadata.partition_state import PartitionState
-from stratalog.broker.metadata.session import Check, Create, Delete, Operation, SetData
 from stratalog.broker.metadata.state_changes import StateChanges
 from stratalog.broker.metadata.transaction_sizes import (
     Sized,
     chunks,
     operation_size,
 )
+from stratalog.broker.metadata.zookeeper_requests import Check, Create, Delete, Operation, SetData
 from stratalog.errors import InvalidPartitionsError, StratalogError, TopicExistsError, UnknownTopicError
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class TopicChanges:
                 f"{znodes.MOST_PARTITIONS}"
             )
         try:
-            await repeat(self._session, lambda: self._try_to_create(topic))
+            await repeat(lambda: self._try_to_create(topic))
         except TopicExistsError:
             if all(topic.id != existing.id for existing in self._follower.view.topics.values()):
                 await self._remove_states(topic.id)
@@ -161,7 +161,7 @@ class TopicChanges:
         replicas = {PartitionId(topic.id, base + index): tuple(each) for index, each in enumerate(assignment)}
         sizes = _sized({id: create(each, dict.fromkeys(each, _LARGE_EPOCH)) for id, each in replicas.items()})
         for part in chunks(sizes, _topic_size(topic)):
-            await repeat(self._session, lambda part=part: self._try_to_add(topic, {id: replicas[id] for id in part}))
+            await repeat(lambda part=part: self._try_to_add(topic, {id: replicas[id] for id in part}))
         await self._follower.catch_up()
 
     async def _try_to_add(self, topic: ClusterTopic, replicas: Mapping[PartitionId, tuple[int, ...]]) -> None:
@@ -174,8 +174,8 @@ class TopicChanges:
             if first in present and present[first].replicas == replicas[first]:
                 return  # an attempt whose response was lost
             raise InvalidPartitionsError(
-                f"topic {topic.name!r} has {now.partition_count} partitions by now, because another request has changed "
-                "it; look at the topic, and request what is missing"
+                f"topic {topic.name!r} has {now.partition_count} partitions by now, because another request has "
+                "changed it; look at the topic, and request what is missing"
             )
         alive = follower.view.live_epochs()
         states = {id: create(each, alive, now.min_insync) for id, each in replicas.items()}
@@ -189,7 +189,7 @@ class TopicChanges:
     async def delete_topic(self, name: str, topic_id: uuid.UUID) -> None:
         """Delete the topic and its states. Raises UnknownTopicError."""
         attempts = count()
-        await repeat(self._session, lambda: self._try_to_delete(name, topic_id, is_first=next(attempts) == 0))
+        await repeat(lambda: self._try_to_delete(name, topic_id, is_first=next(attempts) == 0))
         await self._remove_states(topic_id)
         await self._follower.catch_up()
 
@@ -239,7 +239,7 @@ class TopicChanges:
         """Replace the topic's own settings. `min_insync`: the min.insync.replicas that counts with them; it gets into
         the states of all partitions. Raises UnknownTopicError, ConcurrentSettingsError, BusyMetadataError."""
         topic = self._known(name)
-        await repeat(self._session, lambda: self._try_to_change_settings(topic, settings, min_insync))
+        await repeat(lambda: self._try_to_change_settings(topic, settings, min_insync))
         await self._follower.catch_up()
         ids = [PartitionId(topic.id, partition) for partition in range(self._known(name).partition_count)]
         outcomes = await self._states.change_states(ids, lambda _, state: state.with_min_insync(min_insync))
@@ -265,7 +265,7 @@ class TopicChanges:
         """Replace the settings that were changed while a broker ran, or those of all brokers, whose node id is "".
         Raises ConcurrentSettingsError, BusyMetadataError."""
         before = dict(self._follower.view.broker_settings.get(node_id, {}))
-        await repeat(self._session, lambda: self._try_to_change_broker_settings(node_id, before, dict(settings)))
+        await repeat(lambda: self._try_to_change_broker_settings(node_id, before, dict(settings)))
         await self._follower.catch_up()
 
     async def _try_to_change_broker_settings(
@@ -279,7 +279,8 @@ class TopicChanges:
             return
         if now not in (None, before):
             raise ConcurrentSettingsError(
-                f"another request has just changed the settings of broker {node_id or 'default'}; retry with the new ones"
+                f"another request has just changed the settings of broker {node_id or 'default'}; retry with the new "
+                "ones"
             )
         data = znodes.format_settings(settings)
         write = Create(path, data) if znode is None else SetData(path, data, znode.version)

@@ -1,0 +1,5 @@
+"""A real ZooKeeper."""
+
+from tests.broker.metadata.cluster_lab import zookeeper_address
+
+__all__ = ["zookeeper_address"]
