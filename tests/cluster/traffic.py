@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from stratalog.lab.cluster import LabCluster
 

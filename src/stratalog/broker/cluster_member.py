@@ -106,9 +106,9 @@ class ClusterMember:
         """Note in the data directory that the controller knows of records that a power cut has taken: until then, a
         restart must report the loss again."""
         own = self.metadata.view.brokers.get(self._config.node_id)
-        if self._directory.lost_tail and own is not None and own.epoch == self.metadata.broker_epoch:
-            if not own.lost_tail:
-                asyncio.get_running_loop().run_in_executor(None, self._directory.forget_lost_tail)
+        is_current = own is not None and own.epoch == self.metadata.broker_epoch
+        if self._directory.lost_tail and is_current and own is not None and not own.lost_tail:
+            asyncio.get_running_loop().run_in_executor(None, self._directory.forget_lost_tail)
 
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)
