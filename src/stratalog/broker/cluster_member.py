@@ -16,6 +16,7 @@ from stratalog.broker.metadata.cluster_topics import ClusterTopics
 from stratalog.broker.metadata.membership import ClusterMembership
 from stratalog.broker.metadata.session import ZooKeeperSession
 from stratalog.broker.metadata.store import MetadataStore
+from stratalog.broker.metadata.znodes import UnreadableZnodeError
 from stratalog.broker.metadata.zookeeper_errors import ZooKeeperError
 from stratalog.broker.replication.replicas import Replicas
 from stratalog.broker.settings import Address, BrokerConfig
@@ -26,6 +27,7 @@ from stratalog.storage.log_directory import LogDirectory
 logger = logging.getLogger(__name__)
 
 _HAND_OVER_SECONDS = 30.0
+_IMBALANCE_PERCENTAGE = 10  # of a broker's preferred partitions that others may lead, as in Kafka
 
 
 class ClusterMember:
@@ -42,6 +44,7 @@ class ClusterMember:
         self._config = config
         self._session = session
         self._directory = directory
+        self._rebalancing: asyncio.Task[None] | None = None
         self.metadata = metadata
         self.topics = ClusterTopics(
             metadata,
@@ -101,6 +104,8 @@ class ClusterMember:
         await self.replicas.start()
         self.controller.start()
         self._forget_lost_tail()
+        if self._config.cluster.auto_leader_rebalance_enable:
+            self._rebalancing = asyncio.create_task(self._rebalance(), name="preferred leaders")
 
     def _forget_lost_tail(self) -> None:
         """Note in the data directory that the controller knows of records that a power cut has taken: until then, a
@@ -109,6 +114,15 @@ class ClusterMember:
         is_current = own is not None and own.epoch == self.metadata.broker_epoch
         if self._directory.lost_tail and is_current and own is not None and not own.lost_tail:
             asyncio.get_running_loop().run_in_executor(None, self._directory.forget_lost_tail)
+
+    async def _rebalance(self) -> None:
+        """Give partitions back to their preferred leaders from time to time, while this broker is the controller."""
+        while True:
+            await asyncio.sleep(self._config.cluster.leader_imbalance_check_interval_seconds)
+            try:
+                await self.controller.restore_preferred(_IMBALANCE_PERCENTAGE)
+            except (ZooKeeperError, UnreadableZnodeError) as error:
+                logger.info("the preferred leaders can't be elected now: %s", error)
 
     def _allows_unclean(self, topic: str) -> bool:
         known = self.metadata.view.topics.get(topic)
@@ -140,6 +154,8 @@ class ClusterMember:
 
     async def stop(self) -> None:
         """Leave the cluster. The logs stay open, for the broker to close."""
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
         await self.controller.stop()
         await self.replicas.stop()
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -67,6 +68,7 @@ class Replicas:
         self.isr_changes = IsrChanges(metadata, self._context, self._led)
         self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._opened: set[PartitionId] = set()
+        self._configured: dict[uuid.UUID, int] = {}  # the versions of topics whose settings are in effect
         self._doomed: dict[PartitionId, ReplicatedPartition] = {}  # whose logs are to be deleted
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._fetched_by: dict[PartitionId, ReplicaFetcher] = {}
@@ -276,12 +278,16 @@ class Replicas:
                 self._directory.set_aside(*name)
 
     def _reconfigure(self, view: ClusterView) -> None:
+        """Apply the settings of topics that have changed. Logs are opened with those of the view."""
         for topic in view.topics.values():
+            if self._configured.get(topic.id) == topic.version:
+                continue
+            self._configured[topic.id] = topic.version
             config = self._topic_config(topic.settings)
             for index in range(topic.partition_count):
-                log = self._partitions[PartitionId(topic.id, index)].log
-                if log.config != config:
-                    log.reconfigure(config)
+                self._partitions[PartitionId(topic.id, index)].log.reconfigure(config)
+        for topic_id in self._configured.keys() - {topic.id for topic in view.topics.values()}:
+            del self._configured[topic_id]
 
     async def _take_leaderships(self, roles: list[_Role]) -> None:
         new = []
