@@ -40,7 +40,9 @@ _STALE_VIEW = (
     ErrorCode.unknown_topic_id,
     ErrorCode.unknown_topic_or_partition,
 )
-_STALE_VIEW_SECONDS = 0.05  # the leader or this broker learns of the change in a moment
+_STALE_VIEW_SECONDS = 0.05  # the leader or this broker learns of the change in a moment; doubled each time
+_QUICK_SECONDS = 0.005
+"""A leader that can't hold a request answers at once, without records. This is the pause before the next request."""
 
 
 class Leader(NamedTuple):
@@ -82,6 +84,7 @@ class ReplicaFetcher:
         self._in_thread = in_thread
         self._partitions: dict[PartitionId, ReplicatedPartition] = {}
         self._not_before: dict[PartitionId, float] = {}  # when a partition with an error is fetched again
+        self._stale_for: dict[PartitionId, float] = {}  # the next pause of a partition whose leader is not known here
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._is_appending = False
@@ -98,6 +101,7 @@ class ReplicaFetcher:
         """Copy this partition too. A request that waits at the leader is given up, so that it begins at once."""
         self._partitions[partition.id] = partition
         self._not_before.pop(partition.id, None)
+        self._stale_for.pop(partition.id, None)
         self._changed.set()
         if self._connection is not None and self._connection.in_flight and not self._is_appending:
             self._connection.close()
@@ -193,6 +197,8 @@ class ReplicaFetcher:
                 records = response[fields[6] : fields[7]]
                 copied.append(_Copied(partition, epoch, fields[1], fields[2], fields[4], records, fields[9]))
         await self._take(copied)
+        if self._loop.time() - now < _QUICK_SECONDS and not any(len(each.records) for each in copied):
+            await asyncio.sleep(_QUICK_SECONDS)
 
     async def _wait_for_work(self, now: float) -> None:
         """Wait until a partition is added, or one that had an error may be fetched again."""
@@ -259,6 +265,7 @@ class ReplicaFetcher:
                 copied.partition.truncated()
             else:
                 self._not_before.pop(copied.partition.id, None)
+                self._stale_for.pop(copied.partition.id, None)
                 copied.partition.copied(copied.high_watermark, len(copied.records))
 
     def _has_failed(self, copied: _Copied) -> bool:
@@ -269,7 +276,10 @@ class ReplicaFetcher:
         if error == ErrorCode.offset_out_of_range and copied.log_start_offset >= 0:
             return copied.log_start_offset <= partition.log.log_end_offset  # a wrong answer: nothing is missing
         if error in _STALE_VIEW:
-            self._not_before[partition.id] = self._loop.time() + _STALE_VIEW_SECONDS
+            longest = self._config.replica_fetch_backoff_ms / 1000
+            seconds = self._stale_for.get(partition.id, _STALE_VIEW_SECONDS)
+            self._stale_for[partition.id] = min(2 * seconds, longest)
+            self._not_before[partition.id] = self._loop.time() + seconds
         else:
             name = ErrorCode(error).name.upper()
             self._delay(partition, f"broker {self.leader.node_id} answers the fetch with {name}")

@@ -36,9 +36,18 @@ OnReplicated = Callable[[ErrorCode], None]
 class ReplicaContext:
     """What the partitions of a broker have in common."""
 
-    def __init__(self, node_id: int, clock: Clock, can_lead: Callable[[], bool], lag_max_ms: Callable[[], int]) -> None:
-        """`can_lead` is False from the moment on when another broker may lead what this one leads."""
+    def __init__(
+        self,
+        node_id: int,
+        clock: Clock,
+        can_lead: Callable[[], bool],
+        lag_max_ms: Callable[[], int],
+        registered_epoch: Callable[[int], int | None],
+    ) -> None:
+        """`can_lead` is False from the moment on when another broker may lead what this one leads. `registered_epoch`
+        returns the broker epoch under which a broker is registered now."""
         self.node_id = node_id
+        self.registered_epoch = registered_epoch
         self.clock = clock
         self.can_lead = can_lead
         self.lag_max_ms = lag_max_ms
@@ -226,10 +235,12 @@ class ReplicatedPartition(Partition):
     # Followers
 
     def follower_fetched(self, replica: int, broker_epoch: int, offset: int, log_start_offset: int) -> bool:
-        """Record a follower's fetch from `offset`. Return False if the broker is not a replica, or has registered again
-        since."""
+        """Record a follower's fetch from `offset`. Return False if the broker is not a replica, or does not fetch under
+        its registration: it has registered again since, or it is not the broker that it claims to be."""
         leadership = self.leadership
         assert leadership is not None
+        if self._context.registered_epoch(replica) != broker_epoch:
+            return False
         end = self.log.log_end_offset
         if not leadership.fetched(replica, offset, broker_epoch, end, self._context.now_ms()):
             return False
