@@ -90,6 +90,7 @@ class ReplicaLog(TrimmableLog):
             with self._half_changed():
                 self._generation += 1
                 self._home.log_start_offsets.raise_to({self.partition: self._end_offset})
+                self.log_start_offset = self._end_offset
                 self._home.recovery_points.update({self.partition: min(offset, self._end_offset)})
                 self._home.cleaner_offsets.update({self.partition: None})
                 self._home.high_watermarks.update({self.partition: None})
