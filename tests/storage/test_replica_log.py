@@ -335,12 +335,57 @@ def test_full_disk_leaves_the_log_as_it_was(tmp_path: Path) -> None:
         log.append_from_leader(leaders_batch(0, 3))
         before = state(log)
         disk.fails = True
-        with pytest.raises(StorageError, match="can't append to the log"):
+        with pytest.raises(StorageError, match="can't append the leader's batches"):
             log.append_from_leader(leaders_batch(3, 3))
         assert state(log) == before
         disk.fails = False
         assert log.append_from_leader(leaders_batch(3, 3)) == 6
         assert offsets_of(log) == list(range(6))
+
+
+def test_batches_that_failed_can_be_appended_again(tmp_path: Path) -> None:
+    """Their epochs must not stay: the first of them would be lower than the last one."""
+    disk = HalfWritingDisk()
+    data = b"".join(leaders_batch(at, leader_epoch=at // 2) for at in range(2, 8))
+    with open_follower(tmp_path, disk=disk) as directory:
+        log = directory.log(*PARTITION)
+        log.append_from_leader(leaders_batch(0, 2))
+        log.begin_epoch(1)
+        before = state(log)
+        disk.fails = True
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                log.append_from_leader(data)
+            assert state(log) == before
+        disk.fails = False
+        assert log.append_from_leader(data) == 8
+        assert log.leader_epochs.entries == [(0, 0), (1, 2), (2, 4), (3, 6)]
+
+
+def test_epochs_of_a_partly_appended_fetch_end_with_the_log(tmp_path: Path) -> None:
+    disk = HalfWritingDisk()
+    with open_follower(tmp_path, disk=disk, segment_bytes=300) as directory:
+        log = directory.log(*PARTITION)
+        data = b"".join(leaders_batch(at, 3, leader_epoch=at // 3) for at in range(0, 18, 3))
+        write, log_writes = disk.write, 0
+
+        def fail_late(fd: int, content: Any, position: int) -> None:
+            nonlocal log_writes
+            log_writes += content[:8] == leaders_batch(0)[:8] or len(content) > 100
+            disk.fails = log_writes > 2
+            write(fd, content, position)
+
+        disk.write = fail_late  # type: ignore[method-assign]
+        with pytest.raises(StorageError):
+            log.append_from_leader(data)
+        end = log.log_end_offset
+        assert 0 < end < 18
+        assert log.leader_epochs.entries == [(epoch, epoch * 3) for epoch in range(end // 3)]
+        disk.write = write  # type: ignore[method-assign]
+        disk.fails = False
+        rest = b"".join(leaders_batch(at, 3, leader_epoch=at // 3) for at in range(end, 18, 3))
+        assert log.append_from_leader(rest) == 18
+        assert log.leader_epochs.entries == [(epoch, epoch * 3) for epoch in range(6)]
 
 
 def test_batches_are_flushed_as_the_settings_require(tmp_path: Path) -> None:
