@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class SessionEvent(Enum):
-    """What happened to the session of ZooKeeper."""
+    """A change of the session of ZooKeeper that its users must know."""
 
     RECONNECTED = "reconnected"
     """The connection was lost and made again in the same session, whose ephemeral znodes still exist. Reads show all
