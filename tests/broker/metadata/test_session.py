@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -288,7 +289,12 @@ def test_session_survives_a_lost_connection(zookeeper: ZooKeeperServer, zookeepe
             order: list[str] = []
             session.on_session(lambda event: order.append(event.value))
             fired = asyncio.Event()
-            await session.watch("/mine", lambda: (order.append("watch"), fired.set())[0])
+
+            def on_change() -> None:
+                order.append("watch")
+                fired.set()
+
+            await session.watch("/mine", on_change)
             link.reset()
             assert await events.next() is SessionEvent.RECONNECTED
             await fired.wait()
@@ -466,6 +472,22 @@ def test_closed_session_loses_its_ephemeral_znodes_at_once(zookeeper: ZooKeeperS
     asyncio.run(test())
 
 
+def test_cancelled_start_leaves_no_thread(zookeeper: ZooKeeperServer, zookeeper_root: str, link: Link) -> None:
+    async def test() -> None:
+        threads = set(threading.enumerate())
+        link.cut()
+        session = unstarted(link.address + zookeeper_root, SHORT_MS)
+        start = asyncio.ensure_future(session.start())
+        while len(threading.enumerate()) == len(threads):
+            await asyncio.sleep(0)
+        start.cancel()
+        await asyncio.wait([start])
+        assert start.cancelled()
+        assert set(threading.enumerate()) == threads
+
+    asyncio.run(test())
+
+
 def test_close_does_not_wait_for_a_zookeeper_that_is_stuck(zookeeper: ZooKeeperServer, zookeeper_root: str) -> None:
     async def test() -> None:
         threads = set(threading.enumerate())
@@ -523,6 +545,11 @@ def test_lease_ends_by_the_clock_and_only_a_sync_renews_it(
                 await session.get("/")
 
     asyncio.run(test())
+
+
+def test_boot_clock_goes_on_while_the_machine_is_suspended() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= BootClock().monotonic() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 PAUSED_BROKER = """
@@ -637,7 +664,7 @@ def test_connect_string_that_is_not_valid_is_refused(connect: str) -> None:
 
 def test_missing_kazoo_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "stratalog.broker.metadata.kazoo_session", raising=False)
-    monkeypatch.setitem(sys.modules, "kazoo", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(ZooKeeperError, match=r"pip install 'stratalog\[cluster\]'"):
         asyncio.run(unstarted("127.0.0.1:1").start())
 
