@@ -452,6 +452,25 @@ def test_transaction_of_an_expired_session_never_happens_in_the_next_one(
     asyncio.run(test())
 
 
+def test_unexpected_error_makes_a_new_session(
+    zookeeper: ZooKeeperServer, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> bool:
+        monkeypatch.undo()
+        raise ValueError("an error of ours")
+
+    async def test() -> None:
+        async with started(zookeeper.address + zookeeper_root, SHORT_MS) as session:
+            events = EventLog(session)
+            monkeypatch.setattr(ZooKeeperSession, "_has_succeeded", fail)
+            assert await events.next() is SessionEvent.EXPIRED
+            assert await events.next() is SessionEvent.RENEWED
+            assert await session.get("/") is not None
+
+    asyncio.run(test())
+    assert "an error of ours" in caplog.text
+
+
 def test_closed_session_loses_its_ephemeral_znodes_at_once(zookeeper: ZooKeeperServer, zookeeper_root: str) -> None:
     async def test() -> None:
         threads = set(threading.enumerate())
